@@ -1,9 +1,9 @@
 //! Primaries killed in every mode of replication, and modes changed while they are.
 //!
 //! Each run is a cluster of its own, of one of the [variants](VARIANTS) that `bench replication` compares, with two or three
-//! replicas, under YCSB's workload A. First primaries are killed as `leeward bench ycsb` does it; then a change of the table comes
-//! with each kill. At the end every acknowledged write is read back, every member must be in sync, and replicas are compared.
-//! Call it from any thread.
+//! replicas, under YCSB's workload A. First primaries are killed as `leeward bench ycsb` does it; then a change of the table
+//! comes with each kill. At the end every acknowledged write is read back, every member must be in sync, and replicas are
+//! compared. Call it from any thread.
 
 use crate::figures::number;
 use crate::json::write_json;
@@ -33,7 +33,7 @@ const GROWTH_FACTOR: u32 = 8;
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Names of variants, and numbers of replicas; of a kind that none is named of, all are run.
+    /// Names of variants, and numbers of replicas. A kind of which none is named runs whole.
     pub only: Vec<String>,
     /// Kills in each run while the table stays as it is. A kill for each change follows.
     pub kills: u32,
@@ -87,7 +87,7 @@ struct Json<'a> {
     left_out: &'a [String],
 }
 
-/// Runs every mode, prints a table, and writes what `options` ask for; answers whether nothing was lost anywhere.
+/// Runs every mode, prints a table, and writes what `options` ask for. Returns whether nothing was lost anywhere.
 ///
 /// # Errors
 /// Options that make no sense, or a file that cannot be written. A run that fails is in the table.

@@ -1,4 +1,4 @@
-//! What processes spend while nobody asks anything of them. One thread, which sleeps in between.
+//! What processes spend while they get no requests. One thread, which sleeps in between.
 
 use crate::process::{ProcessSpent, memory_bytes, seconds};
 use crate::ycsb::BenchError;
@@ -8,7 +8,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What was spent at rest.
+/// What the idle processes spent.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleReport {
     /// Wall-clock time that was measured.
@@ -22,7 +22,7 @@ pub struct IdleReport {
 /// One process of them.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleProcess {
-    /// What it is: "node 1".
+    /// Its name: "node 1".
     pub name: String,
     /// User time.
     pub user_seconds: f64,
@@ -30,7 +30,7 @@ pub struct IdleProcess {
     pub system_seconds: f64,
     /// Bytes written to devices, and pages of files made dirty.
     pub written_bytes: Option<u64>,
-    /// Bytes that are resident at the end and not the page cache's.
+    /// Resident bytes at the end, without the page cache.
     pub memory_bytes: Option<u64>,
 }
 

@@ -1,9 +1,9 @@
-//! `kill -9` of a primary now and then: who is killed, how long its regions were unavailable, and when all groups
+//! `kill -9` of a primary at intervals: which server is killed, how long its regions were unavailable, and when all groups
 //! were whole again. Runs on a thread of its own beside the workers of a phase.
 //!
-//! The last kills of a run may come with a change of the table each, so that a change, the death of a primary and the rebuild of
-//! a member meet in every order: before the first kill of three; during the second's failover; before the third, which comes as
-//! soon as the second node is started again.
+//! Each of the last kills of a run may come with a change of the table, so that a change, the death of a primary and the
+//! rebuild of a member meet in every order: before the first kill of three; during the failover of the second; before the
+//! third, which comes as soon as the second node has been restarted.
 
 use crate::ledger::Ledger;
 use crate::meter::Meter;
@@ -29,13 +29,13 @@ mod tests;
 
 /// How long a killed node has to be in sync again.
 const IN_SYNC_WITHIN: Duration = Duration::from_secs(180);
-/// A killed node is started again after this long at the latest: a region may be unable to go on without it.
+/// A killed node is restarted after this long at the latest: a region may be unable to continue without it.
 const RESTART_WITHIN: Duration = Duration::from_secs(5);
-/// How long groups have to stay whole to be at rest: members that follow a change leave them one by one.
-const AT_REST_FOR: Duration = Duration::from_secs(2);
+/// How long groups must stay whole to count as settled: members that follow a change leave them one by one.
+const SETTLED_FOR: Duration = Duration::from_secs(2);
 /// Pause between looks at the region map.
 const LOOK: Duration = Duration::from_millis(50);
-/// Pause before an unanswered probe is sent again: what the unavailable time is exact to, within a factor of 16.
+/// Pause before an unanswered probe is sent again. The unavailable time is exact to this, within a factor of 16.
 const PROBE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The kills of a run.
@@ -53,16 +53,16 @@ pub(crate) struct Kills<'a> {
     made: Vec<Kill>,
     /// Changes still to be made, one with each of the last kills.
     changes: VecDeque<TableChange>,
-    /// What the table is by now.
+    /// The options of the table by now.
     table: TableOptions,
-    /// When nodes were started again after the last kills, while nobody has waited until they are in sync.
+    /// When nodes were restarted after the last kills; only those that have not been waited for until they are in sync.
     rebuilding: Vec<Instant>,
 }
 
 /// A change of the table that comes with a kill.
 struct Alteration {
     change: TableChange,
-    /// The node is dead by then.
+    /// The change comes after the node was killed.
     comes_after: bool,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Kills<'a> {
         })
     }
 
-    /// The run asked for a number of kills that are not all made.
+    /// Whether the run asked for more kills than were made.
     pub(crate) fn wants_more(&self) -> bool {
         self.left.is_some_and(|left| left > 0)
     }
@@ -100,7 +100,7 @@ impl<'a> Kills<'a> {
         self.made
     }
 
-    /// Kills until the phase is over or all kills are made. A kill that has begun is seen through to the end.
+    /// Kills until the phase is over or all kills are made. A kill that has begun is carried through to its end.
     pub(crate) fn run(&mut self, over: &AtomicBool, meter: &Mutex<Meter>, bar: &ProgressBar) -> Result<(), BenchError> {
         while self.left != Some(0) {
             let pause = if self.rebuilding.is_empty() { self.every } else { Duration::ZERO };
@@ -124,7 +124,7 @@ impl<'a> Kills<'a> {
         Ok(())
     }
 
-    /// Kills a node and starts it again; answers whether the next is to be killed while this one is brought in sync.
+    /// Kills a node and restarts it. Returns whether the next one is to be killed while this one is brought in sync.
     fn kill_one(&mut self, meter: &Mutex<Meter>) -> Result<bool, BenchError> {
         let (alteration, is_next_at_once) = self.next_alteration();
         let changed = alteration.as_ref().map(|alteration| alteration.change.clone());
@@ -153,7 +153,7 @@ impl<'a> Kills<'a> {
         if may_lose {
             regions.iter().for_each(|group| self.ledger.newest_lost(&group.start));
         }
-        // Where nobody else would serve, the unavailable time is its own recovery.
+        // Where no other node could serve, the unavailable time is the node's own recovery.
         let lone = map.servers.len() <= 1;
         let restart_at = killed + if lone { Duration::ZERO } else { RESTART_WITHIN };
         let mut probes = Probes::new(&mut self.session, &regions, after, killed + self.deadline);
@@ -190,11 +190,11 @@ impl<'a> Kills<'a> {
     }
 
     /// Waits until all members are in sync, and stay so for a while.
-    pub(crate) fn wait_until_at_rest(&mut self) -> Result<(), BenchError> {
-        self.wait_until_whole(AT_REST_FOR)
+    pub(crate) fn wait_until_settled(&mut self) -> Result<(), BenchError> {
+        self.wait_until_whole(SETTLED_FOR)
     }
 
-    /// Waits until all members have been in sync for a time; the kills that are waited for are told how long it took.
+    /// Waits until all members have been in sync for `lasting`, and notes how long that took in the kills that are waited for.
     fn wait_until_whole(&mut self, lasting: Duration) -> Result<(), BenchError> {
         let began = Instant::now();
         let mut since = None;
@@ -220,13 +220,13 @@ impl<'a> Kills<'a> {
 
 /// Operations that are sent when a primary was killed: a write to each of its regions, and perhaps a change of the table.
 struct Probes {
-    /// Which region's each is; `None`: the change.
+    /// The region of each probe; `None`: the change.
     tickets: HashMap<Ticket, Option<usize>>,
     /// By region.
     writes: Vec<Op>,
-    /// Until then one whose outcome is unknown, as whoever was not heard of for long may be told, is sent anew.
+    /// Until then a probe with an unknown outcome is sent again. A client that was silent for long may get that answer.
     until: Instant,
-    /// Seconds from the kill to the first acknowledged write to each region; `None` where none was within the deadline.
+    /// Seconds from the kill to the first acknowledged write to each region; `None` where there was none within the deadline.
     seconds: Vec<Option<f64>>,
 }
 
@@ -255,7 +255,7 @@ impl Probes {
         self.tickets.is_empty()
     }
 
-    /// Takes the answers that come within a moment.
+    /// Polls for answers for a moment.
     fn poll(&mut self, session: &mut Session, killed: Instant) -> Result<(), BenchError> {
         if self.is_over() {
             return Ok(());

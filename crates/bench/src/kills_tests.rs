@@ -1,4 +1,4 @@
-//! Who is killed, what is probed, and when a cluster is whole.
+//! Which server is killed, what is probed, and when a cluster is whole.
 
 use super::{members_in_sync, probe_key, victim};
 use bytes::Bytes;
@@ -6,8 +6,8 @@ use leeward_client::{GroupConfig, RegionMap, ServerInfo};
 use leeward_format::cluster::Member;
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
-fn member(server: u32, life: u64) -> Member {
-    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(life) }
+fn member(server: u32, incarnation: u64) -> Member {
+    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
 }
 
 fn group(id: u32, start: &'static str, end: Option<&'static str>, primary: u32, backups: &[Member]) -> GroupConfig {
@@ -42,9 +42,9 @@ fn a_cluster_is_whole_by_members_that_live_now() {
         regions,
         servers: vec![server(member(1, 1)), server(member(2, 1))],
     };
-    assert_eq!(members_in_sync(&map), 2, "the third is dead, though nobody has removed it yet");
+    assert_eq!(members_in_sync(&map), 2, "the third is dead, though not removed yet");
     map.servers.push(server(member(3, 2)));
-    assert_eq!(members_in_sync(&map), 2, "another life is another member");
+    assert_eq!(members_in_sync(&map), 2, "another incarnation is another member");
     map.regions[0].backups[1] = member(3, 2);
     assert_eq!(members_in_sync(&map), 3);
     map.regions[0].primary = None;

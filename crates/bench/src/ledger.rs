@@ -1,5 +1,5 @@
-//! What the store may hold at the end of a run: every acknowledged write, and what cannot be told. Any thread may
-//! call any method.
+//! What the store may hold at the end of a run: every acknowledged write, and every write whose outcome is unknown. Any
+//! thread may call any method.
 //!
 //! Every write takes a sequence number from one clock before it is sent, and reads the clock again when it is
 //! acknowledged. A write that was acknowledged before another, itself acknowledged, was even sent is overwritten for
@@ -29,7 +29,7 @@ const BEFORE: u64 = 0;
 #[derive(Clone, Copy, Debug)]
 struct Write {
     sequence: u64,
-    /// The clock when it was acknowledged. `None`: it is under way, or nobody knows.
+    /// The clock when it was acknowledged. `None`: it is in flight, or its outcome is unknown.
     acknowledged: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! A cluster under a load that goes on until something else has ended: YCSB A on records that were loaded before. Call it from any
-//! thread; it starts its own and joins them before it answers.
+//! A cluster under a load that lasts until something else has ended: YCSB A on records that were loaded before. Call it from
+//! any thread; it starts its own threads and joins them before it returns.
 
 use crate::figures::verdict;
 use crate::keys::Mix;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// The load, and what is asked of a run beside it.
+/// The load, and the other options of a run.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Records that are loaded first.
@@ -26,7 +26,7 @@ pub struct Load {
     pub mix: Mix,
     /// Client threads.
     pub threads: usize,
-    /// Operations that each keeps under way.
+    /// Operations that each keeps in flight.
     pub depth: usize,
     /// Memory of a node, in bytes.
     pub memory_bytes: u64,
@@ -35,8 +35,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts three nodes, and `late` more that come later, for a table of so many regions with three replicas, of which two must
-    /// have a write; answers them, and what puts them under the load.
+    /// Starts three nodes, and prepares `late` more that start later, for a table of so many regions with three replicas, of
+    /// which two must have a write. Returns the cluster, and the options of the load.
     pub(crate) fn start(
         &self,
         clusters: &mut dyn Clusters,
@@ -59,7 +59,7 @@ impl Load {
     }
 }
 
-/// What became of the clients' requests.
+/// The outcome of the clients' requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Requests {
     /// Operations of the clients.
@@ -78,7 +78,7 @@ impl Requests {
         Requests { ops: *ops, failed: *errors, misses: *misses, first_error: first_error.clone() }
     }
 
-    /// No request failed, and nothing was missed.
+    /// Whether no request failed, and nothing was missed.
     pub fn is_lossless(&self) -> bool {
         (self.failed, self.misses) == (0, 0)
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Requests {
     }
 }
 
-/// What succeeds from some instant on.
+/// Counts the operations that succeed from some instant on.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<'a> {
     succeeded: &'a AtomicU64,
@@ -116,8 +116,8 @@ impl<'a> Stretch<'a> {
     }
 }
 
-/// Loads the records that `load` says, then has its workers run until `run` has ended; answers what that does, and what the workers
-/// have measured.
+/// Loads the records of `load`, then has its workers run until `run` has ended. Returns the result of `run`, and what the
+/// workers have measured.
 ///
 /// # Errors
 /// Those of `run`, and of connecting.
@@ -136,7 +136,7 @@ pub(crate) fn while_loaded<T>(
         completed: AtomicU64::new(0),
         succeeded: AtomicU64::new(0),
         ops: 0,
-        go_on: AtomicBool::new(true),
+        keep_going: AtomicBool::new(true),
         abandon: AtomicBool::new(false),
         started: Instant::now(),
     };
@@ -146,7 +146,7 @@ pub(crate) fn while_loaded<T>(
     let (measured, ended) = thread::scope(|scope| {
         let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
         let ended = run(&shared);
-        shared.go_on.store(false, Ordering::Relaxed);
+        shared.keep_going.store(false, Ordering::Relaxed);
         let measured: Result<Vec<Measured>, ClientError> =
             threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
         (measured, ended)

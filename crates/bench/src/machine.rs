@@ -1,4 +1,4 @@
-//! What a measurement ran on, for whoever reads it elsewhere.
+//! The machine that a measurement ran on, for readers of its report.
 
 use serde::Serialize;
 use std::fs;

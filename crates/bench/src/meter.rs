@@ -16,7 +16,7 @@ use std::time::Duration;
 mod tests;
 
 /// Time that a node has to answer, not to hold up the run.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// What one process spent since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
@@ -91,7 +91,7 @@ impl Meter {
     pub(crate) fn sample(&mut self) {
         let mut l0_bytes = Some(0);
         for address in self.addresses.clone() {
-            let Ok(status) = fetch_status(&address, PATIENCE) else { continue };
+            let Ok(status) = fetch_status(&address, TIMEOUT) else { continue };
             l0_bytes = plus(l0_bytes, status.regions.iter().map(|region| region.l0_bytes).sum());
             let pid = status.pid.filter(|_| is_local(&address));
             let spent = pid.map_or_else(Spent::default, process_spent);
@@ -210,7 +210,7 @@ impl RoleSpent {
     fn plus(self, other: RoleSpent) -> RoleSpent {
         self.map(other, plus)
     }
-    /// What was added since `past`. Some counters begin anew when a node takes or loses an office.
+    /// What was added since `past`. Some counters start again at 0 when a node becomes primary or stops being primary.
     fn since(self, past: RoleSpent) -> RoleSpent {
         self.map(past, |now, past| if now < past { now } else { minus(now, past) })
     }

@@ -23,7 +23,7 @@ fn process(ticks: u64, written: u64) -> Spent {
 }
 
 #[test]
-fn a_life_that_began_before_the_run_counts_from_its_first_sample() {
+fn an_incarnation_that_began_before_the_run_counts_from_its_first_sample() {
     let mut meter = meter();
     meter.primed = false;
     let node = status(r#"{"server":1,"pid":10}"#);

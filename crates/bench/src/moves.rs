@@ -1,8 +1,8 @@
-//! Servers that are added to a cluster and leave it again while YCSB A runs: are requests lost, what does the move cost, and have all
-//! alike afterwards?
+//! Servers join a cluster and leave it again while YCSB A runs. Is a request lost, what does the move cost, and is the spread
+//! even afterwards?
 //!
-//! Three nodes run from the start. Two more are started, and get their share by themselves; then both are asked to leave, and are
-//! stopped once they have nothing left. Call it from any thread; it starts its own and joins them before it answers.
+//! Three nodes run from the start. Two more start, and get their share by themselves. Then both are drained, and are stopped
+//! once they have nothing left. Call it from any thread; it starts its own threads and joins them before it returns.
 
 use crate::figures::verdict;
 use crate::json::write_json;
@@ -26,18 +26,18 @@ mod tests;
 
 /// Nodes that come and go.
 const LATE: u32 = 2;
-/// Of the throughput before a move, so much should be left during it.
+/// The fraction of the throughput before a move that should be left during it.
 const LEAST_THROUGHPUT: f64 = 0.7;
-/// Servers should have as many bytes as they would have if all had alike, within this part of them.
+/// How far the bytes of a server may be from an equal share, as a fraction of that.
 const WIDEST: f64 = 0.1;
 /// How long a move may take.
 const MOVED_WITHIN: Duration = Duration::from_secs(600);
-/// Nothing more moves once nothing has moved for so long; longer than a master waits between two looks.
+/// Moving counts as over once nothing has moved for this long, which is longer than a master waits between two looks.
 const STILL_FOR: Duration = Duration::from_secs(8);
-/// How often it is looked.
+/// How often the cluster is checked.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a node may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node may take to report its status.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Options {
     pub regions: u32,
     /// The load.
     pub load: Load,
-    /// Time for which nothing is moved before each move, and after the last.
+    /// Time without moves before each move, and after the last.
     pub rest: Duration,
 }
 
@@ -57,44 +57,44 @@ pub struct Stage {
     pub name: &'static str,
     /// How long it took.
     pub seconds: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_second: f64,
-    /// Bytes of copies at its end: how far the server that is farthest from an equal share is from it, as a part of that.
+    /// The largest distance of a server's bytes from an equal share at its end, as a fraction of that share.
     pub widest_spread: f64,
     /// The fewest and the most regions that one server is primary of at its end.
-    pub offices: (u64, u64),
+    pub primaries: (u64, u64),
 }
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moves {
-    /// The parts, in order: each move comes after a rest.
+    /// The parts, in order: a stage without moves comes before each move.
     pub stages: Vec<Stage>,
     /// What became of the clients' requests.
     #[serde(flatten)]
     pub requests: Requests,
-    /// Throughput during the move that cost most, as a part of that before it.
+    /// Throughput during the move that cost most, as a fraction of the throughput before it.
     pub least_throughput: f64,
 }
 
 impl Moves {
     fn of(stages: Vec<Stage>, measured: &Measured) -> Moves {
-        let pairs = stages.windows(2).filter(|pair| pair[0].name == REST && pair[1].name != REST);
+        let pairs = stages.windows(2).filter(|pair| pair[0].name == NO_MOVES && pair[1].name != NO_MOVES);
         let parts = pairs.map(|pair| pair[1].ops_per_second / pair[0].ops_per_second.max(1.0));
         Moves { least_throughput: parts.fold(f64::INFINITY, f64::min), stages, requests: Requests::of(measured) }
     }
 
     fn widest(&self) -> f64 {
-        self.stages.iter().filter(|stage| stage.name != REST).map(|stage| stage.widest_spread).fold(0.0, f64::max)
+        self.stages.iter().filter(|stage| stage.name != NO_MOVES).map(|stage| stage.widest_spread).fold(0.0, f64::max)
     }
 
-    /// Whether it is as it should be.
+    /// Whether all targets are met.
     pub fn is_met(&self) -> bool {
         self.requests.is_lossless() && self.least_throughput >= LEAST_THROUGHPUT && self.widest() <= WIDEST
     }
 }
 
-const REST: &str = "nothing moves";
+const NO_MOVES: &str = "nothing moves";
 
 impl fmt::Display for Moves {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,7 +103,7 @@ impl fmt::Display for Moves {
             "| what happens | seconds | operations a second | bytes off an equal share, at most | regions a primary serves |"
         )?;
         writeln!(f, "|---|---|---|---|---|")?;
-        for Stage { name, seconds, ops_per_second, widest_spread, offices: (least, most) } in &self.stages {
+        for Stage { name, seconds, ops_per_second, widest_spread, primaries: (least, most) } in &self.stages {
             let spread = 100.0 * widest_spread;
             writeln!(f, "| {name} | {seconds:.1} | {ops_per_second:.0} | {spread:.1} % | {least} to {most} |")?;
         }
@@ -125,7 +125,7 @@ impl fmt::Display for Moves {
     }
 }
 
-/// Measures, prints a table, and writes what `options` ask for; answers whether all is as it should be.
+/// Measures, prints a table, and writes what `options` ask for. Returns whether all targets are met.
 ///
 /// # Errors
 /// A cluster that does not start, a file that cannot be written, or a move that does not come to an end.
@@ -195,7 +195,7 @@ impl Field<'_> {
     fn rest(&mut self, among: impl Fn(ServerId) -> bool) -> Result<(), Failure> {
         let stretch = Stretch::begin(self.shared);
         thread::sleep(self.rest);
-        self.end(REST, stretch, among)
+        self.end(NO_MOVES, stretch, among)
     }
 
     fn end(
@@ -206,12 +206,12 @@ impl Field<'_> {
     ) -> Result<(), Failure> {
         let (seconds, ops_per_second) = stretch.end();
         let spread = self.spread()?;
-        let (widest_spread, offices) = (spread.widest(&among), spread.offices(&among));
-        self.stages.push(Stage { name, seconds, ops_per_second, widest_spread, offices });
+        let (widest_spread, primaries) = (spread.widest(&among), spread.primaries(&among));
+        self.stages.push(Stage { name, seconds, ops_per_second, widest_spread, primaries });
         Ok(())
     }
 
-    /// Waits until it is so, and nothing moves any more.
+    /// Waits until `is_so`, and nothing moves any more.
     fn wait(&mut self, what: &str, is_so: impl Fn(&Spread) -> bool) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut still = Instant::now();
@@ -230,13 +230,13 @@ impl Field<'_> {
             }
             thread::sleep(LOOK);
         }
-        Err(format!("{what}: it has not come to an end after {MOVED_WITHIN:?}").into())
+        Err(format!("{what}: not done after {MOVED_WITHIN:?}").into())
     }
 
     fn spread(&mut self) -> Result<Spread, Failure> {
         let map = self.session.fetch_map()?;
-        // One that has just come, or gone, says nothing.
-        let asked = map.servers.iter().map(|info| fetch_status(&info.admin_address, PATIENCE));
+        // A node that has just come or gone does not answer.
+        let asked = map.servers.iter().map(|info| fetch_status(&info.admin_address, TIMEOUT));
         let statuses: Vec<NodeStatus> = asked.filter_map(Result::ok).collect();
         Ok(Spread::of(&map, &statuses.iter().collect::<Vec<_>>()))
     }
@@ -244,7 +244,7 @@ impl Field<'_> {
 
 fn describe(spread: &Spread) -> String {
     let of = |(server, share): (&ServerId, &crate::spread::Share)| {
-        format!("{server}: {} MiB, {} offices", share.bytes >> 20, share.offices)
+        format!("{server}: {} MiB, primary of {}", share.bytes >> 20, share.primaries)
     };
     spread.shares.iter().map(of).collect::<Vec<_>>().join("; ")
 }

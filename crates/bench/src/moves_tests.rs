@@ -1,19 +1,19 @@
-//! What is made of stages, and how it is judged.
+//! How stages are evaluated.
 
 use super::*;
 
 fn stage(name: &'static str, ops_per_second: f64, widest_spread: f64) -> Stage {
-    Stage { name, seconds: 10.0, ops_per_second, widest_spread, offices: (4, 5) }
+    Stage { name, seconds: 10.0, ops_per_second, widest_spread, primaries: (4, 5) }
 }
 
 #[test]
-fn each_move_is_compared_with_the_rest_before_it() {
+fn each_move_is_compared_with_the_stage_before_it() {
     let stages = vec![
-        stage(REST, 1000.0, 0.5),
+        stage(NO_MOVES, 1000.0, 0.5),
         stage("two servers join", 900.0, 0.04),
-        stage(REST, 1200.0, 0.04),
+        stage(NO_MOVES, 1200.0, 0.04),
         stage("they leave", 960.0, 0.0),
-        stage(REST, 100.0, 0.0),
+        stage(NO_MOVES, 100.0, 0.0),
     ];
     let mut measured = Measured::new();
     measured.ops = 70_000;

@@ -1,6 +1,6 @@
-//! What may be gone of a table that acknowledges at the last flush: of a region whose primary died its newest writes, no more of
-//! them than the primary may acknowledge unconfirmed, and none that is older than one which is left. Any thread may call any
-//! method.
+//! What may be gone of a table that acknowledges at the last flush: of a region whose primary died its newest writes, no more
+//! of them than the primary may acknowledge unconfirmed, and none that is older than one which is left. Any thread may call
+//! any method.
 //!
 //! The [ledger](crate::ledger) drops what an acknowledged write has overwritten. For such a table it does so only when so much
 //! came after that write that its primary's backups must have confirmed it; until then the write is among the *newest* of its
@@ -53,7 +53,8 @@ pub(crate) struct Newest {
     most_bytes: u64,
     /// Writes under way at a time: their answers come in any order.
     under_way: usize,
-    /// What records held in the end, of those that could hold several things: the write, and when it was acknowledged, if it was.
+    /// What records held in the end, of those that could hold several things: the write, and when it was acknowledged, if it
+    /// was.
     found: Mutex<HashMap<u64, (u64, Option<u64>)>>,
 }
 

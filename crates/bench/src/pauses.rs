@@ -1,9 +1,9 @@
-//! How long a region stands still when its office changes hands, or a member dies or stops: each kind many times, on a cluster of three
-//! nodes of its own, against the budget that it should keep.
+//! How long a region pauses when its primary role is transferred, or a member dies or stops. Each kind runs many times, on a
+//! cluster of three nodes of its own, and has a budget that its pauses should keep.
 //!
-//! A thread writes one key over and over, each write after the answer to the last; what is measured is the longest time between two
-//! answers around the event. Another keeps writes coming at a moderate rate. Where the primary is killed, an L0 is filled first,
-//! and the time counts from when the others are told that its session is over. Call it from any thread.
+//! One thread writes one key again and again, each write after the answer to the last. The pause is the longest time between
+//! two answers around the event. Another thread writes at a moderate rate. Where the primary is killed, an L0 is filled
+//! first, and the time counts from when the other nodes learn that the primary's session is over. Call it from any thread.
 
 use crate::figures::verdict;
 use crate::json::write_json;
@@ -12,7 +12,7 @@ use crate::status::fetch_status;
 use bytes::Bytes;
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
 use leeward_format::ServerId;
-use leeward_format::cluster::{RegionWish, TableOptions};
+use leeward_format::cluster::{RegionRequest, TableOptions};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt::Write;
@@ -28,11 +28,11 @@ mod tests;
 /// What happens to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseKind {
-    /// Its primary hands the office over.
+    /// Its primary hands over the primary role.
     HandOver,
     /// The process of a backup is killed.
     DeadBackup,
-    /// The process of a backup is stopped (SIGSTOP), and goes on after a while.
+    /// The process of a backup is stopped (SIGSTOP), and resumed after a while.
     StoppedBackup,
     /// The process of the primary is killed; L0s of 16 MiB.
     DeadPrimary,
@@ -61,7 +61,7 @@ impl PauseKind {
         }
     }
 
-    /// What a pause should be at most; of hand-overs 99 of 100.
+    /// The longest pause that is allowed; for hand-overs, for 99 of 100.
     fn budget(self) -> Duration {
         Duration::from_millis(match self {
             PauseKind::HandOver => 50,
@@ -125,22 +125,22 @@ impl Pauses {
 
 /// How long a cluster may take to be whole.
 const WHOLE_WITHIN: Duration = Duration::from_secs(120);
-/// How long a wish may take.
-const WISH_WITHIN: Duration = Duration::from_secs(30);
+/// How long a request may take.
+const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// How long a pause may last before the run is given up.
 const PAUSE_WITHIN: Duration = Duration::from_secs(30);
-/// How long a stopped process stays so.
+/// How long a stopped process stays stopped.
 const STOPPED_FOR: Duration = Duration::from_secs(2);
 /// Pause between looks at the region map.
 const LOOK: Duration = Duration::from_millis(1);
-/// Writes a second that come while nothing has to be filled.
+/// Writes per second while no L0 has to be filled.
 const MODERATE: u64 = 2_000;
 /// Bytes of a value.
 const VALUE_BYTES: usize = 100;
 /// Memory of a node.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-/// Measures, prints a table, and writes what `options` ask for; answers whether every budget was kept.
+/// Measures, prints a table, and writes what `options` ask for. Returns whether every budget was kept.
 ///
 /// # Errors
 /// Options that make no sense, a file that cannot be written, or a cluster that does not recover.
@@ -148,7 +148,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     let unknown = options.only.iter().find(|name| !PauseKind::ALL.iter().any(|kind| kind.name() == **name));
     if let Some(unknown) = unknown {
         let names = PauseKind::ALL.map(PauseKind::name).join(", ");
-        return Err(format!("--only {unknown}: it is one of {names}").into());
+        return Err(format!("--only {unknown}: must be one of {names}").into());
     }
     if options.rounds == 0 {
         return Err("--rounds: at least 1".into());
@@ -200,7 +200,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Nobody is to go on.
+    /// Ends both writers.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -224,7 +224,7 @@ impl Probe {
 struct Field {
     started: Started,
     session: Session,
-    /// What a new primary had to replay, at most.
+    /// The most bytes that a new primary had to replay.
     promotion_bytes: u64,
 }
 
@@ -276,19 +276,19 @@ impl Field {
         }
     }
 
-    /// The office goes to the member with the next number.
+    /// Transfers the primary role to the member with the next number.
     fn hand_over(&mut self, probe: &Probe) -> Result<Duration, Failure> {
         let group = self.group()?;
         let server = primary(&group)?;
-        let heir = ServerId(server.0 % 3 + 1);
+        let target = ServerId(server.0 % 3 + 1);
         let begun = Instant::now();
-        let wish = Op::Wish { region: group.region, wish: RegionWish::Primary(heir) };
-        let answers = self.session.execute(vec![wish])?;
+        let request = Op::RequestRegion { region: group.region, request: RegionRequest::Primary(target) };
+        let answers = self.session.execute(vec![request])?;
         if answers != [OpResult::Done] {
-            return Err(format!("the wish is answered by {answers:?}").into());
+            return Err(format!("the request is answered by {answers:?}").into());
         }
-        self.look_until("hands its office over", WISH_WITHIN, |map| {
-            map.regions[0].primary.is_some_and(|primary| primary.server == heir)
+        self.look_until("hands over the primary role", REQUEST_WITHIN, |map| {
+            map.regions[0].primary.is_some_and(|primary| primary.server == target)
         })?;
         settle(probe, begun)
     }
@@ -300,11 +300,11 @@ impl Field {
             PauseKind::StoppedBackup => {
                 self.started.cluster.halt(backup)?;
                 thread::sleep(STOPPED_FOR);
-                self.started.cluster.go_on(backup)?;
+                self.started.cluster.resume(backup)?;
             }
             _ => {
                 self.started.cluster.kill(backup)?;
-                self.look_until("notices that a backup is dead", WISH_WITHIN, |map| {
+                self.look_until("notices that a backup is dead", REQUEST_WITHIN, |map| {
                     map.regions[0].backups.iter().all(|member| member.server.0 != backup)
                 })?;
                 self.started.cluster.restart(backup)?;
@@ -318,7 +318,7 @@ impl Field {
         let server = primary(&self.group()?)?;
         self.started.cluster.kill(server.0)?;
         let is_gone = |map: &RegionMap| map.servers.iter().all(|info| info.member.server != server);
-        let told = self.look_until("notices that a primary is dead", WISH_WITHIN, is_gone)?;
+        let told = self.look_until("notices that a primary is dead", REQUEST_WITHIN, is_gone)?;
         let begun = Instant::now();
         let answered = loop {
             if let Some(answered) = probe.first_after(told) {
@@ -349,7 +349,7 @@ impl Field {
                 return Ok(());
             }
             if begun.elapsed() > WHOLE_WITHIN {
-                return Err(format!("no L0 of {} bytes fills; it has {bytes}", kind.l0_bytes()).into());
+                return Err(format!("an L0 of {} bytes does not fill; it has {bytes}", kind.l0_bytes()).into());
             }
             thread::sleep(LOOK);
         }
@@ -367,7 +367,7 @@ impl Field {
         self.look_until("is whole", WHOLE_WITHIN, is_whole).map(drop)
     }
 
-    /// Waits until the map is so; answers when that was seen.
+    /// Waits until the map is so, and returns when that was seen.
     fn look_until(
         &mut self,
         what: &str,
@@ -392,7 +392,7 @@ fn primary(group: &GroupConfig) -> Result<ServerId, Failure> {
     Ok(group.primary.ok_or("the region has no primary")?.server)
 }
 
-/// The longest pause since `begun`, once answers come again.
+/// Returns the longest pause since `begun`, once answers come again.
 pub(crate) fn settle(probe: &Probe, begun: Instant) -> Result<Duration, Failure> {
     thread::sleep(Duration::from_millis(100));
     let now = Instant::now();
@@ -405,7 +405,7 @@ pub(crate) fn settle(probe: &Probe, begun: Instant) -> Result<Duration, Failure>
     Ok(probe.longest_gap(begun).unwrap_or_default())
 }
 
-/// Writes one key until it is over, and notes when each write was answered.
+/// Writes one key until the probe is over, and notes when each write was answered.
 pub(crate) fn keep_probing(mut session: Session, probe: &Probe) -> Result<(), Failure> {
     while !probe.is_over.load(Ordering::Relaxed) {
         let answers = session.execute(vec![put("\0leeward-probe", Bytes::from_static(b"probe"))])?;
@@ -417,7 +417,7 @@ pub(crate) fn keep_probing(mut session: Session, probe: &Probe) -> Result<(), Fa
     Ok(())
 }
 
-/// Writes new keys until it is over, as fast as is wanted.
+/// Writes new keys until the probe is over, at the wanted rate.
 fn keep_loading(mut session: Session, probe: &Probe) -> Result<(), Failure> {
     const BATCH: u64 = 16;
     let mut written = 0_u64;

@@ -20,13 +20,13 @@ const DRAW: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the servers are sampled.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How much longer than the deadline of one operation a phase goes on while none succeeds.
+/// How much longer than the deadline of one operation a phase continues while none succeeds.
 const STUCK: Duration = Duration::from_secs(5);
-/// After the last operation the servers are left to finish what it caused, at most for this long.
+/// After the last operation, the servers get at most this long to finish the work that it caused.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(60);
-/// Pause between the samples that tell whether they have; three in a row must be alike.
+/// Pause between the samples that show whether they have; three in a row must be alike.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);
-/// Bytes that a server may write in such a pause and still count as at rest.
+/// Bytes that a server may write in such a pause and still count as settled.
 const SETTLE_BYTES: u64 = 64 << 10;
 
 /// A phase that is over.
@@ -63,7 +63,7 @@ pub(crate) fn run(
         completed: AtomicU64::new(0),
         succeeded: AtomicU64::new(0),
         ops: if load { options.records } else { options.ops },
-        go_on: AtomicBool::new(kills.as_ref().is_some_and(|kills| kills.wants_more())),
+        keep_going: AtomicBool::new(kills.as_ref().is_some_and(|kills| kills.wants_more())),
         abandon: AtomicBool::new(false),
         started: Instant::now(),
     };
@@ -73,11 +73,11 @@ pub(crate) fn run(
     let bar = progress_bar(workload, shared.ops);
     let (measured, seconds) = thread::scope(|scope| {
         let killer = kills.as_mut().map(|kills| {
-            let (over, bar, go_on) = (&over, &bar, &shared.go_on);
+            let (over, bar, keep_going) = (&over, &bar, &shared.keep_going);
             scope.spawn(move || {
                 let result = kills.run(over, meter, bar);
-                // Whether it made all its kills or failed: nobody needs the phase to go on any more.
-                go_on.store(false, Ordering::Relaxed);
+                // All kills are made, or one failed: either way the phase need not go on for more kills.
+                keep_going.store(false, Ordering::Relaxed);
                 result
             })
         });
@@ -115,7 +115,7 @@ enum Watched {
     Stuck(Duration),
 }
 
-/// Draws the progress, samples the servers and looks after the cluster until the threads are done.
+/// Draws the progress, samples the servers and checks the cluster until the threads are done.
 fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: impl Fn() -> bool) -> Watched {
     let mut sampled = Instant::now();
     let mut succeeded = (0, Instant::now());

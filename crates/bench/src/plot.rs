@@ -1,5 +1,5 @@
-//! Plots: one SVG a figure. Every round is a dot and the median a bar, on a logarithmic scale, since workloads and what is compared
-//! differ by orders of magnitude; zeroes are not drawn.
+//! Plots: one SVG a figure. Every round is a dot and the median a bar, on a logarithmic scale, since workloads and what is
+//! compared differ by orders of magnitude; zeroes are not drawn.
 
 use crate::figures::median;
 use plotters::coord::Shift;

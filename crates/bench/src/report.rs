@@ -31,9 +31,10 @@ pub struct Report {
     pub errors: u64,
     /// Records that held nothing of what they may hold. `None` without `--verify`.
     pub lost_writes: Option<u64>,
-    /// Writes that a killed primary took with it as its table allows, which acknowledges at the last flush. `None` of other tables.
+    /// Writes that a killed primary took with it as its table allows, which acknowledges at the last flush. `None` of other
+    /// tables.
     pub newest_lost: Option<u64>,
-    /// Segments that are damaged, or differ between the replicas of a region. `None` where nobody looked.
+    /// Segments that are damaged, or differ between the replicas of a region. `None` where replicas were not compared.
     pub replica_faults: Option<u64>,
     /// Records read back.
     pub verified_records: Option<u64>,
@@ -71,7 +72,7 @@ pub struct PhaseReport {
     pub settle_seconds: f64,
     /// Operations a second.
     pub ops_per_second: f64,
-    /// The same until the servers were at rest: what they still owe counts as well.
+    /// The same until the servers had settled: the work that they still owe counts as well.
     pub settled_ops_per_second: f64,
     /// Latency by kind of operation.
     pub latency_us: LatencyByOperation,
@@ -112,7 +113,7 @@ pub struct PhaseReport {
 pub struct CpuSeconds {
     /// What was done.
     pub activity: String,
-    /// For whom: `primary`, `backup` or `node`.
+    /// The role that it was done in: `primary`, `backup` or `node`.
     pub role: String,
     /// Seconds.
     pub seconds: f64,

@@ -41,7 +41,7 @@ pub(crate) fn totals() -> Totals {
     totals
 }
 
-/// Servers that were at rest after `waited` seconds and spent a CPU-second on merging for backups.
+/// Servers that had settled after `waited` seconds and spent a CPU-second on merging for backups.
 pub(crate) fn settled(totals: Totals, waited: f64) -> Settled {
     let cpu = [(("compaction".to_owned(), "backup".to_owned()), 1_000_000_000)];
     Settled { totals, cpu: Some(cpu.into()), waited, worked: waited }

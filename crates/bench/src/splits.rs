@@ -1,9 +1,9 @@
-//! What it costs to divide a region that is under load: how long it stands still, and what is left of the throughput while it becomes
-//! two and while each half gets rid of what is the other's.
+//! What it costs to split a region under load: how long it pauses, and what throughput is left during the split and while
+//! each half trims the data of the other.
 //!
-//! One region on three nodes serves YCSB A, and is divided again and again, each time the half with the lowest keys: the first time it
-//! has all of the load, then half of it, and so on. A thread beside the load writes one key of it over and over, each write after the
-//! answer to the last. Call it from any thread.
+//! One region on three nodes serves YCSB A. It is split again and again, each time the half with the lowest keys: the first
+//! time it has all of the load, then half of it, and so on. Beside the load, a thread writes one key of that half again and
+//! again, each write after the answer to the last. Call it from any thread.
 
 use crate::json::write_json;
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
@@ -11,7 +11,7 @@ use crate::pauses::{Probe, connect, keep_probing, settle};
 use crate::replication::{Clusters, Failure, Started};
 use crate::worker::Shared;
 use leeward_client::{Op, OpResult, Session};
-use leeward_format::cluster::RegionWish;
+use leeward_format::cluster::RegionRequest;
 use serde::Serialize;
 use std::fmt;
 use std::thread;
@@ -21,45 +21,45 @@ use std::time::{Duration, Instant};
 #[path = "splits_tests.rs"]
 mod tests;
 
-/// How long a division may take.
-const DIVIDED_WITHIN: Duration = Duration::from_secs(120);
-/// How long after it the throughput counts as that of its wake.
+/// How long a split may take.
+const SPLIT_WITHIN: Duration = Duration::from_secs(120);
+/// How long after a split the throughput counts as that of its wake.
 const WAKE: Duration = Duration::from_secs(5);
-/// How often it is looked.
+/// How often the region map is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How often the region is divided.
+    /// Number of splits.
     pub rounds: u32,
     /// The load.
     pub load: Load,
-    /// Time for which nothing is done before each division, and after the wake of the last.
+    /// Time without a split before each split, and after the wake of the last.
     pub rest: Duration,
 }
 
-/// One division. Rates are operations a second, of all clients but the one that writes one key.
+/// One split. Rates are operations per second, of all clients but the one that writes one key.
 #[derive(Clone, Debug, Serialize)]
 pub struct Split {
-    /// From the wish until there were two regions, in seconds.
+    /// From the request until there were two regions, in seconds.
     pub seconds: f64,
     /// The longest time between two answers to the client that writes one key of the region, in milliseconds.
     pub longest_pause_ms: f64,
-    /// While nothing was done.
+    /// Before the split.
     pub before: f64,
-    /// From the wish until there were two.
+    /// From the request until there were two regions.
     pub during: f64,
     /// In the five seconds after that.
     pub wake: f64,
-    /// While nothing was done after those.
+    /// After those.
     pub after: f64,
 }
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Splits {
-    /// The divisions, in order.
+    /// The splits, in order.
     pub splits: Vec<Split>,
     /// What became of the clients' requests.
     #[serde(flatten)]
@@ -68,7 +68,7 @@ pub struct Splits {
 
 impl fmt::Display for Splits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "| division | seconds | longest pause, ms | ops/s before | during | 5 s after | later |")?;
+        writeln!(f, "| split | seconds | longest pause, ms | ops/s before | during | 5 s after | later |")?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
         for (number, split) in (1..).zip(&self.splits) {
             let Split { seconds, longest_pause_ms, before, during, wake, after } = split;
@@ -81,25 +81,25 @@ impl fmt::Display for Splits {
     }
 }
 
-/// Measures, prints a table, and writes what `options` ask for; answers whether no request failed.
+/// Measures, prints a table, and writes what `options` ask for. Returns whether no request failed.
 ///
 /// # Errors
-/// A cluster that does not start, a file that cannot be written, or a region that is not divided.
+/// A cluster that does not start, a file that cannot be written, or a region that is not split.
 pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
     let (mut started, load) = options.load.start(clusters, 1, 0)?;
-    let (splits, measured) = while_loaded(&load, |shared| divide_all(options, &mut started, shared))?;
+    let (splits, measured) = while_loaded(&load, |shared| split_all(options, &mut started, shared))?;
     let splits = Splits { splits, requests: Requests::of(&measured) };
     print!("{splits}");
     write_json(options.load.json.as_deref(), &splits)?;
     Ok(splits.requests.is_lossless())
 }
 
-fn divide_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
+fn split_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
     let (probe, probing) = (Probe::default(), connect(&started.seeds)?);
     let mut field = Field { session: connect(&started.seeds)?, shared, probe: &probe };
     let splits = thread::scope(|scope| {
         let probing = scope.spawn(|| keep_probing(probing, &probe));
-        let splits = (0..options.rounds).map(|_| field.divide(options.rest)).collect::<Result<Vec<_>, _>>();
+        let splits = (0..options.rounds).map(|_| field.split(options.rest)).collect::<Result<Vec<_>, _>>();
         probe.end();
         probing.join().expect("it does not panic").map_err(|error| error.to_string())?;
         splits
@@ -116,21 +116,21 @@ struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Divides the region with the lowest keys, which the probe is in.
-    fn divide(&mut self, rest: Duration) -> Result<Split, Failure> {
+    /// Splits the region with the lowest keys, which the probe is in.
+    fn split(&mut self, rest: Duration) -> Result<Split, Failure> {
         let before = self.rate_for(rest)?;
         let regions = self.session.fetch_map()?.regions;
         let region = regions.first().ok_or("there is no region")?.region;
         let begun = Instant::now();
         let during = self.rate(|field| {
-            let wish = Op::Wish { region, wish: RegionWish::Split { at: None } };
-            let answers = field.session.execute(vec![wish])?;
+            let request = Op::RequestRegion { region, request: RegionRequest::Split { at: None } };
+            let answers = field.session.execute(vec![request])?;
             if answers != [OpResult::Done] {
-                return Err(format!("the wish is answered by {answers:?}").into());
+                return Err(format!("the request is answered by {answers:?}").into());
             }
             while field.session.fetch_map()?.regions.len() == regions.len() {
-                if begun.elapsed() > DIVIDED_WITHIN {
-                    return Err(format!("region {region} is not divided after {DIVIDED_WITHIN:?}").into());
+                if begun.elapsed() > SPLIT_WITHIN {
+                    return Err(format!("region {region} is not split after {SPLIT_WITHIN:?}").into());
                 }
                 thread::sleep(LOOK);
             }
@@ -142,7 +142,7 @@ impl Field<'_> {
         Ok(Split { seconds, longest_pause_ms, before, during, wake, after })
     }
 
-    /// Operations a second while nothing is done for so long.
+    /// Operations per second during `time`, without a split.
     fn rate_for(&mut self, time: Duration) -> Result<f64, Failure> {
         self.rate(|_| {
             thread::sleep(time);
@@ -150,7 +150,7 @@ impl Field<'_> {
         })
     }
 
-    /// Operations a second while something is done.
+    /// Operations per second while `what` runs.
     fn rate(&mut self, what: impl FnOnce(&mut Self) -> Result<(), Failure>) -> Result<f64, Failure> {
         let stretch = Stretch::begin(self.shared);
         what(self)?;

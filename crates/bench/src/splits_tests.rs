@@ -1,4 +1,4 @@
-//! How divisions are told.
+//! How splits are told.
 
 use super::*;
 use crate::worker::Measured;

@@ -1,5 +1,5 @@
-//! How copies, their bytes and offices are spread over the servers of a cluster, by its map and by what primaries say of their
-//! regions. Pure.
+//! How copies, their bytes and primary roles are spread over the servers of a cluster, by its map and by what primaries
+//! report of their regions. Pure.
 
 use crate::status::NodeStatus;
 use leeward_client::{GroupConfig, RegionMap};
@@ -11,26 +11,26 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// Regions that it is primary of.
-    pub offices: u64,
-    /// Copies, those included that are being built.
+    pub primaries: u64,
+    /// Copies, including those that are being built.
     pub copies: u64,
     /// Of them, those that are being built.
     pub builds: u64,
-    /// Bytes of all of them; what regions count whose primary said nothing is missing.
+    /// Bytes of all copies. A region whose primary does not answer counts as 0.
     pub bytes: u64,
 }
 
-/// What all have.
+/// What all servers have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// By server: those that live.
+    /// By server, for live servers.
     pub shares: BTreeMap<ServerId, Share>,
-    /// Regions of which something is wished, or that lack a member or have one that is being built.
+    /// Regions with a request for their members pending, or that lack a member or have one that is being built.
     pub moving: Vec<RegionId>,
 }
 
 impl Spread {
-    /// What servers of `map` have by `statuses`.
+    /// What servers of `map` have, by `statuses`.
     pub fn of(map: &RegionMap, statuses: &[&NodeStatus]) -> Spread {
         let told = statuses.iter().flat_map(|node| &node.regions).filter(|region| region.role == "primary");
         let bytes: HashMap<RegionId, u64> = told.filter_map(|region| Some((region.region, region.bytes?))).collect();
@@ -40,17 +40,17 @@ impl Spread {
             let size = bytes.get(&group.region).copied().unwrap_or(0);
             for member in group.members() {
                 let Some(share) = spread.shares.get_mut(&member.server) else { continue };
-                share.offices += u64::from(group.primary == Some(member));
+                share.primaries += u64::from(group.primary == Some(member));
                 share.builds += u64::from(group.learners.contains(&member));
                 share.copies += 1;
                 share.bytes += size;
             }
         }
-        spread.moving = map.regions.iter().filter(|group| is_moving(map, group)).map(|group| group.region).collect();
+        spread.moving = map.regions.iter().filter(|group| is_active(map, group)).map(|group| group.region).collect();
         spread
     }
 
-    /// Bytes that each of these servers would have if they had alike; 0 if there are none.
+    /// Bytes that each of these servers would have in an even spread; 0 if there are no servers.
     pub fn even_bytes(&self, among: impl Fn(ServerId) -> bool) -> u64 {
         let mut sum = (0, 0);
         for share in self.among(among) {
@@ -59,16 +59,16 @@ impl Spread {
         sum.0.checked_div(sum.1).unwrap_or(0)
     }
 
-    /// How far the one of these servers that has the most, or the least, is from what all have on the average: a part of that.
+    /// The largest distance of one of these servers from their average of bytes, as a fraction of that average.
     pub fn widest(&self, among: impl Fn(ServerId) -> bool) -> f64 {
         let even = self.even_bytes(&among);
         let widest = self.among(among).map(|share| share.bytes.abs_diff(even)).max().unwrap_or(0);
         widest as f64 / even.max(1) as f64
     }
 
-    /// The fewest and the most offices that one of these servers has.
-    pub fn offices(&self, among: impl Fn(ServerId) -> bool) -> (u64, u64) {
-        let of = |least: (u64, u64), share: &Share| (least.0.min(share.offices), least.1.max(share.offices));
+    /// The fewest and the most regions that one of these servers is primary of.
+    pub fn primaries(&self, among: impl Fn(ServerId) -> bool) -> (u64, u64) {
+        let of = |least: (u64, u64), share: &Share| (least.0.min(share.primaries), least.1.max(share.primaries));
         let found = self.among(among).fold((u64::MAX, 0), of);
         (found.0.min(found.1), found.1)
     }
@@ -78,10 +78,11 @@ impl Spread {
     }
 }
 
-fn is_moving(map: &RegionMap, group: &GroupConfig) -> bool {
+/// Whether a member of the group is to come, go or become the primary.
+fn is_active(map: &RegionMap, group: &GroupConfig) -> bool {
     let replicas = map.table(&group.table).map_or(0, |table| table.replicas as usize);
-    group.wishes.primary.is_some()
-        || group.wishes.leaving.is_some()
+    group.desired.primary.is_some()
+        || group.desired.leaving.is_some()
         || !group.learners.is_empty()
         || group.in_sync().count() != replicas
 }

@@ -1,7 +1,7 @@
 //! Shares of servers, from a map and statuses as nodes send them.
 
 use super::*;
-use leeward_format::cluster::{Member, ServerInfo, TableOptions, Wishes};
+use leeward_format::cluster::{DesiredState, Member, ServerInfo, TableOptions};
 use leeward_format::{Incarnation, VolumeId};
 
 fn member(server: u32) -> Member {
@@ -21,7 +21,7 @@ fn servers_have_what_the_regions_of_the_map_have() {
     let info = |server| ServerInfo::of(member(server));
     let mut moved = group(2, 1, 2);
     moved.learners.push(member(3));
-    moved.wishes = Wishes { leaving: Some(ServerId(2)), ..Wishes::default() };
+    moved.desired = DesiredState { leaving: Some(ServerId(2)), ..DesiredState::default() };
     let map = RegionMap {
         version: 1,
         tables: vec![TableOptions { replicas: 2, ..TableOptions::default() }],
@@ -34,14 +34,14 @@ fn servers_have_what_the_regions_of_the_map_have() {
     );
     let two = status(r#"{"server":2,"regions":[{"region":1,"role":"primary","bytes":100}]}"#);
     let spread = Spread::of(&map, &[&two, &one]);
-    let share = |offices, copies, builds, bytes| Share { offices, copies, builds, bytes };
+    let share = |primaries, copies, builds, bytes| Share { primaries, copies, builds, bytes };
     assert_eq!(spread.shares[&ServerId(1)], share(1, 2, 0, 400));
     assert_eq!(spread.shares[&ServerId(2)], share(1, 2, 0, 400));
     assert_eq!(spread.shares[&ServerId(3)], share(0, 1, 1, 300));
     assert_eq!(spread.moving, [RegionId(2)]);
-    assert_eq!(spread.offices(|_| true), (0, 1));
+    assert_eq!(spread.primaries(|_| true), (0, 1));
     let others = |server: ServerId| server.0 != 2;
     assert_eq!(spread.even_bytes(others), 350);
     assert!((spread.widest(others) - 50.0 / 350.0).abs() < 1e-9);
-    assert_eq!((spread.even_bytes(|_| false), spread.offices(|_| false)), (0, (0, 0)));
+    assert_eq!((spread.even_bytes(|_| false), spread.primaries(|_| false)), (0, (0, 0)));
 }

@@ -1,5 +1,5 @@
-//! What a node says of itself on its admin port, as far as the benchmark and `leeward status` need it. Fields that a
-//! node does not send are `None` here and are reported as absent, never as zero.
+//! The status that a node reports on its admin port, as far as the benchmark and `leeward status` need it. Fields that a node
+//! does not send are `None` here and are reported as absent, never as zero.
 
 use leeward_client::admin;
 use leeward_format::RegionId;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct NodeStatus {
     /// Its server id.
     pub server: u32,
-    /// Its life.
+    /// Its incarnation.
     #[serde(default)]
     pub incarnation: Option<u64>,
     /// Its process.
@@ -26,17 +26,17 @@ pub struct NodeStatus {
     pub coordinator_up: Option<bool>,
     /// Why it is not part of the cluster; `None` while it is.
     #[serde(default)]
-    pub absence: Option<String>,
-    /// What is to become of it, if it is to be a member of no group.
+    pub not_joined: Option<String>,
+    /// Why it gets no copies: it is being drained, or it restarts. `None`: it may have copies.
     #[serde(default)]
     pub intent: Option<String>,
-    /// As the master it evens out what servers have.
+    /// As the master, it balances what servers have.
     #[serde(default)]
     pub balances: Option<bool>,
-    /// Why its volume takes no writes, if it does not.
+    /// Why its volume takes no writes; `None` while it does.
     #[serde(default)]
     pub volume_failure: Option<String>,
-    /// Why its volume has no room for more, if it has not.
+    /// Why its volume has no more space; `None` while it has.
     #[serde(default)]
     pub volume_full: Option<String>,
     /// Bytes moved to and from its volume, by the engine's own count.
@@ -65,7 +65,7 @@ pub struct CpuStatus {
 pub struct CpuSpent {
     /// What was done.
     pub activity: String,
-    /// For whom: `primary`, `backup` or `node`.
+    /// The role that it was done in: `primary`, `backup` or `node`.
     pub role: String,
     /// Nanoseconds.
     pub nanos: u64,
@@ -125,9 +125,9 @@ pub struct RegionStatus {
     pub levels: Vec<LevelStatus>,
     /// Its backups and learners (primary only).
     pub peers: Vec<PeerStatus>,
-    /// Time from taking office to serving, in milliseconds (primary only).
+    /// Time from becoming primary to serving, in milliseconds (primary only).
     pub recovery_ms: Option<u64>,
-    /// What it is to become (primary only).
+    /// Its planned split or merge (primary only).
     pub plan: Option<PlanStatus>,
     /// What was done for it.
     pub counters: RegionCounters,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 /// The client's options say so.
-pub(crate) const UNBOUNDED: &str = "as much as one likes may be under way";
+pub(crate) const UNBOUNDED: &str = "the number of operations in flight is not limited";
 
 /// What the threads of a phase share.
 pub(crate) struct Shared<'a> {
@@ -35,8 +35,8 @@ pub(crate) struct Shared<'a> {
     pub(crate) succeeded: AtomicU64,
     /// Operations of the phase.
     pub(crate) ops: u64,
-    /// Go on past `ops` until it is cleared.
-    pub(crate) go_on: AtomicBool,
+    /// Continue past `ops` until this is cleared.
+    pub(crate) keep_going: AtomicBool,
     /// Leave everything as it is: the run has failed.
     pub(crate) abandon: AtomicBool,
     pub(crate) started: Instant,
@@ -156,8 +156,8 @@ impl<'a> Worker<'a> {
                 }
                 None => now,
             };
-            let go_on = self.shared.go_on.load(Ordering::Relaxed);
-            if self.shared.issued.fetch_add(1, Ordering::Relaxed) >= self.shared.ops && !go_on {
+            let keep_going = self.shared.keep_going.load(Ordering::Relaxed);
+            if self.shared.issued.fetch_add(1, Ordering::Relaxed) >= self.shared.ops && !keep_going {
                 return true;
             }
             self.issue(started);

@@ -293,17 +293,17 @@ pub trait DevCluster: Send {
     /// # Errors
     /// It is not running, or may not be stopped.
     fn halt(&mut self, server: u32) -> io::Result<()>;
-    /// A stopped process goes on.
+    /// Resumes a stopped process, as SIGCONT does.
     ///
     /// # Errors
-    /// It is not running, or may not be woken.
-    fn go_on(&mut self, server: u32) -> io::Result<()>;
-    /// Looks whether all nodes that were not killed still run.
+    /// It is not running, or may not be resumed.
+    fn resume(&mut self, server: u32) -> io::Result<()>;
+    /// Checks that all nodes that were not killed still run.
     ///
     /// # Errors
     /// One ended by itself; the message says which, and how.
     fn check(&mut self) -> io::Result<()>;
-    /// Compares the replicas of every region, all of them in sync, and answers what is damaged or differs.
+    /// Compares the replicas of every region, all of them in sync, and returns what is damaged or differs.
     ///
     /// # Errors
     /// A node does not answer.
@@ -389,7 +389,7 @@ pub(crate) fn measure(
         report.set_verified(&found);
     }
     if let Some(cluster) = bench.cluster.as_ref().filter(|_| options.compare_replicas) {
-        kills.as_mut().map_or(Ok(()), Kills::wait_until_at_rest)?;
+        kills.as_mut().map_or(Ok(()), Kills::wait_until_settled)?;
         report.set_compared(&cluster.lock().compare_replicas().map_err(BenchError::Cluster)?);
     }
     if let Some(kills) = kills {

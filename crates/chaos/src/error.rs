@@ -1,9 +1,9 @@
-//! Why a run cannot go on. What the store did wrong is no error: it is in the report.
+//! Why a run cannot continue. A failure of the store is no error of the run: it is in the report.
 
 use std::io;
 use std::path::Path;
 
-/// Why a run cannot go on; the text says what to do.
+/// Why a run cannot continue. The text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
     /// An option, or this machine, makes the run impossible.

@@ -1,5 +1,5 @@
-//! How long a region was unavailable: the longest time between two successful operations on it, by what clients noted
-//! themselves. Pure. Times are microseconds since the run began.
+//! How long a region was unavailable: the longest time between two successful operations on it, as the clients noted them. Pure.
+//! Times are microseconds since the run began.
 
 use crate::clients::Success;
 
@@ -25,7 +25,7 @@ impl Longest {
 /// When each region had a success.
 #[derive(Debug)]
 pub(crate) struct Successes {
-    /// A region each: of all operations, of writes; ascending.
+    /// By region: the times of all operations, and those of writes; ascending.
     regions: Vec<[Vec<u64>; 2]>,
     end: u64,
 }
@@ -44,8 +44,8 @@ impl Successes {
         Successes { regions: times, end }
     }
 
-    /// The longest gaps of any region that overlap the time from `from` to `to`; one that began before or ended later
-    /// counts with all of its length.
+    /// The longest gaps of any region that overlap the time from `from` to `to`. A gap that began before or ended later counts
+    /// with its whole length.
     pub(crate) fn longest(&self, from: u64, to: u64) -> Longest {
         let longest = |kind: usize| {
             let gaps = self.regions.iter().map(|region| longest(&region[kind], self.end, (from, to)));

@@ -1,4 +1,4 @@
-//! What became of the regions' members between two looks. Pure.
+//! Changes of the regions' members between two snapshots. Pure.
 
 use leeward_format::cluster::GroupConfig;
 
@@ -6,8 +6,8 @@ use leeward_format::cluster::GroupConfig;
 #[path = "groups_tests.rs"]
 mod tests;
 
-/// Regions of both looks that had a change between them, in words. One there and back shows too: every change raises the epoch.
-/// `None` if one of the looks failed.
+/// Regions of both snapshots that changed in between, in words. A change that was undone counts too, since every change raises
+/// the epoch. `None` if one of the snapshots is missing.
 pub(crate) fn changes(before: Option<&[GroupConfig]>, after: Option<&[GroupConfig]>) -> Option<Vec<String>> {
     let (before, after) = (before?, after?);
     let pairs = before.iter().filter_map(|old| Some((old, after.iter().find(|new| new.region == old.region)?)));

@@ -18,15 +18,15 @@ fn what_changed_is_told_and_nothing_else() {
     let before = [group(1), group(2), group(3)];
     assert_eq!(changes(Some(&before), Some(&before)), Some(Vec::new()));
     let removed = GroupConfig { epoch: Epoch(5), backups: Vec::new(), ..group(1) };
-    // Gone and back again.
+    // A change that was undone.
     let back = GroupConfig { epoch: Epoch(7), term: Epoch(7), ..group(2) };
-    let told = changes(Some(&before), Some(&[removed, back, group(3), group(4)])).expect("two looks");
+    let told = changes(Some(&before), Some(&[removed, back, group(3), group(4)])).expect("two snapshots");
     assert_eq!(told.len(), 2);
     assert!(told[0].starts_with("region 1: members") && told[1].starts_with("region 2: another primary"), "{told:?}");
 }
 
 #[test]
-fn a_look_that_failed_tells_nothing() {
+fn a_missing_snapshot_tells_nothing() {
     assert_eq!(changes(None, Some(&[group(1)])), None);
     assert_eq!(changes(Some(&[group(1)]), None), None);
 }

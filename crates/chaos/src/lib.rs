@@ -1,15 +1,15 @@
-//! The chaos suite: real server processes, each in a network namespace and with a disk of its own, broken in every way that a
-//! machine allows while clients work, and then judged.
+//! The chaos suite. It runs real server processes, each in a network namespace and with its own disk. It breaks them in every way
+//! that a machine allows, while clients work, and then judges what the clients saw.
 //!
 //! ```text
 //!   run -> cluster (network, disks, processes, coordinator) <- faults (schedule by seed; strike, heal)
 //!    |
 //!    |--> clients: histories of shared keys, a ledger of filling keys -> verdict -> report
 //!    |                         successes -> gaps: how long regions were unavailable
-//!  place: all that must be removed again
+//!  place: everything that must be removed again
 //! ```
-//! The store is seen from outside only: the crate starts the binary `leeward`, and is its client. Leeward's own client library
-//! and Redis commands are the ways in. `docs/chaos.md` says what is run and how to read what comes of it.
+//! The suite sees the store only from outside: it starts the binary `leeward` and is its client. It uses Leeward's own client
+//! library and Redis commands. `docs/chaos.md` says what runs and how to read the result.
 #![forbid(unsafe_code)]
 
 mod clients;

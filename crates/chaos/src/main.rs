@@ -1,5 +1,5 @@
-//! `leeward-chaos`: the chaos suite's command, which `cargo xtask chaos` builds and runs, and the process that hosts the
-//! embedded coordinator in it.
+//! `leeward-chaos`: the command of the chaos suite, which `cargo xtask chaos` builds and runs. In a run it is also the process
+//! that hosts the embedded coordinator.
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
@@ -208,7 +208,7 @@ fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dy
     Ok(())
 }
 
-/// Until whoever started this process is gone.
+/// Hosts the embedded coordinator until the process that started this one is gone.
 fn host(directory: PathBuf, listen: SocketAddr) -> Result<bool, Box<dyn Error>> {
     let _host = Host::start(HostOptions { directory, listen })?;
     let mut ignored = [0; 64];

@@ -1,15 +1,15 @@
-//! All that a run makes outside of its processes: a directory, namespaces, a bridge, mounts, groups of processes. Everything has
-//! the number of the run's process in its name, so that it is found and removed whatever became of the run: by its own end,
-//! or by the next run's beginning.
+//! Everything that a run makes outside of its processes: a directory, namespaces, a bridge, mounts, control groups. Each name
+//! contains the process id of the run. So everything is found and removed whatever happened to the run: at its end, or when the
+//! next run begins.
 
 use crate::error::{ChaosError, fault};
 use crate::tool;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the groups of processes are whose devices are slowed down (version 1 of control groups).
+/// The control groups (version 1) of processes with slow devices.
 const BLKIO: &str = "/sys/fs/cgroup/blkio";
-/// What names begin with: short, since names of network devices have 15 bytes at most.
+/// Prefix of all names. It is short, since names of network devices have 15 bytes at most.
 const PREFIX: &str = "lwc";
 
 /// See the module. Dropping it removes everything.
@@ -17,12 +17,12 @@ const PREFIX: &str = "lwc";
 pub(crate) struct Place {
     pid: u32,
     directory: PathBuf,
-    /// The directory is left, for people to look at.
+    /// Keeps the logs and configurations after the run.
     keep: bool,
 }
 
 impl Place {
-    /// Removes what runs that are dead have left, and makes the directory of this one in `parent`.
+    /// Removes what dead runs have left, and makes the directory of this run in `parent`.
     ///
     /// # Errors
     /// The directory cannot be made.
@@ -40,7 +40,7 @@ impl Place {
         &self.directory
     }
 
-    /// Leaves the directory where it is, without the volumes.
+    /// Keeps the logs and configurations after the run, without the volumes.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
     }
@@ -53,12 +53,12 @@ impl Place {
         format!("{PREFIX}{}-{host}", self.pid)
     }
 
-    /// The end of a host's link that is in the bridge.
+    /// The end of a host's link that is on the bridge.
     pub(crate) fn link(&self, host: usize) -> String {
         format!("{PREFIX}{}v{host}", self.pid)
     }
 
-    /// The group of a server's process.
+    /// The control group of a server's process.
     pub(crate) fn group(&self, server: usize) -> PathBuf {
         Path::new(BLKIO).join(format!("{PREFIX}{}-{server}", self.pid))
     }
@@ -79,12 +79,12 @@ impl Drop for Place {
     }
 }
 
-/// Where the directory of the run `pid` is left.
+/// Where the logs of the run are kept.
 pub(crate) fn kept(place: &Place) -> PathBuf {
     place.directory.with_file_name(format!("leeward-chaos-{}", place.pid))
 }
 
-/// Runs that have something left, by the numbers of their processes.
+/// Process ids of runs that have left something.
 fn leftovers(parent: &Path) -> Vec<u32> {
     let names = |folder: &Path| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -97,7 +97,7 @@ fn leftovers(parent: &Path) -> Vec<u32> {
     pids
 }
 
-/// The number of the process in a name of ours.
+/// The process id in a name of a run.
 fn pid_in(name: &str) -> Option<u32> {
     let rest = name.strip_prefix(PREFIX)?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -120,11 +120,11 @@ fn remove_all(pid: u32, parent: &Path) {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let mounted = mounts.lines().filter_map(|line| line.split(' ').nth(1));
     for folder in mounted.filter(|folder| Path::new(folder).starts_with(&directory)) {
-        // Also where a process that was killed is not quite gone.
+        // Lazily, since a killed process may not be quite gone.
         tool::attempt(&format!("umount -l {folder}"));
     }
     entries(BLKIO).iter().filter(|name| is_ours(name)).for_each(|name| {
-        // A group with processes in it stays, for the next run to remove.
+        // A group that still has processes stays. The next run removes it.
         drop(fs::remove_dir(Path::new(BLKIO).join(name)));
     });
     drop(fs::remove_dir_all(&directory));

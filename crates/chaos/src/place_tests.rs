@@ -1,4 +1,4 @@
-//! Names, and what is left behind.
+//! Names, and what a run leaves.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a run came to: for people a table, for programs JSON. The JSON's names are stable; others may be added.
+//! The result of a run, as a table to read and as JSON for programs. Names in the JSON are stable; others may be added.
 
 use crate::faults::kind::FaultKind;
 use crate::gaps::Longest;
@@ -23,21 +23,21 @@ pub struct Report {
     pub operations: u64,
     /// Operations that were refused, without effect.
     pub refused: u64,
-    /// Operations of which nobody knows whether they took effect.
+    /// Operations that may or may not have taken effect.
     pub unknown: u64,
     /// Keys with a history.
     pub keys: usize,
-    /// Keys whose history no single register could have, and answers that no store may give.
+    /// Keys with a history that no single register could have, and answers that no store may give.
     pub violations: u64,
-    /// Keys whose history took too long to search.
+    /// Keys with a history that took too long to search.
     pub undecided: u64,
-    /// Acknowledged writes of keys that were written once and are not there, as they were written, at the end.
+    /// Keys that were written once and acknowledged, and do not have that value at the end.
     pub lost_writes: u64,
     /// The replicas were compared, and are the same; `null` if they could not be.
     pub replicas_equal: Option<bool>,
     /// Faults by kind.
     pub faults: Vec<KindReport>,
-    /// What struck when.
+    /// Rounds of faults, in order.
     pub rounds: Vec<RoundReport>,
     /// The metric `leeward_lease_lateness_seconds` of the servers that answer at the end.
     pub lease_lateness: Vec<Lateness>,
@@ -45,7 +45,7 @@ pub struct Report {
     pub left_out: Vec<String>,
     /// What went wrong, in words.
     pub findings: Vec<String>,
-    /// What an operator would have had to do: servers that had to be restarted before the cluster was whole.
+    /// Servers that had to be restarted before the cluster was whole, as an operator would have had to do.
     pub restarts: Vec<String>,
     /// Where the logs of all processes are, if they were kept.
     pub logs: Option<PathBuf>,
@@ -58,11 +58,11 @@ pub struct KindReport {
     pub kind: &'static str,
     /// How often it struck.
     pub count: u64,
-    /// Longest time in which some region answered no operation, from striking until all was well again.
+    /// Longest time in which some region answered no operation, from the fault until the cluster was whole.
     pub longest_unavailable_ms: u64,
     /// Longest time in which some region acknowledged no write.
     pub longest_without_write_ms: u64,
-    /// The same two, of those times at which nothing else struck; `null` if there was none.
+    /// The same two, over the times at which no other fault struck; `null` if there was none.
     pub alone: Option<LongestMs>,
 }
 
@@ -80,7 +80,7 @@ pub struct LongestMs {
 pub struct RoundReport {
     /// When, in seconds since the run began.
     pub at_seconds: f64,
-    /// How long it took until all was well again.
+    /// How long it took until the cluster was whole.
     pub seconds: f64,
     /// What happened.
     pub faults: Vec<String>,
@@ -88,25 +88,25 @@ pub struct RoundReport {
     pub longest_unavailable_ms: u64,
     /// Longest time in which some region acknowledged no write.
     pub longest_without_write_ms: u64,
-    /// Hostile clients struck, and nothing else did.
+    /// Only hostile clients struck.
     pub is_hostile: bool,
     /// Regions whose primary or members changed; `null` if no server answered.
     pub changes: Option<Vec<String>>,
 }
 
-/// How late a server looked at messages of leases, since its process began.
+/// How late a server handled messages of leases, since its process began.
 #[derive(Clone, Debug, Serialize)]
 pub struct Lateness {
     /// From 1.
     pub server: usize,
     /// Messages.
     pub count: u64,
-    /// Of so many of them it was at most 50 ms.
+    /// Messages that were handled within 50 ms.
     pub within_50_ms: u64,
 }
 
 impl Lateness {
-    /// From what a server says of itself; `None` if that says nothing of leases.
+    /// From the metrics of a server; `None` if they have nothing about leases.
     pub(crate) fn of_metrics(server: usize, metrics: &str) -> Option<Lateness> {
         let number = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         let count = number("leeward_lease_lateness_seconds_count ")?;
@@ -121,7 +121,7 @@ impl fmt::Display for Lateness {
         let share = *within_50_ms as f64 * 100.0 / (*count).max(1) as f64;
         write!(
             f,
-            "server {server}: {within_50_ms} of {count} messages of leases ({share:.3} %) were looked at within 50 ms"
+            "server {server}: {within_50_ms} of {count} messages of leases ({share:.3} %) were handled within 50 ms"
         )
     }
 }

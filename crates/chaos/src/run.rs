@@ -1,4 +1,4 @@
-//! A run, from its first process to its report. One thread strikes and heals; clients have a thread each.
+//! A run, from its first process to its report. One thread strikes and heals. Each client has its own thread.
 
 use crate::clients::native::Native;
 use crate::clients::resp::Resp;
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 const NATIVE_CLIENTS: usize = 2;
 /// How long clients work before the first fault.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// How long the cluster has to be whole again by itself after all is healed.
+/// How long the cluster may take to become whole by itself after all faults are healed.
 const WHOLE_WITHIN: Duration = Duration::from_secs(45);
-/// Pause between looks.
+/// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What to run.
@@ -50,11 +50,11 @@ pub struct Options {
     pub directory: PathBuf,
     /// When the table acknowledges a write. With `last-flush` some may be lost, and a run should find that.
     pub acknowledge: Acknowledge,
-    /// Without namespaces and disks of their own, by loopback: only faults of processes.
+    /// Uses the loopback interface, without namespaces and separate disks. Only faults of processes can strike.
     pub alone: bool,
     /// How much servers log: `info`, `debug`.
     pub log: String,
-    /// The servers' logs are left also where nothing is wrong.
+    /// Keeps the servers' logs even if nothing is wrong.
     pub keep: bool,
 }
 
@@ -111,7 +111,7 @@ pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosE
     outcome.map(|()| report)
 }
 
-/// Why there can be no cluster of these.
+/// Refuses a cluster that cannot run, with the reason.
 pub(crate) fn check(servers: usize, leeward: &Path) -> Result<(), ChaosError> {
     if !(3..=5).contains(&servers) {
         return Err(ChaosError::Refused(format!("--servers {servers}: 3 to 5")));
@@ -183,7 +183,7 @@ impl Run<'_> {
                     scope.spawn(move || work(shared, region, &mut *store, rng))
                 })
                 .collect();
-            // Clients end whatever comes of the faults.
+            // Clients end, whatever the faults did.
             let struck = self.strike(kinds, &shared, report);
             shared.end();
             clients.into_iter().for_each(|client| log.merge(client.join().expect("a client does not panic")));
@@ -204,7 +204,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A client is a region and a store.
+    /// The clients: the region of each, and its way to the store.
     fn stores(&self) -> Vec<(usize, Box<dyn Store + Send>)> {
         let mut stores: Vec<(usize, Box<dyn Store + Send>)> = Vec::new();
         for region in 0..workload::regions() {
@@ -218,7 +218,7 @@ impl Run<'_> {
         stores
     }
 
-    /// Round after round, until the time is over or the cluster does not heal.
+    /// Runs rounds of faults until the time is over or the cluster does not heal.
     fn strike(&mut self, kinds: Vec<FaultKind>, shared: &Shared, report: &mut Report) -> Result<(), ChaosError> {
         let mut schedule = Schedule::new(self.options.seed, kinds);
         let begun = Instant::now();
@@ -241,7 +241,7 @@ impl Run<'_> {
             let healed = shared.now();
             let is_whole = self.become_whole(shared, report)?;
             let to = shared.now();
-            eprintln!("{:8.1} s  at rest {:.1} s after healing", seconds(to), seconds(to - healed));
+            eprintln!("{:8.1} s  settled {:.1} s after healing", seconds(to), seconds(to - healed));
             let changes = groups::changes(before.as_deref(), self.cluster.groups().as_deref());
             changes.iter().flatten().for_each(|change| eprintln!("            {change}"));
             self.struck.push(Struck {
@@ -260,7 +260,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A line a kind, and a line a round.
+    /// Reports the gaps by kind of fault, and by round.
     fn report_gaps(&self, successes: &Successes, report: &mut Report) {
         report.lease_lateness = self.cluster.lease_lateness();
         for kind in FaultKind::ALL {
@@ -287,7 +287,7 @@ impl Run<'_> {
             .collect();
     }
 
-    /// Waits, and looks after processes that end by themselves.
+    /// Waits, and reports processes that end by themselves.
     fn pass(&mut self, time: Duration, report: &mut Report) -> Result<(), ChaosError> {
         let until = Instant::now() + time;
         loop {
@@ -306,8 +306,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until all regions have all of their members, and have had them for a while. A server whose state takes an operator is restarted, and the report
-    /// says so. Answers whether they have.
+    /// Waits until all regions have had all of their members for a while, and answers whether they have. If that takes too long,
+    /// all servers are restarted, as an operator would do, and the report says so.
     fn become_whole(&mut self, shared: &Shared, report: &mut Report) -> Result<bool, ChaosError> {
         for attempt in 0..2 {
             let until = Instant::now() + WHOLE_WITHIN;
@@ -319,7 +319,7 @@ impl Run<'_> {
                 match self.cluster.lacks() {
                     None => {
                         let since = *whole_since.get_or_insert_with(Instant::now);
-                        if since.elapsed() > self.cluster.at_rest_after() {
+                        if since.elapsed() > self.cluster.settled_after() {
                             return Ok(true);
                         }
                     }

@@ -1,5 +1,5 @@
-//! A healthy cluster under hostile clients, measured: how much memory servers take, whether leases are kept and members stay, and how
-//! long other clients wait meanwhile. Nothing is judged here that [`crate::run`] judges.
+//! Measures a healthy cluster under hostile clients: how much memory servers use, whether leases are kept and members stay, and
+//! how long other clients wait. It does not judge what [`crate::run`] judges.
 
 use crate::clients::resp::Resp;
 use crate::clients::{Outcome, Store};
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Clients that do no harm; each sets a key and gets it, in turn.
+/// Harmless clients. Each sets a key and gets it, in turn.
 const OTHERS: usize = 10;
-/// Rest between two commands of one of them.
-const REST: Duration = Duration::from_millis(10);
-/// How long they work before hostile clients come.
+/// Pause between two commands of a harmless client.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long harmless clients work before hostile ones start.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Pause between looks.
+/// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What to run.
@@ -36,9 +36,9 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct StressOptions {
     /// Which hostile clients.
     pub kind: FaultKind,
-    /// Their connections, together.
+    /// Their connections in total.
     pub connections: usize,
-    /// All of these to the first server; otherwise to all in turn.
+    /// All connections go to the first server; otherwise to all servers in turn.
     pub at_one: bool,
     /// For how long.
     pub lasts: Duration,
@@ -52,11 +52,11 @@ pub struct StressOptions {
     pub directory: PathBuf,
     /// How much servers log.
     pub log: String,
-    /// The servers' logs are left.
+    /// Keeps the servers' logs.
     pub keep: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct StressReport {
     /// Which hostile clients.
@@ -65,19 +65,19 @@ pub struct StressReport {
     pub connections: usize,
     /// `memory_budget` of each server, in bytes.
     pub memory_budget: u64,
-    /// The most that any server had resident since it began, in bytes.
+    /// The largest peak resident memory of any server, in bytes.
     pub most_resident: u64,
     /// Regions whose primary or members changed meanwhile; `null` if no server answered.
     pub changes: Option<Vec<String>>,
-    /// How late messages of leases were looked at.
+    /// How late messages of leases were handled.
     pub lease_lateness: Vec<Lateness>,
-    /// Commands of the other clients that were answered, and that were not.
+    /// Commands of the harmless clients that were answered.
     pub answered: u64,
-    /// With the first of the errors.
+    /// Commands of the harmless clients that were not answered.
     pub not_answered: u64,
-    /// What the first of these came to.
+    /// The outcome of the first of these.
     pub first_error: Option<String>,
-    /// How long commands took, in microseconds: the middle one, one in a hundred, the longest.
+    /// How long commands took, in microseconds: the median, the 99th percentile and the maximum.
     pub latency_us: [u64; 3],
     /// Processes that ended by themselves.
     pub deaths: Vec<String>,
@@ -85,7 +85,7 @@ pub struct StressReport {
     pub logs: Option<PathBuf>,
 }
 
-/// Commands of the clients that do no harm.
+/// Commands of the harmless clients.
 struct Others {
     latency_us: Histogram<u64>,
     not_answered: u64,
@@ -113,7 +113,7 @@ pub fn stress(options: &StressOptions, interrupted: &AtomicBool) -> Result<Stres
         alone: true,
         log: options.log.clone(),
         table: TableOptions { l0_bytes: TableOptions::default().l0_bytes, ..table_options() },
-        // What the master moves and divides where servers have much to do is no answer to hostile clients.
+        // Without balancing: moves and splits by the master are no answer to hostile clients.
         settings: format!("memory_budget = {}\nbalance = false\n", options.memory_budget),
     };
     let cluster = Cluster::start(&place, plan, &|| !interrupted.load(Ordering::SeqCst))?;
@@ -190,7 +190,7 @@ fn wait(
     Ok(())
 }
 
-/// Sets a key of its own and gets it, again and again.
+/// Sets one key and gets it, again and again.
 fn work(mut store: Resp, number: usize, is_over: &AtomicBool) -> Others {
     let mut others = Others::new();
     let key = workload::filling_key(number % workload::regions(), i64::MAX - number as i64);
@@ -207,7 +207,7 @@ fn work(mut store: Resp, number: usize, is_over: &AtomicBool) -> Others {
                 others.first_error.get_or_insert_with(|| format!("{other:?} after {:?}", begun.elapsed()));
             }
         }
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
     }
     others
 }
@@ -226,13 +226,13 @@ impl Others {
 }
 
 impl StressReport {
-    /// The most that a server should have resident, in bytes: its budget, a quarter more, and 64 MiB.
+    /// The most resident memory that a server should have, in bytes: five quarters of its budget, and 64 MiB.
     pub fn resident_bound(&self) -> u64 {
         self.memory_budget / 4 * 5 + (64 << 20)
     }
 
-    /// Servers stayed within their memory, alive and members of their groups, and every command of the others was answered. Times
-    /// are told, not judged.
+    /// Servers stayed within their memory, alive and members of their groups, and every command of the harmless clients was
+    /// answered. Times are reported, not judged.
     pub fn is_clean(&self) -> bool {
         let has_no_changes = self.changes.as_ref().is_some_and(Vec::is_empty);
         let is_whole = self.deaths.is_empty() && has_no_changes && self.not_answered == 0;

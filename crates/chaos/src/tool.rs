@@ -1,13 +1,13 @@
-//! The tools of the system that a run is made with: `ip`, `nft`, `mount` and others. Blocking; any thread.
+//! The system tools that a run uses: `ip`, `nft`, `mount` and others. Blocking; any thread.
 
 use crate::error::ChaosError;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// Runs `line` (words, without quotes) to its end; answers what it printed.
+/// Runs `line` (words, without quotes) to its end. Answers its output.
 ///
 /// # Errors
-/// It cannot be run, or says no.
+/// It cannot be run, or fails.
 pub(crate) fn run(line: &str) -> Result<String, ChaosError> {
     run_with(line, "")
 }
@@ -23,9 +23,9 @@ pub(crate) fn run_with(line: &str, input: &str) -> Result<String, ChaosError> {
     Err(failed(if said.is_empty() { output.status.to_string() } else { said }))
 }
 
-/// As [`run`], for what may well have nothing to do.
+/// As [`run`], for a command that may have nothing to do and may fail.
 pub(crate) fn attempt(line: &str) {
-    // Whether there was something to do is of no interest.
+    // A failure means that there was nothing to do.
     drop(output(line, ""));
 }
 

@@ -1,5 +1,4 @@
-//! The end of a run: every key is read, histories and the ledger of filling keys are judged, replicas are compared. One
-//! thread.
+//! The end of a run: reads every key, judges the histories and the ledger of filling keys, and compares the replicas. One thread.
 
 use crate::clients::{Filling, Log, Outcome, Shared};
 use crate::cluster::Cluster;
@@ -8,25 +7,25 @@ use crate::report::Report;
 use crate::workload::{SharedKey, filling_key, number_of};
 use bytes::Bytes;
 use leeward_client::{ClientOptions, Op, OpResult, Session};
-use leeward_history::{Action, Operation, Verdict, check, essence};
+use leeward_history::{Action, Operation, Verdict, check, counterexample};
 
 #[cfg(test)]
 #[path = "verdict_tests.rs"]
 mod tests;
 
-/// States after which the search for an order of a key's operations is given up.
+/// States after which the search for an order of a key's operations gives up.
 const MAX_STATES: usize = 2_000_000;
-/// The same, where a contradiction is made small: it is done many times.
+/// The same, for the minimizing of a contradiction, which searches many times.
 const MAX_SMALL_STATES: usize = 50_000;
 /// Keys that are read at once.
 const BATCH: usize = 200;
-/// Contradictions and losses that are shown.
+/// Most contradictions and losses that are shown.
 const SHOWN: usize = 5;
 
-/// Reads every key, judges all, and fills `report`.
+/// Reads every key, judges the results, and fills `report`.
 ///
 /// # Errors
-/// The cluster, which is whole, cannot be asked.
+/// The cluster does not answer, although it is whole.
 pub(crate) fn judge(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
     read_histories(cluster, shared, log, report)?;
     let found = {
@@ -95,15 +94,15 @@ pub(crate) fn judge_histories(log: &Log, report: &mut Report) {
     }
 }
 
-/// The operations that contradict each other; times in microseconds since the run began.
+/// The operations that contradict each other. Times are microseconds since the run began.
 fn explain(key: SharedKey, operations: &[Operation]) -> String {
-    let shown = essence(operations, MAX_SMALL_STATES);
+    let shown = counterexample(operations, MAX_SMALL_STATES);
     let lines: String = shown.iter().take(BATCH).map(|operation| format!("\n    {operation}")).collect();
     let (count, name) = (operations.len(), key.bytes());
     format!("key {name:?}: no order explains these of its {count} operations (us since the run began):{lines}")
 }
 
-/// Each acknowledged one is there as it was written, and none that was refused.
+/// Each acknowledged filling key has the value that was written. No refused one is there.
 fn judge_fillings(fillings: &[Filling], found: &[Option<i64>], report: &mut Report) {
     for (filling, found) in fillings.iter().zip(found) {
         let number = filling.number;

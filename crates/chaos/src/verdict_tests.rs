@@ -1,4 +1,4 @@
-//! What is lost, and what no register could answer, is told.
+//! Lost writes and impossible answers are reported.
 
 use super::*;
 use leeward_history::UNANSWERED;
@@ -20,7 +20,7 @@ fn lost_and_undead_writes_are_told_apart() {
 }
 
 #[test]
-fn a_violation_is_shown_by_its_essence() {
+fn a_violation_is_shown_by_its_counterexample() {
     let key = SharedKey { region: 0, slot: 0, generation: 0 };
     let op = |called, answered, action| Operation { called, answered, action };
     let mut history: Vec<Operation> = (1..100).map(|at| op(at * 10, at * 10 + 5, Action::Write(at as i64))).collect();

@@ -1,8 +1,7 @@
-//! Keys and values of a run, and the one place that knows what they look like. Pure.
+//! Keys and values of a run. Only this module knows their formats. Pure.
 //!
-//! Each region has its letter, so that it is known which region an operation was for. *Shared* keys are used by many clients
-//! and have histories; *filling* keys are written once. A value begins with its number, which no other value has, and all of
-//! it follows from that.
+//! Each region has its letter, so the key tells the region of an operation. Many clients use *shared* keys, which have histories.
+//! *Filling* keys are written once. A value begins with its number, which is unique, and the rest follows from the number.
 
 use bytes::Bytes;
 
@@ -29,7 +28,7 @@ pub(crate) struct SharedKey {
     pub(crate) region: usize,
     /// Which of the region's keys in use.
     pub(crate) slot: usize,
-    /// How many keys were in its place before.
+    /// How many keys were in its slot before.
     pub(crate) generation: u64,
 }
 
@@ -54,7 +53,7 @@ pub(crate) fn value(number: i64) -> Bytes {
     Bytes::from(format!("{number}:{}", "x".repeat(padding as usize)))
 }
 
-/// The number of a value; one that no value has for what is none.
+/// The number of a value. For anything else, a number that no value has.
 pub(crate) fn number_of(found: &[u8]) -> i64 {
     let digits = found.split(|byte| *byte == b':').next().unwrap_or_default();
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());

@@ -1,4 +1,4 @@
-//! Values say which they are, and nothing else does.
+//! A value tells its number, and no other bytes do.
 
 use super::*;
 use std::collections::HashSet;

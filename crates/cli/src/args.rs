@@ -52,7 +52,7 @@ Examples:
   leeward bench ycsb --workload a --mix sd     YCSB against the running nodes"
 )]
 pub(crate) struct Cli {
-    /// What is logged to the standard error: a level, or levels by crate (warn,leeward_server=debug) [default: info for
+    /// What to log to the standard error: a level, or levels by crate (warn,leeward_server=debug) [default: info for
     /// `serve`, else warn]
     #[arg(long, global = true, value_name = "FILTER", display_order = 1000)]
     pub(crate) log: Option<String>,
@@ -62,7 +62,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a whole cluster on this machine: one process a node, and the coordinator
+    /// Run a whole cluster on this machine: one process per node, and the coordinator
     Dev(DevArgs),
     /// Run one node
     #[command(alias = "server")]
@@ -81,33 +81,33 @@ pub(crate) enum Command {
     Scan(ScanArgs),
     /// Estimate how many keys and bytes a range has
     Count(CountArgs),
-    /// Make, change and drop tables, and show those there are
+    /// Create, change, drop and show tables
     Table(TableCommands),
-    /// Copy regions to stores of their own, while they are served
+    /// Copy regions to stores of their own, while they serve
     Checkpoint(CheckpointArgs),
-    /// Put sorted pairs of a file, or of a store, into a table or an embedded store
+    /// Put the sorted pairs of a file or a store into a table or an embedded store
     Ingest(IngestArgs),
-    /// Show regions, who has them, and how far they are
+    /// Show regions, their members, state and lag
     Regions(RegionsArgs),
-    /// Move a region's copy, or its primary's office, to another server
+    /// Move a region's copy, or its primary role, to another server
     Move(MoveArgs),
-    /// Have a server hand over and leave all it has
+    /// Move everything off a server, so that it can be stopped for good
     Drain(DrainArgs),
-    /// Have a server take its share of copies and offices
+    /// Let a server take its share of copies and primary roles
     Join(JoinArgs),
-    /// Restart servers one after the other, without a failed request
+    /// Restart servers one after the other, so that no request fails
     Restart(RestartArgs),
     /// Check a node's settings and print them, or explain them
     Config(ConfigArgs),
-    /// Make two regions of one
+    /// Split a region into two
     Split(SplitArgs),
-    /// Make one region of two
+    /// Merge a small region into its neighbour
     Merge(MergeArgs),
-    /// Give up what only a lost volume holds, so that a region that waits for it goes on
+    /// Give up the data that only a lost volume holds, so that the region that waits for it can serve again
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it
     Inspect(InspectArgs),
-    /// Read everything that a volume holds and check every checksum
+    /// Read everything that a volume holds, and verify every checksum
     Verify(VerifyArgs),
 }
 
@@ -118,9 +118,9 @@ pub(crate) enum Fabric {
     Shm,
     /// TCP
     Tcp,
-    /// libfabric, by the first provider there is: EFA, verbs, its own TCP
+    /// libfabric, with the first provider that is available: EFA, verbs, its own TCP
     Libfabric,
-    /// libfabric over InfiniBand and RoCE cards
+    /// libfabric over InfiniBand or RoCE cards
     #[value(name = "libfabric:verbs")]
     LibfabricVerbs,
     /// libfabric over AWS's Elastic Fabric Adapter
@@ -154,11 +154,11 @@ impl Fabric {
 Examples:
   leeward dev                                  three nodes, data in ./leeward-data
   leeward dev --nodes 1                        a single-node store
-  leeward dev --restart                        start nodes again that die
+  leeward dev --restart                        restart nodes that die
   leeward dev --data /tmp/x --base-port 9379   a second cluster beside the first
 
 Node i (from 1) listens for Redis clients on the base port + i - 1, for native clients 100 above, for operators 200
-above, for its peers 300 above; the coordinator listens 400 above the base port. Ctrl-C stops all nodes; they also stop
+above, for its peers 300 above. The coordinator listens 400 above the base port. Ctrl-C stops all nodes. They also stop
 when this process dies. A node that dies stays dead unless --restart is given: kill one and watch.")]
 pub(crate) struct DevArgs {
     /// Number of nodes
@@ -167,17 +167,17 @@ pub(crate) struct DevArgs {
     /// Directory for the data and logs of all nodes
     #[arg(long, default_value = "leeward-data", value_name = "DIR")]
     pub(crate) data: PathBuf,
-    /// Start a node again, after a second, when it dies
+    /// Restart a node that dies, after a second
     #[arg(long)]
     pub(crate) restart: bool,
-    /// First keys of the regions after the first, ascending, when the cluster is created. The default spreads words,
+    /// First keys of the second and later regions, ascending, when the cluster is created. The default spreads words,
     /// and the records of the benchmark, over the nodes [default: i,user06,user12]
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     pub(crate) split_at: Option<Vec<String>>,
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
-    /// Use ZooKeeper in place of a coordinator in this process: zk://host,host:port,.../path
+    /// Use ZooKeeper instead of a coordinator in this process: zk://host,host:port,.../path
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,
     /// First port
@@ -200,82 +200,84 @@ Examples:
   leeward serve --set server_id=2 --set data_dir=/srv/leeward --coordinator zk://zk1,zk2,zk3/leeward
   leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
-A node needs a coordinator: `leeward dev` hosts one, ZooKeeper is one (docs/zookeeper.md). Settings of --set win over those of the file. `leeward
-config --explain` says what there is and what it may be; an unknown name or a value out of its range is refused.")]
+A node needs a coordinator: the one that `leeward dev` hosts, or ZooKeeper (docs/zookeeper.md). A --set overrides the file.
+`leeward config --explain` lists every setting and its range. The node refuses unknown names and values out of range.")]
 pub(crate) struct ServeArgs {
     /// TOML file with the node's settings
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// One setting
+    /// A setting, which overrides the file; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
-    /// Where the coordinator is: an address, or zk://host,host:port,.../path
+    /// Address of the coordinator: HOST:PORT, or zk://host,host:port,.../path
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,
-    /// Listen on addresses that others can reach, although nobody is asked for credentials
+    /// Listen on addresses that other machines can reach, although clients need no credentials
     #[arg(long)]
     pub(crate) insecure_listen: bool,
-    /// Stop when the standard input ends: a supervisor holds its other end
+    /// Stop when the standard input ends: a supervisor holds the other end
     #[arg(long, hide = true)]
     pub(crate) stop_with_stdin: bool,
 }
 
-/// Options of a table that is made, alone or as the first of a cluster.
+/// Options of a table that is created, alone or as the first of a cluster.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Options of the table that is made")]
+#[command(next_help_heading = "Options of the table that is created")]
 pub(crate) struct TableArgs {
-    /// Where values are kept: `hybrid` (pairs from 1000 bytes in the large log, from 100 in runs on their way to the last
-    /// level, smaller ones in leaves), `separated` (all in the large log), `in-place` (all in leaves), one size in bytes
-    /// (from there on in the large log) or two (`100,1000`: `hybrid` with other bounds) [default: hybrid]
+    /// Where values are kept. `hybrid`: pairs of 1000 bytes and more in the large log, of 100 and more in sorted runs until
+    /// they reach the last level, smaller ones in leaves. `separated`: all in the large log. `in-place`: all in leaves. A
+    /// size in bytes: pairs of that size and more in the large log. Two sizes (`100,1000`): `hybrid` with these bounds
+    /// [default: hybrid]
     #[arg(long, value_parser = placement, value_name = "PLACEMENT")]
     pub(crate) placement: Option<Placement>,
-    /// Size at which an L0 freezes, in KiB; smaller ones make more levels [default: 4096]
+    /// Size at which an L0 freezes, in KiB; a smaller L0 means more levels [default: 4096]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
     pub(crate) l0_kib: Option<u64>,
     /// How much larger each level is than the one above [default: 8]
     #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) growth_factor: Option<u32>,
-    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1 itself. More of them cost
-    /// less writing, and more work for each read [default: 4]
+    /// Number of sorted runs at which L1 is merged into L2, 1 to 6. With 1, each L0 is merged with L1 itself. More runs mean
+    /// less writing and more work for each read [default: 4]
     #[arg(long, value_name = "RUNS", value_parser = clap::value_parser!(u32).range(1..=6))]
     pub(crate) l1_runs: Option<u32>,
-    /// How much of a level one compaction takes: `partial` (a few segments) or `whole-level` (as in the papers) [default: partial]
+    /// How much of a level one compaction takes: `partial` (a few segments) or `whole-level` (as in the papers) [default:
+    /// partial]
     #[arg(long, value_name = "MODE", value_parser = compaction)]
     pub(crate) compaction: Option<CompactionMode>,
-    /// Percent of the large log that may be garbage before it is collected; fewer cost more writing [default: 10]
+    /// Percent of the large log that may be garbage before it is collected; a lower limit means more writing [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
     pub(crate) garbage_percent: Option<u32>,
-    /// MiB that the collection of garbage may read and write of a region in a second, below the next limit; 0: as many as it
-    /// can [default: 0]
+    /// MiB that garbage collection may read and write per region and second, while the large log is below
+    /// --max-space-percent; 0: no limit [default: 0]
     #[arg(long, value_name = "MIB")]
     pub(crate) garbage_mib_per_second: Option<u32>,
-    /// Percent of what is live in the large log that it may take of a volume; beyond, writers wait [default: 130]
+    /// Space that the large log may take, in percent of its live data; beyond that, writers wait [default: 130]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(105..=1_000))]
     pub(crate) max_space_percent: Option<u32>,
     /// How leaves are compressed: `none`, `lz4` (little work) or `zstd` (fewer bytes) [default: none]
     #[arg(long, value_name = "CODEC")]
     pub(crate) compression: Option<Codec>,
-    /// How those of the last level are, which has most of the data [default: as the others]
+    /// How leaves of the last level are compressed, which holds most of the data [default: as the others]
     #[arg(long, value_name = "CODEC")]
     pub(crate) last_level_compression: Option<Codec>,
-    /// How backups keep their copies: `send-index` (the primary ships what it builds) or `build-index` (each builds its own, the
-    /// baseline of the papers) [default: send-index]
+    /// How backups get their index: `send-index` (the primary ships what it builds) or `build-index` (each backup builds its
+    /// own, the baseline of the papers) [default: send-index]
     #[arg(long, value_name = "MODE")]
     pub(crate) backups: Option<BackupMode>,
-    /// What pointers say: `physical` (places on a volume, which a backup rewrites, as in the papers) or `logical` (names that are the
-    /// same on every replica) [default: logical]
+    /// What pointers hold: `physical` (places on a volume, which a backup rewrites, as in the papers) or `logical` (names
+    /// that are the same on every replica) [default: logical]
     #[arg(long, value_name = "ADDRESSING")]
     pub(crate) addressing: Option<Addressing>,
-    /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd` [default: none]
+    /// How the primary compresses the segments that it ships to backups: `none`, `lz4` or `zstd` [default: none]
     #[arg(long, value_name = "CODEC")]
     pub(crate) wire: Option<Codec>,
-    /// How records are posted to backups: `coalesced` (all that is new as one write of each log) or `per-record` (each by itself, in
-    /// the order of LSNs, as in the papers) [default: coalesced]
+    /// How records are posted to backups: `coalesced` (all new records as one write per log) or `per-record` (one write per
+    /// record, in the order of LSNs, as in the papers) [default: coalesced]
     #[arg(long, value_name = "HOW")]
     pub(crate) posting: Option<Posting>,
     #[command(flatten)]
     pub(crate) consistency: ConsistencyArgs,
-    /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load [default: 8GiB]
+    /// Size at which a region is split, such as 8GiB or 512MiB; 0: never, not for its load either [default: 8GiB]
     #[arg(long, value_name = "SIZE", value_parser = table::size)]
     pub(crate) split_bytes: Option<u64>,
 }
@@ -375,11 +377,11 @@ fn placement(text: &str) -> Result<Placement, String> {
     }
 }
 
-/// Where a cluster is.
+/// How to reach a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connect {
-    /// Native addresses of one or more nodes; one that answers is enough. host:port, or leeward://host:port, is reached
-    /// over TCP; leeward+ring://host:port[?spin_us=N] through request and reply rings, by default in memory shared on this host
+    /// Native addresses of one or more nodes; one that answers is enough. host:port and leeward://host:port use TCP.
+    /// leeward+ring://host:port[?spin_us=N] uses request and reply rings, by default in memory shared on this host
     #[arg(
         long,
         value_delimiter = ',',
@@ -409,13 +411,13 @@ Examples:
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
-    /// Ask only these nodes, by their admin addresses, what they know
+    /// Ask only these nodes, by their admin addresses
     #[arg(long, value_delimiter = ',', value_name = "ADDRS", conflicts_with = "connect")]
     pub(crate) admin: Vec<String>,
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show what each server has, and the regions of which something is wished or under way, over and over; as text
+    /// Show, again and again, what each server has, and the regions with a pending request or with members being built; as text
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with_all = ["json", "admin"],
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) watch: Option<u32>,
@@ -431,19 +433,19 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Benchmark {
     /// YCSB: Load and A to F, with the pair sizes of the Tebis and Anthus papers
     Ycsb(Box<YcsbArgs>),
-    /// What a cluster spends while nobody asks anything of it
+    /// What an idle cluster spends
     Idle(IdleArgs),
-    /// What a client takes to start that must learn where many regions are
+    /// How long a client takes to start when it must learn where many regions are
     Routes(RoutesArgs),
-    /// How backups come by their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
+    /// How backups get their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
     Replication(ReplicationArgs),
-    /// Primaries killed in every mode of replication, and modes changed meanwhile: is anything lost?
+    /// Kill primaries in every mode of replication, change modes meanwhile, and check that nothing is lost
     Faults(FaultsArgs),
-    /// How long a region stands still when its office changes hands, or a member dies or stops
+    /// How long a region pauses when its primary role is transferred, or a member dies or stops
     Pauses(PausesArgs),
-    /// What it costs to add servers and have them leave again while clients work
+    /// What it costs to add servers, and to drain them again, while clients work
     Moves(MovesArgs),
-    /// Measure what it costs to divide regions under load
+    /// What it costs to split regions under load
     Splits(SplitsArgs),
 }
 
@@ -458,7 +460,7 @@ Examples:
   leeward bench ycsb --connect leeward+ring://127.0.0.1:7479 --workload c   the same, of the running nodes
 
 Workloads: load inserts; a 50 % reads, 50 % updates; b 95-5; c reads; d 95 % reads of the latest, 5 % inserts; e 95 %
-scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Records that are missing are loaded first.
+scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Missing records are loaded first.
 Mixes (key and value together; keys have 24 B): s 33 B, m 123 B, l 1023 B; sd 60-20-20 %, md 20-60-20 %, ld 20-20-60 %,
 s40 40-30-30 %, s80 80-10-10 %.
 Exit code 1: there were errors or lost writes.")]
@@ -469,19 +471,19 @@ pub(crate) struct YcsbArgs {
     #[arg(long, value_name = "NODES", conflicts_with = "connect",
         value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) dev: Option<u32>,
-    /// With --dev: requests and answers go through rings, as with addresses leeward+ring://
+    /// With --dev: use rings for requests and answers, as with addresses leeward+ring://
     #[arg(long, requires = "dev")]
     pub(crate) rings: bool,
-    /// The table of the cluster that is measured
+    /// The table to measure
     #[arg(long = "table", value_name = "NAME", default_value = DEFAULT_TABLE, conflicts_with = "dev")]
     pub(crate) table_name: TableName,
-    /// With --dev: directory for its data, which must be new or empty [default: a temporary one]
+    /// With --dev: directory for the data, which must be new or empty [default: a temporary one]
     #[arg(long, value_name = "DIR", requires = "dev")]
     pub(crate) data: Option<PathBuf>,
     /// With --dev: how nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm", requires = "dev")]
     pub(crate) fabric: Fabric,
-    /// With --dev: number of regions, of the same size [default: two a node]
+    /// With --dev: number of regions, all of the same size [default: two per node]
     #[arg(long, requires = "dev", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) regions: Option<u32>,
     /// With --dev: a setting for every node, as in its TOML file
@@ -505,16 +507,16 @@ pub(crate) struct YcsbArgs {
     /// Client threads
     #[arg(long, default_value_t = 2)]
     pub(crate) threads: usize,
-    /// Operations that each thread keeps under way
+    /// Operations that each thread keeps in flight
     #[arg(long, default_value_t = 32, value_name = "OPS")]
     pub(crate) depth: usize,
-    /// Operations a second, over all threads; latency then counts from when an operation was due
+    /// Operations per second, over all threads; latency then counts from the time at which an operation was due
     #[arg(long, value_name = "OPS")]
     pub(crate) target_rate: Option<f64>,
     /// Remember every acknowledged write and read all of them back at the end
     #[arg(long)]
     pub(crate) verify: bool,
-    /// With --dev: every so often, kill -9 the primary of most regions and start it again, in the phases after load
+    /// With --dev: at this interval, kill -9 the primary of most regions and restart it, in the phases after load
     #[arg(long, value_name = "SECONDS", requires = "dev")]
     pub(crate) kill_primary_every: Option<f64>,
     /// Make this many kills; the first phase after load goes on until they are made
@@ -523,10 +525,10 @@ pub(crate) struct YcsbArgs {
     /// Seconds during which an operation is retried before it counts as an error
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     pub(crate) deadline: f64,
-    /// Puts have request ids, as with --kill-primary-every
+    /// Give puts request ids, as --kill-primary-every does
     #[arg(long)]
     pub(crate) retry_puts: bool,
-    /// Write the results here as JSON; the names in it are stable
+    /// Write the results to this file as JSON; its names are stable
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     // Last, because its heading would be that of the options after it, too.
@@ -541,7 +543,7 @@ Examples:
   leeward inspect leeward-data/node-1 --region 1               each segment of a region
   leeward inspect leeward-data/node-1 --segment 12 --entries   one segment, with its records or entries
   leeward inspect leeward-data/node-1 --manifest               each entry of the manifest
-Nothing is written. A volume that a node runs on changes meanwhile: what is shown may not fit together.
+Nothing is written. If a node runs on the volume, it changes meanwhile, and the parts of a page may not fit together.
 docs/formats describes every structure.")]
 pub(crate) struct InspectArgs {
     /// Data directory of a node, or of an embedded store
@@ -552,7 +554,7 @@ pub(crate) struct InspectArgs {
     /// Show the structures of the segment with this number
     #[arg(long, value_name = "NUMBER", conflicts_with = "region")]
     pub(crate) segment: Option<u32>,
-    /// With --segment: show each entry and record, too
+    /// With --segment: show each entry and record too
     #[arg(long, requires = "segment")]
     pub(crate) entries: bool,
     /// Show the entries of the manifest
@@ -563,10 +565,10 @@ pub(crate) struct InspectArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  leeward verify leeward-data/node-1                     one volume, by its file; nothing may run on it
+  leeward verify leeward-data/node-1                     one volume, from its file; no process may use it
   leeward verify --replicas                              a running cluster: are the replicas of each region the same?
   leeward verify --replicas --table orders --repair
-Nothing is written but by --repair. Exit code 1: there is damage, or a difference.")]
+Only --repair writes. Exit code 1: there is damage, or a difference.")]
 pub(crate) struct VerifyArgs {
     /// Data directory of a node, or of an embedded store
     #[arg(required_unless_present = "replicas", conflicts_with = "replicas")]
@@ -574,7 +576,7 @@ pub(crate) struct VerifyArgs {
     /// Compare the replicas of a running cluster, segment by segment
     #[arg(long)]
     pub(crate) replicas: bool,
-    /// Write segments that are damaged on one replica anew from another
+    /// Rewrite segments that are damaged on one replica from another replica
     #[arg(long, requires = "replicas")]
     pub(crate) repair: bool,
     /// Only regions of this table

@@ -27,7 +27,7 @@ A replicated, persistent, ordered key-value store
 Usage: leeward [OPTIONS] <COMMAND>
 
 Commands:
-  dev     Run a whole cluster on this machine: one process a node, and the coordinator
+  dev     Run a whole cluster on this machine: one process per node, and the coordinator
   serve   Run one node
   status  Show nodes, roles, regions and lag of a running cluster
   bench   Measure a cluster
@@ -36,26 +36,26 @@ Commands:
   del     Remove a key
   scan    Print keys and values in order
   count   Estimate how many keys and bytes a range has
-  table   Make, change and drop tables, and show those there are
-  checkpoint  Copy regions to stores of their own, while they are served
-  ingest  Put sorted pairs of a file, or of a store, into a table or an embedded store
-  regions  Show regions, who has them, and how far they are
-  move    Move a region's copy, or its primary's office, to another server
-  drain   Have a server hand over and leave all it has
-  join    Have a server take its share of copies and offices
-  restart  Restart servers one after the other, without a failed request
+  table   Create, change, drop and show tables
+  checkpoint  Copy regions to stores of their own, while they serve
+  ingest  Put the sorted pairs of a file or a store into a table or an embedded store
+  regions  Show regions, their members, state and lag
+  move    Move a region's copy, or its primary role, to another server
+  drain   Move everything off a server, so that it can be stopped for good
+  join    Let a server take its share of copies and primary roles
+  restart  Restart servers one after the other, so that no request fails
   config  Check a node's settings and print them, or explain them
-  split   Make two regions of one
-  merge   Make one region of two
-  accept-loss  Give up what only a lost volume holds, so that a region that waits for it goes on
+  split   Split a region into two
+  merge   Merge a small region into its neighbour
+  accept-loss  Give up the data that only a lost volume holds, so that the region that waits for it can serve again
   inspect Show what a volume holds, down to each record, without opening it
-  verify Read everything that a volume holds and check every checksum
+  verify Read everything that a volume holds, and verify every checksum
   help    Print this message or the help of the given subcommand(s)
 
 Options:
   -h, --help          Print help
   -V, --version       Print version
-      --log <FILTER>  What is logged to the standard error: a level, or levels by crate
+      --log <FILTER>  What to log to the standard error: a level, or levels by crate
                       (warn,leeward_server=debug) [default: info for `serve`, else warn]
 
 Examples:

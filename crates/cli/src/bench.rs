@@ -33,7 +33,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     let mut options = options(args)?;
     options.check(args.dev.is_some())?;
     if args.dev.is_none() && args.table.is_any() {
-        return Err("options of the table need --dev: the cluster that runs has its table already".into());
+        return Err("options of the table need --dev: the running cluster already has its table".into());
     }
     if let Some(path) = &args.json {
         check_file(path)?;
@@ -61,7 +61,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     Ok(report.is_clean())
 }
 
-/// Whether results can be written here: better asked now than after hours of measuring.
+/// Checks that results can be written to the file: better now than after hours of measuring.
 pub(crate) fn check_file(path: &Path) -> Result<(), String> {
     let opened = fs::File::options().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| format!("--json {}: {error}", path.display()))
@@ -108,26 +108,26 @@ pub(crate) fn plan(nodes: u32, regions: Option<u32>, fabric: Fabric, directory: 
     })
 }
 
-/// The directory of the cluster's data. Data of an earlier run would be measured along.
+/// The directory of the cluster's data. It must be empty: data of an earlier run would falsify the measurement.
 pub(crate) fn directory(data: Option<&PathBuf>, temporary: &mut Option<tempfile::TempDir>) -> Result<PathBuf, String> {
     let Some(path) = data else {
         let made = tempfile::Builder::new().prefix("leeward-bench-").tempdir();
-        let made = made.map_err(|error| format!("no temporary directory: {error}"))?;
+        let made = made.map_err(|error| format!("cannot create a temporary directory: {error}"))?;
         return Ok(temporary.insert(made).path().to_path_buf());
     };
     if fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(format!("--data {}: it is not empty", path.display()));
+        return Err(format!("--data {}: the directory is not empty", path.display()));
     }
     Ok(path.clone())
 }
 
-/// Ends the process at Ctrl-C. The nodes stop with it, since their standard inputs end.
+/// Ends the process at Ctrl-C. The nodes stop with it, because their standard inputs end.
 pub(crate) fn end_with_signal(events: Receiver<Event>, temporary: Option<PathBuf>) -> Result<(), std::io::Error> {
     let wait = move || {
         if events.iter().any(Event::ends) {
             eprintln!("interrupted");
             if let Some(Err(error)) = temporary.map(fs::remove_dir_all) {
-                eprintln!("the temporary directory stays: {error}");
+                eprintln!("the temporary directory cannot be removed: {error}");
             }
             process::exit(130);
         }

@@ -1,8 +1,8 @@
-//! Takes what a cluster needs for itself, or says who is in the way: the coordinator's directory and port, the ports of the
-//! nodes, and their data directories.
+//! Claims what a cluster needs, or names what is in use: the directory and port of the coordinator, the ports of the nodes, and
+//! their data directories.
 //!
-//! A cluster whose supervisor was just killed holds some of it for a moment: its nodes notice the end of their supervisor
-//! and stop by themselves. So what is taken is tried again for [`FREED_WITHIN`] before it is an error.
+//! A cluster whose supervisor was just killed still holds some of these for a moment: its nodes notice the end of their
+//! supervisor and stop by themselves. So the claim is retried for [`FREED_WITHIN`] before it fails.
 
 use crate::supervisor::{DevError, Plan};
 use leeward_cluster::embedded::{Host, HostError, HostOptions};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[path = "claim_tests.rs"]
 mod tests;
 
-/// How long nodes that were orphaned may take to be gone.
+/// How long orphaned nodes may take to end.
 const FREED_WITHIN: Duration = Duration::from_millis(1500);
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -53,7 +53,7 @@ fn start_host(plan: &Plan) -> Result<Host, DevError> {
     let listen = plan.ports.coordinator();
     match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
         Err(error @ HostError::Io { .. }) => {
-            // If it is the port, there is more to say about it.
+            // If the port is the reason, its error says more.
             plan.ports.check_coordinator()?;
             Err(error.into())
         }

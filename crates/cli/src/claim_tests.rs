@@ -1,4 +1,4 @@
-//! What is in the way of a cluster, for a moment or for good.
+//! What keeps a cluster from starting, for a moment or for good.
 
 use super::*;
 use crate::args::TableArgs;
@@ -24,7 +24,7 @@ fn what_a_killed_cluster_still_holds_is_waited_for() {
     let directory = tempfile::tempdir().expect("a directory");
     let plan = plan(directory.path());
     let port = TcpListener::bind(plan.ports.admin(2)).expect("it was free a moment ago");
-    let lock = RealDisk::open(plan.node_directory(1)).and_then(|disk| disk.lock()).expect("nobody has it");
+    let lock = RealDisk::open(plan.node_directory(1)).and_then(|disk| disk.lock()).expect("no process has it");
     assert!(matches!(try_claim(&plan), Err(DevError::Port(_))));
     drop(port);
     assert!(matches!(try_claim(&plan), Err(DevError::InUse { .. })));
@@ -45,7 +45,7 @@ fn what_stays_taken_is_named() {
     let error = claim(&plan).expect_err("the coordinator's directory is taken").to_string();
     assert!(error.contains("in use by another process"), "{error}");
     drop(first);
-    let _lock = RealDisk::open(plan.node_directory(2)).and_then(|disk| disk.lock()).expect("nobody has it");
+    let _lock = RealDisk::open(plan.node_directory(2)).and_then(|disk| disk.lock()).expect("no process has it");
     let error = claim(&plan).expect_err("a node's directory is taken").to_string();
     assert!(error.contains("node-2") && error.contains("in use by another process"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! `leeward config`: what a node would run with, and what each setting is.
+//! `leeward config`: the settings that a node would run with, and the explanation of each setting.
 
 use crate::Outcome;
 use crate::args::setting;
@@ -16,23 +16,23 @@ const WIDTH: usize = 100;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Without --explain the settings that a node would run with are checked and printed, as a TOML file, with the defaults and what
-follows from them. With it, every setting with its default, what it may be and what it is, as a file to begin with: all of it is
-comments.
+Without --explain, the command checks the settings that a node would run with and prints them as a TOML file, with defaults and
+derived values filled in. With --explain, it prints every setting with its default, its allowed values and its meaning. All of
+that is comments, so it can serve as a first node.toml.
 
 Examples:
-  leeward config --config node.toml            is the file right, and what does it come to?
+  leeward config --config node.toml            check the file, and show the settings that result
   leeward config --explain                     every setting
-  leeward config --explain lease_ms            this one
-  leeward config --explain > node.toml         a file to begin with")]
+  leeward config --explain lease_ms            one setting
+  leeward config --explain > node.toml         a file to start from")]
 pub(crate) struct ConfigArgs {
-    /// Explain every setting, or this one
+    /// Explain every setting, or only this one
     #[arg(long, value_name = "NAME", num_args = 0..=1, conflicts_with_all = ["config", "settings"])]
     explain: Option<Option<String>>,
     /// TOML file with the node's settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// One setting, which wins over the file's
+    /// A setting, which overrides the file; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Outcome {
             let found = settings::find(name);
             print!(
                 "{}",
-                explained(found.ok_or_else(|| format!("there is no setting {name:?}; there are {}", names()))?)
+                explained(found.ok_or_else(|| format!("there is no setting {name:?}; the settings are {}", names()))?)
             );
         }
         None => print!("{}", NodeConfig::load(args.config.as_deref(), &args.settings)?.to_toml()),
@@ -53,14 +53,14 @@ pub(crate) fn run(args: &ConfigArgs) -> Outcome {
     Ok(true)
 }
 
-/// A setting as comments of a file, with the line that would set its default.
+/// A setting as comments of a file, followed by the line that would set its default.
 fn explained(setting: &Setting) -> String {
     let whole = format!("{} (default: {})\n{}", setting.allowed, setting.default, plain(setting.explanation));
     let lines = whole.lines().flat_map(wrapped).map(|line| format!("# {line}\n"));
     lines.chain([format!("#{}\n", default_line(setting.name))]).collect()
 }
 
-/// `name = value` with the default; with nothing where that depends.
+/// `name = value` with the default; without a value where the default depends on others.
 fn default_line(name: &str) -> String {
     let defaults = toml::Table::try_from(NodeConfig::default()).expect("settings are numbers and texts");
     match defaults.get(name) {

@@ -1,4 +1,4 @@
-//! What is printed is a file that a node takes.
+//! What the command prints is a file that a node accepts.
 
 use super::*;
 

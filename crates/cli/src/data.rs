@@ -1,4 +1,4 @@
-//! `leeward get`, `put`, `del`, `scan`, `count` and `accept-loss`: the native client by hand.
+//! `leeward get`, `put`, `del`, `scan`, `count` and `accept-loss`: the native client, used by hand.
 
 use crate::Outcome;
 use crate::args::{AcceptLossArgs, ConditionArgs, Connect, CountArgs, DelArgs, GetArgs, InTable, PutArgs, ScanArgs};
@@ -7,7 +7,7 @@ use leeward_format::{Lsn, RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
-/// How long a command by hand may take.
+/// How long such a command may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) fn connect(connect: &Connect) -> Result<Client, ClientError> {
@@ -49,7 +49,7 @@ pub(crate) fn get(args: &GetArgs) -> Outcome {
     Ok(true)
 }
 
-/// What is known of a pair beside its value.
+/// The metadata of a pair.
 fn details(pair: &Pair) -> String {
     let version = format!("version {}", pair.version);
     match pair.expires {
@@ -99,7 +99,7 @@ fn condition(when: &ConditionArgs) -> Condition {
     }
 }
 
-/// Says what a conditional write came to.
+/// Prints the result of a conditional write.
 fn report(written: Written) {
     match (written.done, written.version) {
         (true, Some(version)) => eprintln!("version {version}"),
@@ -118,7 +118,7 @@ pub(crate) fn count(args: &CountArgs) -> Outcome {
 
 pub(crate) fn accept_loss(args: &AcceptLossArgs) -> Outcome {
     connect(&args.connect)?.accept_loss(RegionId(args.region), ServerId(args.server))?;
-    println!("region {} no longer waits for what server {} had; see `leeward status`", args.region, args.server);
+    println!("region {} no longer waits for the data of server {}; see `leeward status`", args.region, args.server);
     Ok(true)
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Outcome {
             writeln!(out, "{}\t{}", key.escape_ascii(), value.escape_ascii())
         };
         match written {
-            // `leeward scan | head`: whoever reads has enough.
+            // `leeward scan | head`: the reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(true),
             written => written?,
         }

@@ -1,4 +1,4 @@
-//! `leeward dev`: a cluster of child processes on this machine, with a line for everything that happens to them.
+//! `leeward dev`: a cluster of child processes on this machine. Prints a line for everything that happens to them.
 
 use crate::Outcome;
 use crate::args::DevArgs;
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// First keys of the regions after the first, by default: words are parted at `i`, records of the benchmark (`user` and
-/// 20 digits of a number below 2^64) in three parts.
+/// Default first keys of the second and later regions: words are split at `i`, and records of the benchmark (`user` and 20
+/// digits of a number below 2^64) into three parts.
 const DEFAULT_SPLITS: [&str; 3] = ["i", "user06", "user12"];
-/// Pause before a dead node is started again, when that is asked for.
+/// Pause before a dead node is restarted, with --restart.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
-/// A node that lived shorter than this is started again after a longer and longer pause.
+/// If a node dies sooner than this after its start, the pause doubles.
 const SHORT_LIFE: Duration = Duration::from_secs(5);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How often the coordinator's health is looked at.
+/// How often the coordinator's health is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &DevArgs) -> Outcome {
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         ready => ready?,
     }
     if cluster.existed && (args.split_at.is_some() || args.table.is_any()) {
-        println!("the data directory holds regions already: --split-at and the options of the table are not used");
+        println!("the data directory already holds regions: --split-at and the options of the table are ignored");
     }
     print_welcome(&cluster);
     let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), pauses: BTreeMap::new() };
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
     Ok(true)
 }
 
-/// Nodes that died and are to be started again.
+/// Nodes that died and are due for a restart.
 struct Restarts {
     wanted: bool,
     due: BTreeMap<u32, Instant>,
@@ -87,7 +87,7 @@ impl Restarts {
             let pause = self.pauses.entry(*node).or_insert(RESTART_PAUSE);
             *pause = if *lived < SHORT_LIFE { (*pause * 2).min(LONGEST_PAUSE) } else { RESTART_PAUSE };
             self.due.insert(*node, Instant::now() + *pause);
-            println!("; it is started again in {pause:?}");
+            println!("; it will be started again in {pause:?}");
         } else {
             let config = cluster.plan().config_path(*node);
             println!("; to start it again: {} serve --config {}", program(), config.display());

@@ -1,7 +1,7 @@
-//! `leeward bench idle`: what a cluster takes to start, and what it spends while nobody asks anything of it.
+//! `leeward bench idle`: how long a cluster takes to start, and what it spends while it gets no requests.
 //!
-//! Memory of a process is not told apart by regions, so what is said of a region is a bound: as if all of the process were for the
-//! regions that it serves, or for those that it backs up.
+//! The memory of a process is not accounted by region. So the figure per region is a bound: as if all memory of the process
+//! were for the regions that it serves, or for those that it backs up.
 
 use crate::Outcome;
 use crate::args::IdleArgs;
@@ -20,8 +20,8 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for a cluster to come to rest that has just become ready, or was written to.
-const REST: Duration = Duration::from_secs(5);
+/// Time that a cluster gets to settle after it became ready, or after it was written to.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Bytes of a value.
 const VALUE_BYTES: usize = 100;
 
@@ -32,11 +32,11 @@ struct Start {
     pairs: u32,
     /// From the first process's start until every region answers.
     served_seconds: f64,
-    /// And all of their members are in sync.
+    /// From the first process's start until all of their members are in sync as well.
     whole_seconds: f64,
 }
 
-/// Bytes that a region takes at most of the process that has the most for each.
+/// Upper bounds of a region's memory, in the process that has the most memory per region.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct RegionBytes {
     /// Where it is served.
@@ -81,14 +81,14 @@ pub(crate) fn run(args: &IdleArgs) -> Outcome {
     let mut starts = vec![fresh];
     if args.pairs > 0 {
         fill(&cluster, args.pairs)?;
-        thread::sleep(REST);
+        thread::sleep(SETTLE);
         cluster.stop();
         drop(cluster);
         let (again, start) = start(plan, args.pairs)?;
         cluster = again;
         starts.push(start);
     }
-    thread::sleep(REST);
+    thread::sleep(SETTLE);
     let nodes: Vec<(u32, u32)> = (1..=args.dev).filter_map(|node| Some((node, cluster.pid(node)?))).collect();
     let named = nodes.iter().map(|(node, pid)| (format!("node {node}"), *pid));
     let processes: Vec<_> = named.chain([("coordinator".to_owned(), process::id())]).collect();

@@ -1,4 +1,4 @@
-//! `leeward ingest`: sorted pairs of a file, or of a store, into a table or an embedded store; and `leeward checkpoint`.
+//! `leeward ingest`: puts the sorted pairs of a file or a store into a table or an embedded store; and `leeward checkpoint`.
 
 use crate::args::{CheckpointArgs, IngestArgs};
 use crate::text::table;
@@ -19,10 +19,10 @@ use std::time::Duration;
 #[path = "ingest_tests.rs"]
 mod tests;
 
-/// Pairs, and bytes of them, that are put in one batch.
+/// Limits of one batch: pairs, and bytes of keys and values.
 const BATCH_PAIRS: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
-/// How often a checkpoint is asked how far it is.
+/// How often the progress of a checkpoint is asked for.
 const LOOK: Duration = Duration::from_millis(100);
 
 type Pair = (Vec<u8>, Vec<u8>);
@@ -42,7 +42,7 @@ pub(crate) fn ingest(args: &IngestArgs) -> Outcome {
     Ok(true)
 }
 
-/// Into an embedded store, all or nothing.
+/// Puts pairs into an embedded store, all or nothing.
 fn into_store(directory: &Path, pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>) -> Result<u64, Failure> {
     let db = Db::open(directory, DbOptions::default())?;
     let mut failure = None;
@@ -50,7 +50,7 @@ fn into_store(directory: &Path, pairs: &mut dyn Iterator<Item = Result<Pair, Fai
         Ok(pair) => Some(pair),
         Err(error) => {
             failure = Some(error);
-            // No key: what comes of it is nothing.
+            // An empty key makes the ingestion fail as a whole.
             Some((Vec::new(), Vec::new()))
         }
     });
@@ -65,7 +65,7 @@ fn into_store(directory: &Path, pairs: &mut dyn Iterator<Item = Result<Pair, Fai
     }
 }
 
-/// Into a table of a cluster, batch by batch; answers how many.
+/// Puts pairs into a table of a cluster, batch by batch; returns how many.
 pub(crate) fn into_table(
     client: &Client,
     pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>,
@@ -85,7 +85,7 @@ pub(crate) fn into_table(
         }
         done += put(client, &mut batch, done)?;
         match pair {
-            Some(Err(error)) => return Err(format!("{error}\n{done} pairs before it were put").into()),
+            Some(Err(error)) => return Err(format!("{error}\n{done} pairs before it were written").into()),
             _ => return Ok(done),
         }
     }
@@ -95,15 +95,16 @@ fn put(client: &Client, batch: &mut Vec<Op>, done: u64) -> Result<u64, Failure> 
     let count = batch.len() as u64;
     for result in client.execute(std::mem::take(batch))? {
         if let OpResult::Error(error) = result {
-            return Err(
-                format!("{error}\n{done} pairs, and perhaps some more, were put: the command may be repeated").into()
-            );
+            return Err(format!(
+                "{error}\n{done} pairs, and perhaps some more, were written: the command may be repeated"
+            )
+            .into());
         }
     }
     Ok(count)
 }
 
-/// Pairs of a file, a line each.
+/// Pairs of a file, one per line.
 struct Lines {
     lines: io::Split<Box<dyn BufRead>>,
     name: String,
@@ -147,7 +148,7 @@ fn shown(key: &[u8]) -> String {
     key[..key.len().min(64)].escape_ascii().to_string()
 }
 
-/// What `leeward scan` has escaped.
+/// Reverses the escaping of `leeward scan`.
 fn unescaped(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.iter();
@@ -166,13 +167,13 @@ fn unescaped(text: &[u8]) -> Result<Vec<u8>, String> {
                 (Some(high), Some(low)) => (high * 16 + low) as u8,
                 _ => return Err("two hexadecimal digits must follow \\x".into()),
             },
-            _ => return Err("after a backslash comes t, n, r, ', \", \\ or xNN".into()),
+            _ => return Err("a backslash must be followed by t, n, r, ', \", \\ or xNN".into()),
         });
     }
     Ok(bytes)
 }
 
-/// Pairs of a store, as of when it was opened.
+/// Pairs of a store, as of the moment when it was opened.
 struct StorePairs {
     cursor: leeward_engine::Cursor,
     _db: Db,
@@ -181,7 +182,7 @@ struct StorePairs {
 impl StorePairs {
     fn open(directory: &Path) -> Result<StorePairs, Failure> {
         if !directory.join(leeward_engine::VOLUME_NAME).exists() {
-            return Err(format!("{}: there is no store", directory.display()).into());
+            return Err(format!("{}: has no store", directory.display()).into());
         }
         let db = Db::open(directory, DbOptions::default())?;
         Ok(StorePairs { cursor: db.scan(ScanBounds::default()), _db: db })
@@ -214,7 +215,7 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Outcome {
                 OpResult::Checkpoint { left: 0, path, last } => drop(done.insert(region, (path, last))),
                 OpResult::Checkpoint { .. } => {}
                 OpResult::Error(error) => return Err(format!("region {region}: {error}").into()),
-                other => return Err(format!("region {region}: {other:?} is no answer").into()),
+                other => return Err(format!("region {region}: unexpected answer {other:?}").into()),
             }
         }
         waiting.retain(|region| !done.contains_key(region));

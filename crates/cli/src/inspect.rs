@@ -1,4 +1,4 @@
-//! `leeward inspect` and `leeward verify`: a volume, read from its file, for a person.
+//! `leeward inspect` and `leeward verify`: read a volume from its file, and print it for people.
 
 use crate::Outcome;
 use crate::args::InspectArgs;
@@ -36,7 +36,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
         (None, None) => show_volume(&mut out, &image),
     };
     match shown.and_then(|is_sound| Ok(out.flush().map(|()| is_sound)?)) {
-        // `leeward inspect | head`: whoever reads has enough.
+        // `leeward inspect | head`: the reader has closed the pipe.
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Ok(true),
         shown => shown,
     }
@@ -80,12 +80,12 @@ pub(crate) fn verify(directory: &Path) -> Outcome {
     Ok(verification.damaged.is_empty())
 }
 
-/// The directory, which must hold a volume: looking for one makes none.
+/// Opens the directory, which must hold a volume: this must not create one.
 fn disk(directory: &Path) -> Result<RealDisk, String> {
     if !directory.join(VOLUME_NAME).is_file() {
         let shown = directory.display();
         return Err(format!(
-            "{shown}: no file named {VOLUME_NAME} is in it: name the data directory of a node, such as leeward-data/node-1"
+            "{shown}: has no file named {VOLUME_NAME}: give the data directory of a node, such as leeward-data/node-1"
         ));
     }
     RealDisk::open(directory).map_err(|error| format!("{}: {error}", directory.display()))
@@ -100,7 +100,7 @@ fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
     let superblock = image.superblock();
     writeln!(
         out,
-        "volume {}: format {}, segments of {}, file of {}, life {}",
+        "volume {}: format {}, segments of {}, file of {}, incarnation {}",
         superblock.volume,
         superblock.version,
         bytes(superblock.segment_bytes.into()),
@@ -161,7 +161,7 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
         options.posting
     )?;
     if region.segments.is_empty() {
-        return writeln!(out, "it is empty");
+        return writeln!(out, "no segments");
     }
     let levels = region.levels.iter().enumerate().filter(|(_, level)| level.root.is_some()).map(|(i, level)| {
         vec![
@@ -222,7 +222,10 @@ fn show_region(out: &mut dyn Write, image: &Image, region: RegionId) -> Outcome 
 
 fn show_segment(out: &mut dyn Write, image: &Image, no: SegmentNo, with_entries: bool) -> Outcome {
     let Some((region, segment)) = image.segment(no) else {
-        return Err(format!("segment {no} is free, or beyond the volume, or holds superblock and manifest").into());
+        return Err(format!(
+            "segment {no} is free, or beyond the end of the volume, or holds the superblock and the manifest"
+        )
+        .into());
     };
     let regions: Vec<String> = image.holders(no).iter().map(ToString::to_string).collect();
     let (kind, id, origin) = (segment.kind, segment.id, segment.origin);
@@ -246,7 +249,7 @@ fn show_item(out: &mut dyn Write, item: &Item<'_>, with_entries: bool) -> io::Re
         Item::Record { .. } if !with_entries => Ok(()),
         Item::Record { offset, record } => {
             let (lsn, key) = (record.stamp.lsn, shown(record.key));
-            let more = if record.flags == 0 { "" } else { ", and the batch goes on" };
+            let more = if record.flags == 0 { "" } else { ", the batch continues" };
             let more = until(record.stamp) + more;
             match record.kind {
                 RecordKind::Put => writeln!(out, "{offset:>8} LSN {lsn} put {key} = {}{more}", shown(record.value)),
@@ -339,10 +342,10 @@ fn until(stamp: Stamp) -> String {
 
 fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {
     for placed in image.manifest()? {
-        let (sequence, durable, life) = (placed.entry.sequence, placed.entry.durable, placed.entry.life);
+        let (sequence, durable, incarnation) = (placed.entry.sequence, placed.entry.durable, placed.entry.incarnation);
         writeln!(
             out,
-            "{sequence} at byte {}, {} bytes, life {life}, durable up to entry {durable}",
+            "{sequence} at byte {}, {} bytes, incarnation {incarnation}, durable up to entry {durable}",
             placed.offset, placed.bytes
         )?;
         match placed.entry.body {
@@ -353,10 +356,10 @@ fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {
             EntryBody::Edit(changes) => {
                 changes.iter().try_for_each(|change| show_change(out, change))?;
             }
-            EntryBody::Moved => writeln!(out, "    goes on in the other zone")?,
+            EntryBody::Moved => writeln!(out, "    continues in the other zone")?,
             EntryBody::Zone(segments) => {
                 let segments: Vec<String> = segments.iter().map(ToString::to_string).collect();
-                writeln!(out, "    zone, goes on in segments [{}]", segments.join(", "))?;
+                writeln!(out, "    zone, continues in segments [{}]", segments.join(", "))?;
             }
         }
     }

@@ -1,7 +1,8 @@
-//! `leeward join`: a server takes its share of what there is.
+//! `leeward join`: a server takes its share of copies and primary roles.
 //!
-//! A server that runs gets its share without being asked, unless it is to leave. So this takes back that it is to leave, says what it
-//! has and what its share is, and waits until it has that, or nothing moves any more: regions are moved whole.
+//! A running server gets its share by itself, unless it is being drained. So the command cancels a drain, prints what the
+//! server has and what its share is, and waits. It is done when the server has its share, or when nothing moves any more:
+//! regions are moved whole, so a share is rarely exact.
 
 use crate::args::Connect;
 use crate::moves::Wait;
@@ -16,15 +17,16 @@ use std::time::{Duration, Instant};
 
 /// How often nodes are asked.
 const LOOK: Duration = Duration::from_secs(1);
-/// Nothing more moves once nothing has moved for so long: a master waits after servers have come or gone before it moves anything.
+/// Moving counts as over once nothing has moved for this long. The master waits after servers have come or gone before it moves
+/// anything.
 const STILL_FOR: Duration = Duration::from_secs(45);
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A server that is started for the first time (`leeward serve`, with a number and a data directory of its own) gets its share of
-copies and offices by itself, some seconds after it came. `join` says how far that is, and waits until it is so; a server that
-was to leave (`leeward drain`) may have copies again from then on. Where balancing is switched off (`balance = false`) copies are
-moved by hand: `leeward move`.
+A server that starts for the first time (`leeward serve`, with a number and a data directory of its own) gets its share of
+copies and primary roles by itself, some seconds after it registered. `join` prints the progress and waits until it is done. It
+also cancels a drain (`leeward drain`): the server may have copies again. Where balancing is switched off (`balance = false`),
+move copies by hand: `leeward move`.
 
 Examples:
   leeward join --server 4
@@ -46,20 +48,20 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
     let Some(share) = spread.shares.get(&server).copied() else {
         let live: Vec<String> = spread.shares.keys().map(ToString::to_string).collect();
         return Err(
-            format!("server {server} is not there: start it first; live servers are {}", live.join(", ")).into()
+            format!("server {server} is not registered: start it first; live servers are {}", live.join(", ")).into()
         );
     };
     client.intend(server, None)?;
     println!("server {server} may have copies; {}", describe(share, &spread));
     if !balances {
-        println!("balancing is switched off (balance = false): move copies by `leeward move`");
+        println!("balancing is switched off (balance = false): move copies with `leeward move`");
         return Ok(true);
     }
     if args.wait.no_wait {
         println!("its share comes by itself; see `leeward status --watch`");
         return Ok(true);
     }
-    let deadline = Instant::now() + Duration::from_secs(args.wait.patience);
+    let deadline = Instant::now() + Duration::from_secs(args.wait.timeout);
     let (mut moved, mut said) = (Instant::now(), String::new());
     loop {
         let share = spread.shares.get(&server).copied().unwrap_or_default();
@@ -80,22 +82,24 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
             return Ok(true);
         }
         if Instant::now() > deadline {
-            let seconds = args.wait.patience;
-            return Err(format!("server {server}: not so after {seconds} s ({said}); it goes on by itself").into());
+            let seconds = args.wait.timeout;
+            return Err(
+                format!("server {server}: not done after {seconds} s ({said}); the cluster goes on by itself").into()
+            );
         }
         thread::sleep(LOOK);
         spread = look(args)?.0;
     }
 }
 
-/// What servers have, and whether a master evens it out.
+/// What servers have, and whether a master balances it.
 fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
     let overview = Overview::of(&args.connect.connect)?;
     let nodes = overview.nodes();
     Ok((Spread::of(&overview.map(), &nodes), nodes.iter().any(|node| node.balances == Some(true))))
 }
 
-/// Nine tenths of what all would have if they had alike.
+/// Whether it has copies, and nine tenths of an equal share of the bytes.
 fn has_its_share(share: Share, spread: &Spread) -> bool {
     share.bytes / 9 * 10 >= spread.even_bytes(|_| true) && share.copies > 0
 }
@@ -103,6 +107,6 @@ fn has_its_share(share: Share, spread: &Spread) -> bool {
 fn describe(share: Share, spread: &Spread) -> String {
     let all: u64 = spread.shares.values().map(|share| share.copies).sum();
     let even = bytes(spread.even_bytes(|_| true));
-    let Share { offices, copies, .. } = share;
-    format!("{copies} of {all} copies with {}, primary of {offices}; an equal share is {even}", bytes(share.bytes))
+    let Share { primaries, copies, .. } = share;
+    format!("{copies} of {all} copies with {}, primary of {primaries}; an equal share is {even}", bytes(share.bytes))
 }

@@ -1,8 +1,12 @@
 //! `leeward`, the one binary: parses arguments, and calls the crate that does the work.
 //!
-//! - [`args`]: the command line. - [`serve`]: one node. - [`dev`]: a cluster of child processes on this machine, by
-//!   [`supervisor`], which takes what it needs by [`claim`]. - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it. - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`ingest`]: small
-//!   clients. - [`inspect`]: a volume that nothing runs on.
+//! - [`args`]: the command line.
+//! - [`serve`]: one node.
+//! - [`dev`]: a cluster of child processes on this machine, run by [`supervisor`], which takes ports and directories with
+//!   [`claim`].
+//! - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it.
+//! - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`ingest`]: small clients.
+//! - [`inspect`]: a volume that no node runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
 //! "no" (a key that does not exist, a benchmark that found errors) and 2 for a failure.
@@ -45,7 +49,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What a subcommand answers: whether the answer is "yes".
+/// The result of a subcommand: whether the answer is "yes".
 type Outcome = Result<bool, Box<dyn Error>>;
 
 fn main() -> ExitCode {
@@ -99,7 +103,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What to do about an error, where only the command line knows.
+/// What the operator can do about an error, where only the command line knows.
 fn advice(error: &(dyn Error + 'static)) -> &'static str {
     let client = match error.downcast_ref::<BenchError>() {
         Some(BenchError::Client(error)) => Some(error),
@@ -114,7 +118,7 @@ fn advice(error: &(dyn Error + 'static)) -> &'static str {
     }
 }
 
-/// Writes a result to the standard output. `leeward status | head` is no failure: whoever reads has enough.
+/// Writes a result to the standard output. `leeward status | head` is no failure: the reader has closed the pipe.
 fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -126,7 +130,7 @@ fn show(text: &str) -> io::Result<()> {
 fn start_logging(filter: &str) -> Result<(), Box<dyn Error>> {
     let filter: tracing_subscriber::EnvFilter = filter.parse()?;
     let ansi = io::stderr().is_terminal();
-    // A log that cannot be written, on a full disk, ends nothing: to say so there would panic.
+    // A log that cannot be written, on a full disk, must not end the process: reporting the failure there would panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).init();
     Ok(())

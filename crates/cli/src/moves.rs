@@ -1,14 +1,14 @@
-//! `leeward move` and `leeward drain`: where copies and offices are to be, while the cluster serves.
+//! `leeward move` and `leeward drain`: move copies and primary roles while the cluster serves.
 //!
-//! Each command writes a wish down, which the primaries bring about, and then waits until it is so; a command that is interrupted
-//! takes nothing back.
+//! Each command writes a request down, which the primaries carry out, and then waits until that is done. A command that is
+//! interrupted takes nothing back.
 
 use crate::args::Connect;
 use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::{ArgGroup, Args};
 use leeward_client::{Client, GroupConfig, RegionMap};
-use leeward_format::cluster::{Intent, RegionWish};
+use leeward_format::cluster::{Intent, RegionRequest};
 use leeward_format::{RegionId, ServerId};
 use std::cell::Cell;
 use std::fmt;
@@ -17,13 +17,13 @@ use std::fmt;
 #[command(
     group = ArgGroup::new("what").required(true).args(["primary", "from", "cancel"]),
     after_help = "\
-Copies and offices move while the region serves: a copy is built first, then the one that it takes the place of leaves; an
-office changes hands in a pause of some milliseconds.
+Copies and primary roles move while the region serves. The new copy is built first, then the old one leaves. A transfer of the
+primary role pauses the region for some milliseconds.
 
 Examples:
   leeward move --region 3 --primary 2          the member on server 2 becomes the primary
-  leeward move --region 3 --from 1 --to 4      the copy on server 1 goes to server 4, and the office with it
-  leeward move --region 3 --cancel             what was wished of its members and has not come about is forgotten"
+  leeward move --region 3 --from 1 --to 4      the copy on server 1 moves to server 4, with the primary role if it has it
+  leeward move --region 3 --cancel             drop the requests for its members that are not carried out yet"
 )]
 pub(crate) struct MoveArgs {
     #[command(flatten)]
@@ -31,16 +31,16 @@ pub(crate) struct MoveArgs {
     /// The region
     #[arg(long)]
     region: u32,
-    /// Server of the member that is to be the primary
+    /// Server whose member becomes the primary
     #[arg(long, value_name = "SERVER")]
     primary: Option<u32>,
-    /// Server whose copy is to move
+    /// Server whose copy moves
     #[arg(long, value_name = "SERVER", requires = "to")]
     from: Option<u32>,
-    /// Server that is to have it
+    /// Server that gets the copy
     #[arg(long, value_name = "SERVER", requires = "from")]
     to: Option<u32>,
-    /// Forget what was wished
+    /// Drop what was requested
     #[arg(long)]
     cancel: bool,
     #[command(flatten)]
@@ -49,9 +49,9 @@ pub(crate) struct MoveArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The server hands its offices over and leaves every group, each as soon as another server has taken its place; then it can be
-stopped for good. It is refused if too few servers would be left for the replicas of a table. Until it is taken back the
-server is given no copies: `--cancel`, or `leeward join`.
+The server hands over its primary roles and leaves every group, each as soon as another server has taken its place. Then it can
+be stopped for good. The command is refused if too few servers would be left for the replicas of a table. The server gets no new
+copies until the drain is cancelled, by `--cancel` or `leeward join`.
 
 Examples:
   leeward drain --server 3
@@ -62,7 +62,7 @@ pub(crate) struct DrainArgs {
     /// The server
     #[arg(long)]
     server: u32,
-    /// Take it back
+    /// Cancel the drain
     #[arg(long)]
     cancel: bool,
     #[command(flatten)]
@@ -71,29 +71,29 @@ pub(crate) struct DrainArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct Wait {
-    /// Do not wait until it is so
+    /// Do not wait until it is done
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Seconds to wait until it is so
+    /// Seconds to wait until it is done
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    pub(crate) patience: u64,
+    pub(crate) timeout: u64,
 }
 
 pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
     let client = data::connect(&args.connect)?;
     let region = RegionId(args.region);
-    let (wish, what) = match (args.primary, args.from.zip(args.to)) {
-        (Some(server), _) => (RegionWish::Primary(ServerId(server)), format!("server {server} is its primary")),
+    let (request, what) = match (args.primary, args.from.zip(args.to)) {
+        (Some(server), _) => (RegionRequest::Primary(ServerId(server)), format!("server {server} is its primary")),
         (None, Some((from, to))) => (
-            RegionWish::Move { from: ServerId(from), to: ServerId(to) },
+            RegionRequest::Move { from: ServerId(from), to: ServerId(to) },
             format!("its copy has moved from server {from} to server {to}"),
         ),
-        (None, None) => (RegionWish::Nothing, "nothing is wished of its members".into()),
+        (None, None) => (RegionRequest::KeepMembers, "no change of its members is requested".into()),
     };
-    client.wish(region, wish.clone())?;
+    client.request(region, request.clone())?;
     let is_so = |map: &RegionMap| {
         let group = map.regions.iter().find(|group| group.region == region);
-        group.is_some_and(|group| is_fulfilled(group, &wish))
+        group.is_some_and(|group| is_fulfilled(group, &request))
     };
     args.wait.until(&client, &format!("region {region}"), is_so, |map| progress_of(map, region))?;
     if !args.wait.no_wait {
@@ -102,12 +102,15 @@ pub(crate) fn move_copy(args: &MoveArgs) -> Outcome {
     Ok(true)
 }
 
-fn is_fulfilled(group: &GroupConfig, wish: &RegionWish) -> bool {
+fn is_fulfilled(group: &GroupConfig, request: &RegionRequest) -> bool {
     let is_in_sync = |server| group.in_sync().any(|member| member.server == server);
-    match *wish {
-        RegionWish::Primary(server) => group.primary.is_some_and(|primary| primary.server == server),
-        RegionWish::Move { from, to } => is_in_sync(to) && group.members().all(|member| member.server != from),
-        RegionWish::Nothing | RegionWish::Split { .. } | RegionWish::Whole | RegionWish::Merge { .. } => true,
+    match *request {
+        RegionRequest::Primary(server) => group.primary.is_some_and(|primary| primary.server == server),
+        RegionRequest::Move { from, to } => is_in_sync(to) && group.members().all(|member| member.server != from),
+        RegionRequest::KeepMembers
+        | RegionRequest::Split { .. }
+        | RegionRequest::KeepBounds
+        | RegionRequest::Merge { .. } => true,
     }
 }
 
@@ -142,8 +145,8 @@ pub(crate) fn drain(args: &DrainArgs) -> Outcome {
 }
 
 impl Wait {
-    /// [`Wait::until`] a plan has come about, or is not planned any more. A node may be asked that has not heard of the plan yet: so
-    /// that it is not planned counts once it was.
+    /// Waits, as [`Wait::until`], until a plan is carried out or dropped. The node that is asked may not know of the plan
+    /// yet. So "not planned" counts only once the plan was seen.
     pub(crate) fn until_planned(
         &self,
         client: &Client,
@@ -163,7 +166,7 @@ impl Wait {
         self.until(client, what, is_so, progress)
     }
 
-    /// Waits until `is_so`, and says how it goes whenever that changes.
+    /// Waits until `is_so`, and prints the progress whenever it changes.
     pub(crate) fn until(
         &self,
         client: &Client,
@@ -172,21 +175,21 @@ impl Wait {
         progress: impl Fn(&RegionMap) -> String,
     ) -> Result<(), Box<dyn std::error::Error>> {
         if self.no_wait {
-            println!("{what}: wished for; see `leeward status`");
+            println!("{what}: requested; `leeward status` shows the progress");
             return Ok(());
         }
         let lack = || {
             let map = client.region_map()?;
             Ok((!is_so(&map)).then(|| progress(&map)))
         };
-        match wait(self.patience, |now| eprintln!("{what}: {now}"), lack)? {
+        match wait(self.timeout, |now| eprintln!("{what}: {now}"), lack)? {
             Waited::Done => Ok(()),
-            Waited::Late(now) => Err(Box::new(NotYet { what: what.into(), seconds: self.patience, now })),
+            Waited::Late(now) => Err(Box::new(NotYet { what: what.into(), seconds: self.timeout, now })),
         }
     }
 }
 
-/// What was wished for has not come about in time.
+/// A request that was not carried out in time.
 #[derive(Debug)]
 struct NotYet {
     what: String,
@@ -199,6 +202,9 @@ impl std::error::Error for NotYet {}
 impl fmt::Display for NotYet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NotYet { what, seconds, now } = self;
-        write!(f, "{what}: not so after {seconds} s ({now}); the wish stands, and `leeward status` shows how it goes")
+        write!(
+            f,
+            "{what}: not done after {seconds} s ({now}); the request stands, and `leeward status` shows the progress"
+        )
     }
 }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[path = "ports_tests.rs"]
 mod tests;
 
-/// Port of node 1 for Redis clients, unless it is chosen otherwise.
+/// Default port of node 1 for Redis clients.
 pub(crate) const DEFAULT_BASE: u16 = 7379;
 /// Ports from the base port to the end of the coordinator's.
 const SPAN: u16 = 401;
-/// Where [`Ports::free`] looks: below the ports that the system gives to outgoing connections.
+/// The range that [`Ports::free`] searches: below the ports that the system gives to outgoing connections.
 const FREE_FROM: u16 = 20_000;
 const FREE_TO: u16 = 32_000;
 
@@ -22,7 +22,7 @@ pub(crate) struct Ports {
     base: u16,
 }
 
-/// A port that another process uses.
+/// A port that cannot be used, most often because another process uses it.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "port {port}, for {what}, cannot be used: {source}. Is another cluster running? Stop it, or choose another \
@@ -41,7 +41,7 @@ impl Ports {
 
     /// Ports that are free now.
     pub(crate) fn free(nodes: u32) -> Option<Ports> {
-        // Two that look at the same time, processes or threads of one, start at different places.
+        // Processes, or threads of one process, that search at the same time start at different places.
         static LOOKED: AtomicU32 = AtomicU32::new(0);
         let places = u32::from((FREE_TO - FREE_FROM) / SPAN);
         let first = std::process::id().wrapping_add(LOOKED.fetch_add(7, Ordering::Relaxed)) % places;
@@ -78,7 +78,7 @@ impl Ports {
     /// Tries every port of the nodes.
     ///
     /// # Errors
-    /// The first that cannot be listened at.
+    /// The first port that cannot be listened on.
     pub(crate) fn check_nodes(self, nodes: u32) -> Result<(), PortInUse> {
         for node in 1..=nodes {
             check(self.resp(node), || format!("Redis clients of node {node}"))?;
@@ -92,7 +92,7 @@ impl Ports {
     /// Tries the coordinator's port.
     ///
     /// # Errors
-    /// It cannot be listened at.
+    /// The port cannot be listened on.
     pub(crate) fn check_coordinator(self) -> Result<(), PortInUse> {
         check(self.coordinator(), || "the coordinator".into())
     }

@@ -1,4 +1,4 @@
-//! The numbers that README and help promise, and the message about a port in use.
+//! The port numbers that README and help state, and the message about a port in use.
 
 use super::{DEFAULT_BASE, Ports};
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! `leeward regions`: the regions of the cluster, or of one table, who has them, and how far each is.
+//! `leeward regions`: the regions of the cluster or of one table, with their members, state and lag.
 
 use crate::args::Connect;
 use crate::status::{Overview, region_table};
@@ -14,7 +14,7 @@ Examples:
 pub(crate) struct RegionsArgs {
     #[command(flatten)]
     connect: Connect,
-    /// Only those of this table
+    /// Only regions of this table
     #[arg(long, value_name = "NAME")]
     table: Option<TableName>,
     /// Print their configurations as JSON
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &RegionsArgs) -> Outcome {
     let mut map = overview.map().into_owned();
     if let Some(table) = &args.table {
         if map.table(table).is_none() {
-            return Err(format!("there is no table {table}; `leeward table list` shows which there are").into());
+            return Err(format!("there is no table {table}; `leeward table list` shows all tables").into());
         }
         map.regions.retain(|group| group.table == **table);
     }

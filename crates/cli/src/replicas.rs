@@ -1,8 +1,9 @@
-//! `leeward verify --replicas`: whether the replicas of each region hold the same, while they serve, and the repair of what is
-//! damaged on one from another.
+//! `leeward verify --replicas`: compares the replicas of each region while they serve, and repairs segments that are damaged
+//! on one replica from another.
 //!
-//! A segment's content never changes, so nodes are asked one after the other: what several have must be the same. What only one
-//! has is still open, or was just made or given up, or is what a backup built by itself.
+//! The content of a segment never changes, so nodes can be asked one after the other: a segment that several replicas have
+//! must be the same on all of them. A segment that only one replica has is still open, or was just made or given up, or was
+//! built by a backup itself.
 
 use crate::Outcome;
 use crate::args::VerifyArgs;
@@ -19,9 +20,9 @@ use std::time::Duration;
 mod tests;
 
 /// How long a node may take for a few segments.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A replica, and where it is.
+/// A replica, and the address of its server.
 struct Replica<'a> {
     server: ServerId,
     address: &'a str,
@@ -32,11 +33,11 @@ struct Replica<'a> {
 struct Fault {
     id: SegmentId,
     what: String,
-    /// Who has it damaged, and who has it whole.
+    /// The server with the damaged copy, and one with a whole copy.
     repair: Option<(ServerId, ServerId)>,
 }
 
-/// What was found of a region.
+/// The result for one region.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Findings {
     /// Segments that several replicas have, all of them the same, and their bytes.
@@ -59,20 +60,20 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     Ok(is_sound)
 }
 
-/// What is wrong in any region of a cluster, a line each.
+/// Every fault in any region of a cluster, one line each.
 pub(crate) fn compare(map: &RegionMap) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let mut wrong = Vec::new();
     for group in &map.regions {
         let region = group.region;
         let replicas =
-            replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not there")));
+            replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not registered")));
         let faults = findings(&replicas, region)?.faults;
         wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
     }
     Ok(wrong)
 }
 
-/// The members of a group that can be asked; `missing` is told of the others.
+/// The members of a group that can be asked. Calls `missing` for the others.
 fn replicas<'a>(map: &'a RegionMap, group: &GroupConfig, mut missing: impl FnMut(ServerId)) -> Vec<Replica<'a>> {
     let mut replicas = Vec::new();
     for member in group.in_sync() {
@@ -97,13 +98,14 @@ fn findings(replicas: &[Replica<'_>], region: RegionId) -> Result<Findings, Box<
 
 fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
     let region = group.region;
-    let replicas =
-        replicas(map, group, |server| println!("region {region}: server {server} is not there, and not looked at"));
+    let replicas = replicas(map, group, |server| {
+        println!("region {region}: server {server} is not registered, so its replica is not checked")
+    });
     let findings = findings(&replicas, region)?;
     let (segments, size) = findings.equal;
     println!(
-        "region {region} of table {}: {} replicas, {segments} segments of {} the same on those that have them, {} on one only, {} \
-         faults",
+        "region {region} of table {}: {} replicas; {segments} segments of {} are the same on all that have them, {} are on one \
+         replica only; {} faults",
         group.table,
         replicas.len(),
         bytes(size),
@@ -117,7 +119,7 @@ fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<b
             Some((damaged, whole)) => {
                 let at = |server| replicas.iter().find(|replica| replica.server == server).expect("it was asked");
                 repair_segment(at(damaged), at(whole), region, id)?;
-                println!("    written anew on server {damaged} from server {whole}");
+                println!("    rewritten on server {damaged} from server {whole}");
             }
             None => is_sound = false,
         }
@@ -125,7 +127,7 @@ fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<b
     Ok(is_sound)
 }
 
-/// Everything complete that a node has of a region.
+/// The digests of all complete segments that a node has of a region.
 fn digests(replica: &Replica<'_>, region: RegionId) -> Result<Vec<SegmentDigest>, Box<dyn std::error::Error>> {
     let mut all: Vec<SegmentDigest> = Vec::new();
     loop {
@@ -159,7 +161,7 @@ fn repair_segment(
 }
 
 fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
-    let answer = ask_node(replica.address, "leeward-cli", op, PATIENCE);
+    let answer = ask_node(replica.address, "leeward-cli", op, TIMEOUT);
     answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
 }
 
@@ -171,7 +173,7 @@ fn odd(replica: &Replica<'_>, answer: &OpResult) -> Box<dyn std::error::Error> {
     format!("server {}: {why}", replica.server).into()
 }
 
-/// What follows from the digests of each segment.
+/// Compares the digests of each segment.
 fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings {
     let mut findings = Findings::default();
     for (id, digests) in all {

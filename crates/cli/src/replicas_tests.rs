@@ -1,4 +1,4 @@
-//! What digests of replicas say.
+//! What follows from the digests of replicas.
 
 use super::*;
 use leeward_format::manifest::SegmentKind;
@@ -27,11 +27,11 @@ fn what_several_have_must_be_the_same() {
         differs.faults[0].what,
         "differs, without damage: 100 bytes with CRC 00000005 on server 1, 100 bytes with CRC 00000006 on server 2"
     );
-    assert_eq!(differs.faults[0].repair, None, "nobody knows which is right");
+    assert_eq!(differs.faults[0].repair, None, "no replica is known to be right");
 }
 
 #[test]
-fn what_is_damaged_is_repaired_from_who_has_it_whole() {
+fn a_damaged_segment_is_repaired_from_a_whole_one() {
     let one = found(&[(1, digest(7, 0, Some("torn"))), (2, digest(7, 5, None)), (3, digest(7, 5, None))]);
     assert_eq!(one.equal, (1, 100));
     let repair = Some((ServerId(1), ServerId(2)));

@@ -1,5 +1,5 @@
-//! `leeward bench replication`, `faults`, `pauses`, `moves` and `splits`: starts the clusters that they want, each in a directory of its
-//! own, one at a time.
+//! `leeward bench replication`, `faults`, `pauses`, `moves` and `splits`: starts the clusters that these benchmarks want, one
+//! at a time, each in a directory of its own.
 //!
 //! Belongs to one thread.
 
@@ -106,10 +106,10 @@ fn options(args: &ReplicationArgs) -> Options {
     }
 }
 
-/// What stands for a network card, and its name in a node's settings.
+/// The provider that stands in for a network card, and its name in a node's settings.
 const PROVIDER: (Provider, &str) = (Provider::Tcp, "libfabric:tcp");
 
-/// How long rings are looked into where they are, in microseconds.
+/// How long a client or node spins on its rings before it sleeps, in microseconds, where spinning is measured.
 const SPIN_US: u64 = 100;
 
 struct Starter {
@@ -119,7 +119,7 @@ struct Starter {
 
 impl Clusters for Starter {
     fn preset(&self, name: &str) -> TableOptions {
-        Preset::from_str(name, false).expect("the benchmark names presets that there are").options()
+        Preset::from_str(name, false).expect("the benchmark names presets that exist").options()
     }
 
     fn check_link(&self, link: Link) -> Result<(), Failure> {
@@ -147,7 +147,7 @@ impl Clusters for Starter {
 fn plan(wanted: &Wanted, directory: PathBuf) -> Result<Plan, Failure> {
     let mut settings = vec![("memory_budget".into(), wanted.memory_bytes.to_string())];
     if wanted.late == 0 {
-        // What is measured is not to be disturbed by offices that change hands.
+        // A transfer of a primary role would disturb the measurement.
         settings.push(("balance".into(), "false".into()));
     }
     if wanted.link == Link::SpinningRings {
@@ -185,8 +185,8 @@ impl DevCluster for Cell {
     fn halt(&mut self, server: u32) -> io::Result<()> {
         self.cluster.halt(server)
     }
-    fn go_on(&mut self, server: u32) -> io::Result<()> {
-        self.cluster.go_on(server)
+    fn resume(&mut self, server: u32) -> io::Result<()> {
+        self.cluster.resume(server)
     }
     fn check(&mut self) -> io::Result<()> {
         self.cluster.check()

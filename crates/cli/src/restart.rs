@@ -1,11 +1,10 @@
-//! `leeward restart`: one server after the other ends, by a command of the operator's, and is waited for, so that no request
-//! fails meanwhile.
+//! `leeward restart`: restarts one server after the other with a command of the operator, so that no request fails.
 //!
-//! A server that is asked to end (SIGTERM) hands over what it is the primary of and leaves its groups by itself. What is added here is
-//! the order, and that the next one is only asked once every group has all of its members again.
+//! A server that gets SIGTERM hands over its primary roles and leaves its groups by itself. This command adds the order, and
+//! that the next server is restarted only once every group has all of its members again.
 
 use crate::args::Connect;
-use crate::status::{Overview, PATIENCE};
+use crate::status::{Overview, TIMEOUT};
 use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::Args;
@@ -23,42 +22,46 @@ mod tests;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The command is run by sh for one server after the other, the master last. It must end the server with SIGTERM and see that it
-is started again; it finds LEEWARD_SERVER (its number), LEEWARD_HOST (where its admin port is) and LEEWARD_PID (its process there)
-in its environment. A server that gets SIGTERM hands over what it is the primary of, which is a pause of some milliseconds, and
-leaves its groups, so no request fails. Redis clients of that server are answered what it has begun for them, and connect again; native
-clients do so by themselves. The next server's turn comes when this one is back and every region has all of its
-members. If that takes too long, or the command fails, the others are left alone.
+sh runs the command for one server after the other, the master last. The command must end the server with SIGTERM and make sure
+that it starts again. Its environment has LEEWARD_SERVER (the number of the server), LEEWARD_HOST (the host of its admin port) and
+LEEWARD_PID (its process there).
+
+A server that gets SIGTERM hands over its primary roles, in a pause of some milliseconds, and leaves its groups, so no request
+fails. Redis clients of that server get the answers to what it has begun for them, and must connect again. Native clients connect
+again by themselves. The next server follows when this one is back and every region has all of its members. If that takes too
+long, or the command fails, the other servers are not restarted.
 
 Examples:
   leeward restart --command 'ssh $LEEWARD_HOST systemctl restart leeward'
   leeward restart --server 2,3 --command 'ssh $LEEWARD_HOST systemctl restart leeward'
-  leeward restart --command 'kill $LEEWARD_PID'        of a `leeward dev --restart`")]
+  leeward restart --command 'kill $LEEWARD_PID'        for `leeward dev --restart`")]
 pub(crate) struct RestartArgs {
     #[command(flatten)]
     connect: Connect,
-    /// What ends and starts a server
+    /// Shell command that ends a server and has it started again
     #[arg(long, value_name = "COMMAND")]
     command: String,
     /// Only these servers
     #[arg(long = "server", value_name = "SERVERS", value_delimiter = ',')]
     servers: Vec<u32>,
-    /// Go on although a table's writes will wait while one of its members is away
+    /// Restart even if a table's writes will wait while one of its members is away
     #[arg(long)]
     with_pauses: bool,
-    /// Seconds that a server, and its regions, may take until they are back
+    /// Seconds to wait until a server and its regions are back
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    patience: u64,
+    timeout: u64,
 }
 
 pub(crate) fn run(args: &RestartArgs) -> Outcome {
     let client = data::connect(&args.connect)?;
     let map = client.region_map()?;
     if let Some(why) = pauses(&map).filter(|_| !args.with_pauses) {
-        return Err(format!("{why}; --with-pauses goes on all the same").into());
+        return Err(format!("{why}; --with-pauses restarts all the same").into());
     }
     if let Some(lack) = lack(&map) {
-        return Err(format!("{lack}: no server is restarted before that is mended; `leeward status` shows more").into());
+        return Err(
+            format!("{lack}: no server is restarted until that is repaired; `leeward status` shows more").into()
+        );
     }
     let servers = order(&map, &args.servers, master(&args.connect.connect)?)?;
     for (done, info) in servers.iter().enumerate() {
@@ -66,7 +69,11 @@ pub(crate) fn run(args: &RestartArgs) -> Outcome {
         eprintln!("server {} ({} of {})", info.member.server, done + 1, servers.len());
         restart(args, &client, info).map_err(|error| {
             let left: Vec<String> = servers[done..].iter().map(|info| info.member.server.to_string()).collect();
-            format!("server {}: {error}; to go on: --server {}", info.member.server, left.join(","))
+            format!(
+                "server {}: {error}; to continue, run it again with --server {}",
+                info.member.server,
+                left.join(",")
+            )
         })?;
         println!("server {}: restarted, and all regions are whole after {:.1} s", info.member.server, seconds(begun));
     }
@@ -77,7 +84,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
-/// The server that is the master, as it says itself.
+/// The server that is the master, by its own status.
 fn master(addresses: &[String]) -> Result<Option<ServerId>, ClientError> {
     let overview = Overview::of(addresses)?;
     let found =
@@ -102,7 +109,7 @@ fn pauses(map: &RegionMap) -> Option<String> {
     let waits = map.tables.iter().find(|table| table.replicas <= table.min_in_sync.max(1))?;
     let needed = waits.min_in_sync.max(1);
     Some(format!(
-        "table {}: its regions have {} replicas and need {needed}: while one is away their writes would wait",
+        "table {}: its regions have {} replicas and need {needed} in sync: while one is away, writes would wait",
         waits.name, waits.replicas
     ))
 }
@@ -118,7 +125,7 @@ fn lack(map: &RegionMap) -> Option<String> {
 }
 
 fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(), Box<dyn Error>> {
-    let pid = fetch_status(&info.admin_address, PATIENCE).ok().and_then(|status| status.pid);
+    let pid = fetch_status(&info.admin_address, TIMEOUT).ok().and_then(|status| status.pid);
     let host = info.admin_address.rsplit_once(':').map_or("", |(host, _)| host);
     let status = Command::new("sh")
         .args(["-c", &args.command])
@@ -140,8 +147,8 @@ fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(),
             Err(error) => Some(error.to_string()),
         })
     };
-    match wait(args.patience, |lack| eprintln!("  {lack}"), lack)? {
+    match wait(args.timeout, |lack| eprintln!("  {lack}"), lack)? {
         Waited::Done => Ok(()),
-        Waited::Late(lack) => Err(format!("not back after {} s: {lack}", args.patience).into()),
+        Waited::Late(lack) => Err(format!("not back after {} s: {lack}", args.timeout).into()),
     }
 }

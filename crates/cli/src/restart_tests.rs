@@ -46,7 +46,7 @@ fn tables_whose_writes_would_wait_are_named() {
     let mut map = map();
     assert_eq!(pauses(&map), None);
     map.tables[0].min_in_sync = 3;
-    assert!(pauses(&map).unwrap().starts_with("table orders: its regions have 3 replicas and need 3"));
+    assert!(pauses(&map).unwrap().starts_with("table orders: its regions have 3 replicas and need 3 in sync"));
     (map.tables[0].replicas, map.tables[0].min_in_sync) = (1, 1);
     assert!(pauses(&map).is_some());
 }

@@ -1,7 +1,9 @@
-//! `leeward bench routes`: how long a client takes to start that must learn where many regions are, and how much it is told.
+//! `leeward bench routes`: how long a client takes to start when it must learn where many regions are, and how many bytes it
+//! reads.
 //!
-//! The node is a real one, in this process, and clients reach it over loopback. What the coordinator holds is made up: regions of
-//! servers that are not there, so that no region is opened, and another's claim to the master's path, so that nothing is changed.
+//! The node is a real one, in this process, and clients reach it over loopback. What the coordinator holds is made up:
+//! regions of servers that do not exist, so that no region is opened, and another server's claim to the master's path, so
+//! that no master changes anything.
 
 use crate::Outcome;
 use crate::args::RoutesArgs;
@@ -24,13 +26,13 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of the first server that is not there.
+/// Number of the first server that does not exist.
 const FIRST_ABSENT: u32 = 1001;
-/// Bytes of the operations that are put to the coordinator at once, at most.
+/// Most bytes of operations in one request to the coordinator.
 const CHUNK_BYTES: usize = 1 << 20;
 /// How long the node may take until it knows all regions.
 const KNOWN_WITHIN: Duration = Duration::from_secs(60);
-/// How often that is looked at.
+/// How often that is checked.
 const LOOK: Duration = Duration::from_millis(50);
 /// Any free port of loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -44,7 +46,7 @@ struct Report {
     clients: u32,
     /// Bytes that a client reads until it knows where regions are.
     told_bytes: u64,
-    /// Time from the call to connect to its return, half of all clients.
+    /// Time from the call to connect to its return, the median of all clients.
     median_ms: f64,
     /// The longest.
     longest_ms: f64,
@@ -54,7 +56,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { regions, key_bytes, members, clients, told_bytes, median_ms, longest_ms } = self;
         writeln!(f, "{regions} regions with first keys of {key_bytes} bytes, {members} members each")?;
-        writeln!(f, "a client that starts is told {}", bytes(*told_bytes))?;
+        writeln!(f, "a client that starts reads {}", bytes(*told_bytes))?;
         writeln!(f, "and takes {median_ms:.1} ms, the median of {clients}; {longest_ms:.1} ms at most")
     }
 }
@@ -94,12 +96,12 @@ pub(crate) fn run(args: &RoutesArgs) -> Outcome {
     Ok(true)
 }
 
-/// Member of a server that is not there.
+/// A member on a server that does not exist.
 fn absent(number: u32) -> Member {
     Member { server: ServerId(FIRST_ABSENT + number), volume: VolumeId(number.into()), incarnation: Incarnation(1) }
 }
 
-/// Has the coordinator hold a table of so many regions.
+/// Fills the coordinator with a table of so many regions.
 fn fill(host: &Host, args: &RoutesArgs) -> Result<(), CoordinatorError> {
     let mut ops = Vec::new();
     let mut create = |path: ClusterPath, value| {
@@ -107,7 +109,7 @@ fn fill(host: &Host, args: &RoutesArgs) -> Result<(), CoordinatorError> {
     };
     for number in 0..args.members {
         let info = ServerInfo {
-            // The port that discards everything: nobody listens.
+            // The discard port: no process listens on it.
             fabric_address: "127.0.0.1:9".into(),
             native_address: format!("127.0.0.1:{}", 10_000 + number),
             ..ServerInfo::of(absent(number))
@@ -167,7 +169,7 @@ fn start(host: &Host, directory: &Path) -> Result<Server, leeward_server::StartE
     })
 }
 
-/// Waits until the node can tell of all regions.
+/// Waits until the node knows all regions.
 fn wait_until_known(addresses: &[String], regions: u32) -> Result<(), ClientError> {
     let deadline = Instant::now() + KNOWN_WITHIN;
     let mut session = Session::connect(addresses, ClientOptions::default())?;

@@ -1,5 +1,6 @@
-//! `leeward serve`: one node, until a signal or its supervisor's end stops it. SIGTERM does so in order: the others take its offices
-//! over and go on without it first. A second signal, Ctrl-C or the supervisor's end stop it at once, which loses nothing either.
+//! `leeward serve`: one node, until a signal or the end of its supervisor stops it. SIGTERM stops it in order: first the
+//! other nodes take over its primary roles and continue without it. A second signal, Ctrl-C or the end of the supervisor
+//! stops it at once, which loses nothing either.
 
 use crate::Outcome;
 use crate::args::ServeArgs;
@@ -7,9 +8,9 @@ use crate::signals::{self, Event};
 use leeward_server::NodeConfig;
 use std::time::Duration;
 
-/// How long a node that is asked to stop waits for the others to take over what it has.
+/// How long a node that stops waits until the other nodes have taken over its primary roles.
 const DEPARTURE: Duration = Duration::from_secs(10);
-/// How often it looks whether they have.
+/// How often it checks that.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &ServeArgs) -> Outcome {
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     if args.insecure_listen {
         settings.push(("insecure_listen".into(), "true".into()));
     }
-    // A device that fails under a mapped log is an error of that volume, and not the end of the process.
+    // A device that fails under a mapped log is an error of that volume. It must not end the process.
     leeward_platform::disk::catch_bus_errors()?;
     let config = NodeConfig::load(args.config.as_deref(), &settings)?;
     let events = signals::listen(args.stop_with_stdin)?;
@@ -28,9 +29,9 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
             Event::Child => {}
             Event::Stop => break,
             Event::Depart => {
-                tracing::info!("stopping: the others take over first");
+                tracing::info!("stopping: the other nodes take over first");
                 server.begin_to_depart(DEPARTURE);
-                // A second signal ends the patience.
+                // A second signal ends the wait.
                 while !server.has_ended() && events.recv_timeout(LOOK).is_err() {}
                 break;
             }

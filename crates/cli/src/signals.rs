@@ -1,5 +1,5 @@
-//! What ends or wakes a process from outside: signals, and the end of the standard input. Each source has a thread
-//! that only waits and sends.
+//! Events from outside the process: signals, and the end of the standard input. Each source has a thread that only waits and
+//! sends.
 
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -7,19 +7,19 @@ use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// What came.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Ctrl-C, or the supervisor is gone: at once.
+    /// Ctrl-C, or the supervisor is gone: stop at once.
     Stop,
-    /// SIGTERM: in order.
+    /// SIGTERM: stop in order.
     Depart,
     /// A child process may have ended.
     Child,
 }
 
 impl Event {
-    /// This process is to end.
+    /// Whether this process must end.
     pub(crate) fn ends(self) -> bool {
         self != Event::Child
     }
@@ -61,6 +61,6 @@ fn wait_for_end(sender: &Sender<Event>) {
             Ok(0) | Err(_) => break,
         }
     }
-    // Nobody listens any more only when the process ends anyway.
+    // The receiver is gone only when the process ends anyway.
     let _ = sender.send(Event::Stop);
 }

@@ -1,12 +1,12 @@
-//! `leeward status`: what the cluster looks like, from the newest region map that a node has and the status of each. Nodes
-//! that are not part of the cluster are shown too, if they answer at one of the addresses given.
+//! `leeward status`: the state of the cluster, from the newest region map that a node has and the status of each node. It
+//! also shows nodes that are not part of the cluster, if they answer at one of the addresses given.
 
 use crate::args::StatusArgs;
 use crate::text::{bytes, table};
 use crate::{Outcome, show};
 use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
-use leeward_client::{ClientError, GroupConfig, RegionMap, introduce};
-use leeward_cluster::{Awaited, awaited};
+use leeward_client::{ClientError, GroupConfig, RegionMap, shake_hands};
+use leeward_cluster::{MissingVolume, missing_volumes};
 use leeward_format::ServerId;
 use leeward_format::cluster::{Member, Plan};
 use serde::Serialize;
@@ -21,7 +21,7 @@ use std::time::Duration;
 mod tests;
 
 /// How long a node may take to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Everything, as `--json` prints it.
 #[derive(Serialize)]
@@ -38,14 +38,14 @@ struct Found {
     admin: BTreeMap<String, u32>,
 }
 
-/// What a node's admin port says, or why it says nothing. The server's number, where it is known from elsewhere.
+/// The answer of a node's admin port, or why there is none; and the server's number, where it is known from elsewhere.
 struct Answer {
     address: String,
     server: Option<u32>,
     status: Result<NodeStatus, String>,
 }
 
-/// What a cluster says of itself.
+/// The state of a cluster.
 pub(crate) struct Overview {
     /// `None` where only admin ports were asked.
     map: Option<RegionMap>,
@@ -53,13 +53,13 @@ pub(crate) struct Overview {
 }
 
 impl Overview {
-    /// Asks the nodes at these native addresses, and all that they know of.
+    /// Asks the nodes at these native addresses, and all nodes that those know.
     ///
     /// # Errors
     /// None of them answers.
     pub(crate) fn of(addresses: &[String]) -> Result<Overview, ClientError> {
         let found = find(addresses)?;
-        // A node that is not part of the cluster is not in the map, and one in the map may answer nobody.
+        // A node that is not part of the cluster is not in the map. A node in the map may not answer at its native address.
         let registered = found.map.servers.iter();
         let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
         let all: BTreeMap<String, u32> = found.admin.into_iter().chain(registered).collect();
@@ -72,7 +72,7 @@ impl Overview {
         self.map.as_ref().map_or_else(|| Cow::Owned(RegionMap::default()), Cow::Borrowed)
     }
 
-    /// What the nodes say that answer.
+    /// The status of each node that answers.
     pub(crate) fn nodes(&self) -> Vec<&NodeStatus> {
         self.answers.iter().filter_map(|answer| answer.status.as_ref().ok()).collect()
     }
@@ -92,10 +92,10 @@ impl Overview {
     }
 }
 
-/// Asks admin ports at once.
+/// Asks all admin ports at the same time.
 fn ask(addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
     at_once(addresses, |(address, server)| {
-        let status = fetch_status(&address, PATIENCE).map_err(|error| error.to_string());
+        let status = fetch_status(&address, TIMEOUT).map_err(|error| error.to_string());
         Answer { address, server, status }
     })
 }
@@ -126,10 +126,10 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
     Ok(!nodes.is_empty())
 }
 
-/// Asks every native address at once.
+/// Asks all native addresses at the same time.
 fn find(addresses: &[String]) -> Result<Found, ClientError> {
     let asked = at_once(addresses.to_vec(), |address| {
-        introduce(&address, "leeward-status", PATIENCE).map_err(|error| format!("{address}: {error}"))
+        shake_hands(&address, "leeward-status", TIMEOUT).map_err(|error| format!("{address}: {error}"))
     });
     let mut found = Found { map: RegionMap::default(), admin: BTreeMap::new() };
     let mut reason = "no address given".to_string();
@@ -150,7 +150,7 @@ fn find(addresses: &[String]) -> Result<Found, ClientError> {
     }
 }
 
-/// `ask` for each of `all`, each on a thread of its own: one that does not answer must not hold up the others.
+/// Calls `ask` for each of `all`, each on a thread of its own: a node that does not answer must not delay the others.
 fn at_once<A: Send, B: Send>(all: Vec<A>, ask: impl Fn(A) -> B + Sync) -> Vec<B> {
     let ask = &ask;
     thread::scope(|scope| {
@@ -194,7 +194,7 @@ impl NodeRow {
         NodeRow { server: Some(node.server), cells }
     }
 
-    /// A node of which nothing is known but what is wrong with it.
+    /// A node of which only its fault is known.
     fn silent(server: Option<u32>, state: String) -> NodeRow {
         let mut cells = vec![or_dash(server)];
         cells.extend(["-"; 6].map(String::from));
@@ -206,9 +206,9 @@ impl NodeRow {
 /// What is wrong with a node that answers, the worst first.
 fn health(node: &NodeStatus) -> String {
     let broken = node.regions.iter().find(|region| region.state.starts_with("broken"));
-    match (&node.volume_failure, &node.volume_full, &node.absence, broken) {
+    match (&node.volume_failure, &node.volume_full, &node.not_joined, broken) {
         (Some(failure), ..) => format!("volume failed: {failure}"),
-        (_, _, Some(absence), _) => format!("not part of the cluster: {absence}"),
+        (_, _, Some(not_joined), _) => format!("not part of the cluster: {not_joined}"),
         (_, _, _, Some(region)) => format!("region {} {}", region.region, region.state),
         (_, Some(full), ..) => format!("volume full: {full}"),
         _ => node.intent.clone().unwrap_or_else(|| "ok".into()),
@@ -225,11 +225,11 @@ fn missing(map: &RegionMap, rows: &[NodeRow]) -> Vec<NodeRow> {
 
 fn node_table(mut rows: Vec<NodeRow>) -> String {
     rows.sort_by_key(|row| row.server.unwrap_or(u32::MAX));
-    let head = ["node", "pid", "life", "primary of", "backup of", "building", "in use", "state"];
+    let head = ["node", "pid", "incarnation", "primary of", "backup of", "building", "in use", "state"];
     table(&head, rows.into_iter().map(|row| row.cells).collect())
 }
 
-/// A line a region, and what some of them wait for.
+/// A line for each region, and what some of them wait for.
 pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     if map.regions.is_empty() {
         return "no node knows of a region\n".into();
@@ -240,7 +240,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         node.regions.iter().find(|region| region.region == group.region)
     };
     let has_tables = map.regions.iter().any(|group| group.table != map.regions[0].table);
-    let has_wishes = map.regions.iter().any(|group| wishes(group).is_some());
+    let has_desired_state = map.regions.iter().any(|group| desired(group).is_some());
     let row = |group: &GroupConfig| {
         let status = of_primary(group);
         let range =
@@ -260,7 +260,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         cells.extend(has_tables.then(|| group.table.clone()));
         cells.extend([range, or_dash(primary), members(&group.backups)]);
         cells.push(learners(&group.learners, status));
-        cells.extend(has_wishes.then(|| or_dash(wishes(group))));
+        cells.extend(has_desired_state.then(|| or_dash(desired(group))));
         cells.extend([group.epoch.to_string(), state]);
         cells.extend(figures(status));
         cells
@@ -268,16 +268,16 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     let mut head = vec![
         "region", "range", "primary", "in sync", "building", "epoch", "state", "last LSN", "commit", "lag", "levels",
     ];
-    if has_wishes {
-        head.insert(5, "wished");
+    if has_desired_state {
+        head.insert(5, "requested");
     }
     if has_tables {
         head.insert(1, "table");
     }
     let mut text = table(&head, map.regions.iter().map(row).collect());
     for group in &map.regions {
-        for awaited in waits_for(map, group) {
-            write!(text, "\n{}\n", awaited.explain(group.region)).expect("writing to memory");
+        for missing in waits_for(map, group) {
+            write!(text, "\n{}\n", missing.explain(group.region)).expect("writing to memory");
         }
     }
     for group in &map.regions {
@@ -286,7 +286,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     text
 }
 
-/// A bound of a region, as its table divides keys.
+/// A bound of a region, as its table splits keys.
 pub(crate) fn bound_text(map: &RegionMap, group: &GroupConfig, bound: &[u8]) -> String {
     let partition = map.table(&group.table).map(|table| table.partition).unwrap_or_default();
     partition.bound_text(bound, |key| key.escape_ascii().to_string())
@@ -297,31 +297,31 @@ fn reads_only(map: &RegionMap, group: &GroupConfig) -> bool {
     map.table(&group.table).is_some_and(|table| !table.takes_writes(group))
 }
 
-/// What is wished of a region and not yet so.
-fn wishes(group: &GroupConfig) -> Option<String> {
-    let primary = group.wishes.primary.map(|server| format!("primary {server}"));
-    let leaving = group.wishes.leaving.map(|server| format!("{server} leaves"));
-    let plan = group.wishes.plan.as_ref().map(|plan| match plan {
-        Plan::Split { .. } => "two regions".to_owned(),
-        Plan::Merge { into } => format!("part of {into}"),
+/// What is requested of a region and not carried out yet.
+fn desired(group: &GroupConfig) -> Option<String> {
+    let primary = group.desired.primary.map(|server| format!("primary {server}"));
+    let leaving = group.desired.leaving.map(|server| format!("{server} leaves"));
+    let plan = group.desired.plan.as_ref().map(|plan| match plan {
+        Plan::Split { .. } => "split".to_owned(),
+        Plan::Merge { into } => format!("merge into {into}"),
     });
     let all: Vec<String> = primary.into_iter().chain(leaving).chain(plan).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What a region is to become, and why it is not yet.
+/// The split or merge that is planned for a region, and why it has not happened yet.
 fn plan(group: &GroupConfig, status: Option<&RegionStatus>) -> Option<String> {
-    let what = match group.wishes.plan.as_ref()? {
-        Plan::Split { at: None, child } => format!("two where that halves it, the second one region {child}"),
-        Plan::Split { at: Some(at), child } => format!("two at {}, the second one region {child}", at.escape_ascii()),
-        Plan::Merge { into } => format!("part of region {into}"),
+    let what = match group.desired.plan.as_ref()? {
+        Plan::Split { at: None, child } => format!("split at the key that halves it; the new region is {child}"),
+        Plan::Split { at: Some(at), child } => format!("split at {}; the new region is {child}", at.escape_ascii()),
+        Plan::Merge { into } => format!("merged into region {into}"),
     };
     let waits_for = status.and_then(|status| status.plan.as_ref()?.waits_for.as_deref());
     let why = waits_for.map(|why| format!("; not yet: {why}")).unwrap_or_default();
-    Some(format!("\nregion {} is to become {what}{why}\n", group.region))
+    Some(format!("\nregion {} is to be {what}{why}\n", group.region))
 }
 
-/// Those that are being built, with how many of the segments that each lacked were sent.
+/// The members that are being built, each with how many of the segments that it lacked were sent.
 fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
     let name = |member: &Member| {
         let peers = status.map_or(&[][..], |status| &status.peers);
@@ -334,12 +334,12 @@ fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
     if names.is_empty() { "-".into() } else { names.join(",") }
 }
 
-/// The volumes that a region cannot go on without.
-fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<Awaited> {
-    awaited(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group.region)))
+/// The volumes that a region waits for.
+fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<MissingVolume> {
+    missing_volumes(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group.region)))
 }
 
-/// The regions as single nodes tell them.
+/// The regions by the status of single nodes.
 fn copy_table(nodes: &[&NodeStatus]) -> String {
     let mut rows = Vec::new();
     for node in nodes {

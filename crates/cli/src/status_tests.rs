@@ -32,10 +32,16 @@ fn nodes_are_listed_with_their_roles_and_health() {
     rows.push(NodeRow::silent(None, "its admin port x: refused".into()));
     let text = node_table(rows);
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines[0], "node      pid  life  primary of  backup of  building  in use    state");
-    assert_eq!(lines[1], "1 master  77   4     1           0          0         4096 KiB  ok");
-    assert_eq!(lines[2], "2         -    -     0           1          0         -         volume failed: write failed");
-    assert_eq!(lines[3], "-         -    -     -           -          -         -         its admin port x: refused");
+    assert_eq!(lines[0], "node      pid  incarnation  primary of  backup of  building  in use    state");
+    assert_eq!(lines[1], "1 master  77   4            1           0          0         4096 KiB  ok");
+    assert_eq!(
+        lines[2],
+        "2         -    -            0           1          0         -         volume failed: write failed"
+    );
+    assert_eq!(
+        lines[3],
+        "-         -    -            -           -          -         -         its admin port x: refused"
+    );
 }
 
 #[test]
@@ -48,7 +54,7 @@ fn the_worst_about_a_node_is_said() {
     assert_eq!(row(&node)[1], "volume full: at its capacity");
     node.regions[0].state = "broken: damaged at offset 7".into();
     assert_eq!(row(&node)[1], "region 1 broken: damaged at offset 7");
-    node.absence = Some("the coordinator at x cannot be reached".into());
+    node.not_joined = Some("the coordinator at x cannot be reached".into());
     assert_eq!(row(&node)[1], "not part of the cluster: the coordinator at x cannot be reached");
     node.volume_failure = Some("sync failed".into());
     assert_eq!(row(&node)[1], "volume failed: sync failed");
@@ -81,7 +87,7 @@ fn regions_are_listed_with_members_and_lag() {
     let expected = ["1", "first .. m\\x00", "1", "2,3", "-", "5", "serving", "90", "88", "4096 B", "2048 KiB 20 MiB"];
     assert_eq!(cells(lines[1]), expected);
     assert_eq!(cells(lines[2])[6..], ["unknown", "-", "-", "-", "-"]);
-    assert_eq!(lines.len(), 3, "nobody is awaited: {text}");
+    assert_eq!(lines.len(), 3, "no region waits for a volume: {text}");
     let mut few = map.clone();
     few.tables = vec![TableOptions { min_in_sync: 3, ..TableOptions::default() }];
     assert_eq!(cells(region_table(&few, &[&primary()]).lines().nth(1).unwrap())[6], "serving");
@@ -92,17 +98,17 @@ fn regions_are_listed_with_members_and_lag() {
     let text = region_table(&several, &[&primary(), &backup()]);
     assert_eq!(cells(text.lines().nth(2).unwrap())[..2], ["2", "orders"], "{text}");
     let mut planned = map.clone();
-    planned.regions[0].wishes.plan = Some(Plan::Split { at: Some("k".into()), child: RegionId(9) });
+    planned.regions[0].desired.plan = Some(Plan::Split { at: Some("k".into()), child: RegionId(9) });
     let waiting = PlanStatus { waits_for: Some("a copy is being built".into()) };
     let mut node = primary();
-    assert!(region_table(&planned, &[&node]).ends_with("\nregion 1 is to become two at k, the second one region 9\n"));
+    assert!(region_table(&planned, &[&node]).ends_with("\nregion 1 is to be split at k; the new region is 9\n"));
     node.regions[0].plan = Some(waiting);
     let text = region_table(&planned, &[&node]);
-    assert!(text.ends_with("the second one region 9; not yet: a copy is being built\n"), "{text}");
-    planned.regions[0].wishes.plan = Some(Plan::Merge { into: RegionId(2) });
+    assert!(text.ends_with("the new region is 9; not yet: a copy is being built\n"), "{text}");
+    planned.regions[0].desired.plan = Some(Plan::Merge { into: RegionId(2) });
     let text = region_table(&planned, &[&node]);
-    assert!(text.ends_with("\nregion 1 is to become part of region 2; not yet: a copy is being built\n"), "{text}");
-    assert!(text.contains("part of 2"), "{text}");
+    assert!(text.ends_with("\nregion 1 is to be merged into region 2; not yet: a copy is being built\n"), "{text}");
+    assert!(text.contains("merge into 2"), "{text}");
     // All are gone, and the primary's server is back with another volume.
     map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
     let text = region_table(&map, &[&primary()]);

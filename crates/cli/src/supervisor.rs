@@ -1,13 +1,13 @@
-//! A cluster on this machine: the coordinator in this process, unless it is ZooKeeper, and a child process a node. Used by `leeward dev` and by
-//! `leeward bench --dev`.
+//! A cluster on this machine: the coordinator in this process, unless it is ZooKeeper, and one child process per node.
+//! `leeward dev` and `leeward bench --dev` use it.
 //!
 //! ```text
 //! DIR/coordinator/        the embedded coordinator's log
 //! DIR/node-1/             volume of node 1, its node.toml and its log
 //! ```
-//! Each child holds the reading end of a pipe as its standard input and stops when that ends. So all of them stop when
-//! this process does, however it dies, and children are never left over. They are in process groups of their own, so
-//! that a Ctrl-C meets the supervisor alone.
+//! Each child has the reading end of a pipe as its standard input and stops when that ends. So all children stop when this
+//! process does, however it dies, and none is left over. They are in process groups of their own, so that Ctrl-C reaches the
+//! supervisor alone.
 //!
 //! Belongs to one thread.
 
@@ -47,11 +47,11 @@ const MADE_WITHIN: Duration = Duration::from_secs(20);
 /// Lines of a node's log that are shown when it dies.
 const SHOWN_LOG_LINES: usize = 12;
 
-/// What cluster to run.
+/// The cluster to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) nodes: u32,
-    /// The last so many of them are not started with the others.
+    /// How many of the last nodes are not started with the others.
     pub(crate) late: u32,
     pub(crate) directory: PathBuf,
     pub(crate) ports: Ports,
@@ -70,7 +70,7 @@ pub(crate) enum DevError {
     #[error(transparent)]
     Setting(#[from] ConfigError),
     #[error(
-        "--set {0}: every node gets its own, from --data and --base-port; for other ones, run nodes by `leeward serve`"
+        "--set {0}: every node gets its own, from --data and --base-port; to choose it, run nodes with `leeward serve`"
     )]
     Chosen(String),
     #[error(transparent)]
@@ -81,7 +81,7 @@ pub(crate) enum DevError {
     Host(#[from] HostError),
     #[error("coordinator: {0}")]
     Coordinator(#[from] CoordinatorError),
-    #[error("cannot make the directory {path}: {source}", path = path.display())]
+    #[error("cannot create the directory {path}: {source}", path = path.display())]
     Directory { path: PathBuf, source: io::Error },
     #[error("cannot use {path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
@@ -91,20 +91,20 @@ pub(crate) enum DevError {
     Splits,
     #[error("node {node} {how}; the end of {log}:\n{tail}", log = log.display())]
     Died { node: u32, how: String, log: PathBuf, tail: String },
-    #[error("not every region is served after {0:?}; the nodes' logs are in the data directory")]
+    #[error("not every region is served after {0:?}; see the nodes' logs in the data directory")]
     NotReady(Duration),
-    #[error("stopped before it was ready")]
+    #[error("interrupted before the cluster was ready")]
     Interrupted,
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// A node's process, while it lives.
+/// The process of a node, while it runs.
 #[derive(Debug)]
 struct Node {
     child: Option<Child>,
     started: Instant,
-    /// Bytes of the log that were there before it started.
+    /// Bytes of the log from before its start.
     earlier_log: u64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Death {
     pub(crate) how: String,
     /// How long it lived.
     pub(crate) lived: Duration,
-    /// Bytes of the log that are of earlier lives.
+    /// Bytes of the log that earlier processes wrote.
     earlier_log: u64,
 }
 
@@ -128,12 +128,12 @@ pub(crate) struct Cluster {
     /// The coordinator, unless it is ZooKeeper.
     host: Option<Host>,
     nodes: Vec<Node>,
-    /// The regions were there before this start.
+    /// The regions existed before this start.
     pub(crate) existed: bool,
 }
 
 impl Cluster {
-    /// Starts everything; [`Cluster::wait_until_ready`] waits until it serves.
+    /// Starts all processes; [`Cluster::wait_until_ready`] waits until the cluster serves.
     pub(crate) fn start(plan: Plan) -> Result<Cluster, DevError> {
         if !plan.splits.is_sorted_by(|left, right| left < right)
             || plan.splits.first().is_some_and(|key| key.is_empty())
@@ -161,7 +161,7 @@ impl Cluster {
         let made = match (&host, ensemble) {
             (Some(host), _) => host.apply(bootstrap),
             (None, ensemble) => {
-                let ensemble = ensemble.expect("who hosts no coordinator uses ZooKeeper");
+                let ensemble = ensemble.expect("a cluster that hosts no coordinator uses ZooKeeper");
                 let options = zookeeper::ClientOptions { credentials, ..zookeeper::ClientOptions::new(ensemble) };
                 apply_once(options, bootstrap, MADE_WITHIN)
             }
@@ -193,7 +193,7 @@ impl Cluster {
         (1..=self.plan.nodes).map(|node| self.plan.ports.native(node).to_string()).collect()
     }
 
-    /// Process of a node, while it lives.
+    /// Process id of a node, while it runs.
     pub(crate) fn pid(&self, node: u32) -> Option<u32> {
         self.nodes[node as usize - 1].child.as_ref().map(Child::id)
     }
@@ -227,7 +227,7 @@ impl Cluster {
         Err(DevError::NotReady(READY_WITHIN))
     }
 
-    /// Any error is a reason to ask again.
+    /// Whether the cluster is ready. After an error the caller asks again.
     fn is_ready(&self, whole: bool) -> bool {
         let options = ClientOptions { deadline: Duration::from_millis(500), ..ClientOptions::default() };
         let Ok(mut session) = Session::connect(&self.addresses(), options) else { return false };
@@ -241,7 +241,7 @@ impl Cluster {
         session.execute(counts).is_ok_and(|results| results.iter().all(|result| matches!(result, OpResult::Integer(_))))
     }
 
-    /// Starts the process of a node that has none.
+    /// Starts the process of a node that does not run.
     pub(crate) fn spawn(&mut self, node: u32) -> Result<(), DevError> {
         let path = self.plan.log_path(node);
         let log = File::options().create(true).append(true).open(&path);
@@ -262,7 +262,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Processes that ended since this was last asked.
+    /// The processes that ended since the last call.
     pub(crate) fn reap(&mut self) -> Vec<Death> {
         let mut deaths = Vec::new();
         for (number, node) in (1..).zip(&mut self.nodes) {
@@ -291,7 +291,7 @@ impl Cluster {
             self.reap();
             if Instant::now() > deadline {
                 for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
-                    tracing::warn!(pid = child.id(), "the node does not stop: it is killed");
+                    tracing::warn!(pid = child.id(), "the node does not stop; killing it");
                     // It may have ended just now.
                     drop(child.kill());
                     drop(child.wait());
@@ -328,7 +328,7 @@ impl DevCluster for Cluster {
         self.signal(server, Signal::STOP)
     }
 
-    fn go_on(&mut self, server: u32) -> io::Result<()> {
+    fn resume(&mut self, server: u32) -> io::Result<()> {
         self.signal(server, Signal::CONT)
     }
 
@@ -364,7 +364,7 @@ impl Plan {
         self.node_directory(node).join("log")
     }
 
-    /// A node's end, with the end of what it logged.
+    /// Describes a death, with the last lines of the node's log.
     fn explain(&self, death: Death) -> DevError {
         let log = self.log_path(death.node);
         let text = fs::read(&log).unwrap_or_default();

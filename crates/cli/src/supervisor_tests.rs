@@ -1,4 +1,4 @@
-//! The settings that a supervisor writes are settings that a node takes, and bad plans are refused before anything runs.
+//! A node accepts the settings that the supervisor writes. Bad plans are refused before anything runs.
 
 use super::{Cluster, DevError, Plan, describe, last_lines};
 use crate::args::{Fabric, TableArgs};

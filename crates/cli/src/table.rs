@@ -1,4 +1,4 @@
-//! `leeward table`: makes, changes and drops tables, and tells of those there are.
+//! `leeward table`: creates, changes, drops and shows tables.
 
 use crate::args::{
     AlterTableArgs, Connect, CreateTableArgs, DescribeTableArgs, DropTableArgs, TableCommand, compression_text,
@@ -8,7 +8,7 @@ use crate::status::bound_text;
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
 use leeward_bench::fetch_status;
-use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, introduce};
+use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, shake_hands};
 use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
 use leeward_format::op::RangeOp;
@@ -18,14 +18,14 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a new table's regions may take until they are served, or those of one that was dropped until they are removed; and how
-/// much more each of them.
+/// How long the regions of a new table may take until they are served, or those of a dropped table until they are removed;
+/// and the extra time for each region.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
 const EACH_WITHIN: Duration = Duration::from_millis(30);
-/// How often that is looked at.
+/// How often that is checked.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a node may take to tell what it knows.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(command: &TableCommand) -> Outcome {
     match command {
@@ -46,7 +46,7 @@ fn create(args: &CreateTableArgs) -> Outcome {
     let regions = table.starts().len();
     client.create_table(table)?;
     let map = wait_until_served(&client, args.name(), regions)?;
-    println!("table {} is made and served: {} regions", args.name(), map.regions_of(args.name()).len());
+    println!("table {} is created and served: {} regions", args.name(), map.regions_of(args.name()).len());
     Ok(true)
 }
 
@@ -55,7 +55,10 @@ fn alter(args: &AlterTableArgs) -> Outcome {
         return Err("nothing to change: give an option; `leeward table alter --help` lists them".into());
     };
     data::connect(&args.connect)?.alter_table(change)?;
-    println!("table {} is changed; its regions follow: see `leeward table describe {}`", args.name, args.name);
+    println!(
+        "table {} is changed; its regions follow: `leeward table describe {}` shows the progress",
+        args.name, args.name
+    );
     Ok(true)
 }
 
@@ -79,13 +82,13 @@ fn drop_table(args: &DropTableArgs) -> Outcome {
     Ok(true)
 }
 
-/// Until when something of so many regions must be done.
+/// The time by which an operation on so many regions must be done.
 fn deadline(regions: usize) -> Instant {
     Instant::now() + DONE_WITHIN + EACH_WITHIN * u32::try_from(regions).unwrap_or(u32::MAX)
 }
 
-/// Waits until every region of a table answers, and has the members in sync that writes need, and until every live node
-/// that can be reached knows the table.
+/// Waits until every region of a table answers and has enough members in sync for writes, and until every live node that can be
+/// reached knows the table.
 fn wait_until_served(client: &Client, name: &str, regions: usize) -> Result<RegionMap, Box<dyn std::error::Error>> {
     let deadline = deadline(regions);
     loop {
@@ -97,12 +100,12 @@ fn wait_until_served(client: &Client, name: &str, regions: usize) -> Result<Regi
             let needed = map.table(name).map_or(1, |table| table.min_in_sync as usize);
             let why = match map.servers.len() {
                 few if few < needed => {
-                    format!("a write needs {needed} copies in sync, and of servers there are {few}: start others")
+                    format!("a write needs {needed} copies in sync, and only {few} servers run: start more")
                 }
-                _ => "it is not served in time".into(),
+                _ => "not served in time".into(),
             };
             let see = format!("see `leeward table describe {name}` and `leeward status`");
-            return Err(format!("table {name} is made, but {why}; {see}").into());
+            return Err(format!("table {name} is created, but {why}; {see}").into());
         }
         thread::sleep(LOOK);
     }
@@ -117,7 +120,7 @@ fn is_served(client: &Client, map: &RegionMap, name: &str) -> Result<bool, Clien
     let is_answered = |result: &OpResult| matches!(result, OpResult::Integer(_));
     // A node that cannot be reached is not waited for.
     let knows = |address: &str| {
-        let node = introduce(address, "leeward-cli", PATIENCE);
+        let node = shake_hands(address, "leeward-cli", TIMEOUT);
         node.map_or(true, |node| {
             node.map.regions_of(name).iter().filter(|group| group.primary.is_some()).count() == regions.len()
         })
@@ -148,7 +151,7 @@ fn describe(args: &DescribeTableArgs) -> Outcome {
     Ok(true)
 }
 
-/// What a region holds, as far as its primary tells.
+/// What a region holds, as far as its primary says.
 #[derive(Default)]
 struct Content {
     /// Pairs, and bytes of keys and values.
@@ -169,7 +172,7 @@ fn contents(client: &Client, map: &RegionMap, name: &str) -> Result<BTreeMap<Reg
             content.approximate = Some((pairs, bytes));
         }
     }
-    let statuses = map.servers.iter().filter_map(|server| fetch_status(&server.admin_address, PATIENCE).ok());
+    let statuses = map.servers.iter().filter_map(|server| fetch_status(&server.admin_address, TIMEOUT).ok());
     for region in statuses.flat_map(|status| status.regions) {
         if let Some(content) = contents.get_mut(&region.region).filter(|_| region.role == "primary") {
             content.levels = region.levels.iter().map(|level| level.bytes).collect();
@@ -202,7 +205,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.wire.to_string(),
             acknowledge_text(options),
             options.posting.to_string(),
-            options.divided_beyond().map_or_else(|| "never".into(), bytes),
+            options.split_beyond().map_or_else(|| "never".into(), bytes),
             options.reads.to_string(),
         ]
     };
@@ -225,7 +228,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "wire",
         "acknowledge",
         "posting",
-        "divided from",
+        "split from",
         "reads",
     ];
     table(&head, tables.map(row).collect())

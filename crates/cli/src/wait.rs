@@ -1,30 +1,30 @@
-//! Waits for the cluster, and says how it goes whenever that changes.
+//! Waits for the cluster, and reports the progress whenever it changes.
 
 use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often it is asked.
+/// How often the cluster is asked.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a wait ended.
 pub(crate) enum Waited {
-    /// Nothing lacks any more.
+    /// Nothing is lacking any more.
     Done,
-    /// This did when time was over.
+    /// What was still lacking when time was over.
     Late(String),
 }
 
-/// Asks what lacks until nothing does, `patience` seconds at most; `say` is told whenever that changes.
+/// Asks `lack` what is lacking until nothing is, for at most `timeout` seconds. Calls `say` whenever the answer changes.
 ///
 /// # Errors
 /// Those of `lack`.
 pub(crate) fn wait(
-    patience: u64,
+    timeout: u64,
     say: impl Fn(&str),
     mut lack: impl FnMut() -> Result<Option<String>, Box<dyn Error>>,
 ) -> Result<Waited, Box<dyn Error>> {
-    let deadline = Instant::now() + Duration::from_secs(patience);
+    let deadline = Instant::now() + Duration::from_secs(timeout);
     let mut said = None;
     while let Some(lacks) = lack()? {
         if said.as_ref() != Some(&lacks) {

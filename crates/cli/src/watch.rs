@@ -11,15 +11,15 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-/// To the upper left corner, and what is below is gone.
+/// Moves the cursor to the upper left corner and clears everything below.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Shows it until whoever reads has enough.
+/// Shows the cluster until the reader closes the output.
 pub(crate) fn run(args: &StatusArgs, every: Duration) -> Outcome {
     let mut out = io::stdout().lock();
     let is_terminal = out.is_terminal();
     loop {
-        // Nodes come and go: that none answers may be over soon.
+        // Nodes come and go: one may answer the next time.
         let text = match Overview::of(&args.connect.connect) {
             Ok(overview) => describe(&overview),
             Err(error) => format!("{error}\n"),
@@ -41,7 +41,7 @@ fn describe(overview: &Overview) -> String {
     let balances = nodes.iter().any(|node| node.balances == Some(true));
     let others = map.regions.len() - spread.moving.len();
     let how = if balances { "" } else { "; balancing is switched off" };
-    writeln!(text, "\n{} regions move, {others} are at rest{how}", spread.moving.len()).expect("writing to memory");
+    writeln!(text, "\n{} regions move, {others} are settled{how}", spread.moving.len()).expect("writing to memory");
     if !spread.moving.is_empty() {
         let moving = map.regions.iter().filter(|group| spread.moving.contains(&group.region)).cloned().collect();
         let moving = RegionMap { regions: moving, ..map.into_owned() };
@@ -50,12 +50,12 @@ fn describe(overview: &Overview) -> String {
     text
 }
 
-/// What each server has, and what part of it an equal share would be.
+/// What each server has, also as a percentage of an equal share.
 fn share_table(spread: &Spread) -> String {
     let even = spread.even_bytes(|_| true).max(1);
     let row = |(server, share): (&leeward_format::ServerId, &leeward_bench::Share)| {
         let percent = format!("{:.0} %", 100.0 * share.bytes as f64 / even as f64);
-        let counts = [share.offices, share.copies, share.builds].map(|count| count.to_string());
+        let counts = [share.primaries, share.copies, share.builds].map(|count| count.to_string());
         [vec![server.to_string()], counts.to_vec(), vec![bytes(share.bytes), percent]].concat()
     };
     let head = ["node", "primary of", "copies", "building", "bytes of copies", "of an equal share"];

@@ -8,8 +8,8 @@ use leeward_format::ServerId;
 fn servers_are_listed_with_what_they_have_of_an_equal_share() {
     let mib = 1 << 20;
     let shares = [
-        (ServerId(1), Share { offices: 8, copies: 24, builds: 0, bytes: 300 * mib }),
-        (ServerId(4), Share { offices: 0, copies: 2, builds: 2, bytes: 100 * mib }),
+        (ServerId(1), Share { primaries: 8, copies: 24, builds: 0, bytes: 300 * mib }),
+        (ServerId(4), Share { primaries: 0, copies: 2, builds: 2, bytes: 100 * mib }),
     ];
     let spread = Spread { shares: shares.into(), moving: Vec::new() };
     let text = share_table(&spread);

@@ -1,9 +1,9 @@
-//! Where a node is and how to get there, from one string. Pure.
+//! The address of a node and the way to reach it, from one string. Pure.
 
 use crate::options::ClientError;
 use std::time::Duration;
 
-/// Longest time that an address may have clients look into their rings, in microseconds: a tenth of a second, as nodes may.
+/// Longest spin time that an address may set, in microseconds: a tenth of a second, as for nodes.
 const MOST_SPIN_US: u64 = 100_000;
 
 /// How requests and answers travel.
@@ -13,9 +13,9 @@ pub enum Way {
     Tcp,
     /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the client's.
     /// The node says which fabric it has them on; by default that is shared memory, for clients on its host. Connections
-    /// remain, for the handshake, for waking who sleeps, and for what no ring can hold.
+    /// remain, for the handshake, for waking a side that sleeps, and for what no ring can hold.
     Rings {
-        /// How long a call looks for answers before it sleeps, in place of
+        /// How long a call spins for answers before it sleeps, in place of
         /// [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin).
         spin: Option<Duration>,
     },
@@ -41,8 +41,8 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`, the last perhaps with `?spin_us=N`: up to 100,000
-    /// microseconds.
+    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`, the last perhaps with `?spin_us=N`: up to
+    /// 100,000 microseconds.
     ///
     /// # Errors
     /// It is none of them.

@@ -4,7 +4,7 @@ use crate::options::{ClientError, ClientOptions};
 use crate::scan::{Range, Scan};
 use crate::session::{Session, stale};
 use bytes::Bytes;
-use leeward_format::cluster::{Intent, RegionMap, RegionWish};
+use leeward_format::cluster::{Intent, RegionMap, RegionRequest};
 use leeward_format::op::{
     Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, RangeOp, Written, check_range,
 };
@@ -22,13 +22,13 @@ pub struct Client {
     table: TableName,
 }
 
-/// What was read, and how stale it may be.
+/// A value that was read, and how stale it may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale<T> {
-    /// It.
+    /// The value.
     pub value: T,
-    /// Whatever was acknowledged so long before it was read, or earlier, is in it; it was read during the call. Nothing: the primary
-    /// answered.
+    /// The value includes every write that was acknowledged this long before the read, or earlier; the read was during the
+    /// call. Zero: the primary answered.
     pub age: Duration,
 }
 
@@ -37,12 +37,12 @@ struct Inner {
     seeds: Vec<String>,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
-    /// Operations that threads have under way, and who waits for them to be fewer.
+    /// Operations of all threads in flight. `room` wakes the threads that wait for it to be lower.
     under_way: Mutex<usize>,
     room: Condvar,
 }
 
-/// Regions that are asked the same beside each other.
+/// Most regions that are asked at the same time.
 pub(crate) const AT_ONCE: usize = 256;
 
 /// Room for so many operations, until it is dropped.
@@ -56,7 +56,7 @@ impl Drop for Room<'_> {
 }
 
 impl Inner {
-    /// Waits until so many operations more may be under way.
+    /// Waits until so many more operations may be in flight.
     fn room(&self, ops: usize) -> Result<Room<'_>, ClientError> {
         let deadline = Instant::now() + self.options.deadline;
         let mut under_way = self.under_way.lock();
@@ -99,8 +99,9 @@ impl Client {
         }
     }
 
-    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from any member in sync,
-    /// if the table's [options](leeward_format::cluster::Reads) allow it: else, or where that cannot tell, as [`Client::get`].
+    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from any
+    /// member in sync, if the table's [options](leeward_format::cluster::Reads) allow it: else, or where that cannot tell, as
+    /// [`Client::get`].
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -162,8 +163,8 @@ impl Client {
     /// Removes `key`; answers the value it had.
     ///
     /// # Errors
-    /// As [`Client::put`]; [`OpError::AnswerGone`](crate::OpError::AnswerGone) if it was removed by an attempt whose answer was lost, so
-    /// that its value is not known any more.
+    /// As [`Client::put`]; [`OpError::AnswerGone`](crate::OpError::AnswerGone) if it was removed by an attempt whose answer
+    /// was lost, so that its value is not known any more.
     pub fn delete(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
         match self.one(Op::Delete { key: key.into(), when: Condition::Always })? {
             OpResult::Deleted { done: true, old: None, .. } => Err(OpError::AnswerGone { done: true }.into()),
@@ -240,18 +241,18 @@ impl Client {
         }
     }
 
-    /// Writes down what is wished of a region; its primary brings it about while it serves.
+    /// Writes down a request for a region. Its primary carries it out while it serves.
     ///
     /// # Errors
-    /// It cannot be, or the cluster does not answer in time.
-    pub fn wish(&self, region: RegionId, wish: RegionWish) -> Result<(), ClientError> {
-        match self.one(Op::Wish { region, wish })? {
+    /// The request cannot be carried out, or the cluster does not answer in time.
+    pub fn request(&self, region: RegionId, request: RegionRequest) -> Result<(), ClientError> {
+        match self.one(Op::RequestRegion { region, request })? {
             OpResult::Done => Ok(()),
             other => Err(mismatch(other)),
         }
     }
 
-    /// Says that a server is to leave every group, or that it may stay.
+    /// Asks a server to leave every group, or to stop for a restart; `None`: it may stay.
     ///
     /// # Errors
     /// Too few servers would be left, or the cluster does not answer in time.
@@ -278,8 +279,8 @@ impl Client {
     /// Drops a table: from then on there is none, and what it held is gone for good. Its regions are removed after that.
     ///
     /// # Errors
-    /// There is no such table, it is the default one, or the cluster does not answer in time; after `OpError::Unknown` it may have been
-    /// dropped.
+    /// There is no such table, it is the default one, or the cluster does not answer in time; after `OpError::Unknown` it may
+    /// have been dropped.
     pub fn drop_table(&self, table: TableName) -> Result<(), ClientError> {
         match self.one(Op::DropTable { table })? {
             OpResult::Done => Ok(()),
@@ -287,8 +288,8 @@ impl Client {
         }
     }
 
-    /// Changes options of a table while it serves. Its regions follow a moment later; where members must be built anew, one after
-    /// the other.
+    /// Changes options of a table while it serves. Its regions follow a moment later; where members must be built anew, one
+    /// after the other.
     ///
     /// # Errors
     /// There is no such table, what is asked for cannot be, or the cluster does not answer in time.
@@ -299,8 +300,8 @@ impl Client {
         }
     }
 
-    /// The entries of `range` in order, fetched as they are consumed. Each region answers as of one instant; where keys are partitioned
-    /// by hash, each page asks all regions anew.
+    /// The entries of `range` in order, fetched as they are consumed. Each region answers as of one instant; where keys are
+    /// partitioned by hash, each page asks all regions anew.
     pub fn scan(&self, range: Range) -> Scan {
         Scan::new(self.clone(), range)
     }
@@ -339,7 +340,8 @@ impl Client {
     /// [as many operations as may be](ClientOptions::max_outstanding) are under way.
     ///
     /// # Errors
-    /// [`ClientError::Busy`] if they are until the deadline; no connection could be made. What the cluster refuses is among the results.
+    /// [`ClientError::Busy`] if they are until the deadline; no connection could be made. What the cluster refuses is among
+    /// the results.
     pub fn execute(&self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
         let _room = self.inner.room(ops.len())?;
         self.with_session(|session| session.execute_in(&self.table, ops))
@@ -353,8 +355,8 @@ impl Client {
         self.with_session(Session::fetch_map)
     }
 
-    /// What every region answers to `op`, which depends on how many there are, in any order; `None`: keys are not partitioned by hash, so that one region answers at a time.
-    /// `at_once` are asked beside each other.
+    /// What every region answers to `op`, which depends on how many there are, in any order; `None`: keys are not partitioned
+    /// by hash, so that one region answers at a time. `at_once` are asked beside each other.
     pub(crate) fn everywhere(
         &self,
         at_once: usize,
@@ -384,11 +386,11 @@ impl Client {
         let idle = self.inner.idle.lock().pop();
         let mut session = match idle {
             Some(session) => session,
-            // There was a cluster when the client was made: it is waited for as for an answer.
+            // There was a cluster when the client was made. So this waits for it as long as for an answer.
             None => {
                 let options = &self.inner.options;
-                let patient = ClientOptions { connect_within: options.deadline, ..options.clone() };
-                Session::connect(&self.inner.seeds, patient)?
+                let options = ClientOptions { connect_within: options.deadline, ..options.clone() };
+                Session::connect(&self.inner.seeds, options)?
             }
         };
         let result = call(&mut session);

@@ -6,18 +6,18 @@
 //! - [`Session`] is pipelined: [`Session::submit`] batches, then [`Session::poll`] for those that are done. It
 //!   belongs to one thread.
 //!
-//! **Two ways.** An address `leeward://host:port`, or only `host:port`, is reached over TCP; with `leeward+ring://host:port`
-//! requests and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
-//! else differs: the same calls, answers, retries and redirects.
+//! **Two ways.** The client reaches an address `leeward://host:port`, or only `host:port`, over TCP. With
+//! `leeward+ring://host:port` requests and answers go through [rings](Way::Rings) in the memory of client and node, which
+//! costs the node less. Nothing else differs: the same calls, answers, retries and redirects.
 //!
-//! **What is retried.** An answer that says that nothing was changed ([`OpError::NotPrimary`],
-//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`], [`OpError::Overloaded`]) and a request that never left this process are
-//! retried for every operation. When the outcome is unknown (the connection broke after the request was sent), so is what
-//! only [reads](Op::is_repeatable), and every write with a [request id](leeward_format::request): the region knows it by that, and
-//! carries it out once, whoever is its primary by then. All writes have one but plain puts, which have one if
-//! [`ClientOptions::retry_puts`] says so. What has none answers [`OpError::Unknown`], and so does what the region does not remember
-//! far enough back to be certain of; it is for the caller to find out. One write is never two. After
-//! [`ClientOptions::deadline`] the last error is answered.
+//! **What is retried.** Every operation is retried if its answer says that nothing was changed ([`OpError::NotPrimary`],
+//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`], [`OpError::Overloaded`]), or if the request never left this
+//! process. When the outcome is unknown, because the connection broke after the request was sent, the client retries
+//! [reads](Op::is_repeatable) and every write with a [request id](leeward_format::request). The region recognises the id and
+//! carries the write out once, whichever server is its primary by then. All writes have an id but plain puts, which have one
+//! if [`ClientOptions::retry_puts`] says so. A write without an id returns [`OpError::Unknown`], and so does a write that the
+//! region does not remember far enough back to be certain of; the caller must find out what happened. No write is carried out
+//! twice. After [`ClientOptions::deadline`] the client returns the last error.
 //!
 //! ```no_run
 //! use leeward_client::{Client, ClientOptions, Range};
@@ -38,7 +38,7 @@
 mod address;
 pub mod admin;
 mod client;
-mod introduction;
+mod handshake;
 mod link;
 mod options;
 mod ring;
@@ -47,8 +47,8 @@ mod session;
 
 pub use address::{Address, Way};
 pub use client::{Client, Stale};
-pub use introduction::{Introduction, ask_node, introduce};
-pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionWish, ServerInfo, TableOptions};
+pub use handshake::{Handshake, ask_node, shake_hands};
+pub use leeward_format::cluster::{GroupConfig, Intent, RegionMap, RegionRequest, ServerInfo, TableOptions};
 pub use leeward_format::op::{
     Condition, ExpireIf, Lifetime, Op, OpError, OpResult, Pair, PutOptions, Read, ReadResult, ScanRange, Written,
 };

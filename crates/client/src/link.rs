@@ -7,7 +7,7 @@
 
 mod rings;
 
-use crate::introduction::odd_reply;
+use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
@@ -55,12 +55,12 @@ struct Flight {
     ops: Vec<Option<Pending>>,
 }
 
-/// What became of the requests of a link that failed.
+/// The requests of a link that failed.
 #[derive(Default)]
 pub(crate) struct Failed {
     /// Certainly not carried out.
     pub(crate) unsent: Vec<Pending>,
-    /// Nobody knows.
+    /// Carried out or not: unknown.
     pub(crate) unknown: Vec<Pending>,
 }
 
@@ -84,8 +84,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect to `address`, as a client that knows the version `known` of the routes; for `rings` if there are options
-    /// for them.
+    /// Starts to connect to `address`, as a client that knows the version `known` of the routes; for `rings` if there are
+    /// options for them.
     pub(crate) fn connect(
         address: &str,
         client: &str,
@@ -127,9 +127,9 @@ impl Link {
         self.connected
     }
 
-    /// It has been coming up for longer than `patience`.
-    pub(crate) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        !self.is_ready() && now.saturating_duration_since(self.started) > patience
+    /// It has been coming up for longer than `timeout`.
+    pub(crate) fn is_stuck(&self, now: Instant, timeout: Duration) -> bool {
+        !self.is_ready() && now.saturating_duration_since(self.started) > timeout
     }
 
     /// Bytes written to and read from the connection, and through rings, so far.
@@ -337,7 +337,7 @@ fn op_bytes(op: &Op) -> usize {
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
-        Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
+        Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
         Op::Digests { .. } | Op::SegmentContent { .. } => 0,
     }
 }

@@ -7,43 +7,44 @@ use std::time::Duration;
 /// How a client behaves. The defaults suit an application on the same network as the cluster.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Name that the nodes show in their lists and logs.
+    /// Name of the client in the lists and logs of nodes.
     pub name: String,
     /// The table that operations are on.
     pub table: TableName,
     /// How long an operation may take, retries included.
     pub deadline: Duration,
-    /// How long connecting may take until some node has answered. Nothing listening at any address is no reason to
-    /// wait for a whole deadline.
+    /// How long connecting may take until some node has answered. It is shorter than [`ClientOptions::deadline`] by default:
+    /// if nothing listens at any address, the caller should learn that soon.
     pub connect_within: Duration,
-    /// Whether connecting waits until there is a region. Not for whoever makes the first table.
+    /// Whether connecting waits until there is a region. A client that creates the first table must not wait.
     pub needs_regions: bool,
-    /// Pause before the first retry of an operation; it doubles from there up to 16 times as long. Each is longer by a part of up to
-    /// a half, drawn at random, so that clients that were refused together do not come back together.
+    /// Pause before the first retry of an operation. It doubles with each retry, up to 16 times as long. Each pause is longer
+    /// by a random part of up to a half, so that clients that were refused together do not come back together.
     pub retry_pause: Duration,
-    /// Operations of a session, or of a [`Client`](crate::Client) with all of its threads, that may be under way at a time: beyond it
-    /// [`Session::submit`](crate::Session::submit) answers [`Busy`], and calls of a [`Client`](crate::Client) wait. A batch may be larger if it
-    /// is alone.
+    /// Most operations in flight, of a session, or of a [`Client`](crate::Client) with all of its threads. Beyond it
+    /// [`Session::submit`](crate::Session::submit) returns [`Busy`], and calls of a [`Client`](crate::Client) wait. A batch
+    /// may be larger if it is alone.
     pub max_outstanding: usize,
-    /// Whether a put that always takes place, and answers nothing of what was there, has a request id too. Then one whose answer is
-    /// lost is asked for again, and carried out once. Without, it costs less, and such a put answers [`OpError::Unknown`]. All
-    /// other writes have request ids.
+    /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put whose
+    /// answer is lost is retried, and carried out once. Without, it costs less, and such a put returns [`OpError::Unknown`].
+    /// All other writes have request ids.
     pub retry_puts: bool,
-    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple of
-    /// 64, at least 4 KiB. A node gives less where its own limit is lower. What is larger than half a ring goes over TCP.
+    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple
+    /// of 64, at least 4 KiB. A node grants less where its own limit is lower. What is larger than half a ring goes over TCP.
     pub ring_bytes: usize,
-    /// How long a call looks for answers in rings before it sleeps. While it looks, the node need not wake it. By default 100 us with
-    /// four cores or more, and with fewer 0: whom it waits for may want its core. An address may say another.
+    /// How long a call spins on its rings for answers before it sleeps. While it spins, the node need not wake it. The
+    /// default is 100 us with four cores or more, and 0 with fewer: the node that it waits for may need its core. An address
+    /// may override it.
     pub ring_spin: Duration,
-    /// Reads (of keys and pairs, and scans) may be answered by any member in sync, of tables whose [options](leeward_format::cluster::Reads)
-    /// allow it, and then by what is stale for at most so long: they go to one after the other, and to the primary if that one cannot.
-    /// `None`: to the primary, always.
+    /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much, in
+    /// tables whose [options](leeward_format::cluster::Reads) allow it. Reads go to the members in turn, and to the primary
+    /// if a member cannot answer. `None`: reads always go to the primary.
     pub at_most_stale: Option<Duration>,
-    /// An unanswered request this old makes the client ask other nodes whether its primary still is one.
-    pub patience: Duration,
+    /// When a request is unanswered for this long, the client asks other nodes whether its primary still is the primary.
+    pub answer_timeout: Duration,
 }
 
-/// With fewer cores, whoever spins may keep from its core whom it waits for.
+/// Whether a thread may spin. With fewer cores it could keep the thread that it waits for from running.
 pub(crate) fn has_many_cores() -> bool {
     const MANY_CORES: usize = 4;
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
@@ -63,7 +64,7 @@ impl Default for ClientOptions {
             ring_bytes: 256 << 10,
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
             at_most_stale: None,
-            patience: Duration::from_secs(1),
+            answer_timeout: Duration::from_secs(1),
         }
     }
 }
@@ -71,9 +72,9 @@ impl Default for ClientOptions {
 /// Bytes moved over connections to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes that the kernel took.
+    /// Bytes handed to the kernel.
     pub sent: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub received: u64,
 }
 
@@ -84,9 +85,9 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// A batch that was not taken, since [as many operations as may be](ClientOptions::max_outstanding) are under way.
+/// A batch that was not accepted, because [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many operations are under way: poll first")]
+#[error("too many operations are in flight: poll first")]
 pub struct Busy(
     /// The batch.
     pub Vec<Op>,
@@ -100,10 +101,10 @@ pub enum ClientError {
     Unreachable {
         /// Addresses that were tried.
         seeds: String,
-        /// What the last attempt met.
+        /// Why the last attempt failed.
         reason: String,
     },
-    /// A node answered, but until the deadline it knew no region: it has not found its coordinator, or none was created.
+    /// A node answered, but knew no region until the deadline: it has not found its coordinator, or no table was created.
     #[error("{seeds}: a node answers, but it knows no region; /readyz of its admin port says why")]
     NoRegions {
         /// Addresses that were tried.
@@ -112,13 +113,13 @@ pub enum ClientError {
     /// A node answers, but requests cannot go through rings.
     #[error("no rings to {address}: {reason}; leeward://{address} connects over TCP")]
     Rings {
-        /// The node's.
+        /// The address of the node.
         address: String,
         /// Why, and what to do.
         reason: String,
     },
-    /// As [many operations as may be](ClientOptions::max_outstanding) were under way until the deadline. Nothing was changed.
-    #[error("too many operations are under way, within the whole deadline")]
+    /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was changed.
+    #[error("too many operations were in flight until the deadline")]
     Busy,
     /// An address is not of the form `host:port`, or its host is unknown.
     #[error("address {address:?}: {reason}")]
@@ -128,13 +129,13 @@ pub enum ClientError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The operating system refused a resource of the client's own.
+    /// The operating system refused a resource to the client.
     #[error("client: {0}")]
     Io(#[from] std::io::Error),
     /// The cluster's answer; the variant says what to do.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// The node answered something that does not belong to the operation: client and node are of different versions.
-    #[error("answer {0:?} does not belong to the operation: client and node are of different versions")]
+    /// The answer of the node does not belong to the operation: client and node have different versions.
+    #[error("answer {0:?} does not belong to the operation: client and node have different versions")]
     Mismatch(Box<OpResult>),
 }

@@ -1,5 +1,5 @@
-//! Scans over any number of regions, page by page: of one region after the other, or, where keys are partitioned by hash, each merged
-//! from what all regions answer. Belongs to the thread that consumes it.
+//! Scans over any number of regions, page by page: of one region after the other, or, where keys are partitioned by hash,
+//! each merged from what all regions answer. Belongs to the thread that consumes it.
 
 use crate::client::{AT_ONCE, Client, mismatch};
 use crate::options::ClientError;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Entries asked for by one request.
 const PAGE_ENTRIES: u32 = 512;
 
-/// Regions whose answers fit one message, however long keys and values are: each has about a MiB, and a value more.
+/// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one value.
 const WHOLE_ANSWERS: usize = 2;
 
 /// What to scan. The default is everything, in key order.
@@ -34,7 +34,7 @@ pub struct Range {
 #[derive(Debug)]
 pub struct Scan {
     client: Client,
-    /// What is left to be fetched; `None` once it is complete.
+    /// What is left to fetch; `None` once the scan is complete.
     rest: Option<Range>,
     page: VecDeque<(Bytes, Bytes)>,
     age: Duration,

@@ -1,5 +1,5 @@
-//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread; whoever owns it
-//! drives it by [`Session::poll`].
+//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread of its own; its owner drives
+//! it by [`Session::poll`].
 //!
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
@@ -10,7 +10,7 @@ mod routing;
 use crate::address::{Address, Way};
 use crate::link::{Failed, Link, Pending, RingOptions};
 use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
-use crate::ring::Mail;
+use crate::ring::Mailbox;
 use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError, OpResult, Read, Reply};
 use leeward_format::request::{Attempts, Heard, RequestIds, Verdict};
@@ -32,7 +32,7 @@ mod tests;
 const READ_BYTES: usize = 64 << 10;
 /// Longest pause between two attempts, as a multiple of [`ClientOptions::retry_pause`].
 const LONGEST_PAUSE: u32 = 16;
-/// How often deadlines are looked at while requests are under way.
+/// How often deadlines are checked while requests are in flight.
 const TICK: Duration = Duration::from_millis(20);
 /// Poll token of the waker.
 const WAKER: Token = Token(usize::MAX);
@@ -43,7 +43,8 @@ fn pause(first: Duration, before: u32, drawn: f64) -> Duration {
     pause + pause.mul_f64(drawn / 2.0)
 }
 
-/// The operation as one for any member that answers what is at most so stale; as it is, if the primary alone can answer it.
+/// Turns the operation into one that any member may answer, with data that is stale by at most so much. An operation that
+/// only the primary can answer stays as it is.
 pub(crate) fn stale(op: Op, at_most: Duration) -> Op {
     Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX))
 }
@@ -55,9 +56,9 @@ pub struct Ticket(pub u64);
 /// A batch that is done.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What [`Session::submit`] answered.
+    /// What [`Session::submit`] returned.
     pub ticket: Ticket,
-    /// One result an operation, in the order of the batch.
+    /// One result per operation, in the order of the batch.
     pub results: Vec<OpResult>,
 }
 
@@ -94,10 +95,10 @@ pub struct Session {
     links: HashMap<Token, Link>,
     next_token: usize,
     /// Addresses that refused or broke lately: not tried again before the instant.
-    resting: HashMap<String, Instant>,
+    backing_off: HashMap<String, Instant>,
     routes: RouteCache,
     asking: Asking,
-    /// When the links are looked at next.
+    /// When the links are checked next.
     next_check: Instant,
     batches: HashMap<u64, Batch>,
     /// Operations in them.
@@ -105,21 +106,21 @@ pub struct Session {
     next_ticket: u64,
     /// For request ids.
     ids: RequestIds,
-    /// What nodes said is committed.
+    /// What nodes reported as committed.
     heard: Heard,
     rng: Rng,
-    /// Operations to be tried at or after the instant.
+    /// Operations to try at or after the instant.
     parked: Vec<(Instant, Pending)>,
     done: Vec<Done>,
     last_failure: String,
     /// Of links that are gone.
     past_traffic: Traffic,
     /// How the fabrics of rings reach this session; `None`: there are no rings.
-    mail: Option<Arc<Mail>>,
-    /// A node that gives no rings, and why.
+    mailbox: Option<Arc<Mailbox>>,
+    /// A node that grants no rings, and why.
     no_rings: Option<(String, String)>,
     has_many_cores: bool,
-    /// When the sockets were asked last.
+    /// When the sockets were polled last.
     last_poll: Instant,
 }
 
@@ -134,17 +135,20 @@ impl Session {
     /// are.
     ///
     /// # Errors
-    /// There are no rings where they are asked for ([`ClientError::Rings`]), no node answers within [`ClientOptions::connect_within`], the one that does knows no region until
-    /// [`ClientOptions::deadline`] though one is [needed](ClientOptions::needs_regions), or an address cannot be one.
+    /// - The address asks for rings, and there are none ([`ClientError::Rings`]).
+    /// - No node answers within [`ClientOptions::connect_within`].
+    /// - The node that answers knows no region until [`ClientOptions::deadline`], though one is
+    ///   [needed](ClientOptions::needs_regions).
+    /// - An address is not valid.
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
         let begun = Instant::now();
         let deadline = begun + options.deadline;
         let connect_until = deadline.min(begun + options.connect_within);
         let (way, addresses) = Address::parse_all(seeds)?;
         let poll = Poll::new()?;
-        let (mail, ring_spin) = match way {
+        let (mailbox, ring_spin) = match way {
             Way::Tcp => (None, None),
-            Way::Rings { spin } => (Some(Mail::new(Waker::new(poll.registry(), WAKER)?)), spin),
+            Way::Rings { spin } => (Some(Mailbox::new(Waker::new(poll.registry(), WAKER)?)), spin),
         };
         let options = ClientOptions { ring_spin: ring_spin.unwrap_or(options.ring_spin), ..options };
         let mut rng = Rng::from_entropy();
@@ -156,7 +160,7 @@ impl Session {
             scratch: vec![0; READ_BYTES],
             links: HashMap::new(),
             next_token: 0,
-            resting: HashMap::new(),
+            backing_off: HashMap::new(),
             routes: RouteCache::default(),
             asking: Asking::default(),
             next_check: Instant::now(),
@@ -170,13 +174,13 @@ impl Session {
             done: Vec::new(),
             last_failure: if seeds.is_empty() { "no address given" } else { "no answer in time" }.into(),
             past_traffic: Traffic::default(),
-            mail,
+            mailbox,
             no_rings: None,
             has_many_cores: has_many_cores(),
             last_poll: begun,
         };
         session.fetch_routes_until(connect_until)?;
-        if session.mail.is_some() {
+        if session.mailbox.is_some() {
             session.await_rings(connect_until)?;
         }
         while session.options.needs_regions && session.routes.regions().is_empty() {
@@ -191,7 +195,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Batches that were submitted and not answered by [`Session::poll`] yet.
+    /// Batches that were submitted and not returned by [`Session::poll`] yet.
     pub fn outstanding(&self) -> usize {
         self.batches.len() + self.done.len()
     }
@@ -205,12 +209,12 @@ impl Session {
         total
     }
 
-    /// Takes a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
-    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are on
-    /// the table of [`ClientOptions::table`].
+    /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to the same
+    /// node. Operations on one region are carried out in order, unless errors make some of them wait. They are on the table of
+    /// [`ClientOptions::table`].
     ///
     /// # Errors
-    /// The batch is given back when more than [`ClientOptions::max_outstanding`] operations would be under way.
+    /// The batch is given back if more than [`ClientOptions::max_outstanding`] operations would be in flight.
     pub fn submit(&mut self, ops: Vec<Op>) -> Result<Ticket, Busy> {
         let table = self.options.table.clone();
         self.submit_in(&table, ops)
@@ -253,9 +257,9 @@ impl Session {
         }
     }
 
-    /// Sends what was submitted and answers batches that are done: at once if there are any, else as soon as there
-    /// are, or nothing after `timeout`. An operation that failed is a result; only a fault of this process's own
-    /// (no more file descriptors) is an error here.
+    /// Sends what was submitted and returns batches that are done: at once if there are any, else as soon as there are, or
+    /// none after `timeout`. An operation that failed is a result. Only a fault of this process (no more file descriptors) is
+    /// an error here.
     ///
     /// # Errors
     /// The operating system refuses to wait.
@@ -289,7 +293,7 @@ impl Session {
     /// # Errors
     /// As [`Session::poll`].
     pub fn execute_in(&mut self, table: &TableName, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
-        // Learns of connections that broke while nobody looked, before something is sent into them.
+        // Detects connections that broke since the last poll, before anything is sent into them.
         self.wait(Duration::ZERO)?;
         let (mut others, mut ops) = (Vec::new(), ops);
         let ticket = loop {
@@ -310,7 +314,7 @@ impl Session {
         }
     }
 
-    /// Sends `pending` towards the primary of its region, or to any member first, if that may answer it; or parks it.
+    /// Sends `pending` to the primary of its region, or first to any member, if that may answer it; or parks it.
     fn route(&mut self, mut pending: Pending, now: Instant) {
         if pending.attempts.is_named() {
             pending.attempts.ask(self.region_of(&pending), &self.heard);
@@ -337,18 +341,18 @@ impl Session {
         self.parked.push((now + pause, pending));
     }
 
-    /// The link to `address`, made if there is none and the address is not resting.
+    /// The link to `address`. It is made if there is none, unless the session backs off from that address.
     fn link_to(&mut self, address: &str, now: Instant) -> Option<Token> {
         if let Some((token, _)) = self.links.iter().find(|(_, link)| link.address == address) {
             return Some(*token);
         }
-        if self.resting.get(address).is_some_and(|until| *until > now) {
+        if self.backing_off.get(address).is_some_and(|until| *until > now) {
             return None;
         }
         let token = Token(self.next_token);
         self.next_token += 1;
         let ring_bytes = self.options.ring_bytes;
-        let rings = self.mail.clone().map(|mail| RingOptions { ring_bytes, mail });
+        let rings = self.mailbox.clone().map(|mailbox| RingOptions { ring_bytes, mailbox });
         match Link::connect(address, &self.options.name, self.routes.version(), token, self.poll.registry(), rings) {
             Ok(link) => {
                 self.links.insert(token, link);
@@ -367,10 +371,10 @@ impl Session {
 
     fn rest(&mut self, address: &str, reason: String, now: Instant) {
         self.last_failure = format!("{address}: {reason}");
-        self.resting.insert(address.to_string(), now + self.options.retry_pause);
+        self.backing_off.insert(address.to_string(), now + self.options.retry_pause);
     }
 
-    /// Deadlines, retries that are due, and doubts about primaries that do not answer.
+    /// Handles deadlines, retries that are due, and primaries that do not answer.
     fn tick(&mut self, now: Instant) {
         if now >= self.next_check {
             self.next_check = now + TICK;
@@ -392,10 +396,10 @@ impl Session {
         }
     }
 
-    /// Deadlines of what is on the links, and links that do not come up or do not answer.
+    /// Handles deadlines of operations on links, and links that do not come up or do not answer.
     fn check_links(&mut self, now: Instant) {
-        let patience = self.options.patience;
-        let stuck = self.links.iter().filter(|(_, link)| link.is_stuck(now, patience));
+        let timeout = self.options.answer_timeout;
+        let stuck = self.links.iter().filter(|(_, link)| link.is_stuck(now, timeout));
         for (token, lacks) in stuck.map(|(token, link)| (*token, link.lacks())).collect::<Vec<_>>() {
             self.fail(token, &lacks);
         }
@@ -405,7 +409,7 @@ impl Session {
             let late = link.expire(now);
             failed.unsent.extend(late.unsent);
             failed.unknown.extend(late.unknown);
-            doubt |= link.oldest().is_some_and(|sent| now - sent > patience);
+            doubt |= link.oldest().is_some_and(|sent| now - sent > timeout);
         }
         for mut pending in failed.unknown {
             pending.attempts.lost(&pending.op, String::new());
@@ -419,7 +423,7 @@ impl Session {
         }
     }
 
-    /// Answers an operation whose time is over.
+    /// Answers an operation whose deadline has passed.
     fn give_up(&mut self, pending: Pending) {
         let after = self.options.deadline;
         let error = match pending.last {
@@ -455,26 +459,26 @@ impl Session {
         self.settle_rings();
     }
 
-    /// When [`Session::poll`] must look again although no socket speaks.
+    /// When [`Session::poll`] must look again although no socket is ready.
     fn next_event(&self, now: Instant, until: Instant) -> Instant {
         let retry = self.parked.iter().map(|(at, _)| *at).min();
         let tick = (!self.batches.is_empty()).then(|| now + TICK);
         [Some(until), retry, tick].into_iter().flatten().min().expect("until is one of them")
     }
 
-    /// Waits for the sockets and takes in what they bring.
+    /// Waits for the sockets and handles what they receive.
     fn wait(&mut self, timeout: Duration) -> Result<(), ClientError> {
-        match self.mail {
+        match self.mailbox {
             Some(_) => self.wait_with_rings(timeout),
             None => self.poll_sockets(timeout).map(drop),
         }
     }
 
-    /// Waits for the sockets alone; answers whether they brought anything.
+    /// Waits for the sockets alone; returns whether they received anything.
     fn poll_sockets(&mut self, timeout: Duration) -> Result<bool, ClientError> {
         let polled = self.poll.poll(&mut self.events, Some(timeout));
-        if let Some(mail) = &self.mail {
-            mail.is_up();
+        if let Some(mailbox) = &self.mailbox {
+            mailbox.is_up();
         }
         self.last_poll = Instant::now();
         match polled {
@@ -533,13 +537,13 @@ impl Session {
         }
     }
 
-    /// An attempt was answered: that is the result, unless trying again can do better.
+    /// An attempt was answered: that is the result, unless a retry can do better.
     fn settle(&mut self, mut pending: Pending, result: OpResult, now: Instant) {
         let verdict = pending.attempts.answered(&pending.op, result);
         self.follow(pending, verdict, now);
     }
 
-    /// Nobody will know what came of an attempt.
+    /// The outcome of an attempt will never be known.
     fn lost(&mut self, mut pending: Pending, why: &str, now: Instant) {
         let verdict = pending.attempts.lost(&pending.op, why.to_string());
         self.follow(pending, verdict, now);
@@ -566,7 +570,7 @@ impl Session {
         }
     }
 
-    /// Gives a link up: its operations are retried where one does not become two by it.
+    /// Gives up a link. Its operations are retried where a retry cannot carry one out twice.
     fn fail(&mut self, token: Token, reason: &str) {
         self.take_last_answers(token);
         let Some(link) = self.links.remove(&token) else { return };

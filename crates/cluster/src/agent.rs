@@ -1,17 +1,17 @@
-//! One server's part in the cluster, as a state machine: it registers its server, campaigns for master, decides as
-//! master, and carries its primaries' proposals to the coordinator.
+//! One server's part in the cluster, as a state machine. It registers its server, campaigns for master, makes the decisions of a
+//! master, and carries the proposals of its primaries to the coordinator.
 //!
 //! Invariants:
-//! - At most one operation a path is outstanding, whoever in this process wants it.
-//! - It asks for nothing while the view is not synced, so every decision rests on one consistent state of the tree.
-//! - A proposal has exactly one outcome, and the view holds it by then. If the connection was lost, the outcome waits
-//!   until the next synchronisation tells what became of it.
+//! - At most one operation a path is outstanding, for all parts of this process together.
+//! - The agent asks for nothing while the view is not synced. So every decision depends on one consistent state of the tree.
+//! - A proposal has exactly one outcome, and the view holds it by then. If the connection was lost, the outcome waits until the
+//!   next synchronisation shows the result.
 //!
-//! `(now, event) -> operations`: no thread, clock or socket. One thread at a time. After each call, hand
+//! `(now, event) -> operations`: no thread, clock or socket. One thread at a time. After each call, the caller hands
 //! [`Agent::take_ops`] to the coordinator.
 
-use crate::awaited::{Awaited, Found, awaited};
-use crate::docket::Docket;
+use crate::missing_volumes::{Found, MissingVolume, missing_volumes};
+use crate::work_queue::WorkQueue;
 use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
 use leeward_format::{RegionId, ServerId};
@@ -27,8 +27,8 @@ mod creation;
 mod departure;
 pub(crate) mod pace;
 mod proposals;
-mod ruling;
-pub use agreement::Misfit;
+mod run_as_master;
+pub use agreement::Incompatible;
 use alteration::Alteration;
 use asked::{Asked, Outstanding};
 pub use balancing::Balance;
@@ -37,18 +37,18 @@ use claims::Claims;
 use creation::Creation;
 use proposals::{Other, Proposal};
 
-/// How a master goes about its work.
+/// How a master works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterOptions {
     /// With this many live servers, regions are assigned at once.
     pub expected_servers: u32,
-    /// With fewer, a master waits this long before it assigns regions to those that are there.
+    /// With fewer, a master waits this long before it assigns regions to the servers that are there.
     pub assign_grace: Nanos,
-    /// So long the places of a server that restarts stay empty.
-    pub restart_patience: Nanos,
-    /// After an operation failed without the tree telling why, it is asked again after this pause.
+    /// The places of a restarting server stay empty for so long.
+    pub restart_timeout: Nanos,
+    /// The pause before an operation is repeated that failed for a reason that the tree does not show.
     pub retry_pause: Nanos,
-    /// When a master looks whether servers have alike; `None`: never.
+    /// When a master balances the load of servers; `None`: never.
     pub balance: Option<Balance>,
 }
 
@@ -57,24 +57,24 @@ impl Default for ClusterOptions {
         ClusterOptions {
             expected_servers: 3,
             assign_grace: Nanos::from_secs(2),
-            restart_patience: Nanos::from_secs(300),
+            restart_timeout: Nanos::from_secs(300),
             retry_pause: Nanos::from_millis(200),
             balance: Some(Balance::default()),
         }
     }
 }
 
-/// Names a proposal of a primary, or a wish of an operator.
+/// Names a proposal of a primary, or a request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProposalId(pub u64);
 
-/// What became of a proposal.
+/// The outcome of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The configuration, or the table, was made. The view has held it; it may hold a newer one already.
     Accepted,
-    /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here
-    /// on; if the connection was lost, it may have been made and replaced since.
+    /// The view holds another configuration: look at it and decide again. The proposal never takes effect from here on. If the
+    /// connection was lost, it may have taken effect and have been replaced since.
     Rejected,
     /// The table was not made or changed, for this reason.
     Refused(String),
@@ -82,30 +82,30 @@ pub enum Outcome {
 
 /// Why a server is not part of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Absence {
-    /// It has no session with the coordinator, or has not heard the whole tree yet.
+pub enum NotJoined {
+    /// It has no session with the coordinator, or has not received the whole tree yet.
     NoSession,
     /// It is about to register.
     Registering,
-    /// Another process has its number: one with another volume, or with a copy of this one. It is not this server's to
-    /// remove; this one registers when that one's session ends.
-    Twin {
-        /// Who holds the number.
+    /// Another process has its number: a process with another volume, or with a copy of this one. This server must not remove
+    /// that process. It registers when the session of that process ends.
+    DuplicateId {
+        /// The member that holds the number.
         holder: Member,
-        /// Where that process can be reached: its address for native clients.
+        /// The address of that process for native clients.
         address: String,
     },
     /// The coordinator refuses its registration, with this reason.
     Refused(String),
-    /// It has given up its offices: see [`Agent::withdraw`].
-    Withdrawn,
-    /// It and the cluster do not understand each other.
-    Misfit(Misfit),
+    /// It has given up its primary roles: see [`Agent::step_aside`].
+    SteppedAside,
+    /// It and the cluster are incompatible.
+    Incompatible(Incompatible),
 }
 
 #[derive(Debug)]
 enum Purpose {
-    /// Registration, campaign or a master's decision: the view shows what came of it.
+    /// Registration, campaign or a master's decision: the view shows the result.
     Plain,
     /// A primary's proposal.
     Proposal(Box<Proposal>),
@@ -113,9 +113,9 @@ enum Purpose {
     Creation(Box<Creation>),
     /// An operator's change of a table.
     Alteration(Box<Alteration>),
-    /// What this server says that it has.
-    Disclaimer(BTreeSet<RegionId>),
-    /// A master removes what is left of tables.
+    /// This server no longer registers its copies of these regions.
+    Deregistration(BTreeSet<RegionId>),
+    /// A master removes leftover regions of tables.
     Clearing,
 }
 
@@ -131,7 +131,7 @@ pub struct Agent {
     me: ServerInfo,
     options: ClusterOptions,
     view: View,
-    /// What changed of the view since the owner asked.
+    /// Changes of the view since the owner last asked for them.
     news: Changed,
     asked: Asked,
     /// Paths that are left alone until then, or until they change.
@@ -145,25 +145,25 @@ pub struct Agent {
     next_op: u64,
     next_proposal: u64,
     master_since: Option<Nanos>,
-    /// What this server, as the master, has yet to look at.
-    docket: Docket,
-    /// Regions that are left of tables, as this master knows.
+    /// The regions that this server, as the master, has yet to look at.
+    work_queue: WorkQueue,
+    /// Leftover regions of tables that this master knows of.
     leftovers: BTreeSet<RegionId>,
     claims: Claims,
     balancing: Balancing,
-    is_withdrawn: bool,
+    has_stepped_aside: bool,
     /// Its process is about to end.
     is_departing: bool,
-    /// Servers that restart, since when this master has known that.
+    /// Restarting servers, and since when this master has known of each.
     restarting: BTreeMap<ServerId, Nanos>,
-    /// What the coordinator said when it last refused an operation, if it has done none since.
+    /// The reason of the coordinator when it last refused an operation, if it has done none since.
     refusal: Option<String>,
-    /// What the operator was told that regions wait for.
-    told: BTreeMap<RegionId, Vec<Awaited>>,
+    /// The volumes that regions wait for, as last reported to the operator.
+    reported: BTreeMap<RegionId, Vec<MissingVolume>>,
 }
 
 impl Agent {
-    /// An agent for the server `me`, which knows nothing yet.
+    /// An agent for the server `me`. It knows nothing yet.
     pub fn new(me: ServerInfo, options: ClusterOptions) -> Agent {
         Agent {
             me,
@@ -181,30 +181,30 @@ impl Agent {
             next_op: 1,
             next_proposal: 1,
             master_since: None,
-            docket: Docket::default(),
+            work_queue: WorkQueue::default(),
             leftovers: BTreeSet::new(),
             claims: Claims::default(),
             balancing: Balancing::default(),
-            is_withdrawn: false,
+            has_stepped_aside: false,
             is_departing: false,
             restarting: BTreeMap::new(),
             refusal: None,
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
         }
     }
 
-    /// Takes what the coordinator said, and does what follows from it.
+    /// Handles an event of the coordinator, and does what follows from it.
     pub fn handle(&mut self, now: Nanos, event: CoordinatorEvent) {
         self.hear(now, event);
         self.advance(now);
     }
 
-    /// Takes one of several things that the coordinator said; [`Agent::tick`] does what follows from all of them, which costs as
-    /// much as what follows from one.
+    /// Handles one of several events of the coordinator. A later [`Agent::tick`] does what follows from all of them, at the cost
+    /// of what follows from one.
     pub fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
         self.view.handle(&event);
         let changed = self.view.take_changed();
-        self.docket.changed(&changed);
+        self.work_queue.changed(&changed);
         self.balancing.changed(&changed.regions);
         self.news.add(changed);
         match event {
@@ -221,7 +221,7 @@ impl Agent {
         }
     }
 
-    /// Does what only waited for time to pass. Call it every 100 ms or so.
+    /// Does everything that only waited for time to pass. To be called about every 100 ms.
     pub fn tick(&mut self, now: Nanos) {
         self.advance(now);
     }
@@ -231,24 +231,25 @@ impl Agent {
         std::mem::take(&mut self.ops)
     }
 
-    /// What became of proposals since the last call.
+    /// The outcomes of proposals since the last call.
     pub fn take_outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
         std::mem::take(&mut self.outcomes)
     }
 
-    /// Proposes, for the operator, that `region` waits no more for volumes of `server`: what only they hold is lost.
+    /// Proposes, for the operator, that `region` waits no more for volumes of `server`. Data that only they hold is lost.
     ///
     /// # Errors
-    /// The region does not wait for that server; says what it waits for.
+    /// The region does not wait for that server. The text says what it waits for.
     pub fn accept_loss(&mut self, now: Nanos, region: RegionId, server: ServerId) -> Result<ProposalId, String> {
         self.can_change()?;
         let Some(old) = self.view.region(region).cloned() else { return Err(format!("there is no region {region}")) };
-        let awaited = self.awaited(&old);
-        let lost: Vec<Member> = awaited.iter().map(|one| one.member).filter(|member| member.server == server).collect();
+        let missing_volumes = self.missing_volumes(&old);
+        let lost: Vec<Member> =
+            missing_volumes.iter().map(|one| one.member).filter(|member| member.server == server).collect();
         if lost.is_empty() {
-            let others: Vec<String> = awaited.iter().map(|one| one.member.server.to_string()).collect();
+            let others: Vec<String> = missing_volumes.iter().map(|one| one.member.server.to_string()).collect();
             let waits = match others.is_empty() {
-                true => "it waits for nobody".to_owned(),
+                true => "it waits for no server".to_owned(),
                 false => format!("it waits for server {}", others.join(", ")),
             };
             return Err(format!("region {region} does not wait for server {server}: {waits}"));
@@ -256,18 +257,18 @@ impl Agent {
         let new = lost.iter().fold(old.clone(), |config, member| config.without_volume(member));
         let mut new = GroupConfig { epoch: old.epoch.next(), ..new };
         if self.view.table(&old.table).is_some_and(|table| table.quorum.is_some()) {
-            // Of fewer that are left any one may be the only one that has a write.
-            new.must_hear = new.heir_servers();
+            // With fewer members left, any one of them may be the only one that has a write.
+            new.recovery_quorum = new.candidate_servers();
         }
-        tracing::warn!(%region, %server, ?lost, "an operator gives up what only these volumes hold");
+        tracing::warn!(%region, %server, ?lost, "an operator gives up the data that only these volumes hold");
         Ok(self.carry(now, old, new, Other::Nothing))
     }
 
-    /// Whether an operator's wish can be carried out now.
+    /// Whether an operator's request can be carried out now.
     fn can_change(&self) -> Result<(), String> {
-        match self.misfit() {
+        match self.incompatible() {
             _ if !self.view.is_synced() => Err("the coordinator cannot be reached: nothing can be changed now".into()),
-            Some(misfit) => Err(format!("this node is not part of the cluster: {misfit}")),
+            Some(incompatible) => Err(format!("this node is not part of the cluster: {incompatible}")),
             None => Ok(()),
         }
     }
@@ -278,40 +279,40 @@ impl Agent {
         id
     }
 
-    /// The volumes that the region of `config` waits for, as far as is known.
-    fn awaited(&self, config: &GroupConfig) -> Vec<Awaited> {
-        awaited(config, |server| self.view.server(server).map(|info| Found::of(info, config.region)))
+    /// The volumes that the region of `config` waits for, as far as this agent knows.
+    fn missing_volumes(&self, config: &GroupConfig) -> Vec<MissingVolume> {
+        missing_volumes(config, |server| self.view.server(server).map(|info| Found::of(info, config.region)))
     }
 
     /// The mirror of the coordinator's tree.
     pub fn view(&self) -> &View {
         &self.view
     }
-    /// What changed of the mirror since the last call.
+    /// The changes of the mirror since the last call.
     pub fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.news)
     }
-    /// Whether exactly this life of the server has a session, as far as is known.
+    /// Whether exactly this incarnation of the server has a session, as far as this agent knows.
     pub fn is_live(&self, member: Member) -> bool {
         self.view.is_live(member)
     }
-    /// Whether this server is registered, as far as is known.
+    /// Whether this server is registered, as far as this agent knows.
     pub fn is_registered(&self) -> bool {
         self.view.is_live(self.me.member)
     }
     /// Why this server is not part of the cluster now; `None` if it is.
-    pub fn absence(&self) -> Option<Absence> {
+    pub fn not_joined(&self) -> Option<NotJoined> {
         let me = self.me.member;
         match self.view.server(me.server) {
-            Some(info) if self.view.is_synced() && info.member != me && !self.is_earlier_life(info.member) => {
-                Some(Absence::Twin { holder: info.member, address: info.native_address.clone() })
+            Some(info) if self.view.is_synced() && info.member != me && !self.is_earlier_incarnation(info.member) => {
+                Some(NotJoined::DuplicateId { holder: info.member, address: info.native_address.clone() })
             }
-            _ if self.is_withdrawn => Some(Absence::Withdrawn),
-            _ if !self.view.is_synced() => Some(Absence::NoSession),
-            info => match self.misfit() {
-                Some(misfit) => Some(Absence::Misfit(misfit)),
+            _ if self.has_stepped_aside => Some(NotJoined::SteppedAside),
+            _ if !self.view.is_synced() => Some(NotJoined::NoSession),
+            info => match self.incompatible() {
+                Some(incompatible) => Some(NotJoined::Incompatible(incompatible)),
                 None if info.is_some_and(|info| info.member == me) => None,
-                None => Some(self.refusal.clone().map_or(Absence::Registering, Absence::Refused)),
+                None => Some(self.refusal.clone().map_or(NotJoined::Registering, NotJoined::Refused)),
             },
         }
     }
@@ -320,18 +321,18 @@ impl Agent {
         self.view.is_synced() && self.view.master() == Some(self.me.member)
     }
 
-    /// The connection is gone: what was asked may or may not be done, and the next synchronisation tells.
+    /// The connection is gone. Outstanding operations may or may not be done: the next synchronisation shows which.
     fn forget_outstanding(&mut self) {
         self.ops.clear();
         self.paused.clear();
         self.master_since = None;
-        self.docket = Docket::default();
+        self.work_queue = WorkQueue::default();
         while let Some((path, outstanding)) = self.asked.take_any() {
             self.settle(path, outstanding);
         }
     }
 
-    /// An operation's answer. One that is not known belongs to a connection that was lost.
+    /// Handles the answer to an operation. The answer to an unknown operation belongs to a lost connection.
     fn answered(&mut self, now: Nanos, id: u64, result: Result<u64, CoordinatorError>) {
         let Some((path, purpose)) = self.asked.get_mut(id) else { return };
         let answer = match result {
@@ -349,12 +350,12 @@ impl Agent {
                 match purpose {
                     Purpose::Creation(creation) => creation.refusal = Some(reason),
                     Purpose::Alteration(alteration) => alteration.refusal = Some(reason),
-                    Purpose::Plain | Purpose::Proposal(_) | Purpose::Disclaimer(_) | Purpose::Clearing => {}
+                    Purpose::Plain | Purpose::Proposal(_) | Purpose::Deregistration(_) | Purpose::Clearing => {}
                 }
                 Some(Answer { done: false, version: 0 })
             }
         };
-        // Without a version to wait for, only time helps. A path that could not be held is asked for again when it
+        // Without a version to wait for, only time helps. An operation on a path that could not be held is repeated when the path
         // changes, or later.
         let failed = answer.is_none_or(|answer| !answer.done);
         let is_held = matches!(path, ClusterPath::Server(_) | ClusterPath::Master);
@@ -373,14 +374,14 @@ impl Agent {
         }
     }
 
-    /// Ends an operation: a proposal gets its outcome if it has been answered, or waits to be judged by the view.
+    /// Ends an operation. A proposal gets its outcome if it was answered. Otherwise it waits until the view decides its outcome.
     fn settle(&mut self, path: ClusterPath, outstanding: Outstanding) {
         self.look_again(&path);
         let proposal = match outstanding.purpose {
             Purpose::Proposal(proposal) => proposal,
             Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
             Purpose::Alteration(alteration) => return self.settle_alteration(*alteration, outstanding.answer),
-            Purpose::Disclaimer(regions) => return self.settle_disclaimer(regions, outstanding.answer),
+            Purpose::Deregistration(regions) => return self.settle_deregistration(regions, outstanding.answer),
             Purpose::Plain | Purpose::Clearing => return,
         };
         match outstanding.answer {
@@ -397,9 +398,9 @@ impl Agent {
         while let Some((path, outstanding)) = self.asked.take_answered(self.view.version()) {
             self.settle(path, outstanding);
         }
-        let rested: Vec<ClusterPath> =
+        let resumed: Vec<ClusterPath> =
             self.paused.extract_if(.., |_, until| *until <= now).map(|(path, _)| path).collect();
-        rested.iter().for_each(|path| self.look_again(path));
+        resumed.iter().for_each(|path| self.look_again(path));
         if !self.agree() {
             return;
         }
@@ -410,7 +411,7 @@ impl Agent {
         self.carry_proposals();
         self.carry_creations();
         self.carry_alterations();
-        self.rule(now);
+        self.run_as_master(now);
         self.balance(now);
     }
 
@@ -419,10 +420,10 @@ impl Agent {
         !self.asked.has(path) && !self.paused.contains_key(path)
     }
 
-    /// Nothing keeps an operation on `path` from being asked for any more.
+    /// An operation on `path` may be asked for again.
     fn look_again(&mut self, path: &ClusterPath) {
         if let ClusterPath::Region(region) = path {
-            self.docket.put_back(*region);
+            self.work_queue.put_back(*region);
         }
     }
 
@@ -433,29 +434,29 @@ impl Agent {
         self.asked.insert(path, id, purpose);
     }
 
-    /// Gives up every office of this server, until it is called back: meanwhile it does not register, so that the master
-    /// replaces it wherever it is a member. For a server whose volume failed while others have what it has.
-    pub fn withdraw(&mut self, now: Nanos, is_withdrawn: bool) {
-        self.is_withdrawn = is_withdrawn;
+    /// Gives up every primary role of this server, until a call with `false`. In the meantime the server does not register, so
+    /// that the master replaces it wherever it is a member. For a server whose volume failed while other servers have its data.
+    pub fn step_aside(&mut self, now: Nanos, has_stepped_aside: bool) {
+        self.has_stepped_aside = has_stepped_aside;
         self.advance(now);
     }
 
-    /// Whether it has given up its offices.
-    pub fn is_withdrawn(&self) -> bool {
-        self.is_withdrawn
+    /// Whether this server has given up its primary roles.
+    pub fn has_stepped_aside(&self) -> bool {
+        self.has_stepped_aside
     }
 
     /// Holds the server's own path.
     fn register(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
         let holder = self.view.server(self.me.member.server).map(|info| info.member);
-        match self.is_withdrawn {
+        match self.has_stepped_aside {
             false => self.hold(path, holder, |agent| encode_value(&agent.me)),
             true => self.let_go(path, holder),
         }
     }
 
-    /// Removes an ephemeral path of this life.
+    /// Removes an ephemeral path of this incarnation.
     fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
         if holder == Some(self.me.member) && self.is_free(&path) {
             let op = CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) };
@@ -463,9 +464,9 @@ impl Agent {
         }
     }
 
-    /// Holds the master's path if nobody does. Only a registered server campaigns.
+    /// Holds the master's path if no server does. Only a registered server campaigns.
     fn campaign(&mut self) {
-        if self.is_withdrawn {
+        if self.has_stepped_aside {
             return self.let_go(ClusterPath::Master, self.view.master());
         }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
@@ -473,13 +474,14 @@ impl Agent {
         }
     }
 
-    /// Whether `holder` is a process of this server that is gone, because this one has its volume.
-    fn is_earlier_life(&self, holder: Member) -> bool {
+    /// Whether `holder` is an earlier process of this server. It is gone, because this process has its volume.
+    fn is_earlier_incarnation(&self, holder: Member) -> bool {
         holder.has_volume_of(&self.me.member) && holder.incarnation < self.me.member.incarnation
     }
 
-    /// Makes an ephemeral path that nobody holds. One held by an earlier life of this server is removed first. One held
-    /// by this life, or by a process with another volume (or a copy of this one), stays: it vanishes with its session.
+    /// Makes an ephemeral path that no process holds. A path held by an earlier incarnation of this server is removed first. A
+    /// path held by this incarnation, or by a process with another volume (or a copy of this one), stays: it vanishes with its
+    /// session.
     fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: impl FnOnce(&Agent) -> bytes::Bytes) {
         if !self.is_free(&path) {
             return;
@@ -487,7 +489,7 @@ impl Agent {
         let text = path.to_string();
         let op = match holder {
             None => CoordinatorOp::Create { path: text, value: value(self), ephemeral: true },
-            Some(holder) if self.is_earlier_life(holder) => {
+            Some(holder) if self.is_earlier_incarnation(holder) => {
                 CoordinatorOp::Delete { path: text, version: self.view.version_of(&path) }
             }
             Some(_) => return,
@@ -497,11 +499,11 @@ impl Agent {
 }
 
 #[cfg(test)]
-#[path = "agent/division_tests.rs"]
-mod division_tests;
-#[cfg(test)]
 #[path = "agent/merging_tests.rs"]
 mod merging_tests;
+#[cfg(test)]
+#[path = "agent/split_tests.rs"]
+mod split_tests;
 #[cfg(test)]
 #[path = "agent_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! One agent, told by hand what the coordinator says.
+//! One agent. The tests feed it the events of the coordinator by hand.
 
 use super::*;
 use crate::SessionId;
@@ -21,7 +21,7 @@ const MASTER: &str = "/leeward/master";
 const REGION: &str = "/leeward/region/1";
 const PROTOCOL: &str = "/leeward/protocol";
 
-/// An agent in its second life and the coordinator's side of it.
+/// An agent in its second incarnation, and the coordinator's side of it.
 pub(super) struct Fixture {
     pub(super) agent: Agent,
     pub(super) now: Nanos,
@@ -30,7 +30,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Connected, and told `tree` as what there is.
+    /// Connected, and told that the tree is `tree`.
     pub(super) fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
         let mut fixture = Fixture::unconnected();
         fixture.connect(tree);
@@ -53,7 +53,7 @@ impl Fixture {
         self.tell(CoordinatorEvent::Changed(vec![Change { path: path.into(), version: self.version, value }]));
     }
 
-    /// Connected to a cluster that speaks the same, and told `tree` as what else there is.
+    /// Connected to a cluster with the same protocol version, and told that the rest of the tree is `tree`.
     pub(super) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
         let protocol = [(PROTOCOL, Some(encode_value(&PROTOCOL_VERSION)))];
         self.tell_tree(&tree.iter().chain(&protocol).cloned().collect::<Vec<_>>());
@@ -87,7 +87,7 @@ impl Fixture {
         self.asked.remove(0)
     }
 
-    /// The coordinator does what was asked: the change, then the answer.
+    /// The coordinator does the operation: the change comes first, then the answer.
     pub(super) fn grant(&mut self) {
         let (id, op) = self.ask();
         self.apply(op);
@@ -148,13 +148,13 @@ fn registers_then_campaigns() {
     assert!(!fixture.agent.is_master());
     fixture.grant();
     assert!(fixture.agent.is_master() && fixture.asked.is_empty());
-    // The master's path vanishes with someone's session: it campaigns again.
+    // The master's path vanishes with the session of its holder: the agent campaigns again.
     fixture.change(MASTER, None);
     assert!(!fixture.agent.is_master() && is_create(&fixture.asked[0].1, MASTER));
 }
 
 #[test]
-fn an_earlier_life_of_this_server_is_removed_at_once() {
+fn an_earlier_incarnation_of_this_server_is_removed_at_once() {
     let old = member(ME, 1);
     let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(old)))), (MASTER, Some(encode_value(&old)))]);
     let removal = CoordinatorOp::Delete { path: SERVER.into(), version: Some(1) };
@@ -168,7 +168,7 @@ fn an_earlier_life_of_this_server_is_removed_at_once() {
 }
 
 #[test]
-fn a_later_life_or_a_twin_is_left_alone() {
+fn a_later_incarnation_or_a_duplicate_id_is_left_alone() {
     let me = member(ME, 2);
     let other_volume = |incarnation| Member { volume: VolumeId(77), incarnation: Incarnation(incarnation), ..me };
     for holder in [member(ME, 3), other_volume(1), other_volume(2), other_volume(3)] {
@@ -178,17 +178,17 @@ fn a_later_life_or_a_twin_is_left_alone() {
         let mut fixture = Fixture::new(&held);
         fixture.pass(Nanos::from_secs(9));
         assert!(fixture.asked.is_empty() && !fixture.agent.is_registered());
-        assert_eq!(fixture.agent.absence(), Some(Absence::Twin { holder, address }));
+        assert_eq!(fixture.agent.not_joined(), Some(NotJoined::DuplicateId { holder, address }));
         // Its session ends: this process is the server now.
         fixture.change(SERVER, None);
         assert!(is_create(&fixture.asked[0].1, SERVER));
         fixture.grant();
-        assert_eq!(fixture.agent.absence(), None);
+        assert_eq!(fixture.agent.not_joined(), None);
     }
 }
 
 #[test]
-fn a_loss_is_accepted_only_where_it_is_waited_for() {
+fn a_loss_is_accepted_only_for_a_server_that_the_region_waits_for() {
     let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
     let waiting = config(3, Some(dead), &[member(3, 1)], &[]);
     let mut fixture = Fixture::new(&[
@@ -209,11 +209,11 @@ fn a_loss_is_accepted_only_where_it_is_waited_for() {
     let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
     assert_eq!((made.epoch, made.primary, &made.backups[..]), (Epoch(4), None, &[member(3, 1)][..]));
     let again = fixture.agent.accept_loss(now, RegionId(1), ServerId(2)).unwrap_err();
-    assert_eq!(again, "region 1 does not wait for server 2: it waits for nobody");
+    assert_eq!(again, "region 1 does not wait for server 2: it waits for no server");
 }
 
 #[test]
-fn with_a_quorum_all_that_are_left_after_a_loss_must_be_heard() {
+fn with_a_quorum_all_members_that_are_left_after_a_loss_are_needed() {
     let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
     let table = TableOptions { quorum: Some(2), ..TableOptions::default() };
     let mut fixture = Fixture::new(&[
@@ -229,9 +229,9 @@ fn with_a_quorum_all_that_are_left_after_a_loss_must_be_heard() {
     fixture.grant();
     let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
     assert_eq!(
-        (made.primary, made.backups.len(), made.must_hear),
+        (made.primary, made.backups.len(), made.recovery_quorum),
         (None, 2, 2),
-        "what was acknowledged may be in one of them"
+        "any of them may have an acknowledged write"
     );
 }
 
@@ -240,7 +240,7 @@ fn a_lost_race_is_not_run_again_until_the_path_changes_or_time_passes() {
     let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 2)))))]);
     let (id, op) = fixture.ask();
     assert!(is_create(&op, MASTER));
-    // Someone else's value makes no sense to this version: the view shows nobody.
+    // This version cannot read the value of the other process: the view shows no holder.
     fixture.change(MASTER, Some(bytes::Bytes::new()));
     fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Exists { version: fixture.version }) });
     assert!(fixture.asked.is_empty());
@@ -295,7 +295,7 @@ fn a_proposal_on_old_knowledge_is_rejected() {
     let first = fixture.agent.propose(fixture.now, old.clone(), old.without(member(2, 1)));
     let second = fixture.agent.propose(fixture.now, old.clone(), old.with_backup(member(3, 1)));
     fixture.asked.extend(fixture.agent.take_ops());
-    let (id, _) = fixture.ask(); // At most one a path, so the second waits.
+    let (id, _) = fixture.ask(); // At most one operation a path: the second waits.
     let other = GroupConfig { epoch: Epoch(4), term: Epoch(4), primary: Some(member(2, 1)), backups: vec![], ..old };
     fixture.change(REGION, Some(encode_value(&other)));
     fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Stale { version: 7 }) });
@@ -304,7 +304,7 @@ fn a_proposal_on_old_knowledge_is_rejected() {
 }
 
 #[test]
-fn after_a_lost_connection_the_tree_tells_what_became_of_a_proposal() {
+fn after_a_lost_connection_the_tree_shows_the_outcome_of_a_proposal() {
     for made in [true, false] {
         let (mut fixture, old) = primary();
         let new = old.without(member(2, 1));
@@ -341,24 +341,24 @@ fn a_master_does_not_decide_on_a_region_that_its_own_primary_proposes() {
     fixture.change(MASTER, Some(encode_value(&member(ME, 2))));
     assert!(fixture.agent.is_master());
     fixture.grant();
-    assert!(fixture.asked.is_empty(), "the proposal said all there was to say");
+    assert!(fixture.asked.is_empty(), "the proposal has changed all that had to change");
 }
 
 #[test]
 #[should_panic(expected = "a primary does not propose another")]
-fn a_primary_cannot_appoint_another() {
+fn a_primary_cannot_propose_another_primary() {
     let (mut fixture, old) = primary();
     let new = GroupConfig { primary: Some(member(2, 1)), ..old.without(member(2, 1)) };
     fixture.agent.propose(fixture.now, old, new);
 }
 
 #[test]
-fn a_server_that_withdraws_gives_up_its_paths_until_it_is_called_back() {
+fn a_server_that_steps_aside_gives_up_its_paths_until_it_is_called_back() {
     let me = member(ME, 2);
     let held = [(SERVER, Some(encode_value(&info(me)))), (MASTER, Some(encode_value(&me)))];
     let mut fixture = Fixture::new(&held);
     fixture.asked.clear();
-    fixture.agent.withdraw(fixture.now, true);
+    fixture.agent.step_aside(fixture.now, true);
     fixture.asked.extend(fixture.agent.take_ops());
     let asked = std::mem::take(&mut fixture.asked);
     let is_delete = |op: &CoordinatorOp, of: &str| matches!(op, CoordinatorOp::Delete { path, .. } if path == of);
@@ -369,13 +369,13 @@ fn a_server_that_withdraws_gives_up_its_paths_until_it_is_called_back() {
     }
     fixture.pass(Nanos::from_secs(9));
     assert!(fixture.asked.is_empty(), "it does not come back by itself: {:?}", fixture.asked);
-    fixture.agent.withdraw(fixture.now, false);
+    fixture.agent.step_aside(fixture.now, false);
     let (_, back) = fixture.agent.take_ops().pop().expect("it registers");
     assert!(matches!(back, CoordinatorOp::Create { path, ephemeral: true, .. } if path == SERVER));
 }
 
 #[test]
-fn who_departs_says_so_and_takes_it_back_when_it_has_come_back() {
+fn a_departing_server_announces_it_and_cancels_that_when_it_is_back() {
     const INTENT: &str = "/leeward/intent/1";
     let (mut fixture, _) = primary();
     fixture.agent.depart(fixture.now);
@@ -386,7 +386,7 @@ fn who_departs_says_so_and_takes_it_back_when_it_has_come_back() {
     fixture.grant();
     fixture.pass(Nanos::from_secs(1));
     assert!(fixture.asked.is_empty(), "it is still about to end");
-    // Its next life.
+    // Its next incarnation.
     let mut fixture =
         Fixture::new(&[(SERVER, None), (MASTER, Some(encode_value(&member(2, 1)))), (INTENT, Some(value))]);
     assert!(is_create(&fixture.asked[0].1, SERVER));
@@ -405,7 +405,7 @@ fn a_drained_server_that_restarts_stays_drained() {
 }
 
 #[test]
-fn a_master_removes_what_is_left_of_tables_and_nothing_else() {
+fn a_master_removes_leftover_regions_of_tables_and_nothing_else() {
     let (mut fixture, _) = primary();
     let leftover = |number: u32, table: &str| {
         let config =
@@ -430,7 +430,7 @@ fn a_master_removes_what_is_left_of_tables_and_nothing_else() {
     fixture.change(MASTER, Some(encode_value(&member(ME, 2))));
     let (id, op) = fixture.ask();
     assert_eq!(removed(&op), ["2", "4"]);
-    // One of them has changed meanwhile: it looks again.
+    // One of them has changed in the meantime: the master looks again.
     let (path, value) = leftover(4, "old");
     fixture.change(&path, value);
     let version = fixture.version;
@@ -438,14 +438,14 @@ fn a_master_removes_what_is_left_of_tables_and_nothing_else() {
     assert_eq!(removed(&fixture.asked[0].1), ["2", "4"]);
     fixture.grant();
     assert!(fixture.asked.is_empty());
-    // Nothing is left of a table that cannot be read.
+    // The regions of an unreadable table are no leftovers.
     fixture.change("/leeward/table/new", Some(bytes::Bytes::new()));
     fixture.change("/leeward/making/new", None);
     assert!(fixture.asked.is_empty());
     fixture.change("/leeward/making/new", Some(encode_value(&member(2, 1))));
     fixture.change("/leeward/table/new", None);
     assert!(fixture.asked.is_empty());
-    // Whoever made the other table is gone, and it is not there.
+    // The process that was making the other table is gone, and the table is not there.
     fixture.change("/leeward/making/new", None);
     assert_eq!(removed(&fixture.asked[0].1), ["3"]);
     fixture.grant();

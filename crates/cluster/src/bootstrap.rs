@@ -8,17 +8,18 @@ use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::table::NewTable;
 use std::collections::BTreeSet;
 
-/// Most bytes of the operations that are put to a coordinator at once: ZooKeeper takes 1 MiB by default.
+/// Maximum bytes of the operations that are sent to a coordinator at once: ZooKeeper accepts 1 MiB by default.
 const MAX_CHUNK_BYTES: usize = 512 << 10;
-/// What an operation takes besides [`CoordinatorOp::bytes`], at most: ZooKeeper is told where the cluster's paths are, and who may do
-/// what there.
+/// Maximum bytes of an operation besides [`CoordinatorOp::bytes`]: ZooKeeper is told the root path of the cluster, and the access
+/// rights.
 const OVERHEAD_BYTES: usize = 256;
 
-/// The operation that makes the first table of a cluster, with one region more than there are `splits`: each split is the first key
-/// of a region; or, without splits, a region for each of its tokens. Regions are numbered from 1 and wait for the master to assign them.
+/// The operation that makes the first table of a cluster, with one region more than there are `splits`. Each split is the first
+/// key of a region. Without splits, the table has a region for each of its tokens. Regions are numbered from 1 and wait for the
+/// master to assign them.
 ///
-/// It is done whole or not at all; [`leeward_format::coordinator::CoordinatorError::Exists`] means that the cluster has content
-/// already; to whoever starts a cluster it is no failure.
+/// It is done completely or not at all. [`leeward_format::coordinator::CoordinatorError::Exists`] means that the cluster has
+/// content already. For a process that starts a cluster that is no failure.
 ///
 /// # Panics
 /// The splits are not strictly ascending, or one is the empty key.
@@ -31,8 +32,8 @@ pub fn bootstrap_op(table: &TableOptions, splits: &[Bytes]) -> CoordinatorOp {
     CoordinatorOp::All(table_ops(&table, &regions, give))
 }
 
-/// The operations that make a table at once: its path, its regions, and `give`, which gives them their numbers. Changes may be told
-/// one by one, so none comes before one that says what it is good for.
+/// The operations that make a table at once: its path, its regions, and `give`, which takes their numbers. Changes may be told
+/// one by one. So each comes after the change that gives it a meaning.
 ///
 /// # Panics
 /// As [`bootstrap_op`].
@@ -59,7 +60,7 @@ pub(crate) fn region_ops(table: &NewTable, numbers: &[RegionId]) -> Vec<Coordina
     numbers.iter().enumerate().map(config).collect()
 }
 
-/// The operation that gives these numbers to regions, if nobody has given any since the view was so.
+/// The operation that gives these numbers to regions. It fails if another process has given numbers since the state of the view.
 pub(crate) fn give(view: &View, numbers: &[RegionId]) -> CoordinatorOp {
     let (mut given, path) = (view.numbers(), ClusterPath::Numbers);
     given.give(numbers.iter().copied());
@@ -70,8 +71,8 @@ pub(crate) fn give(view: &View, numbers: &[RegionId]) -> CoordinatorOp {
     }
 }
 
-/// Numbers for so many new regions: the next that were not given, and of which no live server has a copy; lower ones that were not given
-/// either, where the highest of all is taken.
+/// Numbers for so many new regions: the next numbers that were not given, and of which no live server has a copy. Lower free
+/// numbers, if the highest of all is taken.
 ///
 /// # Errors
 /// There are not so many left.
@@ -95,7 +96,7 @@ pub(crate) fn create(path: ClusterPath, value: Bytes, ephemeral: bool) -> Coordi
     CoordinatorOp::Create { path: path.to_string(), value, ephemeral }
 }
 
-/// How many of these operations, the first ones, are put to a coordinator at once.
+/// How many of these operations, from the first, fit into one request to a coordinator.
 pub(crate) fn chunk(ops: &[CoordinatorOp]) -> usize {
     let mut room = MAX_CHUNK_BYTES;
     let fits = |op: &&CoordinatorOp| {

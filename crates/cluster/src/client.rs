@@ -1,13 +1,13 @@
-//! A process's session with a coordinator, of either kind: the handle that its threads have, and the loop of the one thread
-//! behind it.
+//! A process's session with a coordinator of either kind: the handle for all threads of the process, and the loop of the one
+//! thread behind it.
 //!
 //! ```text
 //! any thread          thread coordinator-client                      coordinator
 //!   Client --- Mailbox ---> run, Link::work, Link::work ... --- TCP --->
 //!          <--- events ---
 //! ```
-//! Invariants: the thread waits for its socket, its mailbox and the clock, and for nothing else. A session is asked after nine
-//! times in its timeout, and missed after a third of it.
+//! Invariants: the thread waits for its socket, its mailbox and the clock, and for nothing else. It sends nine heartbeats in a
+//! session timeout, and counts the session as lost after a third of the timeout.
 
 use crate::mailbox::{Mailbox, Stop};
 use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage};
@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Of the socket to the coordinator.
+/// The token of the socket to the coordinator.
 pub(crate) const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
 
-/// Pause between attempts to connect; the first one, where they grow.
+/// Pause between attempts to connect. The first pause, if pauses grow.
 pub(crate) const RETRY: Nanos = Nanos::from_millis(50);
-/// How long a client that leaves tries to say so.
+/// How long a leaving client tries to end its session.
 const LEAVE_WITHIN: Nanos = Nanos::from_millis(300);
 
 /// Time between two heartbeats of a session with that timeout.
@@ -32,12 +32,12 @@ pub(crate) fn heartbeat_interval(timeout: Nanos) -> Nanos {
     Nanos(timeout.0 / 9)
 }
 
-/// Silence after which a process takes itself for cut off from a session with that timeout.
-pub(crate) fn patience(timeout: Nanos) -> Nanos {
+/// Silence after which a process considers itself cut off from a session with that timeout.
+pub(crate) fn silence_timeout(timeout: Nanos) -> Nanos {
     Nanos(timeout.0 / 3)
 }
 
-/// What a client's thread has, whatever the coordinator.
+/// The state of a client's thread for either kind of coordinator.
 pub(crate) struct Context {
     pub(crate) poll: Poll,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -45,7 +45,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// One whose events go to `sink`.
+    /// A context whose events go to `sink`.
     ///
     /// # Errors
     /// The machine refuses descriptors.
@@ -59,14 +59,14 @@ impl Context {
         BootClock.now()
     }
 
-    /// Answers an operation while there is nobody to ask, or when he is lost.
+    /// Answers an operation while no coordinator is connected, or when the connection is lost.
     pub(crate) fn disconnected(&mut self, id: u64) {
         (self.sink)(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
     }
 
-    /// Waits until something happens or `span` has passed.
+    /// Waits until an event arrives or `span` has passed.
     fn wait(&mut self, events: &mut Events, span: Nanos) {
-        // Not before: a poll counts whole milliseconds.
+        // Rounded up, so as not to wake too early: a poll counts whole milliseconds.
         let span = span.duration() + Duration::from_micros(999);
         if let Err(error) = self.poll.poll(events, Some(span))
             && error.kind() != io::ErrorKind::Interrupted
@@ -77,20 +77,20 @@ impl Context {
     }
 }
 
-/// What one kind of coordinator is to its client's thread.
+/// The part of a client's thread that depends on the kind of coordinator.
 pub(crate) trait Link: Send + 'static {
     fn context(&mut self) -> &mut Context;
 
-    /// When something is to be done by the clock.
+    /// The next instant at which work is due by the clock.
     fn next_deadline(&self) -> Nanos;
 
-    /// Takes what came, asks for what was submitted, does what is due, and sends.
+    /// Handles received packets, sends submitted operations, and does what is due.
     fn work(&mut self);
 
-    /// Asks for the session's end.
+    /// Asks the coordinator to end the session.
     fn leave(&mut self);
 
-    /// Sends and takes what there is; answers whether the session's end has yet to be told.
+    /// Sends and receives. Returns whether the end of the session is not confirmed yet.
     fn is_leaving(&mut self) -> bool;
 }
 

@@ -1,8 +1,8 @@
-//! One TCP connection that does not block: bytes in and out, and the frames of the embedded coordinator in them. Its host
-//! and every client use it, each from its own thread.
+//! One TCP connection that does not block: bytes in and out, and the frames of the embedded coordinator in them. The host and
+//! every client use it, each from its own thread.
 //!
-//! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends, where whoever
-//! reads takes each frame before he reads on and refuses long ones.
+//! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends. The reader must take
+//! each frame before it reads more, and must refuse long frames.
 
 use leeward_format::DecodeError;
 use leeward_format::coordinator::MAX_COORDINATOR_BYTES;
@@ -39,7 +39,7 @@ pub(crate) enum Broken {
     Refused(String),
 }
 
-/// What to do about bytes that are not of this protocol, where that is known.
+/// Advice about bytes that are not of this protocol, if there is any.
 fn advice(error: &DecodeError) -> &'static str {
     match error.other_version() {
         Some(_) => "; run the version of Leeward that the others run",
@@ -52,10 +52,10 @@ fn advice(error: &DecodeError) -> &'static str {
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     input: Vec<u8>,
-    /// Bytes at the front of `input` that were frames already taken.
+    /// Bytes at the front of `input` whose frames were taken already.
     taken: usize,
     output: Vec<u8>,
-    /// Bytes at the front of `output` that were written.
+    /// Bytes at the front of `output` that were written already.
     written: usize,
 }
 
@@ -64,7 +64,7 @@ impl Connection {
         Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
     }
 
-    /// Begins to connect to `address`; `poll` tells with `token` when there is something to do.
+    /// Begins to connect to `address`. `poll` reports with `token` when there is work.
     pub(crate) fn begin(address: SocketAddr, poll: &Poll, token: Token) -> io::Result<Connection> {
         let mut stream = TcpStream::connect(address)?;
         poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
@@ -72,7 +72,7 @@ impl Connection {
         Ok(Connection::new(stream))
     }
 
-    /// Reads once. `false` when there is nothing to read for now.
+    /// Reads once. Returns `false` when there is nothing to read for now.
     pub(crate) fn fill(&mut self) -> Result<bool, Broken> {
         self.input.drain(..self.taken);
         self.taken = 0;
@@ -83,24 +83,24 @@ impl Connection {
         match result {
             Ok(0) => Err(Broken::Closed),
             Ok(_) => Ok(true),
-            // Or it is not connected yet.
+            // The socket may also not be connected yet.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => Ok(false),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What was read and not taken yet.
+    /// Bytes that were read and not taken yet.
     pub(crate) fn unread(&self) -> &[u8] {
         &self.input[self.taken..]
     }
 
-    /// Takes `bytes` of what was read.
+    /// Takes `bytes` of the unread bytes.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.taken += bytes;
     }
 
-    /// The next frame that was read whole.
+    /// The next complete frame.
     pub(crate) fn next<T: DeserializeOwned>(&mut self, kind: FrameKind) -> Result<Option<T>, Broken> {
         let frame = read_frame(kind, self.unread(), MAX_COORDINATOR_BYTES)?;
         Ok(frame.map(|(body, bytes)| {
@@ -109,17 +109,17 @@ impl Connection {
         }))
     }
 
-    /// Puts a frame at the end of what is to be written.
+    /// Appends a frame to the output.
     pub(crate) fn queue<T: Serialize>(&mut self, kind: FrameKind, body: &T) {
         write_frame(kind, body, &mut self.output);
     }
 
-    /// Puts a frame that is encoded already at the end of what is to be written.
+    /// Appends an encoded frame to the output.
     pub(crate) fn queue_bytes(&mut self, frame: &[u8]) {
         self.output.extend_from_slice(frame);
     }
 
-    /// Writes what the socket takes now.
+    /// Writes as much as the socket accepts now.
     pub(crate) fn flush(&mut self) -> Result<(), Broken> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {

@@ -1,7 +1,7 @@
 //! When sessions expire: a pure table of deadlines.
 //!
-//! Invariant: a session is expired only after a whole timeout in which the coordinator was able to listen and heard
-//! nothing. Used by the embedded host's thread and by the simulator, each with its own clock.
+//! Invariant: a session expires only after a whole timeout in which the coordinator was able to listen and received nothing. Used
+//! by the embedded host's thread and by the simulator, each with its own clock.
 
 use leeward_format::coordinator::SessionId;
 use leeward_platform::Nanos;
@@ -14,11 +14,11 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// `session` was heard of at `now` and expires after `timeout` of silence.
+    /// `session` was active at `now` and expires after `timeout` of silence.
     pub fn open(&mut self, now: Nanos, session: SessionId, timeout: Nanos) {
         self.sessions.insert(session, (now + timeout, timeout));
     }
-    /// `session` was heard of at `now`. Nothing happens if it is over.
+    /// `session` was active at `now`. Nothing happens if it is over.
     pub fn heard(&mut self, now: Nanos, session: SessionId) {
         if let Some((deadline, timeout)) = self.sessions.get_mut(&session) {
             *deadline = now + *timeout;
@@ -28,13 +28,13 @@ impl Deadlines {
     pub fn close(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
-    /// The coordinator itself could not listen for `span`: nobody is blamed for that.
+    /// The coordinator itself could not listen for `span`: every deadline is postponed by it.
     pub fn excuse(&mut self, span: Nanos) {
         for (deadline, _) in self.sessions.values_mut() {
             *deadline += span;
         }
     }
-    /// Sessions whose time is up, ascending. They stay until [`Deadlines::close`].
+    /// Sessions whose deadline has passed, ascending. They stay until [`Deadlines::close`].
     pub fn expired(&self, now: Nanos) -> Vec<SessionId> {
         self.sessions.iter().filter(|(_, (deadline, _))| *deadline <= now).map(|(session, _)| *session).collect()
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_expires_a_session_and_a_word_or_an_excuse_postpones_it() {
+    fn silence_expires_a_session_and_a_message_or_an_excuse_postpones_it() {
         let ms = Nanos::from_millis;
         let mut deadlines = Deadlines::default();
         let (quiet, busy) = (SessionId(1), SessionId(2));

@@ -1,7 +1,7 @@
-//! How the threads of a process reach the thread of its coordinator client, whatever coordinator that is: operations and the
-//! wish to stop go in, the reason for an outage comes out.
+//! The channel between the threads of a process and the thread of its coordinator client, for either kind of coordinator.
+//! Operations and the request to stop go in. The reason for an outage comes out.
 //!
-//! Invariant: nobody holds a lock while he waits for anything, so a submission never blocks. Any thread may use it.
+//! Invariant: no thread holds a lock while it waits for anything, so a submission never blocks. Any thread may use it.
 
 use crate::{CoordinatorOp, Outage};
 use mio::{Poll, Token, Waker};
@@ -11,13 +11,13 @@ use std::io;
 /// How a client ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// With its session.
+    /// Its session ends too.
     Leave,
-    /// Without a word, as if the process had been killed.
+    /// Its session stays, as if the process had been killed.
     Abandon,
 }
 
-/// What lies between the client's thread and the others.
+/// The state that the client's thread shares with the others.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     inbox: Mutex<Inbox>,
@@ -32,13 +32,13 @@ struct Inbox {
 }
 
 impl Mailbox {
-    /// An empty one, which wakes `poll` with `token` when something is put in.
+    /// An empty mailbox, which wakes `poll` with `token` when something is put in.
     pub(crate) fn new(poll: &Poll, token: Token) -> io::Result<Mailbox> {
         let waker = Waker::new(poll.registry(), token)?;
         Ok(Mailbox { inbox: Mutex::default(), outage: Mutex::default(), waker })
     }
 
-    /// Puts an operation where the thread finds it.
+    /// Puts in an operation for the thread.
     pub(crate) fn submit(&self, id: u64, op: CoordinatorOp) {
         self.inbox.lock().ops.push((id, op));
         self.wake();
@@ -49,7 +49,7 @@ impl Mailbox {
         std::mem::take(&mut self.inbox.lock().ops)
     }
 
-    /// Has the thread end.
+    /// Makes the thread end.
     pub(crate) fn end(&self, stop: Stop) {
         self.inbox.lock().stop = Some(stop);
         self.wake();
@@ -65,7 +65,7 @@ impl Mailbox {
         self.outage.lock().clone()
     }
 
-    /// Remembers why there is no session: the first failure's time, the last one's reason.
+    /// Records why there is no session: the time of the first failure, and the reason of the last one.
     pub(crate) fn note_outage(&self, new: Outage) {
         let mut outage = self.outage.lock();
         let since = outage.as_ref().map_or(new.since, |outage| outage.since);
@@ -77,7 +77,7 @@ impl Mailbox {
         *self.outage.lock() = None;
     }
 
-    /// Has the thread look around.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         self.waker.wake().expect("an eventfd takes a write of one");
     }

@@ -3,10 +3,10 @@
 use super::*;
 use crate::CoordinatorEvent;
 use crate::bootstrap_op;
-use crate::docket::Docket;
+use crate::work_queue::WorkQueue;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, TableOptions, Wishes, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyFound, DesiredState, ServerInfo, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
 use leeward_format::partition::Partition;
 use leeward_format::{Incarnation, VolumeId};
@@ -63,15 +63,15 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
         primary: Some(primary),
         backups: backups.to_vec(),
         learners: learners.to_vec(),
-        former: Vec::new(),
-        must_hear: 0,
+        prior_members: Vec::new(),
+        recovery_quorum: 0,
         ..view.region(RegionId(1)).unwrap().clone()
     }
 }
 
-/// The configurations that a master proposes who looks at everything.
+/// The configurations that a master proposes when it looks at all regions.
 fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
-    Docket::default().decide(view, Policy { assign, keeps: true }, |_| true).next
+    WorkQueue::default().decide(view, Policy { assign, keeps: true }, |_| true).next
 }
 
 fn decide_one(view: &View) -> Option<GroupConfig> {
@@ -90,12 +90,12 @@ fn assignment_balances_primaries_and_fills_groups() {
     }
     for config in &decided {
         assert_eq!((config.epoch, config.term), (Epoch(1), Epoch(1)));
-        assert_eq!((config.backups.len(), config.learners.len()), (2, 0), "an empty copy is a whole one");
+        assert_eq!((config.backups.len(), config.learners.len()), (2, 0), "an empty copy is complete");
     }
 }
 
 #[test]
-fn tokens_go_round_the_servers_and_their_copies_are_on_successive_ones() {
+fn tokens_go_round_the_servers_and_their_copies_are_on_successive_servers() {
     let table = TableOptions { replicas: 3, partition: Partition::Hash { tokens: 10 }, ..TableOptions::default() };
     let live: Vec<(Member, Option<(u32, u64)>)> = [1, 2, 5, 7].map(|server| (member(server, 1), None)).into();
     let mut view = view_of(&table, &[], &live);
@@ -105,7 +105,7 @@ fn tokens_go_round_the_servers_and_their_copies_are_on_successive_ones() {
     let ring: Vec<Vec<u32>> = ring.iter().cycle().take(10).map(|group| group.to_vec()).collect();
     assert_eq!(groups.collect::<Vec<_>>(), ring);
 
-    // Whoever takes a place later is the one with the least to do, as in any table.
+    // A server that fills a place later is the least loaded one, as in any table.
     decided.iter().for_each(|config| configure(&mut view, config));
     kill(&mut view, 5);
     let next = decide_one(&view);
@@ -116,14 +116,14 @@ fn tokens_go_round_the_servers_and_their_copies_are_on_successive_ones() {
 }
 
 #[test]
-fn whoever_is_left_of_a_new_region_takes_over_before_the_first_write() {
+fn any_surviving_member_of_a_new_region_takes_over_before_the_first_write() {
     let mut view = view(1, 3, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
     let first = decide_one(&view).unwrap();
     let primary = first.primary.unwrap();
     configure(&mut view, &first);
     kill(&mut view, primary.server.0);
     let next = decide_one(&view).unwrap();
-    assert!(first.backups.contains(&next.primary.unwrap()), "it waits for nobody's volume");
+    assert!(first.backups.contains(&next.primary.unwrap()), "it waits for no volume");
     assert_eq!((next.epoch, next.backups.len()), (Epoch(2), 1));
 }
 
@@ -141,10 +141,10 @@ fn larger_clusters_spread_their_groups_too() {
 #[test]
 fn pending_decisions_count_and_are_not_repeated() {
     let view = view(2, 1, &[(member(1, 1), None), (member(2, 1), None)]);
-    let mut docket = Docket::default();
+    let mut work_queue = WorkQueue::default();
     let mut decide = |free: u32| {
-        docket.put_back(RegionId(free));
-        docket.decide(&view, Policy { assign: Assign::Any, keeps: true }, |region| region.0 == free).next
+        work_queue.put_back(RegionId(free));
+        work_queue.decide(&view, Policy { assign: Assign::Any, keeps: true }, |region| region.0 == free).next
     };
     assert_eq!(decide(1)[0].primary, Some(member(1, 1)));
     let second = decide(2);
@@ -163,7 +163,7 @@ fn a_cluster_whose_coordinator_was_lost_keeps_its_best_copy() {
 }
 
 #[test]
-fn a_dead_primary_is_followed_by_a_backup_in_its_very_life() {
+fn a_dead_primary_is_followed_by_a_backup_in_its_very_incarnation() {
     let mut view = view(1, 3, &[(member(2, 1), None), (member(3, 2), None)]);
     let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
     configure(&mut view, &config);
@@ -174,7 +174,7 @@ fn a_dead_primary_is_followed_by_a_backup_in_its_very_life() {
 }
 
 #[test]
-fn promotion_keeps_the_other_backups_and_prefers_whoever_serves_least() {
+fn promotion_keeps_the_other_backups_and_prefers_the_server_with_the_fewest_primaries() {
     let mut view = view(2, 3, &[(member(2, 1), None), (member(3, 1), None)]);
     let mut other = view.region(RegionId(2)).unwrap().clone();
     other.primary = Some(member(2, 1));
@@ -184,7 +184,7 @@ fn promotion_keeps_the_other_backups_and_prefers_whoever_serves_least() {
     configure(&mut view, &config);
     let next = decide_one(&view).unwrap();
     assert_eq!((next.primary, &next.backups[..]), (Some(member(3, 1)), &[member(2, 1)][..]));
-    // The old primary is back in a new life before anyone decided: it joins at once.
+    // The old primary is back in a new incarnation before the master decided: it joins at once.
     register(&mut view, member(1, 2), None);
     assert_eq!(decide_one(&view).unwrap().learners, [member(1, 2)]);
 }
@@ -198,7 +198,7 @@ fn a_learner_is_never_promoted() {
 }
 
 #[test]
-fn when_nobody_in_sync_lives_all_are_awaited_and_the_longest_copy_wins() {
+fn without_a_live_member_in_sync_all_must_be_back_and_the_longest_copy_wins() {
     let mut view = view(1, 3, &[(member(1, 2), Some((7, 50)))]);
     let config = group(&view, 9, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
     configure(&mut view, &config);
@@ -227,14 +227,14 @@ fn a_group_of_one_waits_for_its_server() {
 }
 
 #[test]
-fn under_a_live_primary_dead_learners_leave_and_the_living_learn() {
+fn under_a_live_primary_dead_learners_leave_and_live_servers_become_learners() {
     let live = [(member(1, 1), None), (member(2, 1), None), (member(3, 1), None), (member(4, 1), None)];
     let mut view = view(1, 3, &live);
     let whole = group(&view, 5, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
     configure(&mut view, &whole);
     assert_eq!(decide_one(&view), None, "three members are enough");
     kill(&mut view, 2);
-    assert_eq!(decide_one(&view), None, "who is in sync is removed by the primary");
+    assert_eq!(decide_one(&view), None, "only the primary removes a member in sync");
     configure(&mut view, &whole.without(member(2, 1)));
     let next = decide_one(&view).unwrap();
     assert_eq!((next.epoch, next.term, next.primary), (Epoch(7), Epoch(5), Some(member(1, 1))));
@@ -246,42 +246,46 @@ fn under_a_live_primary_dead_learners_leave_and_the_living_learn() {
 }
 
 #[test]
-fn until_a_primary_has_settled_those_before_it_are_awaited_too() {
+fn until_a_primary_has_settled_its_prior_members_must_be_back_too() {
     let mut view = view(1, 3, &[(member(2, 1), None)]);
     let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
     configure(&mut view, &config);
     let promoted = decide_one(&view).unwrap();
     assert_eq!(
-        (promoted.primary, &promoted.former[..]),
-        (Some(member(2, 1)), &[Former { member: member(1, 1), term: Epoch(7) }][..])
+        (promoted.primary, &promoted.prior_members[..]),
+        (Some(member(2, 1)), &[PriorMember { member: member(1, 1), term: Epoch(7) }][..])
     );
     configure(&mut view, &promoted);
-    // It dies before it has made durable what only its memory held; server 1 has that in its files.
+    // It dies before it has made durable what only its memory held. Server 1 has that in its files.
     register(&mut view, member(2, 2), Some((7, 60)));
     assert_eq!(decide_one(&view), None);
     register(&mut view, member(1, 2), Some((7, 100)));
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, next.former.len()), (Some(member(1, 2)), 2), "its own life that is over, and server 2");
-    // The same if server 1 had not died, but only lost its session: what it registered is what it found at its start.
+    assert_eq!(
+        (next.primary, next.prior_members.len()),
+        (Some(member(1, 2)), 2),
+        "its own dead incarnation, and server 2"
+    );
+    // The same if server 1 did not die, but only lost its session: it registered what it had found at its start.
     register(&mut view, member(1, 1), Some((2, 5)));
     assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(1, 1)));
-    // A primary that took office before it died has more.
+    // A primary that served before it died has more.
     register(&mut view, member(2, 2), Some((8, 101)));
     assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(2, 2)));
-    // Had it settled, nobody else would be awaited.
+    // If it had settled, no other volume would be missing.
     kill(&mut view, 1);
     configure(&mut view, &promoted.settled());
     assert_eq!(decide_one(&view).and_then(|config| config.primary), Some(member(2, 2)));
 }
 
-/// The server of `member`, back with a volume that is empty.
+/// The server of `member`, back with an empty volume.
 fn replaced(member: Member) -> Member {
     Member { volume: VolumeId(member.volume.0 + 100), incarnation: Incarnation(1), ..member }
 }
 
 #[test]
-fn an_empty_volume_is_never_taken_for_the_one_it_replaced() {
-    // The last member in sync is back, but what it held is gone: the region waits.
+fn an_empty_volume_is_never_mistaken_for_the_one_it_replaced() {
+    // The last member in sync is back, but its data is gone: the region waits.
     let mut view = view(1, 3, &[(replaced(member(1, 1)), None), (member(2, 1), Some((2, 9))), (member(3, 1), None)]);
     let config = group(&view, 3, member(1, 1), &[], &[]);
     configure(&mut view, &config);
@@ -306,7 +310,7 @@ fn without_a_replaced_backup_the_primarys_volume_is_enough() {
 }
 
 #[test]
-fn a_volume_that_was_given_up_is_not_awaited() {
+fn a_volume_that_was_given_up_is_not_waited_for() {
     let mut view = view(1, 3, &[(replaced(member(1, 1)), None), (member(2, 2), Some((7, 90)))]);
     let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
     configure(&mut view, &config);
@@ -315,17 +319,16 @@ fn a_volume_that_was_given_up_is_not_awaited() {
     configure(&mut view, &accepted);
     let next = decide_one(&view).unwrap();
     assert_eq!((next.primary, next.epoch, next.term), (Some(member(2, 2)), Epoch(9), Epoch(9)));
-    // A backup that lives after all takes office as any other.
+    // A backup that is live after all becomes primary like any other.
     register(&mut view, member(2, 1), None);
     assert_eq!(decide_one(&view).unwrap().primary, Some(member(2, 1)));
-    // With nobody left, the best copy there is is taken, once every expected server is there.
+    // With no member left, the best copy there is wins, once every expected server is there.
     configure(&mut view, &accepted.without_volume(&member(2, 1)));
     register(&mut view, replaced(member(2, 2)), Some((6, 50)));
     assert!(decide_all(&view, Assign::Fresh).is_empty());
     assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
 }
 
-/// Runs only where bugs can be planted: the rule that the simulator must find broken.
 /// A view whose table wants a quorum of two.
 fn with_quorum(live: &[(Member, Option<(u32, u64)>)]) -> View {
     let mut view = view(1, 3, live);
@@ -335,44 +338,46 @@ fn with_quorum(live: &[(Member, Option<(u32, u64)>)]) -> View {
 }
 
 #[test]
-fn with_a_quorum_who_takes_office_must_hear_of_enough_others() {
+fn with_a_quorum_a_new_primary_needs_enough_others() {
     let mut view = with_quorum(&[(member(2, 1), None), (member(3, 1), None)]);
     let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
     configure(&mut view, &config);
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, &next.backups[..], next.must_hear), (Some(member(2, 1)), &[member(3, 1)][..], 2));
+    assert_eq!((next.primary, &next.backups[..], next.recovery_quorum), (Some(member(2, 1)), &[member(3, 1)][..], 2));
     configure(&mut view, &next);
     kill(&mut view, 2);
     let after = decide_one(&view).unwrap();
     assert_eq!(
-        (after.primary, after.must_hear),
+        (after.primary, after.recovery_quorum),
         (Some(member(3, 1)), 2),
-        "nobody has served since: still of the same three"
+        "no primary has served since: still of the same three"
     );
-    let heirs: BTreeSet<ServerId> = after.heirs().map(|heir| heir.server).collect();
-    assert_eq!(heirs.len(), 3);
+    let candidates: BTreeSet<ServerId> = after.candidates().map(|candidate| candidate.server).collect();
+    assert_eq!(candidates.len(), 3);
     let settled = group(&view, 12, member(1, 1), &[member(3, 1)], &[]);
     configure(&mut view, &settled);
-    assert_eq!(decide_one(&view).unwrap().must_hear, 0, "a group of two has all on both");
+    assert_eq!(decide_one(&view).unwrap().recovery_quorum, 0, "a group of two has all on both");
 }
 
 #[test]
-fn a_former_member_of_a_quorum_that_lives_has_not_all_for_certain() {
+fn a_live_former_member_of_a_quorum_may_lack_committed_writes() {
     let mut view = with_quorum(&[(member(1, 1), None), (member(2, 2), Some((7, 90))), (member(3, 2), Some((7, 80)))]);
-    let former = vec![Former { member: member(1, 1), term: Epoch(7) }];
-    let config = GroupConfig { former, must_hear: 2, ..group(&view, 8, member(2, 1), &[member(3, 1)], &[]) };
+    let prior_members = vec![PriorMember { member: member(1, 1), term: Epoch(7) }];
+    let config =
+        GroupConfig { prior_members, recovery_quorum: 2, ..group(&view, 8, member(2, 1), &[member(3, 1)], &[]) };
     configure(&mut view, &config);
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, next.must_hear), (Some(member(1, 1)), 3));
-    assert!(next.heirs().any(|heir| heir == member(2, 1)) && next.heirs().any(|heir| heir == member(3, 1)));
+    assert_eq!((next.primary, next.recovery_quorum), (Some(member(1, 1)), 3));
+    assert!(next.candidates().any(|one| one == member(2, 1)) && next.candidates().any(|one| one == member(3, 1)));
     register(&mut view, member(1, 2), Some((7, 85)));
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, next.must_hear), (Some(member(2, 2)), 0), "the volumes have all that is left");
+    assert_eq!((next.primary, next.recovery_quorum), (Some(member(2, 2)), 0), "the volumes have all that is left");
 }
 
+/// Runs only where bugs can be planted. It breaks the rule that the simulator must find broken.
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn the_planted_bug_promotes_a_restarted_life() {
+fn the_planted_bug_promotes_a_restarted_incarnation() {
     let mut view = view(1, 3, &[(member(2, 2), None)]);
     let config = group(&view, 7, member(1, 1), &[member(2, 1)], &[]);
     configure(&mut view, &config);
@@ -384,7 +389,7 @@ fn the_planted_bug_promotes_a_restarted_life() {
 }
 
 #[test]
-fn who_leaves_for_good_is_replaced_and_who_restarts_is_not() {
+fn a_server_that_leaves_for_good_is_replaced_and_a_restarting_one_is_not() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=4).map(|server| (member(server, 1), None)).collect();
     let mut view = view(1, 3, &live);
     let whole = group(&view, 3, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
@@ -399,49 +404,49 @@ fn who_leaves_for_good_is_replaced_and_who_restarts_is_not() {
     let shrunk = group(&view, 4, member(1, 1), &[member(3, 1)], &[]);
     configure(&mut view, &shrunk);
     let filled = decide_one(&view).unwrap();
-    assert_eq!(filled.learners, [member(4, 1)], "a server that leaves is given no copies");
+    assert_eq!(filled.learners, [member(4, 1)], "a leaving server gets no copies");
     change(&mut view, ClusterPath::Intent(ServerId(2)), Some(encode_value(&Intent::Restart)));
     assert_eq!(decide_one(&view), None, "its place is kept");
     let policy = Policy { assign: Assign::Any, keeps: false };
-    assert_eq!(Docket::default().decide(&view, policy, |_| true).next[0].learners, [member(4, 1)], "for a while");
+    assert_eq!(WorkQueue::default().decide(&view, policy, |_| true).next[0].learners, [member(4, 1)], "for a while");
     kill(&mut view, 3);
     let alone = group(&view, 5, member(1, 1), &[], &[]);
     configure(&mut view, &alone);
-    assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)], "the place of another is not");
+    assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)], "the place of another server is not kept");
 }
 
 #[test]
-fn a_copy_that_moves_is_replaced_and_the_wished_primary_is_promoted_first() {
+fn a_copy_that_moves_is_replaced_and_the_requested_primary_is_promoted_first() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=4).map(|server| (member(server, 1), None)).collect();
     let mut view = view(1, 3, &live);
     let mut moving = group(&view, 3, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
-    moving.wishes = Wishes { primary: Some(ServerId(3)), leaving: Some(ServerId(2)), plan: None };
+    moving.desired = DesiredState { primary: Some(ServerId(3)), leaving: Some(ServerId(2)), plan: None };
     configure(&mut view, &moving);
     assert_eq!(decide_one(&view).unwrap().learners, [member(4, 1)]);
     kill(&mut view, 1);
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.primary, next.wishes.primary), (Some(member(3, 1)), None));
-    assert_eq!(next.voided(), None, "nobody gave anything up");
+    assert_eq!((next.primary, next.desired.primary), (Some(member(3, 1)), None));
+    assert_eq!(next.released_term(), None, "no primary released its term");
 }
 
 #[test]
-fn who_is_to_leave_and_was_lost_does_not_come_back_into_the_group() {
+fn a_lost_server_that_was_to_leave_does_not_come_back_into_the_group() {
     let live = [(member(1, 1), Some((3, 9))), (member(2, 1), None), (member(3, 2), Some((3, 9)))];
     let mut view = view(1, 2, &live);
     let mut moving = group(&view, 3, member(1, 1), &[], &[member(3, 2)]);
-    moving.wishes.leaving = Some(ServerId(3));
+    moving.desired.leaving = Some(ServerId(3));
     configure(&mut view, &moving);
     let next = decide_one(&view).unwrap();
-    assert_eq!((&next.learners[..], next.wishes.leaving), (&[member(2, 1)][..], None));
+    assert_eq!((&next.learners[..], next.desired.leaving), (&[member(2, 1)][..], None));
     kill(&mut view, 2);
     let next = decide_one(&view).unwrap();
-    assert_eq!((&next.learners[..], next.wishes.leaving), (&[][..], None), "the move is over");
+    assert_eq!((&next.learners[..], next.desired.leaving), (&[][..], None), "the move is over");
     configure(&mut view, &next);
-    assert_eq!(decide_one(&view).unwrap().learners, [member(3, 2)], "and there is nobody else");
+    assert_eq!(decide_one(&view).unwrap().learners, [member(3, 2)], "and there is no other server");
 }
 
 #[test]
-fn who_is_too_many_is_not_built_or_leaves() {
+fn an_excess_learner_is_not_built_and_an_excess_backup_leaves() {
     let live: Vec<(Member, Option<(u32, u64)>)> = (1..=3).map(|server| (member(server, 1), None)).collect();
     let mut view = view(1, 2, &live);
     let building = group(&view, 3, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
@@ -450,13 +455,13 @@ fn who_is_too_many_is_not_built_or_leaves() {
     let built = group(&view, 4, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
     configure(&mut view, &built);
     let next = decide_one(&view).unwrap();
-    assert_eq!((next.wishes.leaving, &next.backups), (Some(ServerId(3)), &built.backups), "the primary lets it go");
+    assert_eq!((next.desired.leaving, &next.backups), (Some(ServerId(3)), &built.backups), "the primary releases it");
     configure(&mut view, &next);
     assert_eq!(decide_one(&view), None);
 }
 
 #[test]
-fn what_is_to_be_part_of_another_is_brought_there_and_told_when_that_is_no_neighbour_any_more() {
+fn a_merge_source_moves_to_its_target_and_the_plan_ends_when_they_are_no_neighbours_any_more() {
     let mut view = view(2, 2, &[(member(1, 1), None), (member(2, 1), None), (member(3, 1), None)]);
     let of = |view: &View, region: u32, primary, backup| GroupConfig {
         epoch: Epoch(4),
@@ -466,13 +471,13 @@ fn what_is_to_be_part_of_another_is_brought_there_and_told_when_that_is_no_neigh
         ..view.region(RegionId(region)).unwrap().clone()
     };
     let (one, mut two) = (of(&view, 1, 1, 2), of(&view, 2, 2, 1));
-    two.wishes.plan = Some(Plan::Merge { into: RegionId(1) });
+    two.desired.plan = Some(Plan::Merge { into: RegionId(1) });
     configure(&mut view, &one);
     configure(&mut view, &two);
     let next = decide_on(&view, &two).expect("its primary is elsewhere");
-    assert_eq!(next, two.wishing(Wishes { primary: Some(ServerId(1)), ..two.wishes.clone() }));
-    // The other one was divided, or is part of a third one.
-    let apart = two.wishing(Wishes::default());
+    assert_eq!(next, two.with_desired(DesiredState { primary: Some(ServerId(1)), ..two.desired.clone() }));
+    // The other region was split, or was merged into a third one.
+    let apart = two.with_desired(DesiredState::default());
     configure(&mut view, &GroupConfig { end: Some("0000".into()), ..one.renewed() });
     assert_eq!(decide_on(&view, &two), Some(apart.clone()));
     change(&mut view, ClusterPath::Region(RegionId(1)), None);
@@ -484,7 +489,7 @@ fn decide_on(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
 }
 
 #[test]
-fn when_another_region_has_changed_the_one_that_is_to_be_part_of_it_is_looked_at() {
+fn a_change_of_a_merge_target_puts_the_source_into_the_work_queue() {
     let mut view = view(2, 2, &[(member(1, 1), None), (member(2, 1), None)]);
     let of = |view: &View, region: u32| GroupConfig {
         epoch: Epoch(4),
@@ -494,17 +499,17 @@ fn when_another_region_has_changed_the_one_that_is_to_be_part_of_it_is_looked_at
         ..view.region(RegionId(region)).unwrap().clone()
     };
     let (one, mut two) = (of(&view, 1), of(&view, 2));
-    two.wishes.plan = Some(Plan::Merge { into: RegionId(1) });
+    two.desired.plan = Some(Plan::Merge { into: RegionId(1) });
     configure(&mut view, &one);
     configure(&mut view, &two);
-    let mut docket = Docket::default();
+    let mut work_queue = WorkQueue::default();
     let policy = Policy { assign: Assign::Any, keeps: true };
-    docket.changed(&view.take_changed());
-    assert!(docket.decide(&view, policy, |_| true).next.is_empty(), "all is well");
+    work_queue.changed(&view.take_changed());
+    assert!(work_queue.decide(&view, policy, |_| true).next.is_empty(), "all is well");
     let handed = GroupConfig { primary: Some(member(2, 1)), backups: vec![member(1, 1)], ..one.renewed() };
     configure(&mut view, &handed);
-    docket.changed(&view.take_changed());
-    let next = docket.decide(&view, policy, |_| true).next;
+    work_queue.changed(&view.take_changed());
+    let next = work_queue.decide(&view, policy, |_| true).next;
     assert_eq!(next.len(), 1);
-    assert_eq!((next[0].region, next[0].wishes.primary), (RegionId(2), Some(ServerId(2))));
+    assert_eq!((next[0].region, next[0].desired.primary), (RegionId(2), Some(ServerId(2))));
 }

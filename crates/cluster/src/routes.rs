@@ -1,7 +1,8 @@
-//! What a process knows of tables, regions and servers, kept so that a change costs what it changes: operations are routed by
-//! it, clients are told what is new to them, and nobody looks at ten thousand regions because one of them changed.
+//! The tables, regions and servers that a process knows. Operations are routed by them, and clients are told what is new to them.
+//! The cost of a change depends only on the size of the change: no thread looks at ten thousand regions because one of them
+//! changed.
 //!
-//! Invariant: [`Routes::update_since`] a version leads to what is known here from any state of the tree that was shown at that
+//! Invariant: [`Routes::update_since`] of a version leads to the state here from any state of the tree that was shown at that
 //! version, or later. Pure; one thread at a time.
 
 use leeward_format::cluster::{ClusterPath, GroupConfig, RegionMap, ServerInfo, TableOptions};
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Paths that are remembered as gone. When there are more, all are forgotten, and who knows less is told everything.
+/// Paths that are remembered as gone. When there are more, all are forgotten, and a client that knows less is told everything.
 const MOST_GONE: usize = 4096;
 
 /// See the module.
@@ -25,7 +26,7 @@ pub struct Routes {
     log: ChangeLog,
 }
 
-/// A region's configuration, and the version at which it was made.
+/// A region's configuration, and the version at which it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Versioned {
     pub(crate) version: u64,
@@ -50,25 +51,25 @@ impl Route for Versioned {
     }
 }
 
-/// Which path changed last at which version.
+/// The version of the last change of each path.
 #[derive(Debug, Default)]
 struct ChangeLog {
-    /// The last change that is known of.
+    /// The last known change.
     version: u64,
     changes: BTreeSet<(u64, ClusterPath)>,
     gone: BTreeMap<ClusterPath, u64>,
-    /// Whatever changed after this version is among `changes`.
+    /// Every change after this version is in `changes`.
     complete_from: u64,
 }
 
 impl ChangeLog {
-    /// `path` has a value now; before, it had one that was made at `before`.
+    /// `path` has a value now. It had one of the version `before`, if any.
     fn put(&mut self, path: ClusterPath, before: Option<u64>, version: u64) {
         self.forget(&path, before);
         self.changes.insert((version, path));
     }
 
-    /// `path` has no value now, if it had one before or not.
+    /// `path` has no value now. It may have had one before.
     fn remove(&mut self, path: ClusterPath, before: Option<u64>, version: u64) {
         self.forget(&path, before);
         if self.gone.len() >= MOST_GONE {
@@ -87,7 +88,7 @@ impl ChangeLog {
         }
     }
 
-    /// What changed after `version`.
+    /// The paths that changed after `version`.
     fn since(&self, version: u64) -> impl Iterator<Item = &ClusterPath> {
         // The least of all paths.
         let first = (version.saturating_add(1), ClusterPath::Table(String::new()));
@@ -96,17 +97,17 @@ impl ChangeLog {
 }
 
 impl Routes {
-    /// Version of the state that is known: the number of its last change, or a later one.
+    /// The version of the known state: the number of its last change, or a later one.
     pub fn version(&self) -> u64 {
         self.log.version
     }
 
-    /// Everything was as it is up to `version`.
+    /// The known state is also the state at `version`.
     pub(crate) fn reach(&mut self, version: u64) {
         self.log.version = self.log.version.max(version);
     }
 
-    /// The whole tree was told, as of some version: what was there before is not known.
+    /// The whole tree was told, as of some version. The changes before that version are unknown.
     pub(crate) fn is_whole(&mut self) {
         self.log.complete_from = self.log.version;
     }
@@ -144,7 +145,7 @@ impl Routes {
         self.servers.remove(&id);
     }
 
-    /// Every table, by name, with the version at which its options were made.
+    /// Every table, by name, with the version of its options.
     pub(crate) fn versioned_tables(&self) -> &BTreeMap<String, (u64, TableOptions)> {
         &self.tables
     }
@@ -165,11 +166,11 @@ impl Routes {
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
         self.tables.get(name).map(|(_, options)| options)
     }
-    /// Every region, by id, also those whose table is not there.
+    /// Every region, by id, including regions whose table is not there.
     pub fn regions(&self) -> impl Iterator<Item = &Arc<GroupConfig>> {
         self.regions.iter().map(|region| &region.config)
     }
-    /// The regions of a table that is there, by first key or token.
+    /// The regions of an existing table, by first key or token.
     pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &Arc<GroupConfig>> {
         self.regions.regions_of(table).map(|region| &region.config)
     }
@@ -177,7 +178,7 @@ impl Routes {
     pub fn is_ambiguous(&self) -> bool {
         self.regions.is_ambiguous()
     }
-    /// Which regions an operation on a range of the table's keys is for.
+    /// The regions that an operation on a range of the table's keys concerns.
     pub fn spread(&self, table: &str) -> Spread {
         self.regions.spread(table)
     }
@@ -190,7 +191,7 @@ impl Routes {
         self.servers.get(&id).map(|(_, info)| info)
     }
 
-    /// What a client that knows the version `known` is to be told: what is newer, or everything where that is not known.
+    /// The update for a client that knows the version `known`: the newer changes, or everything if those are not known.
     pub fn update_since(&self, known: u64) -> RoutesUpdate {
         let is_whole = known == 0 || known < self.log.complete_from;
         let (mut regions, mut tables, mut gone) = (Vec::new(), BTreeSet::new(), Vec::new());
@@ -228,7 +229,7 @@ impl Routes {
         }
     }
 
-    /// All of it, as operators see it: regions by table and first key.
+    /// The whole region map, as operators see it: regions by table and first key.
     pub fn region_map(&self) -> RegionMap {
         let mut regions: Vec<&Arc<GroupConfig>> = self.regions().collect();
         regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));

@@ -1,4 +1,4 @@
-//! What nodes tell clients, against clients that hold what they were told: whatever changed, whoever is asked.
+//! Updates of nodes for clients that keep what they were told, whatever changed and whichever node is asked.
 
 use super::*;
 use crate::{CoordinatorEvent, CoordinatorOp, SessionId, Tree, View};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const TABLES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 4] = ["", "f", "m", "t"];
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum Step {
     /// A region has this table, first key and primary from now on.
@@ -20,7 +20,7 @@ enum Step {
     NoRegion(u32),
     Table(usize, bool),
     Server(u32, bool),
-    /// A node hears of everything up to now.
+    /// A node is told of everything up to now.
     Hear(usize),
     /// A node's connection is made anew.
     Connect(usize),
@@ -58,11 +58,11 @@ fn info(server: u32) -> ServerInfo {
     }
 }
 
-/// The coordinator, and two nodes that hear of its changes when it pleases them.
+/// The coordinator, and two nodes that are told of its changes at any time.
 struct World {
     tree: Tree,
     nodes: [View; 2],
-    /// What each has not heard.
+    /// The changes that each node was not told yet.
     waiting: [Vec<Change>; 2],
     epoch: u32,
 }
@@ -75,7 +75,7 @@ impl World {
         world
     }
 
-    /// Has the path hold the value, or be gone.
+    /// Sets the value of the path, or removes the path.
     fn set(&mut self, path: &ClusterPath, value: Option<bytes::Bytes>) {
         let path = path.to_string();
         let op = match (self.tree.get(&path).map(|(version, _)| version), value) {
@@ -107,7 +107,7 @@ impl World {
     }
 }
 
-/// What a client or a node holds, to be compared: regions by table and key, with their primaries; and servers.
+/// The comparable state of a client or a node: regions by table and key, with their primaries, and servers.
 type Held = (Vec<(String, bytes::Bytes, RegionId, Option<ServerId>)>, Vec<(ServerId, String)>);
 
 fn held_by_node(routes: &Routes) -> Held {
@@ -126,7 +126,7 @@ fn held_by_client(cache: &RouteCache) -> Held {
 
 proptest! {
     #[test]
-    fn a_client_holds_what_the_newest_node_held_that_it_asked(steps in prop::collection::vec(step(), 1..120)) {
+    fn a_client_holds_the_state_of_the_newest_node_that_it_asked(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
         let mut clients = [RouteCache::default(), RouteCache::default()];
         for step in steps {
@@ -154,7 +154,7 @@ proptest! {
                     let update = routes.update_since(known);
                     prop_assert_eq!(update.version, routes.version());
                     let applied = cache.apply(update).expect("as a node says it");
-                    prop_assert_ne!(applied, Applied::Unfit, "whatever went was told, or all of it");
+                    prop_assert_ne!(applied, Applied::Unfit, "each removal was told, or everything was");
                     match routes.version() >= known {
                         true => prop_assert_eq!(held_by_client(cache), held_by_node(routes)),
                         false => prop_assert_eq!((applied, cache.version()), (Applied::Known, known)),
@@ -166,7 +166,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_told_is_what_changed() {
+fn an_update_contains_the_changes() {
     let mut world = World::new();
     world.set(
         &ClusterPath::Table("a".into()),
@@ -180,7 +180,11 @@ fn what_is_told_is_what_changed() {
     let known = world.nodes[0].version();
     let nothing = world.nodes[0].routes().update_since(known);
     assert_eq!((nothing.since, nothing.tables.len(), nothing.gone.len()), (Some(known), 0, 0));
-    assert_eq!(world.nodes[0].routes().update_since(u64::MAX).tables.len(), 0, "whoever knows more is told nothing");
+    assert_eq!(
+        world.nodes[0].routes().update_since(u64::MAX).tables.len(),
+        0,
+        "a client that knows more is told nothing"
+    );
 
     world.set(&ClusterPath::Region(RegionId(2)), Some(encode_value(&config(2, 0, 1, 3, 2))));
     world.set(&ClusterPath::Region(RegionId(3)), None);
@@ -190,12 +194,12 @@ fn what_is_told_is_what_changed() {
     assert_eq!((update.since, &update.gone[..]), (Some(known), &[RegionId(3)][..]));
     let one = TableRoutes::pack("a", Some(Partition::Range), [&config(2, 0, 1, 3, 2)]);
     assert_eq!(update.tables, [one]);
-    assert_eq!(cache.apply(update), Ok(Applied::Unfit), "who knows nothing needs everything");
+    assert_eq!(cache.apply(update), Ok(Applied::Unfit), "a client that knows nothing needs everything");
     assert!(world.nodes[0].routes().update_since(0).since.is_none());
 }
 
 #[test]
-fn what_went_long_ago_is_forgotten_and_everything_told() {
+fn old_removals_are_forgotten_and_everything_is_told() {
     let mut routes = Routes::default();
     let mut version = 0;
     let mut next = |routes: &mut Routes| {

@@ -1,7 +1,7 @@
 //! The coordinator's state: paths with versions, sessions, and the paths that vanish with them.
 //!
-//! A pure state machine: the same calls in the same order give the same tree and the same changes, so a log of the
-//! calls that succeeded restores it. It knows no clock; who expires sessions is told by [`crate::Deadlines`].
+//! A pure state machine: the same calls in the same order give the same tree and the same changes, so a log of the calls that
+//! succeeded restores it. It knows no clock: [`crate::Deadlines`] decides which sessions expire.
 //!
 //! Invariants: every change gets the next number of one counter; an ephemeral path's owner is an open session; no path is
 //! beneath another; the tree's bytes stay within [`MAX_TREE_BYTES`]. One thread at a time.
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(crate) const MAX_TREE_BYTES: usize = 64 * 1024 * 1024;
 /// Most sessions at a time.
 pub(crate) const MAX_SESSIONS: usize = 4096;
-/// What a path costs besides its bytes, so that empty ones are bounded too.
+/// The cost of a path besides its bytes, so that the number of empty paths is bounded too.
 const NODE_OVERHEAD_BYTES: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,12 +27,12 @@ struct Node {
     owner: Option<SessionId>,
 }
 
-/// What an operation did.
+/// The effect of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// Number of its last change.
     pub version: u64,
-    /// Its changes, in order: what watchers must be told before the caller is answered.
+    /// Its changes, in order. Watchers must be told of them before the caller gets its answer.
     pub changes: Vec<Change>,
 }
 
@@ -66,7 +66,7 @@ impl Tree {
         Ok(session)
     }
 
-    /// Ends a session, by its own wish or by expiry; its ephemeral paths vanish. Nothing happens if it is over.
+    /// Ends a session, on request or by expiry. Its ephemeral paths vanish. Nothing happens if the session is over.
     pub fn close(&mut self, session: SessionId) -> Vec<Change> {
         self.sessions.remove(&session);
         let owned = self.nodes.iter().filter(|(_, node)| node.owner == Some(session));
@@ -94,7 +94,7 @@ impl Tree {
         self.nodes.get(path).map(|node| (node.version, &node.value))
     }
 
-    /// The whole tree as changes, ascending by path: what a process is told when it attaches.
+    /// The whole tree as changes, ascending by path. A process is told these when it attaches.
     pub fn changes(&self) -> impl Iterator<Item = Change> + '_ {
         self.nodes.iter().map(|(path, node)| Change {
             path: path.clone(),
@@ -103,7 +103,7 @@ impl Tree {
         })
     }
 
-    /// Does `op` for `session`, or for the coordinator's host itself, wholly or not at all.
+    /// Does `op` for `session`, or for the coordinator's host itself, completely or not at all.
     ///
     /// # Errors
     /// The comparison failed, the operation breaks a limit, or the session is over.
@@ -118,7 +118,7 @@ impl Tree {
         if ops.len() > MAX_ALL_OPS {
             return Err(CoordinatorError::Refused(format!("{} operations in one, at most {MAX_ALL_OPS}", ops.len())));
         }
-        // What the operation touches is kept aside, so that a refusal leaves no trace.
+        // The old nodes that the operation touches are kept aside, so that a refusal leaves no trace.
         let version = self.version;
         let mut undo: Vec<(String, Option<Node>)> = Vec::new();
         let mut changes = Vec::with_capacity(ops.len());
@@ -174,7 +174,7 @@ impl Tree {
         }
     }
 
-    /// Refuses what would break a limit; `freed` bytes go in exchange.
+    /// Refuses an operation that would break a limit. `freed` bytes are removed in exchange.
     fn check(&self, path: &str, value: &Bytes, freed: usize) -> Result<(), CoordinatorError> {
         let refuse = |why: String| Err(CoordinatorError::Refused(why));
         if path.len() > MAX_PATH_BYTES || !path.starts_with('/') || path.ends_with('/') {
@@ -191,7 +191,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Refuses to make `path` beneath a path, which has a value, or above others.
+    /// Refuses to make `path` beneath a path with a value, or above other paths.
     fn check_place(&self, path: &str) -> Result<(), CoordinatorError> {
         let refuse = |why: String| Err(CoordinatorError::Refused(why));
         let mut above = path.match_indices('/').map(|(end, _)| &path[..end]);
@@ -235,7 +235,7 @@ impl Tree {
         }
     }
 
-    /// The whole state, to be stored.
+    /// The whole state, for storage.
     pub fn snapshot(&self) -> TreeSnapshot {
         TreeSnapshot {
             version: self.version,
@@ -268,10 +268,10 @@ impl Tree {
         tree
     }
 
-    /// Repeats what the log says was done.
+    /// Repeats an entry of the log.
     ///
     /// # Errors
-    /// It cannot have been done to this tree: the log is damaged.
+    /// The entry does not fit this tree: the log is damaged.
     pub fn replay(&mut self, entry: LogEntry) -> Result<(), String> {
         match entry {
             LogEntry::Snapshot(snapshot) => *self = Tree::restore(snapshot),

@@ -27,7 +27,7 @@ fn compare_and_set_takes_only_the_version_that_is_there() {
     assert_eq!(tree.apply(None, &delete("/a", Some(1))), Err(CoordinatorError::Stale { version: 2 }));
     let gone = Change { path: "/a".into(), version: 3, value: None };
     assert_eq!(tree.apply(None, &delete("/a", Some(2))).unwrap().changes, [gone]);
-    // A path that is made again has a version that it never had: an old compare-and-set cannot hit it.
+    // A path that is made again has a new version: an old compare-and-set cannot change it.
     assert_eq!(tree.apply(None, &create("/a", "1", false)).unwrap().version, 4);
 }
 
@@ -43,7 +43,7 @@ fn ephemeral_paths_vanish_with_their_session_only() {
     assert!(tree.get("/kept").is_some() && tree.get("/2").is_some());
     assert!(tree.apply(Some(one), &create("/late", "", false)).is_err(), "a session that is over does nothing");
     assert!(tree.close(one).is_empty());
-    assert!(tree.apply(None, &create("/e", "", true)).is_err(), "nobody to vanish with");
+    assert!(tree.apply(None, &create("/e", "", true)).is_err(), "there is no session to vanish with");
     assert!(tree.open(1000).unwrap() > two, "ids are never used again");
 }
 
@@ -148,7 +148,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What watchers know: built of changes only.
+/// The tree of a watcher, built from changes only.
 type Mirror = HashMap<String, (u64, Bytes)>;
 
 fn follow(mirror: &mut Mirror, version: &mut u64, changes: &[Change]) {
@@ -163,7 +163,7 @@ fn follow(mirror: &mut Mirror, version: &mut u64, changes: &[Change]) {
 }
 
 proptest! {
-    /// Whoever follows the changes knows the tree; the log entries of what succeeded restore it, and so does a snapshot.
+    /// The changes lead to the same tree. The log entries of successful operations restore it, and so does a snapshot.
     #[test]
     fn changes_log_and_snapshot_all_tell_the_same_tree(steps in proptest::collection::vec(step(), 0..80)) {
         let mut tree = Tree::new();

@@ -1,9 +1,9 @@
 //! A process's mirror of the coordinator's tree, read as tables, regions, servers and master.
 //!
 //! Invariants:
-//! - Between `Up` and `Synced` the mirror still answers what it knew before; the new tree is gathered aside and takes its place
-//!   at once, so nobody seems dead only because a connection was made anew.
-//! - Whatever differs from what it was is among the changes that [`View::take_changed`] tells, once.
+//! - Between `Up` and `Synced` the mirror still shows what it knew before. The new tree is gathered aside and replaces the old
+//!   one in one step. So no server seems dead only because a connection was made anew.
+//! - [`View::take_changed`] returns every difference exactly once.
 //!
 //! Pure; one thread at a time.
 
@@ -26,24 +26,24 @@ pub struct View {
     changed: Changed,
 }
 
-/// What changed of a mirror: what came, went or has another value.
+/// The changes of a mirror: paths that appeared, disappeared or have another value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Regions.
     pub regions: BTreeSet<RegionId>,
-    /// Tables, or whether one is being made.
+    /// Tables, and tables that are being made.
     pub tables: BTreeSet<String>,
-    /// Some server, what is to become of one, or the master; or the mirror follows the coordinator again.
+    /// A server, the intent for one, or the master changed; or the mirror follows the coordinator again.
     pub servers: bool,
 }
 
 impl Changed {
-    /// Nothing did.
+    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty() && self.tables.is_empty() && !self.servers
     }
 
-    /// And this as well.
+    /// Adds the changes of `other`.
     pub(crate) fn add(&mut self, other: Changed) {
         self.regions.extend(other.regions);
         self.tables.extend(other.tables);
@@ -60,7 +60,7 @@ impl Changed {
         }
     }
 
-    /// What differs between two contents.
+    /// The differences between two contents.
     fn between(old: &Content, new: &Content) -> Changed {
         let is_other = old.master != new.master || old.intents != new.intents || old.protocol != new.protocol;
         let made =
@@ -85,16 +85,16 @@ struct Content {
     numbers: Option<(u64, RegionNumbers)>,
     protocol: Option<(u64, u8)>,
     making: BTreeMap<String, (u64, Member)>,
-    /// Paths whose values make no sense here: perhaps another version's.
+    /// Paths whose values this version cannot read: perhaps another version wrote them.
     unread: BTreeSet<ClusterPath>,
-    /// Regions that are to be made of others.
+    /// Children of planned splits.
     planned: BTreeSet<RegionId>,
-    /// Regions that are to be part of others, and of which.
+    /// Sources of planned merges, each with its target.
     merging: BTreeMap<RegionId, RegionId>,
 }
 
 impl View {
-    /// Takes what the coordinator said.
+    /// Handles an event of the coordinator.
     pub fn handle(&mut self, event: &CoordinatorEvent) {
         match event {
             CoordinatorEvent::Up { .. } => {
@@ -120,7 +120,7 @@ impl View {
                     self.changed.add(Changed::between(&self.current, &content));
                     self.current = content;
                 }
-                // Whoever looked meanwhile did not know who is there.
+                // A caller that looked in the meantime did not know which servers are there.
                 self.changed.servers = true;
                 self.synced = true;
             }
@@ -128,12 +128,12 @@ impl View {
         }
     }
 
-    /// What has changed since the last call.
+    /// The changes since the last call.
     pub fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
     }
 
-    /// Whether the mirror follows the coordinator now; otherwise it is what was last known.
+    /// Whether the mirror follows the coordinator now. Otherwise it shows what was last known.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
@@ -141,7 +141,7 @@ impl View {
     pub fn version(&self) -> u64 {
         self.routes().version()
     }
-    /// Tables, regions and servers, to route by.
+    /// Tables, regions and servers, for routing.
     pub fn routes(&self) -> &Routes {
         &self.current.routes
     }
@@ -169,7 +169,7 @@ impl View {
     pub fn server(&self, id: ServerId) -> Option<&ServerInfo> {
         self.routes().server(id)
     }
-    /// Whether exactly this life of the server has a session.
+    /// Whether exactly this incarnation of the server has a session.
     pub fn is_live(&self, member: Member) -> bool {
         self.server(member.server).is_some_and(|info| info.member == member)
     }
@@ -177,38 +177,38 @@ impl View {
     pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {
         self.current.intents.iter().map(|(server, (_, intent))| (*server, *intent))
     }
-    /// What is to become of a server.
+    /// The intent for a server.
     pub fn intent(&self, id: ServerId) -> Option<Intent> {
         self.current.intents.get(&id).map(|(_, intent)| *intent)
     }
-    /// Who holds the master's path.
+    /// The member that holds the master's path.
     pub fn master(&self) -> Option<Member> {
         self.current.master.map(|(_, member)| member)
     }
-    /// Version of the protocol that the cluster speaks; `None` before the first server has come.
+    /// The protocol version of the cluster; `None` before the first server has registered.
     pub fn protocol(&self) -> Option<u8> {
         self.current.protocol.map(|(_, protocol)| protocol)
     }
-    /// Which numbers were given to regions.
+    /// The numbers that were given to regions.
     pub fn numbers(&self) -> RegionNumbers {
         self.current.numbers.as_ref().map(|(_, numbers)| numbers.clone()).unwrap_or_default()
     }
-    /// Who makes the table of this name, if that takes several operations.
+    /// The member that makes the table of this name, if that takes several operations.
     pub fn maker(&self, table: &str) -> Option<Member> {
         self.current.making.get(table).map(|(_, member)| *member)
     }
-    /// Tables that are being made, and by whom.
+    /// Tables that are being made, each with the member that makes it.
     pub fn making(&self) -> impl Iterator<Item = (&str, Member)> + '_ {
         self.current.making.iter().map(|(table, (_, member))| (&table[..], *member))
     }
 
-    /// Whether the path has no value. What cannot be read is shown as if it were not there, but nothing follows from that.
+    /// Whether the path has no value. Other methods show an unreadable value as if it were not there; this one does not.
     pub fn lacks(&self, path: &ClusterPath) -> bool {
         self.version_of(path).is_none() && !self.current.unread.contains(path)
     }
 
-    /// Whether a region is one of a table that is not there and is not being made: what is left of one that was dropped, or of one
-    /// that was never made to its end. Nobody needs it.
+    /// Whether a region is a leftover: its table is not there and is not being made. The table was dropped, or its creation was
+    /// never completed. No process needs the region.
     pub fn is_leftover(&self, region: RegionId) -> bool {
         let lacks_table = |table: &String| {
             self.lacks(&ClusterPath::Table(table.clone())) && self.lacks(&ClusterPath::Making(table.clone()))
@@ -216,8 +216,8 @@ impl View {
         self.region(region).is_some_and(|config| lacks_table(&config.table))
     }
 
-    /// Whether the region was there and is no more, and is not to be, as far as was last known. That a region is not there says
-    /// nothing: whoever lost the coordinator's data, and began anew, knows of none.
+    /// Whether the region existed, does not exist any more and is not planned, as far as was last known. The mere absence of a
+    /// region proves nothing: a coordinator that lost its data, and began anew, knows of no region.
     pub fn has_ended(&self, region: RegionId) -> bool {
         let is_given = |(_, numbers): &(u64, RegionNumbers)| numbers.has(region);
         let is_absent = self.lacks(&ClusterPath::Region(region)) && !self.is_planned(region);
@@ -229,28 +229,29 @@ impl View {
         self.synced && self.has_ended(region)
     }
 
-    /// Whether the configuration of a region names `server`, in whatever life.
+    /// Whether the configuration of a region names `server`, in any incarnation.
     pub fn names(&self, region: RegionId, server: ServerId) -> bool {
         let config = self.region(region).filter(|_| !planted(Bug::DestroyNamed));
         config.is_some_and(|config| config.members().any(|member| member.server == server))
     }
 
-    /// Whether the group of a region has as many members in sync as its table wants, and does not name `server`, so that what that one
-    /// has of it is not needed.
-    pub fn is_surplus(&self, region: RegionId, server: ServerId) -> bool {
+    /// Whether the copy of a region on `server` is not needed. The group of the region has as many members in sync as its table
+    /// wants, and does not name `server`.
+    pub fn is_replica_garbage(&self, region: RegionId, server: ServerId) -> bool {
         let Some(config) = self.region(region).filter(|_| self.synced) else { return false };
         let Some(table) = self.table(&config.table) else { return false };
         let is_whole = config.in_sync().count() >= table.replicas as usize;
-        let is_settled = config.former.is_empty() && config.must_hear == 0;
+        let is_settled = config.prior_members.is_empty() && config.recovery_quorum == 0;
         is_whole && is_settled && !self.names(region, server)
     }
 
-    /// Whether a region is to be made of another one. It is in no configuration; what servers have of it is of use all the same.
+    /// Whether a region is the child of a planned split. It has no configuration yet, but the copies that servers have of it are
+    /// needed.
     pub fn is_planned(&self, region: RegionId) -> bool {
         self.current.planned.contains(&region)
     }
 
-    /// Regions that are to be part of a neighbour, each with that.
+    /// The sources of planned merges, each with its target.
     pub fn merging(&self) -> impl Iterator<Item = (RegionId, RegionId)> + '_ {
         self.current.merging.iter().map(|(region, into)| (*region, *into))
     }
@@ -276,7 +277,7 @@ impl Content {
         let Some(path) = ClusterPath::parse(&change.path) else { return };
         changed.add_path(path.clone());
         if let Err(error) = self.put(path.clone(), change) {
-            // Left out, as if it were not there: one damaged value must not take the process down.
+            // The value is left out, as if it were not there: one damaged value must not take the process down.
             tracing::error!(path = change.path, version = change.version, %error, "the coordinator holds a value that makes no sense");
             self.remove(path.clone(), change.version);
             self.unread.insert(path);
@@ -304,7 +305,7 @@ impl Content {
                 same("region", id.0, config.region.0)?;
                 possible(&config)?;
                 self.forget_plan(id);
-                let plan = config.wishes.plan.as_ref();
+                let plan = config.desired.plan.as_ref();
                 self.planned.extend(plan.and_then(Plan::child));
                 self.merging.extend(plan.and_then(Plan::neighbour).map(|into| (id, into)));
                 self.routes.put_region(version, config);
@@ -327,9 +328,9 @@ impl Content {
         Ok(())
     }
 
-    /// The plan of a region as it is known counts no more.
+    /// Forgets the known plan of a region.
     fn forget_plan(&mut self, id: RegionId) {
-        let plan = self.routes.region(id).and_then(|config| config.wishes.plan.as_ref());
+        let plan = self.routes.region(id).and_then(|config| config.desired.plan.as_ref());
         if let Some(child) = plan.and_then(Plan::child) {
             self.planned.remove(&child);
         }
@@ -353,7 +354,7 @@ impl Content {
     }
 }
 
-/// Refuses what no server could serve.
+/// Refuses a configuration that no server could serve.
 fn possible(config: &GroupConfig) -> Result<(), DecodeError> {
     let GroupConfig { region, term, .. } = config;
     if !region.is_possible() {

@@ -1,10 +1,10 @@
-//! The mirror follows the tree and does not blink while it is told anew.
+//! The mirror follows the tree, and keeps the old tree while a new one is told.
 
 use super::*;
 use crate::bootstrap_op;
 use crate::{SessionId, Tree};
 use bytes::Bytes;
-use leeward_format::cluster::{Former, encode_value};
+use leeward_format::cluster::{PriorMember, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::routing::Routing;
 use leeward_format::{Epoch, Incarnation, VolumeId};
@@ -50,7 +50,7 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
 }
 
 #[test]
-fn what_a_new_connection_shows_to_be_different_has_changed() {
+fn differences_that_a_new_connection_shows_are_changes() {
     let mut tree = Tree::new();
     let table = TableOptions::default();
     tree.apply(None, &bootstrap_op(&table, &[Bytes::from("g"), Bytes::from("p")])).unwrap();
@@ -58,7 +58,7 @@ fn what_a_new_connection_shows_to_be_different_has_changed() {
     let connect = |view: &mut View, tree: &Tree| {
         view.handle(&UP);
         view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
-        assert!(view.take_changed().is_empty(), "nothing has, until the new tree is whole");
+        assert!(view.take_changed().is_empty(), "nothing has changed until the new tree is complete");
         view.handle(&CoordinatorEvent::Synced { version: tree.version() });
         view.take_changed()
     };
@@ -72,7 +72,7 @@ fn what_a_new_connection_shows_to_be_different_has_changed() {
     tree.apply(None, &CoordinatorOp::Delete { path, version: None }).unwrap();
     let changed = connect(&mut view, &tree);
     assert_eq!(changed.regions, [RegionId(2), RegionId(3)].into());
-    assert!(changed.tables.is_empty() && changed.servers, "who is there is always looked at");
+    assert!(changed.tables.is_empty() && changed.servers, "servers always count as changed");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_new_connection_replaces_the_old_tree_at_once() {
     assert!(!view.is_synced() && view.is_live(info(1, 5).member));
     view.handle(&UP);
     view.handle(&changed("/leeward/server/2", 7, Some(encode_value(&info(2, 6)))));
-    assert!(view.is_live(info(1, 5).member), "as before, until the new tree is whole");
+    assert!(view.is_live(info(1, 5).member), "as before, until the new tree is complete");
     view.handle(&CoordinatorEvent::Synced { version: 8 });
     assert!(!view.is_live(info(1, 5).member) && !view.is_live(info(2, 5).member) && view.is_live(info(2, 6).member));
     assert_eq!((view.version(), view.version_of(&ClusterPath::Server(ServerId(2)))), (8, Some(7)));
@@ -101,7 +101,7 @@ fn a_new_connection_replaces_the_old_tree_at_once() {
 }
 
 #[test]
-fn values_that_make_no_sense_are_left_out() {
+fn unreadable_values_are_left_out() {
     let mut view = View::default();
     view.handle(&UP);
     view.handle(&CoordinatorEvent::Synced { version: 0 });
@@ -109,7 +109,7 @@ fn values_that_make_no_sense_are_left_out() {
     view.handle(&changed("/leeward/server/2", 2, Some(encode_value(&info(1, 5)))));
     view.handle(&changed("/leeward/region/1", 3, Some(Bytes::from_static(b"\xff\xff\xff\xff\xff"))));
     view.handle(&changed("/leeward/master", 4, Some(Bytes::new())));
-    view.handle(&changed("/somebody/else", 5, Some(Bytes::new())));
+    view.handle(&changed("/another/path", 5, Some(Bytes::new())));
     assert_eq!((view.servers().count(), view.regions().count(), view.master()), (1, 0, None));
     view.handle(&changed("/leeward/server/1", 6, Some(Bytes::from_static(b"damage"))));
     assert_eq!((view.servers().count(), view.version()), (0, 6));
@@ -119,7 +119,7 @@ fn values_that_make_no_sense_are_left_out() {
     );
 }
 
-/// A view of a whole group of two regions, of which server 9 is no member.
+/// A view of two regions, each with a complete group. Server 9 is no member of either.
 fn whole() -> View {
     let mut view = View::default();
     view.handle(&UP);
@@ -132,7 +132,7 @@ fn whole() -> View {
     view
 }
 
-/// Region 1 has another configuration.
+/// Gives region 1 another configuration.
 fn put_group(view: &mut View, change: impl FnOnce(&mut GroupConfig)) {
     let mut config = GroupConfig {
         primary: Some(info(1, 5).member),
@@ -145,37 +145,37 @@ fn put_group(view: &mut View, change: impl FnOnce(&mut GroupConfig)) {
 }
 
 #[test]
-fn a_copy_is_surplus_only_where_a_settled_group_is_whole_without_it() {
+fn a_copy_is_garbage_only_if_a_settled_group_is_complete_without_it() {
     let mut view = whole();
-    let is_surplus = |view: &View, server| view.is_surplus(RegionId(1), ServerId(server));
-    assert!(is_surplus(&view, 9) && !is_surplus(&view, 1) && !is_surplus(&view, 2));
-    assert!(!view.is_surplus(RegionId(2), ServerId(9)), "nobody has that yet");
-    assert!(!view.is_surplus(RegionId(7), ServerId(9)), "nobody knows of that");
-    let other_life = info(9, 4).member;
+    let is_replica_garbage = |view: &View, server| view.is_replica_garbage(RegionId(1), ServerId(server));
+    assert!(is_replica_garbage(&view, 9) && !is_replica_garbage(&view, 1) && !is_replica_garbage(&view, 2));
+    assert!(!view.is_replica_garbage(RegionId(2), ServerId(9)), "no server has that region yet");
+    assert!(!view.is_replica_garbage(RegionId(7), ServerId(9)), "that region is unknown");
+    let other_incarnation = info(9, 4).member;
     let needed: [fn(&mut GroupConfig, Member); 5] = [
         |config, _| config.backups.clear(),
         |config, other| config.learners.push(other),
         |config, other| config.backups.push(other),
-        |config, other| config.former.push(Former { member: other, term: Epoch(1) }),
-        |config, _| config.must_hear = 2,
+        |config, other| config.prior_members.push(PriorMember { member: other, term: Epoch(1) }),
+        |config, _| config.recovery_quorum = 2,
     ];
     for (number, change) in needed.into_iter().enumerate() {
-        put_group(&mut view, |config| change(config, other_life));
-        assert!(!is_surplus(&view, 9), "case {number}");
+        put_group(&mut view, |config| change(config, other_incarnation));
+        assert!(!is_replica_garbage(&view, 9), "case {number}");
         put_group(&mut view, |_| {});
-        assert!(is_surplus(&view, 9));
+        assert!(is_replica_garbage(&view, 9));
     }
     let version = view.version() + 1;
     view.handle(&changed("/leeward/table/default", version, Some(Bytes::new())));
-    assert!(!is_surplus(&view, 9), "how many it wants cannot be read");
+    assert!(!is_replica_garbage(&view, 9), "its number of replicas cannot be read");
     let table = TableOptions { replicas: 3, ..TableOptions::default() };
     view.handle(&changed("/leeward/table/default", version + 1, Some(encode_value(&table))));
-    assert!(!is_surplus(&view, 9), "it wants one more");
+    assert!(!is_replica_garbage(&view, 9), "the table wants one more");
     let table = TableOptions { replicas: 1, ..table };
     view.handle(&changed("/leeward/table/default", version + 2, Some(encode_value(&table))));
-    assert!(is_surplus(&view, 9));
+    assert!(is_replica_garbage(&view, 9));
     view.handle(&CoordinatorEvent::Down);
-    assert!(!is_surplus(&view, 9), "who knows what it is now");
+    assert!(!is_replica_garbage(&view, 9), "the present configuration is unknown");
 }
 
 #[test]
@@ -185,7 +185,10 @@ fn a_region_is_gone_only_if_its_number_was_given() {
     assert!(gone(&view).is_empty());
     let version = view.version();
     view.handle(&changed("/leeward/region/2", version + 1, Some(Bytes::new())));
-    assert!(gone(&view).is_empty() && view.region(RegionId(2)).is_none(), "it is there, whatever it says");
+    assert!(
+        gone(&view).is_empty() && view.region(RegionId(2)).is_none(),
+        "the path is there, even if it is unreadable"
+    );
     view.handle(&changed("/leeward/region/2", version + 2, None));
     assert_eq!(gone(&view), [2]);
     view.handle(&CoordinatorEvent::Down);
@@ -211,5 +214,5 @@ fn a_region_that_no_server_could_serve_is_left_out() {
     view.handle(&CoordinatorEvent::Synced { version: 3 });
     let regions: Vec<u32> = view.regions().map(|config| config.region.0).collect();
     assert_eq!(regions, [6, u32::MAX - 1]);
-    assert!(!view.lacks(&ClusterPath::Region(RegionId(5))), "nor is it taken for one that has ended");
+    assert!(!view.lacks(&ClusterPath::Region(RegionId(5))), "nor does it count as ended");
 }

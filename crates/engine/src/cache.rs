@@ -1,20 +1,21 @@
-//! What is kept in memory of a volume's levels and logs: as many bytes as others leave of its budget ([`crate::memory`]).
+//! What is kept in memory of a volume's levels and logs: as many bytes as reservations leave of its budget ([`crate::memory`]).
 //!
 //! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of that, and a quarter of the budget,
-//!   they stay for as long as their segment lives; beyond it they are objects like any other.
-//! - *Records*, pairs of key and value, are what the levels answer about a key, or newer, packed (`records`). The owner (a
-//!   region's life) and the key find them, so a compaction of levels takes nothing away, and that of an L0 replaces what
+//!   they stay in memory for as long as their segment exists; beyond it they are objects like any other.
+//! - *Records*, pairs of key and value, are what the levels answer about a key, or newer, packed (`records`). They are found by
+//!   owner (one opening of a region) and key, so a compaction of levels removes nothing, and that of an L0 replaces what
 //!   it overwrites (`Cache::replace_record`). A value that goes to the log does so at once (`Cache::write_record`).
-//! - *Objects*, leaves above all (`objects`): one serves all of its keys, and of a large value spares the read that
-//!   finds its place. Once memory is short, a leaf is admitted when it is missed for the second
-//!   time in a while, or when a merge makes it of leaves that are there.
+//! - *Objects*, leaves above all (`objects`): a leaf serves all of its keys, and for a large value it saves the read that
+//!   finds the value's place. Once memory is short, a leaf is admitted when it is missed for the second time in a while, or
+//!   when a merge makes it of cached leaves.
 //!
-//! Records and objects share what indexes leave. What was let go of lately is remembered (`ghosts`); a miss of it says
-//! which of the two should have had more, and moves the bound between them a little (Megiddo and Modha, FAST'03).
+//! Records and objects share the memory that indexes leave. Recent evictions are remembered (`ghosts`). A miss of something
+//! evicted recently says which of the two should have had more memory, and moves the bound between them a little (Megiddo and
+//! Modha, FAST'03).
 //!
-//! Leaves and indexes are filed under numbers that never come back with other bytes ([`Segment::serial`]). Hashing and
-//! eviction are the same in every run. Any thread may call anything; only shards are locked, one at a time but for the lock
-//! of an object's shard within that of a record's, and never across I/O.
+//! Leaves and indexes are filed under numbers that are never used again for other bytes ([`Segment::serial`]). Hashing and
+//! eviction are the same in every run. Any thread may call anything. Only shards are locked, one at a time (except that the lock
+//! of an object's shard may be taken within that of a record's shard), and never across I/O.
 //!
 //! [`Segment::serial`]: crate::volume::Segment::serial
 
@@ -50,7 +51,7 @@ const SHARD_BYTES: u64 = 2 << 20;
 const MAX_SHARDS: u64 = 64;
 /// Bytes of budget that a shard cannot manage alone.
 const LARGEST_SHARD_BYTES: u64 = 2 << 30;
-/// A miss of what was let go of less than this part of the budget ago moves the bound between records and objects.
+/// A miss of what was evicted less than this part of the budget ago moves the bound between records and objects.
 const WINDOW_SHARE: u64 = 8;
 /// Least part of the budget that records or objects may keep.
 const LEAST_SHARE: u64 = 16;
@@ -72,12 +73,12 @@ struct Inner {
     records: Box<[Mutex<Shard>]>,
     /// Longer records are objects.
     page_bytes: usize,
-    /// Records that were let go of.
+    /// Records that were evicted.
     records_gone: Ghosts,
     /// Shard of records that gives next when others need room.
     turn: AtomicUsize,
     objects: Objects,
-    /// Objects that were let go of or refused.
+    /// Objects that were evicted or refused.
     objects_gone: Ghosts,
     /// Bytes that objects may keep when there is not enough for all.
     objects_share: AtomicU64,
@@ -115,7 +116,7 @@ impl Budget {
     fn is_exceeded(&self) -> bool {
         self.used.load(Relaxed) > self.bytes()
     }
-    /// So much is in use that something has been let go of, or soon will be.
+    /// So much is in use that something was evicted, or soon will be.
     fn is_tight(&self) -> bool {
         let bytes = self.bytes();
         self.used.load(Relaxed) > bytes - bytes / 16
@@ -171,7 +172,7 @@ pub(crate) fn index_memory_bytes(index: &LeafIndex) -> usize {
 }
 
 impl Cache {
-    /// A cache that has what leases leave of a budget.
+    /// A cache that has what reservations leave of a budget.
     pub(crate) fn within(accounts: Arc<Accounts>) -> Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
@@ -226,10 +227,10 @@ impl Cache {
         }
     }
 
-    /// A leaf that is kept, if it is, and that a merge makes others of: it is among the first to be let go of, so that they
-    /// take its place and not that of leaves that the merge comes to later.
-    pub(crate) fn hand_on_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
-        match self.0.objects.hand_on(&Key::new(LEAF, serial, u64::from(offset)))? {
+    /// A leaf, if it is cached, that a merge is about to replace by others. It is among the first to be evicted, so that the new
+    /// leaves take its place, and not that of leaves that the merge reaches later.
+    pub(crate) fn supersede_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
+        match self.0.objects.supersede(&Key::new(LEAF, serial, u64::from(offset)))? {
             Item::Leaf(leaf) => Some(leaf),
             _ => None,
         }
@@ -254,7 +255,7 @@ impl Cache {
         is_wanted
     }
 
-    /// Whether there is room that nobody needs at the moment.
+    /// Whether there is room that nothing needs at the moment.
     pub(crate) fn has_room_to_spare(&self) -> bool {
         !self.0.budget.is_tight()
     }
@@ -386,15 +387,15 @@ impl Cache {
         self.0.make_room();
     }
 
-    /// Takes `bytes` of the budget for something that stays; `None` when there is not as much for that.
-    pub(crate) fn reserve(&self, bytes: usize) -> Option<Reservation> {
+    /// Reserves `bytes` of the cache for an index that stays; `None` when indexes that stay may not have so much.
+    pub(crate) fn reserve(&self, bytes: usize) -> Option<CacheReservation> {
         let (bytes, budget) = (bytes as u64, &self.0.budget);
         let most = (budget.bytes() / 2).min(budget.accounts.budget() / RESIDENT_SHARE);
         let more = |resident: u64| (resident + bytes <= most).then_some(resident + bytes);
         budget.resident.fetch_update(Relaxed, Relaxed, more).ok()?;
         budget.take(bytes);
         self.0.make_room();
-        Some(Reservation { cache: self.clone(), bytes })
+        Some(CacheReservation { cache: self.clone(), bytes })
     }
 }
 
@@ -489,14 +490,14 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// A part of the budget that is in use until this is dropped.
+/// A part of the cache that is in use until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Reservation {
+pub(crate) struct CacheReservation {
     cache: Cache,
     bytes: u64,
 }
 
-impl Drop for Reservation {
+impl Drop for CacheReservation {
     fn drop(&mut self) {
         let budget = &self.cache.0.budget;
         budget.resident.fetch_sub(self.bytes, Relaxed);

@@ -8,16 +8,15 @@
 //!  index     index segments of the levels that changed, one a step
 //!  done      the edit and the new levels
 //! ```
-//! A [`Compaction`] is stepped by whoever drives the region; each step writes at most one segment and answers it, so that
-//! it can be shipped (send-index, Tebis 3.3) before the next; it is written, and the next leaves are read, while the merge goes
-//! on. Inputs are bounded: segments of the lower level that
-//! nothing overlaps are reused, and where nothing at all overlaps the segments move down as they are. Of each key the
-//! newest version survives; that no snapshot needs an older one is so because every snapshot holds the L0s and levels that it
-//! reads. Several of a region may go on at a time, on other levels each (`claims`); each is used by one thread at a time. What
-//! an unfinished one has written is freed when it is dropped.
+//! The driver of the region steps a [`Compaction`]. Each step writes at most one segment and returns it, so that it can be
+//! shipped (send-index, Tebis 3.3) before the next. The segment is written, and the next leaves are read, while the merge
+//! continues. Inputs are bounded: segments of the lower level that nothing overlaps are reused, and where nothing at all
+//! overlaps, the segments move down as they are. Of each key the newest version survives. No snapshot needs an older one, because
+//! every snapshot holds the L0s and levels that it reads. Several compactions of a region may run at a time, each on other levels
+//! (`claims`); each is used by one thread at a time. What an unfinished one has written is freed when it is dropped.
 
 use crate::error::Result;
-use crate::memory::Lease;
+use crate::memory::Reservation;
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::Reads;
@@ -107,7 +106,7 @@ impl fmt::Debug for BuiltSegment {
 /// of 4096.
 pub type AddedSegment = (SegmentId, SegmentKind, Arc<Segment>, u32);
 
-/// What a compaction came to.
+/// The result of a compaction.
 #[derive(Debug)]
 pub struct CompactionDone {
     /// For the manifest and the backups.
@@ -130,13 +129,13 @@ pub struct CompactionDone {
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
-    /// What ingested pairs took the place of.
+    /// What ingested pairs replaced.
     pub(crate) ingested: Option<Ingested>,
     /// How far a sweep has come with it, if it was part of one.
     pub(crate) swept: Option<Swept>,
     /// The levels that it changed: position, what it began with, which it does not keep, and from now on.
     pub(crate) changed: Vec<(usize, Weak<Level>, Arc<Level>)>,
-    /// What it has to itself until it is installed.
+    /// What it claims exclusively until it is installed.
     pub(crate) claim: Claim,
 }
 
@@ -188,7 +187,7 @@ pub(crate) struct Swept {
     pub(crate) sweep: u64,
     /// Position of the level; that of L1 for all of its runs.
     pub(crate) level: usize,
-    /// Key that it goes on from; `None`: with the next level.
+    /// Key that it continues from; `None`: with the next level.
     pub(crate) next: Option<Vec<u8>>,
 }
 
@@ -210,7 +209,7 @@ enum Source {
     Segments {
         from: Vec<(usize, Range<usize>)>,
         target: usize,
-        /// It is part of a sweep, which goes on at this key of the runs of L1, or, if that is empty, below them.
+        /// It is part of a sweep, which continues at this key of the runs of L1, or, if that is empty, below them.
         swept: Option<Vec<u8>>,
     },
     /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, copied in their place: values
@@ -234,7 +233,7 @@ impl Source {
         matches!(self, Source::Rewrite { .. } | Source::Segments { swept: Some(_), .. })
     }
 
-    /// What nobody else may change meanwhile.
+    /// What no other compaction may change meanwhile.
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {
@@ -340,8 +339,8 @@ pub struct Compaction {
     counters: Counters,
     outputs: Outputs,
     built: Vec<SegmentId>,
-    /// For what is always in use while it goes on.
-    lease: Option<Lease>,
+    /// For what is always in use while it runs.
+    reservation: Option<Reservation>,
     claim: Claim,
 }
 
@@ -361,13 +360,13 @@ impl Compaction {
             counters: Counters::default(),
             outputs: Outputs::default(),
             built: Vec::new(),
-            lease: None,
+            reservation: None,
             claim,
         }
     }
 
-    /// Memory that it is sure to need, in bytes: for each input on the device, all runs of one level together, a chunk and the next;
-    /// and the segment that is being filled. One that is built has memory of its own.
+    /// Memory that it is sure to need, in bytes: for each input on the device, all runs of one level together, a chunk and the
+    /// next; and the segment that is being filled. One that is built has memory of its own.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let inputs = match &self.context.source {
             Source::L0 { target, .. } if self.context.levels[*target].is_empty() => 0,
@@ -385,11 +384,11 @@ impl Compaction {
     }
 
     /// It may begin.
-    pub(crate) fn admitted(&mut self, lease: Lease) {
-        self.lease = Some(lease);
+    pub(crate) fn admitted(&mut self, reservation: Reservation) {
+        self.reservation = Some(reservation);
     }
 
-    /// Goes on until a segment is written or all is done. Touches the device.
+    /// Continues until a segment is written or all is done. Uses the device.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes, or the volume is full. The compaction is of no more use then: drop it, and

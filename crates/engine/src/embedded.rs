@@ -16,9 +16,9 @@
 //! # }
 //! ```
 //!
-//! A write that was answered survives the death of the process; a power loss takes at most what [`SyncMode`] says. All
-//! of [`Db`] may be used from any thread; writes are carried out one after another, under one lock that is held for as long
-//! as copying them takes. Writers that wait for a sync share it.
+//! A write that was acknowledged survives the death of the process; a power loss loses at most what [`SyncMode`] says. All
+//! of [`Db`] may be used from any thread. Writes are carried out one after another, under one lock that is held while they are
+//! copied. Writers that wait for a sync share it.
 
 mod bulk;
 #[cfg(test)]
@@ -56,10 +56,10 @@ use worker::Workers;
 /// The one region of a [`Db`] that was made as one.
 const REGION: RegionId = RegionId(1);
 
-/// When writes become durable against a power loss. Against `kill -9` they always are before they are answered.
+/// When writes become durable against a power loss. Against `kill -9` they always are durable before they are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Before they are answered.
+    /// Before they are acknowledged.
     Always,
     /// At most this long after; a millisecond at least.
     Every(Duration),
@@ -87,8 +87,8 @@ pub struct DbOptions {
     /// Percent of the large log that may be garbage before merges that pass collect it, 1 to 90; half as much again, and it is
     /// collected for its own sake. Only read when the store is made.
     pub garbage_percent: u32,
-    /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it can.
-    /// Only read when the store is made.
+    /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it
+    /// can. Only read when the store is made.
     pub garbage_mib_per_second: u32,
     /// Percent of what is live in the large log that it may take of the volume, 105 to 1000: beyond, writers wait for
     /// the collection of garbage. Only read when the store is made.
@@ -146,8 +146,8 @@ impl Db {
     /// Opens the store in `directory`, making one if there is none.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it, or a snapshot of this one; [`Error::OtherVersion`], [`Error::NotAVolume`], [`Error::Damaged`],
-    /// [`Error::Invalid`], [`Error::Io`].
+    /// [`Error::Locked`] if another process has it, or a snapshot of this one; [`Error::OtherVersion`], [`Error::NotAVolume`],
+    /// [`Error::Damaged`], [`Error::Invalid`], [`Error::Io`].
     pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
         let directory = directory.as_ref();
         let io = |error| Error::Io {
@@ -253,7 +253,7 @@ impl Db {
             };
             let has_something_to_do = pair.is_some() || write.value.is_some();
             if !has_something_to_do || !when.holds(pair.as_ref().map(|(value, _)| (lsn, &value[..]))) {
-                // What is told of it must not be undone.
+                // A reported result must not be undone.
                 self.commit(lsn, false)?;
                 return Ok(Written { done: false, version: pair.map(|_| lsn) });
             }
@@ -319,7 +319,7 @@ impl Db {
         Ok(appended.last)
     }
 
-    /// Makes everything up to `lsn` as durable as writes are before they are answered, and shows it to readers.
+    /// Makes everything up to `lsn` as durable as writes are before they are acknowledged, and shows it to readers.
     fn commit(&self, lsn: Lsn, is_written: bool) -> Result<()> {
         if self.region.commit() >= lsn {
             return Ok(());
@@ -354,7 +354,7 @@ impl Db {
             Ok(appended) => Ok(appended),
             Err(AppendError::Engine(error)) => {
                 if matches!(error, Error::NoSpace { .. }) {
-                    // The L0 is to freeze, so that what it has overwritten is known: nothing else may tell them.
+                    // The L0 is to freeze, so that what it has overwritten becomes known: perhaps nothing else wakes the workers.
                     self.workers.call();
                 }
                 Err(error)
@@ -477,7 +477,7 @@ impl Db {
         self.region.sync_tails().map(drop)
     }
 
-    /// Reads everything on the device and checks every checksum, beside whatever else goes on.
+    /// Reads everything on the device and checks every checksum, while everything else continues.
     ///
     /// ```
     /// # use leeward_engine::embedded::{Db, DbOptions};
@@ -491,7 +491,7 @@ impl Db {
         self.volume.verify()
     }
 
-    /// Stops the threads and makes everything durable. Dropping does the same, and tells nobody if it fails.
+    /// Stops the threads and makes everything durable. Dropping does the same, and does not report a failure.
     ///
     /// # Errors
     /// Those of writing.
@@ -535,7 +535,7 @@ fn cannot_open(name: &str, error: std::io::Error) -> Error {
     }
 }
 
-/// Options of the table that a store is, once all options were checked.
+/// Checks all options; returns those of the table that the store is.
 fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if let SyncMode::Every(interval) = options.sync
         && interval < LEAST_INTERVAL

@@ -13,7 +13,7 @@ pub enum Error {
     /// Bad input: nothing was written; do not retry.
     #[error("{0}")]
     Invalid(String),
-    /// The volume or its device is full: nothing was lost, writes can go on when there is room.
+    /// The volume or its device is full: nothing was lost, writes can continue when there is room.
     #[error("{file}: no space: {detail}")]
     NoSpace {
         /// The volume's file.
@@ -33,7 +33,7 @@ pub enum Error {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
-    /// An earlier write or sync failed, so nobody knows what the device holds: the volume takes no more writes.
+    /// An earlier write or sync failed, so it is unknown what the device holds: the volume takes no more writes.
     #[error("{file}: takes no writes since an earlier failure ({reason}); check the device, then restart the node")]
     VolumeFailed {
         /// The volume's file.
@@ -84,8 +84,8 @@ pub enum Error {
         /// The format that this program reads.
         known: u32,
     },
-    /// Another process uses the data directory, or this one does: a store that was closed is in use for as long as somebody reads
-    /// a snapshot of it.
+    /// Another process uses the data directory, or this one does: a store that was closed stays in use for as long as a snapshot
+    /// of it is read.
     #[error("{0}: in use by another process, or by a store or a snapshot of this one")]
     Locked(String),
     /// This object no longer stands for the region: another one was opened since.

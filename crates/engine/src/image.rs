@@ -1,4 +1,4 @@
-//! A volume that is looked at and not opened: nothing is written, not even that it was read.
+//! A volume that is inspected and not opened: nothing is written, not even that it was read.
 //!
 //! For `leeward inspect` and `leeward verify`, of volumes that nothing uses, also damaged ones. One thread.
 

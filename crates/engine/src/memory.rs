@@ -6,18 +6,18 @@
 //!                                                    a quarter   frozen from a quarter on,
 //!                                                    admits new  3/8 make writers wait
 //! ```
-//! Everything but the cache takes a lease, whose bytes are what it holds at the moment; the cache gives way at once
-//! and takes what is given back. Each purpose has a share that it respects as it can:
+//! Everything but the cache takes a [`Reservation`], whose bytes are what it holds at the moment. The cache shrinks at once when
+//! a reservation grows, and uses what is given back. Each purpose has a share of the budget, and a way to stay within it:
 //!
-//! - *L0s*: beyond it the largest of those that take writes are asked to freeze, whichever regions have them, until the others
-//!   fit; near the limit writers rest, and at it a region with a frozen L0 waits for its compaction.
-//! - *Compactions*: another begins only where its buffers fit, or none is under way. Regions take turns.
+//! - *L0s*: beyond their share the largest of those that take writes are asked to freeze, whichever regions have them, until the
+//!   others fit. Near the limit writers pause, and at the limit a region with a frozen L0 waits for its compaction.
+//! - *Compactions*: another begins only if its buffers fit, or none is under way. Regions take turns.
 //! - *Tails*, *reads*: windows and read-ahead become small.
-//! - *Clients*: a server takes no more requests, and disconnects clients that hold most and take nothing.
-//! - *Mirrors*: what is on the volume is given back at once, where otherwise it stays to be written again.
+//! - *Clients*: a server accepts no more requests, and disconnects the clients that hold most and read nothing.
+//! - *Mirrors*: pages whose bytes are on the volume are given back at once; otherwise they stay, to be written again.
 //!
-//! So the sum stays within the budget but for what a snapshot pins, and what is needed to get on at all: one compaction, and for
-//! each region an L0 and the windows of its tails. Any thread may call anything.
+//! So the sum stays within the budget, except for what a snapshot pins, and for the least that is needed to make progress: one
+//! compaction, and for each region an L0 and the windows of its tails. Any thread may call anything.
 
 use crate::cache::Cache;
 use bytes::Bytes;
@@ -49,15 +49,15 @@ pub enum Purpose {
     Levels,
     /// What primaries have written into a backup's memory.
     Mirrors,
-    /// Request rings of clients, for who uses the engine in a server.
+    /// Request rings of clients, if the engine is part of a server.
     Rings,
-    /// Requests of clients and answers to them, for who uses the engine in a server.
+    /// Requests of clients and answers to them, if the engine is part of a server.
     Clients,
 }
 
 const PURPOSES: usize = 8;
 
-/// How a budget is divided at the moment, in bytes.
+/// How a budget is used at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// The budget.
@@ -85,8 +85,8 @@ pub struct MemoryStats {
 impl MemoryStats {
     /// All that is in use.
     pub fn used(&self) -> u64 {
-        let leased = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
-        self.cache + leased + self.rings + self.clients
+        let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
+        self.cache + reserved + self.rings + self.clients
     }
 }
 
@@ -95,10 +95,10 @@ const KEPT_SHARE: u64 = 32;
 /// And so large a part of it is idle in the pool at most.
 const IDLE_SHARE: u64 = 16;
 
-/// What leases have taken of a budget.
+/// How much of a budget is reserved.
 pub(crate) struct Accounts {
     budget: u64,
-    /// Blocks of all who take much.
+    /// Where large blocks come from.
     pool: Arc<Pool>,
     taken: AtomicU64,
     by_purpose: [AtomicU64; PURPOSES],
@@ -138,21 +138,21 @@ pub struct Memory {
     regions: Arc<Regions>,
 }
 
-/// Where regions meet.
+/// What the regions share.
 #[derive(Default)]
 struct Regions {
     /// L0s that take writes.
-    active: Mutex<Vec<Weak<L0Lease>>>,
+    active: Mutex<Vec<Weak<L0Reservation>>>,
     /// How often L0s were asked to freeze.
     asks: AtomicU64,
     turns: Mutex<Turns>,
 }
 
-/// Whose compaction is next where there is no room for all.
+/// Which region's compaction is next if there is no room for all.
 #[derive(Default)]
 struct Turns {
     waiting: VecDeque<Waiting>,
-    /// How often others were sent away for the first since it was last asked.
+    /// How often others were refused in favour of the first region since it last asked.
     passed_over: u32,
 }
 
@@ -163,8 +163,8 @@ struct Waiting {
     lanes: u8,
 }
 
-/// After so many refusals of others the first of those that wait has lost its turn: it may have gone.
-const PATIENCE: u32 = 64;
+/// After so many refusals of others the first waiting region loses its turn: it may have gone.
+const MAX_PASSED_OVER: u32 = 64;
 
 impl Memory {
     /// A budget of so many bytes.
@@ -183,7 +183,7 @@ impl Memory {
         self.accounts.pool()
     }
 
-    /// How it is divided.
+    /// How it is used.
     pub fn stats(&self) -> MemoryStats {
         let of = |purpose| self.accounts.of(purpose);
         MemoryStats {
@@ -200,16 +200,21 @@ impl Memory {
         }
     }
 
-    /// Memory for a purpose; nothing at first.
-    pub fn lease(&self, purpose: Purpose) -> Lease {
-        Lease { accounts: Arc::clone(&self.accounts), cache: self.cache.clone(), purpose, bytes: AtomicU64::new(0) }
+    /// A reservation for a purpose; of nothing at first.
+    pub fn reserve(&self, purpose: Purpose) -> Reservation {
+        Reservation {
+            accounts: Arc::clone(&self.accounts),
+            cache: self.cache.clone(),
+            purpose,
+            bytes: AtomicU64::new(0),
+        }
     }
 
-    /// [`Memory::lease`] of so many bytes.
-    pub fn take(&self, purpose: Purpose, bytes: usize) -> Lease {
-        let lease = self.lease(purpose);
-        lease.set(bytes as u64);
-        lease
+    /// [`Memory::reserve`] of so many bytes.
+    pub fn take(&self, purpose: Purpose, bytes: usize) -> Reservation {
+        let reservation = self.reserve(purpose);
+        reservation.set(bytes as u64);
+        reservation
     }
 
     /// Bytes that a purpose should have at most.
@@ -229,7 +234,7 @@ impl Memory {
         self.accounts.of(purpose) > self.share(purpose)
     }
 
-    /// A purpose has more than three quarters of its share: what can do without should.
+    /// A purpose has more than three quarters of its share: what can be done without should be.
     pub fn is_tight(&self, purpose: Purpose) -> bool {
         self.accounts.of(purpose) > self.share(purpose) / 4 * 3
     }
@@ -241,8 +246,12 @@ impl Memory {
     }
 
     /// Memory for an L0 that will take writes.
-    pub(crate) fn l0(&self) -> Arc<L0Lease> {
-        let l0 = Arc::new(L0Lease { lease: self.lease(Purpose::L0s), is_asked: false.into(), is_frozen: false.into() });
+    pub(crate) fn l0(&self) -> Arc<L0Reservation> {
+        let l0 = Arc::new(L0Reservation {
+            reservation: self.reserve(Purpose::L0s),
+            is_asked: false.into(),
+            is_frozen: false.into(),
+        });
         let mut active = self.regions.active.lock();
         active.retain(|l0| l0.upgrade().is_some_and(|l0| !l0.is_frozen.load(Relaxed)));
         active.push(Arc::downgrade(&l0));
@@ -257,7 +266,8 @@ impl Memory {
             return;
         }
         let active = self.regions.active.lock();
-        let mut staying: Vec<Arc<L0Lease>> = active.iter().filter_map(Weak::upgrade).filter(|l0| l0.stays()).collect();
+        let mut staying: Vec<Arc<L0Reservation>> =
+            active.iter().filter_map(Weak::upgrade).filter(|l0| l0.stays()).collect();
         drop(active);
         let mut bytes: u64 = staying.iter().map(|l0| l0.bytes()).sum();
         if bytes > share / 4 * 3 {
@@ -292,16 +302,16 @@ impl Memory {
         (self.share(Purpose::L0s) / 4 / regions).max(LEAST_L0_BYTES)
     }
 
-    /// Memory for a compaction of one of the lanes of `owner`; `None` if it must wait for others. The lanes of an owner, a bit each,
-    /// have one turn together.
-    pub(crate) fn admit(&self, (owner, lane): (u32, u8), bytes: u64) -> Option<Lease> {
+    /// Memory for a compaction of one of the lanes of `owner`; `None` if it must wait for others. The lanes of an owner, a bit
+    /// each, have one turn together.
+    pub(crate) fn admit(&self, (owner, lane): (u32, u8), bytes: u64) -> Option<Reservation> {
         let mut turns = self.regions.turns.lock();
         let used = self.accounts.of(Purpose::Compactions);
         let fits = used == 0 || used + bytes <= self.share(Purpose::Compactions);
         match turns.waiting.front() {
             Some(first) if first.owner != owner => {
                 turns.passed_over += 1;
-                if turns.passed_over > PATIENCE {
+                if turns.passed_over > MAX_PASSED_OVER {
                     turns.leave_first();
                 }
             }
@@ -340,7 +350,7 @@ impl Turns {
         self.waiting.pop_front();
     }
 
-    /// What other lanes of `owner` wait for keeps its place.
+    /// If other lanes of `owner` wait still, it keeps its place.
     fn leave(&mut self, owner: u32, lanes: u8) {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.owner == owner) else { return };
         self.waiting[at].lanes &= !lanes;
@@ -351,7 +361,7 @@ impl Turns {
         }
     }
 
-    /// `owner` had its turn: if it is the first still, others are before it from now on.
+    /// `owner` had its turn: if it is still the first, others come before it from now on.
     fn go_behind(&mut self, owner: u32) {
         if self.waiting.front().is_some_and(|first| first.owner == owner) {
             self.passed_over = 0;
@@ -366,15 +376,15 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Memory that something has until this is dropped.
-pub struct Lease {
+/// Memory that something has reserved until this is dropped.
+pub struct Reservation {
     accounts: Arc<Accounts>,
     cache: Cache,
     purpose: Purpose,
     bytes: AtomicU64,
 }
 
-impl Lease {
+impl Reservation {
     /// It has so many bytes from now on.
     pub fn set(&self, bytes: u64) {
         let before = self.bytes.swap(bytes, Relaxed);
@@ -395,41 +405,41 @@ impl Lease {
         self.bytes.load(Relaxed)
     }
 
-    /// Bytes that take `memory_bytes`, which is leased: it is given back with the last slice.
+    /// `bytes`, which need `memory_bytes` of memory: these are reserved until the last slice is dropped.
     pub(crate) fn hold(self, bytes: impl AsRef<[u8]> + Send + 'static, memory_bytes: usize) -> Bytes {
         self.set(memory_bytes as u64);
-        Bytes::from_owner(Held { bytes, _lease: self })
+        Bytes::from_owner(Held { bytes, _reservation: self })
     }
 }
 
-impl Drop for Lease {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} bytes for {:?})", self.bytes(), self.purpose)
+        write!(f, "Reservation({} bytes for {:?})", self.bytes(), self.purpose)
     }
 }
 
 /// Memory of one L0.
 #[derive(Debug)]
-pub(crate) struct L0Lease {
-    lease: Lease,
+pub(crate) struct L0Reservation {
+    reservation: Reservation,
     is_asked: AtomicBool,
     is_frozen: AtomicBool,
 }
 
-impl L0Lease {
+impl L0Reservation {
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
-        self.lease.bytes()
+        self.reservation.bytes()
     }
 
     pub(crate) fn set(&self, bytes: u64) {
-        self.lease.set(bytes);
+        self.reservation.set(bytes);
     }
 
     /// It should freeze, since memory is short and it is one of the largest.
@@ -447,16 +457,16 @@ impl L0Lease {
         self.is_frozen.store(true, Relaxed);
     }
 
-    /// It takes writes, and nobody has asked it to freeze.
+    /// It takes writes, and was not asked to freeze.
     fn stays(&self) -> bool {
         !self.is_frozen.load(Relaxed) && !self.is_asked()
     }
 }
 
-/// Bytes with the lease of their memory.
+/// Bytes with the reservation of their memory.
 struct Held<B> {
     bytes: B,
-    _lease: Lease,
+    _reservation: Reservation,
 }
 
 impl<B: AsRef<[u8]>> AsRef<[u8]> for Held<B> {

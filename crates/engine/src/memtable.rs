@@ -1,11 +1,11 @@
 //! L0, the memtable: every version of every key written since the one before it was frozen, sorted by key and, within
 //! a key, from the newest version to the oldest; and every range that was deleted since (`ranges`).
 //!
-//! One writer at a time; any number of readers beside it, which never block and never keep the writer waiting. A
-//! reader that knows an LSN as written sees every entry up to it. Nothing is ever removed: the memory goes when the last
-//! [`Arc`] of the table does.
+//! One writer at a time; any number of readers beside it, which never block and never make the writer wait. A
+//! reader that knows that an LSN is written sees every entry up to it. Nothing is ever removed: the memory is freed with the last
+//! [`Arc`] of the table.
 
-use crate::memory::{L0Lease, Memory};
+use crate::memory::{L0Reservation, Memory};
 use leeward_format::{Lsn, SegmentName, Stamp, filter};
 use leeward_platform::Pool;
 use parking_lot::Mutex;
@@ -45,7 +45,7 @@ pub struct MemTable {
     /// Bytes in log segments that belong to its records and to which nothing leads.
     unreferenced: Mutex<BTreeMap<SegmentName, u32>>,
     /// For the memory of the list and the filter.
-    lease: Option<Arc<L0Lease>>,
+    reservation: Option<Arc<L0Reservation>>,
 }
 
 impl MemTable {
@@ -54,13 +54,13 @@ impl MemTable {
         MemTable::of(Pool::new(0), None)
     }
 
-    fn of(pool: Arc<Pool>, lease: Option<Arc<L0Lease>>) -> MemTable {
+    fn of(pool: Arc<Pool>, reservation: Option<Arc<L0Reservation>>) -> MemTable {
         MemTable {
             list: Arc::new(BLink::new(pool)),
             keys: KeyFilter::default(),
             ranges: Ranges::default(),
             unreferenced: Mutex::default(),
-            lease,
+            reservation,
         }
     }
 
@@ -71,8 +71,8 @@ impl MemTable {
         table
     }
 
-    /// Inserts one version of `key`; no other may have its LSN. One writer at a time, which is for the caller to see to: of two, the
-    /// filter could lose a key.
+    /// Inserts one version of `key`; no other may have its LSN. One writer at a time, which is for the caller to see to: of two,
+    /// the filter could lose a key.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
         self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
@@ -81,30 +81,30 @@ impl MemTable {
 
     #[inline]
     fn account(&self) {
-        if let Some(lease) = &self.lease
-            && lease.bytes() != self.memory_bytes()
+        if let Some(reservation) = &self.reservation
+            && reservation.bytes() != self.memory_bytes()
         {
-            lease.set(self.memory_bytes());
+            reservation.set(self.memory_bytes());
         }
     }
 
     /// No more entries will come.
     pub(crate) fn freeze(&self) {
-        if let Some(lease) = &self.lease {
-            lease.freeze();
+        if let Some(reservation) = &self.reservation {
+            reservation.freeze();
         }
     }
 
     /// It is to be frozen however little it has.
     pub(crate) fn ask_to_freeze(&self) {
-        if let Some(lease) = &self.lease {
-            lease.ask();
+        if let Some(reservation) = &self.reservation {
+            reservation.ask();
         }
     }
 
     /// Memory is short, and this is one of the largest L0s; or space is.
     pub(crate) fn is_asked_to_freeze(&self) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.is_asked())
+        self.reservation.as_ref().is_some_and(|reservation| reservation.is_asked())
     }
 
     /// It has something, and is full or asked to freeze.
@@ -162,8 +162,8 @@ impl MemTable {
         self.list.bytes() + self.ranges.bytes()
     }
 
-    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number; and takes so many range tombstones
-    /// more.
+    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number; and takes so many range
+    /// tombstones more.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u64, ranges: usize, most: u64) -> bool {
         let has_room_for_ranges = ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES;
@@ -222,7 +222,7 @@ impl MemTable {
 
     /// A cursor over the versions that a reader at `at` sees: of each key the newest with an LSN of at most `at`.
     pub fn cursor(&self, at: Lsn) -> MemCursor {
-        MemCursor { position: Position::new(Arc::clone(&self.list)), at, _lease: self.lease.clone() }
+        MemCursor { position: Position::new(Arc::clone(&self.list)), at, _reservation: self.reservation.clone() }
     }
 }
 
@@ -244,7 +244,7 @@ pub struct MemCursor {
     position: Position,
     at: Lsn,
     /// The list is in memory for as long.
-    _lease: Option<Arc<L0Lease>>,
+    _reservation: Option<Arc<L0Reservation>>,
 }
 
 /// Newer than every entry: where the versions of a key begin.

@@ -1,10 +1,10 @@
-//! Proof that replicas hold the same: a digest of each complete segment, which replicas of a region agree on whatever volume they
-//! lie on, and the repair of a damaged segment from another replica's.
+//! Proof that replicas hold the same data: a digest of each complete segment, which is the same for all replicas of a region on
+//! whatever volume; and the repair of a damaged segment from another replica's copy.
 //!
-//! What is compared is a segment with its pointers as logical addressing has them. With that addressing it is the segment as it lies
-//! there; with physical addressing its pointers are rewritten first, as a backup rewrites what it is sent, with all checksums checked
-//! on the way. A segment's content never changes, so replicas may be asked at different times, while they serve. Only segments that
-//! a backup built by itself (build-index) have no equal anywhere.
+//! The digest is of a segment with its pointers as logical addressing has them. With that addressing it is the segment as stored.
+//! With physical addressing the pointers are rewritten first, as a backup rewrites what it is sent, and all checksums are checked
+//! on the way. A segment's content never changes, so replicas may be asked at different times, while they serve. Only segments
+//! that a backup built by itself (build-index) have no equal on another replica.
 //!
 //! Any thread; segments are pinned while they are read.
 

@@ -2,23 +2,21 @@
 //!
 //! - Writes come from one thread at a time, the *writer*; reads, flushes, compactions and everything else from any.
 //!   Readers never wait for writers, nor for I/O other than their own.
-//! - LSNs are dense over both logs. A record is in its log's tail before it is in the L0, so that a reader who finds a
+//! - LSNs are dense over both logs. A record is in its log's tail before it is in the L0, so that a reader that finds a
 //!   pointer finds the bytes.
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
-//! Split by phase: `append` takes writes; `tails` is what becomes of them; `install` does compactions; `garbage` counts what is dead
-//! in the large log; `base` is what a backup is synchronised from; `checkpoint` is a copy by reference, `export` one of its bytes;
-//! `divide` makes two regions of one, and `middle` says where; `open` is recovery, and `requests` what it finds of those that have an
-//! id; `follow` is a backup's region that takes records instead of writes.
+//! One file for each phase: `append` takes writes, `tails` moves them to the device, `install` does compactions, and
+//! `garbage` counts what is dead in the large log. `base` is the state that a backup is synchronised from. `checkpoint` is a copy
+//! by reference, `export` a copy of the bytes. `split` makes two regions of one, and `middle` finds the key for that. `open` is
+//! recovery, and `requests` is what recovery finds of writes with a request id. `follow` is a backup's region, which takes
+//! records instead of writes.
 
 #[cfg(test)]
 mod accounts_tests;
 mod append;
 mod base;
 mod checkpoint;
-mod divide;
-#[cfg(test)]
-mod divide_tests;
 mod export;
 mod follow;
 mod garbage;
@@ -27,6 +25,9 @@ mod install;
 mod middle;
 mod open;
 mod requests;
+mod split;
+#[cfg(test)]
+mod split_tests;
 mod tails;
 mod trim;
 
@@ -95,7 +96,7 @@ pub struct Region {
     owner: Owner,
     term: Epoch,
     options: TableOptions,
-    /// What it was divided from since it was in memory first.
+    /// The region that it was split from, if it was in memory ever since.
     parent: OnceLock<Parent>,
     ids: SegmentIds,
     writer: Mutex<Writer>,
@@ -131,7 +132,7 @@ pub struct Region {
     user_bytes_written: AtomicU64,
 }
 
-/// What only the writer touches.
+/// State that only the writer uses.
 #[derive(Debug)]
 struct Writer {
     /// LSN of the next write.
@@ -207,7 +208,8 @@ impl Region {
         Lsn(self.last.load(Ordering::Acquire))
     }
 
-    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see its own writes.
+    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see its own
+    /// writes.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -226,7 +228,7 @@ impl Region {
     }
 
     /// The region as of `lsn`, or as of the last LSN that was compacted (which is committed) if that is later. Only
-    /// what is committed may be shown to anyone. What has expired by `now` is absent from it.
+    /// what is committed may be shown to readers. What has expired by `now` is absent from it.
     pub fn snapshot(&self, lsn: Lsn, now: UnixMs) -> Snapshot {
         let view = self.view.load();
         Snapshot::new(view.version.clone(), lsn.max(view.floor), now)

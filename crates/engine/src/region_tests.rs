@@ -106,8 +106,8 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     assert_eq!(region.snapshot(Lsn(1), UnixMs(0)).lsn(), Lsn(done.edit.replay_from.0 - 1));
 }
 
-/// Whoever looked at a version, and then waited for the picker while another's compaction was installed and let go of what it had
-/// to itself, took the same once more.
+/// Story of a bug: a thread read a version, and then waited for the picker. Meanwhile another thread installed its compaction and
+/// released its claim. The first thread then compacted the same inputs once more.
 #[test]
 fn what_is_compacted_is_of_the_version_that_claims_are_about() {
     let region = region(32 << 10, 1 << 20);
@@ -155,7 +155,7 @@ fn snapshots_see_one_instant() {
 }
 
 #[test]
-fn writers_rest_the_longer_the_more_l0s_wait() {
+fn writers_pause_the_longer_the_more_l0s_wait() {
     let region = region(1 << 20, 256 << 10);
     let (mut pauses, mut lsn) = ([Vec::new(), Vec::new(), Vec::new(), Vec::new()], 0u64);
     loop {
@@ -168,7 +168,7 @@ fn writers_rest_the_longer_the_more_l0s_wait() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(pauses[..3].iter().all(Vec::is_empty), "nobody waits while L0s are free");
+    assert!(pauses[..3].iter().all(Vec::is_empty), "no writer waits while L0s are free");
     assert!(pauses[3].len() >= 6 && pauses[3].is_sorted_by(|a, b| a < b), "smoothly: {pauses:?}");
     let last = pauses[3].last().unwrap();
     assert!(*last <= Duration::from_micros(2500) && *last > Duration::from_micros(1800), "{last:?}");
@@ -187,7 +187,7 @@ fn prepared_tails(maps: bool) {
     let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
     let options = TableOptions { placement: Placement::IN_PLACE, ..TableOptions::default() };
     let region = Replica::create(&volume, RegionId(1), options).unwrap().serve(Epoch(1)).unwrap();
-    assert!(!region.wants_tails(), "a region that nobody writes to takes no space");
+    assert!(!region.wants_tails(), "a region without writes takes no space");
     assert!(region.append(&[put(b"first", b"1")]).unwrap().wants_upkeep);
     assert!(!region.wants_tails(), "nor does one that has hardly begun take a second segment");
     let half = (0..).find(|_| region.append(&[put(b"fill", &[0; 1000])]).unwrap().wants_upkeep).unwrap();
@@ -208,7 +208,7 @@ fn prepared_tails(maps: bool) {
     assert!(!region.is_unsynced());
 }
 
-/// Also where the writer overtakes whoever prepares ahead: a replay reads the segments of a log by their ids.
+/// Also where the writer overtakes the thread that prepares tails ahead: a replay reads the segments of a log by their ids.
 #[test]
 fn a_log_fills_its_segments_in_the_order_of_their_ids() {
     let region = region(32 << 10, 1 << 30);
@@ -300,7 +300,7 @@ fn a_wrong_byte_in_a_mapped_tail_is_damage_and_no_value() {
         Err(Error::Damaged { file, offset, .. }) => {
             assert!(file.ends_with("volume") && offset < place, "{file} {offset}")
         }
-        other => panic!("a value that nobody wrote: {other:?}"),
+        other => panic!("a value that was never written: {other:?}"),
     }
     let memory = region.read(b"second", Reach::Memory, &|| UnixMs(0));
     assert!(matches!(memory, Ok(Lookup::NotInMemory)), "{memory:?}");

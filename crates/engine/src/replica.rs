@@ -1,13 +1,13 @@
 //! A region's copy that does not serve: what a volume holds after a start, and what a backup keeps.
 //!
-//! A backup has no L0, merges nothing and reads no index from its device: it takes log bytes verbatim and finished
-//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). One of a table with
-//! build-index takes the log bytes alone, and builds levels of its own from them. Every call is made by one thread at a time;
+//! A backup has no L0, merges nothing and reads no index from its device: it stores log bytes verbatim, and finished
+//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). With build-index a backup
+//! stores the log bytes alone, and builds levels of its own from them. Every call is made by one thread at a time;
 //! all of them may touch the device.
 //!
-//! Split by phase: `base` brings the copy to a primary's state, of what `found` finds on the volume, `mirror` follows the primary
-//! from there, `adopt` takes over what mirror buffers hold when the primary is gone; `follow` builds the index, and `keep` says
-//! what of it a new base leaves as it is.
+//! One file for each phase: `base` brings the copy to a primary's state, with what `found` finds on the volume. `mirror`
+//! follows the primary from there. `adopt` takes over the content of mirror buffers when the primary is gone. `follow` builds the
+//! index, and `keep` says which part of it a new base leaves as it is.
 
 mod adopt;
 mod base;
@@ -44,7 +44,7 @@ pub struct Replica {
     owner: Owner,
     options: TableOptions,
     position: (Epoch, Lsn),
-    /// What was durable and committed is not all there.
+    /// Part of what was durable and committed is missing.
     is_damaged: bool,
     /// Log map and index map in one: the primary's segment numbers to those of this volume. In memory only.
     map: SegmentMap,
@@ -55,9 +55,9 @@ pub struct Replica {
     pending: Option<PendingBase>,
     /// What builds the index, where the primary's is not shipped.
     follower: Option<Follower>,
-    /// What it was divided from, if nothing has been done with it since.
+    /// The region that it was split from, if the copy was not used since.
     parent: Option<Parent>,
-    /// What a primary said is committed.
+    /// The commit LSN that a primary reported.
     committed: Lsn,
     /// Bytes of tails were written and not synced.
     unsynced: bool,
@@ -70,7 +70,7 @@ struct OpenTail {
     segment: Arc<Segment>,
     /// Bytes that were written here.
     persisted: u32,
-    /// Its end, if it was sealed before the base was installed that it belongs behind.
+    /// Its end, if it was sealed before the base that precedes it was installed.
     sealed: Option<(u32, Lsn)>,
 }
 
@@ -94,8 +94,8 @@ impl Replica {
         Ok(Replica::new(volume, owner, options, (Epoch(0), Lsn(0))))
     }
 
-    /// Opens the copy of `region` that the volume has, as it is there, and takes the region over from whoever had it
-    /// open. `None`: it has none.
+    /// Opens the copy of `region` that the volume has, as it is there, and takes the region over from the earlier owner, if it
+    /// was open. `None`: the volume has no copy.
     ///
     /// # Errors
     /// [`Error::Io`]. Damage is no error before [`Replica::serve`]: a backup with damage can be synchronised.
@@ -124,8 +124,8 @@ impl Replica {
         }
     }
 
-    /// A copy that was just divided from `parent`.
-    pub(crate) fn divided(
+    /// A copy that was just split from `parent`.
+    pub(crate) fn split(
         volume: &Arc<Volume>,
         owner: Owner,
         options: TableOptions,

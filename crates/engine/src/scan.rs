@@ -1,11 +1,11 @@
 //! Scans: one walk over the L0s and levels of a snapshot, merged.
 //!
-//! - Of each key the newest version that the snapshot sees counts, and it is in the newest part that has one: the active
-//!   L0, then the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not answered;
-//!   where a leaf or a segment holds nothing else and the other parts have no key in its range, it is passed in one step. What
-//!   a range tombstone hides is passed by a seek of every older part (`cover`).
+//! - Of each key the newest version that the snapshot sees counts. It is in the newest part that has one: the active L0, then
+//!   the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not returned. A leaf or a
+//!   segment that holds nothing else is passed in one step, if the other parts have no key in its range. What a range
+//!   tombstone hides is passed by a seek of every older part (`cover`).
 //! - Pairs are gathered some at a time, twice as many each time: their values in the log are read together, several in
-//!   flight, and so are the first leaves of all levels. Who knows how many pairs are wanted says so
+//!   flight, and so are the first leaves of all levels. A caller that knows how many pairs it needs says so
 //!   ([`ScanBounds::limit`]), and they are gathered at once.
 //!
 //! One thread at a time; reads from the device as it goes.
@@ -36,7 +36,7 @@ pub struct ScanBounds {
     pub end: Option<Bytes>,
     /// From the last key down to the first.
     pub reverse: bool,
-    /// Values are not wanted: those in the log are not fetched, and all are answered empty.
+    /// Values are not needed: those in the log are not fetched, and all are returned empty.
     pub keys_only: bool,
     /// Pairs after which the scan ends; `None` for no limit.
     pub limit: Option<u64>,
@@ -60,7 +60,7 @@ pub struct Cursor {
     reads: Arc<Reads>,
     /// That of the version that it walks.
     generation: u64,
-    /// What has expired by then is passed over.
+    /// What has expired by then is skipped.
     now: UnixMs,
     /// What its sources lead to stays.
     _pin: Arc<Retired>,
@@ -171,8 +171,8 @@ impl Cursor {
         Ok(self.ready.pop_front())
     }
 
-    /// Goes on at `key`: the next pair is that of `key`, or else the one that comes after it in the direction of the scan.
-    /// The limit counts from here; what is out of bounds stays so. Cheap where the key is near.
+    /// Continues at `key`: the next pair is that of `key`, or else the one that comes after it in the direction of the scan.
+    /// The limit counts from here; the bounds stay as they are. Cheap if the key is near.
     ///
     /// ```
     /// # use leeward_engine::{ScanBounds, embedded::{Db, DbOptions}};
@@ -247,7 +247,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Passes the next key that lives, which is `key` then; what it has.
+    /// Moves past the next live key, which `key` then is, and returns what it has.
     fn next_live(&mut self) -> Result<Option<(Stamp, Found)>> {
         loop {
             let order = self.order.as_deref().unwrap_or_default();

@@ -12,7 +12,7 @@
 //! Any thread may read.
 
 use crate::error::{Error, Result};
-use crate::memory::{Lease, Memory, Purpose};
+use crate::memory::{Memory, Purpose, Reservation};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
@@ -46,7 +46,7 @@ pub struct Level {
     /// Positions of the leaf segments with range tombstones.
     ranged: Vec<usize>,
     /// For fences and segments; none if there are none.
-    _lease: Option<Lease>,
+    _reservation: Option<Reservation>,
 }
 
 impl Level {
@@ -59,7 +59,7 @@ impl Level {
             index: Vec::new(),
             state,
             ranged: Vec::new(),
-            _lease: None,
+            _reservation: None,
         }
     }
 
@@ -72,11 +72,11 @@ impl Level {
     ) -> Level {
         let leaf_bytes = |fence: &Vec<u8>| fence.capacity() + size_of::<(Vec<u8>, u64, LeafSegment, Segment)>();
         let bytes = leaves.iter().map(|(fence, _)| leaf_bytes(fence)).sum();
-        let lease = Some(memory.take(Purpose::Levels, bytes));
+        let reservation = Some(memory.take(Purpose::Levels, bytes));
         let (fences, segments): (_, Vec<Arc<LeafSegment>>) = leaves.into_iter().unzip();
         let known: HashSet<SegmentId> = state.ranged.iter().copied().collect();
         let ranged = (0..segments.len()).filter(|i| !known.is_empty() && known.contains(&segments[*i].id())).collect();
-        Level { fences: Fences::new(fences), segments, index, state, ranged, _lease: lease }
+        Level { fences: Fences::new(fences), segments, index, state, ranged, _reservation: reservation }
     }
 
     /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by name.

@@ -1,8 +1,8 @@
 //! Reading everything that a segment holds, and checking all of it: what `verify` and `inspect` do.
 //!
-//! A walk goes over the structures of one segment in order of their offsets, checks each, shows it to a visitor, and goes on
-//! behind damage where the place of the next structure is known. It reads the device, never a cache, and changes nothing.
-//! Any thread; a segment must be pinned, or its volume must not be in use.
+//! A walk goes over the structures of one segment in order of their offsets, checks each, and shows it to a visitor. Behind
+//! damage it continues if the place of the next structure is known. It reads the device, never a cache, and changes nothing. Any
+//! thread; a segment must be pinned, or its volume must not be in use.
 
 use crate::error::Error;
 use crate::log::read_header;
@@ -57,7 +57,7 @@ pub struct Damage {
 /// A segment with damage.
 #[derive(Clone, Debug)]
 pub struct DamagedSegment {
-    /// Whose it is: the first of those that have it.
+    /// Its region: the first of those that have it.
     pub region: RegionId,
     /// The segment.
     pub segment: SegmentState,

@@ -114,12 +114,13 @@ pub struct Reads {
     pub(crate) owner: u32,
     /// Raised by each install that changes what the levels know of some key: see [`Version::generation`].
     generation: AtomicU64,
-    /// The generation of the last ingest. Its LSNs were taken before others that were shown before it: the LSN of a record in the
-    /// cache does not tell an older version whether it may know it.
+    /// The generation of the last ingest. Its LSNs were taken before those of records that became visible before it. So the LSN
+    /// of a cached record does not tell whether an older version may see the record.
     ingested: AtomicU64,
-    /// Ranges that were deleted since the cache was last rid of what they hide: a record of it that is older counts no more.
+    /// Ranges that were deleted since hidden records were last removed from the cache: a cached record that is older than its
+    /// range does not count any more.
     deleted: ArcSwap<RangeTombstones>,
-    /// There are such.
+    /// There are such ranges.
     has_deleted: AtomicBool,
 }
 
@@ -167,7 +168,7 @@ impl Reads {
         }
     }
 
-    /// What counts of a record in the cache while ranges are deleted; one that does not is replaced by a tombstone.
+    /// Returns a cached record as it counts while ranges are deleted: a hidden one is replaced by a tombstone.
     #[cold]
     fn unless_deleted(
         &self,
@@ -232,12 +233,12 @@ impl Reads {
 }
 
 impl Reads {
-    /// The levels are about to take in what `l0s`, oldest first, hold: answers the generation of the version that shows
-    /// them. Readers of versions that have the L0s do not look below them for their keys.
+    /// The entries of `l0s`, oldest first, are about to become part of the levels: answers the generation of the version that
+    /// shows them there. Readers of versions that have the L0s do not look below them for their keys.
     fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
-        // Whatever was kept of an older generation was kept before this looks.
+        // Anything that was cached for an older generation was cached before this point.
         let l0s = if cache.has_records() { l0s } else { &[] };
         self.delete(l0s);
         for l0 in l0s {
@@ -261,7 +262,7 @@ impl Reads {
     /// Pairs within `span` are about to be in the levels: answers the generation of the version that shows them.
     fn renew_span(&self, span: &Span) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
-        // Whoever keeps a record of what was ingested has seen the version, and so this.
+        // A reader that caches a record of what was ingested has seen the version, and so this.
         self.ingested.store(generation, Ordering::Release);
         let is_inside = |key: &[u8], _| key >= &span.first[..] && !span.is_below(key);
         self.volume.cache().forget_records(self.owner, &is_inside);
@@ -329,9 +330,9 @@ impl Version {
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
     }
-    /// The version after a compaction, which must have begun at a version with the same levels where it changed them. It must become the
-    /// current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by it,
-    /// and are kept for as long as this one or an older one is read.
+    /// The version after a compaction, which must have begun at a version with the same levels where it changed them. It must
+    /// become the current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by
+    /// it, and are kept for as long as this one or an older one is read.
     #[must_use]
     pub fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.clone();
@@ -359,7 +360,7 @@ impl Version {
         Version { frozen, levels, generation, retired, ..self.clone() }
     }
 
-    /// The version after an install by another replica, whose `levels` have all below `from`, and the L0s that it lets go of, oldest
+    /// The version after an install by another replica, whose `levels` have all below `from`, and the L0s that it drops, oldest
     /// first. Otherwise as [`Version::install`].
     #[must_use]
     pub(crate) fn follow(
@@ -375,8 +376,8 @@ impl Version {
         (Version { frozen, levels, generation, retired, ..self.clone() }, l0s)
     }
 
-    /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the levels hold: that is so
-    /// for every LSN that was committed when this version was current. Allocates nothing but the value.
+    /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the
+    /// levels hold: that is so for every LSN that was committed when this version was current. Allocates nothing but the value.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -395,7 +396,7 @@ impl Version {
         if self.levels.is_empty() {
             return Ok(Lookup::Absent);
         }
-        // Readers of an earlier instant still see what a tombstone has taken the place of.
+        // Readers of an earlier instant still see what a tombstone has replaced.
         let is_known =
             |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
         let cached = self.reads.cached(key, hash, at).filter(is_known);

@@ -3,11 +3,11 @@
 //! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
 //!   live segments are held by the volume itself, once for each region that names them, so readers and shipments can pin a
 //!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
-//! - A segment that regions share is complete, and nobody writes to it any more.
+//! - A segment that regions share is complete, and is never written to again.
 //! - What the manifest names is in use until the edit that removes the name is durable, whatever fails.
 //! - What is read when it is opened is on the device, and not in the page cache alone (`Device::settle`).
-//! - After a failed write or sync nobody knows what the device holds: the volume takes no more writes, and says so. After a
-//!   panic of a thread that changed something nobody knows what memory holds: likewise.
+//! - After a failed write or sync it is unknown what the device holds: the volume takes no more writes, and says so. After a
+//!   panic of a thread that changed something it is unknown what memory holds: likewise.
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
 //!   refused.
 //!
@@ -58,8 +58,8 @@ pub struct VolumeOptions {
     pub segment_bytes: usize,
     /// The volume grows to at most this many bytes; `None`: as far as the device lets it.
     pub capacity_bytes: Option<u64>,
-    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and with what those leave the cache. A region
-    /// needs 64 KiB of it at least to be of use, and a compaction three segments.
+    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and the cache, which uses what those leave. A
+    /// region needs at least 64 KiB of it to be of use, and a compaction three segments.
     pub memory_budget: u64,
 }
 
@@ -73,8 +73,8 @@ impl Default for VolumeOptions {
 pub const VOLUME_NAME: &str = "volume";
 /// Segments of each manifest zone of a new volume.
 const ZONE_SEGMENTS: u32 = 4;
-/// Memory of a region itself, its parts of the manifest, and what the allocator cannot give back of that, about: a thousand of them
-/// take a thousand times as much.
+/// Memory of a region itself, its parts of the manifest, and what the allocator cannot give back of that, about: a thousand of
+/// them take a thousand times as much.
 const REGION_BYTES: usize = 12 << 10;
 /// Bytes of a region's number in the manifest, at most.
 const REGION_ID_BYTES: usize = 5;
@@ -92,14 +92,14 @@ pub struct Volume {
     memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
-    /// Last: the directory is let go when nobody reads or writes the file any more.
+    /// The last field: the directory is released when nothing reads or writes the file any more.
     lock: OnceLock<DiskLock>,
 }
 
 impl Volume {
     /// Opens the volume in `file`, making one that is called `new` if the file is empty; answers the regions it holds,
     /// in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id, and no two
-    /// processes an incarnation, since replica groups would take the one for the other.
+    /// processes an incarnation, since replica groups would mistake one for the other.
     ///
     /// # Errors
     /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for what this program does not read, [`Error::Damaged`] for a
@@ -136,7 +136,7 @@ impl Volume {
             capacity_bytes: options.capacity_bytes,
             space,
             id: superblock.volume,
-            incarnation: manifest.life(),
+            incarnation: manifest.incarnation(),
             manifest: Mutex::new(manifest),
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
@@ -155,7 +155,7 @@ impl Volume {
     /// Takes a free segment for `origin`, growing the file if there is none.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost and the volume goes on.
+    /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost and the volume continues to work.
     pub fn allocate(&self, origin: RegionId) -> Result<Arc<Segment>> {
         self.space.allocate(origin)
     }
@@ -289,7 +289,7 @@ impl Volume {
         self.id
     }
 
-    /// Which life of the volume this is: raised and made durable by each open.
+    /// The incarnation of the volume: raised and made durable by each open.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -337,8 +337,8 @@ impl Volume {
         drop(self.lock.set(lock));
     }
 
-    /// Calls `change`, of what others rely on, under the lock that they take: if it panics, half of it is done, and so nothing is
-    /// written from then on.
+    /// Calls `change`, which changes shared state, under the lock of that state. If it panics, the change may be half done, and
+    /// so nothing is written from then on.
     pub(crate) fn in_doubt<T>(&self, change: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(change)).unwrap_or_else(|panic| {
             self.panicked(&*panic);
@@ -346,7 +346,7 @@ impl Volume {
         })
     }
 
-    /// This thread has panicked: see [`Error::Panicked`]. Answers what writers are told from now on.
+    /// This thread has panicked: see [`Error::Panicked`]. Answers the error that writers get from now on.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
         self.device.panicked(panic)
     }
@@ -385,27 +385,27 @@ impl Volume {
 
     /// Makes the caller the owner of `region`, if the volume has it.
     pub(crate) fn take_region(&self, region: RegionId) -> Option<Owner> {
-        let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
+        let reservation = self.memory.take(Purpose::Levels, REGION_BYTES);
         let mut registry = self.registry.lock();
         registry.region(region)?;
-        Some(registry.take(region, lease))
+        Some(registry.take(region, reservation))
     }
 
     /// A second holder of the owner's right: a copy that is written to while its index is built.
     pub(crate) fn share(&self, owner: &Owner) -> Owner {
-        owner.share(self.memory.lease(Purpose::Levels))
+        owner.share(self.memory.reserve(Purpose::Levels))
     }
 
     /// Creates a region without data; durable with the next sync.
     pub(crate) fn create_region(&self, state: RegionState) -> Result<Owner> {
         let region = state.region;
         let owner = {
-            let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
+            let reservation = self.memory.take(Purpose::Levels, REGION_BYTES);
             let mut registry = self.registry.lock();
             if registry.region(region).is_some() {
                 return Err(Error::Invalid(format!("region {region} exists on {}", self.name())));
             }
-            registry.take(region, lease)
+            registry.take(region, reservation)
         };
         self.commit(&owner, vec![Change::Region(Box::new(state))], &[], Durability::Lazy)?;
         Ok(owner)
@@ -413,8 +413,8 @@ impl Volume {
 
     /// Makes `state` the state of its region, durably, whether the volume has that or not. `held` are the segments that it names.
     pub(crate) fn put_region(&self, state: RegionState, held: &[(SegmentId, Arc<Segment>)]) -> Result<Owner> {
-        let lease = self.memory.take(Purpose::Levels, REGION_BYTES);
-        let owner = self.registry.lock().take(state.region, lease);
+        let reservation = self.memory.take(Purpose::Levels, REGION_BYTES);
+        let owner = self.registry.lock().take(state.region, reservation);
         self.commit(&owner, vec![Change::Region(Box::new(state))], held, Durability::Synced)?;
         Ok(owner)
     }
@@ -426,7 +426,8 @@ impl Volume {
         registry.region(owner.region).map(with).ok_or(Error::Superseded(owner.region))
     }
 
-    /// Calls `with` with the state of the owner's region, and with what answers who else has one of its segments.
+    /// Calls `with` with the state of the owner's region, and with a function that says how its segments are shared with other
+    /// regions.
     pub(crate) fn with_sharing<T>(
         &self,
         owner: &Owner,
@@ -438,12 +439,12 @@ impl Volume {
         Ok(with(state, &|segment| registry.sharing(owner.region, segment)))
     }
 
-    /// A number that is another whenever some [`Region::is_called`](crate::Region::is_called) that was not.
+    /// A number that changes whenever some region [is called](crate::Region::is_called) that was not.
     pub fn calls(&self) -> u64 {
         self.memory().asks().wrapping_add(self.sharing_serial())
     }
 
-    /// A number that is another whenever regions may share other segments, or other parts of them are live.
+    /// A number that changes whenever regions may share other segments, or other parts of shared segments are live.
     pub(crate) fn sharing_serial(&self) -> u64 {
         self.registry.lock().sharing_serial()
     }
@@ -453,8 +454,8 @@ impl Volume {
         self.registry.lock().segment(region, id)
     }
 
-    /// What `describe` says of the owner's region, and its live segments at the same instant. Whoever lost the region
-    /// gets what there is: nothing comes of it.
+    /// What `describe` says of the owner's region, and its live segments at the same instant. An owner that has lost the region
+    /// gets what there is, but can change nothing with it.
     pub(crate) fn pin_region<T>(
         &self,
         owner: &Owner,
@@ -479,7 +480,7 @@ impl Volume {
         self.registry.lock().segments(region)
     }
 
-    /// An error if the manifest has no room for what `change` adds to it: it must go on for long after.
+    /// An error if the manifest has no room for what `change` adds to it: the volume must keep working long after.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -489,7 +490,7 @@ impl Volume {
             _ => None,
         };
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
-        // Nobody waits for more than one region to be looked at.
+        // One region at a time, so that no other thread waits for the lock longer than that.
         let bytes_of =
             |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
         let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
@@ -498,7 +499,7 @@ impl Volume {
     }
 
     /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
-    /// names no more are let go once it is durable, and never if that cannot be said: then nothing is written any more.
+    /// no longer names are freed once it is durable. They are never freed if that is unknown: then nothing is written any more.
     pub(crate) fn commit(
         &self,
         owner: &Owner,
@@ -519,7 +520,7 @@ impl Volume {
             };
             let durability = if dropped.is_empty() { durability } else { Durability::Synced };
             let durable = manifest.append(edit, durability, || self.registry.lock().state.clone());
-            // What is in memory is not on the device, or nobody knows whether it is.
+            // What is in memory is not on the device, or it is unknown whether it is.
             let durable = durable.inspect_err(|error| self.device.fail(&error.to_string()))?;
             Ok((dropped, durable))
         })?;
@@ -543,7 +544,7 @@ impl Volume {
         self.space.left().unwrap_or(u32::MAX)
     }
 
-    /// Gives space back to the device if much is free: worth a call when segments were let go of.
+    /// Gives space back to the device if much is free: worth a call after segments were freed.
     pub(crate) fn release_space(&self) {
         self.space.release();
     }

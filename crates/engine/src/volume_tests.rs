@@ -46,11 +46,11 @@ fn ids(volume: &Volume, owner: &Owner) -> Vec<u64> {
 }
 
 #[test]
-fn each_open_is_a_new_life() {
+fn each_open_is_a_new_incarnation() {
     let disk = SimDisk::new(1, 1 << 30);
-    for life in 1..5 {
-        assert_eq!(open(&disk).unwrap().incarnation().0 >> 32, life);
-        disk.lose_power(&mut Rng::new(life));
+    for count in 1..5 {
+        assert_eq!(open(&disk).unwrap().incarnation().0 >> 32, count);
+        disk.lose_power(&mut Rng::new(count));
     }
 }
 
@@ -174,7 +174,7 @@ fn a_lost_checkpoint_is_damage_and_not_an_older_state() {
 }
 
 #[test]
-fn segments_are_free_again_when_nobody_holds_them() {
+fn segments_are_free_again_when_nothing_holds_them() {
     let disk = SimDisk::new(5, 1 << 30);
     let (volume, owner) = open_owned(&disk).unwrap();
     add(&volume, &owner, 1, Durability::Synced).unwrap();
@@ -220,7 +220,7 @@ fn what_regions_share_is_free_when_none_of_them_names_it() {
     let theirs = volume.take_region(other).unwrap();
     let gone = |id: u64| vec![Change::Forget { region: other, ids: vec![SegmentId(id)] }];
     volume.commit(&theirs, gone(1), &[], Durability::Synced).unwrap();
-    assert_eq!(used(&volume), 2, "nobody has it");
+    assert_eq!(used(&volume), 2, "no region has it");
     volume.commit(&theirs, gone(2), &[], Durability::Synced).unwrap();
     assert_eq!(used(&volume), 2, "this region has it");
     volume.commit(&owner, vec![Change::Drop(REGION)], &[], Durability::Synced).unwrap();
@@ -323,7 +323,7 @@ fn the_capacity_is_kept_and_said() {
     volume.allocate(REGION).unwrap();
 }
 
-/// Whoever finds no free segment grows the file, and others may take what that brings.
+/// A thread that finds no free segment grows the file, and other threads may take the new segments.
 #[test]
 fn segments_are_taken_by_many_at_a_time() {
     let disk = SimDisk::new(6, 1 << 30);

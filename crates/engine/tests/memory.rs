@@ -1,5 +1,5 @@
-//! The budget of memory is kept: what the process has is looked at while stores of one region and of a thousand are written to,
-//! compacted, read and scanned.
+//! The budget of memory is kept: the test measures the memory of the process while stores of one region and of a thousand are
+//! written to, compacted, read and scanned.
 
 mod process;
 

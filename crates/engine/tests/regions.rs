@@ -1,6 +1,6 @@
-//! Many regions on one volume keep to its budget of memory, whatever the pattern of writes, with threads like those of a node: one
-//! writes, two flush and compact, one reads. What the process has is looked at throughout, by the system's own count; nothing is allowed
-//! beyond what it had before the volume was opened.
+//! Many regions on one volume keep to its budget of memory, whatever the pattern of writes, with threads like those of a node:
+//! one writes, two flush and compact, one reads. The memory of the process is measured throughout, by the system's own count. It
+//! may not exceed the budget by more than the process had before the volume was opened.
 //!
 //! The long test takes some minutes and 20 GiB of disk:
 //!

@@ -5,7 +5,7 @@
 //! them) and [`SimFabric`] (deterministic, for simulations).
 //! The bytes mean nothing to this crate.
 //!
-//! # What every transport promises
+//! # What every transport guarantees
 //!
 //! - **Completion.** [`LinkEvent::Completed`] means that the bytes are in the remote memory and visible to its owner's
 //!   [`Memory::load_u64`] and [`Memory::read`]. No application thread of the owner took part.
@@ -68,7 +68,7 @@ impl fmt::Debug for PeerId {
 }
 
 /// Names one registered memory to the peers it is sent to. Opaque: only the transport that made it reads it. It
-/// holds a random key, so a descriptor of an earlier life of the owner is refused.
+/// holds a random key, so a descriptor of an earlier incarnation of the owner is refused.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Descriptor(pub Vec<u8>);
 
@@ -163,15 +163,16 @@ pub trait Fabric: Send + Sync {
     /// [`LinkEvent::Up`] tells of success. For a peer that has a link with the same address nothing is done; with
     /// another address the link goes down (if it was up) and is connected there.
     fn connect(&self, peer: PeerId, address: &str);
-    /// Where only [guests](Admission::Guests) may connect, `peer` is one from now on, until [`Fabric::disconnect`].
+    /// Where only [admitted peers](Admission::Sessions) may connect, `peer` is admitted from now on, until
+    /// [`Fabric::disconnect`].
     fn admit(&self, peer: PeerId);
-    /// Gives the link up. No `Down` is delivered; nothing of the link is, beyond what is being delivered just now. A
-    /// [guest](Admission::Guests) is one no more, and its connection ends.
+    /// Gives the link up. No `Down` is delivered, nor any other event of the link, beyond what is being delivered just now. Where
+    /// only [admitted peers](Admission::Sessions) may connect, the peer is no longer admitted, and its connection ends.
     fn disconnect(&self, peer: PeerId);
     /// Sends `message` (at most [`MAX_MESSAGE_BYTES`], else it panics); dropped if the link is not up.
     fn send(&self, peer: PeerId, message: &[u8]);
-    /// Writes `bytes` (less than 4 GiB) to `offset` of the peer's memory `to`; `op` comes back in the event. Dropped if the link is not
-    /// up.
+    /// Writes `bytes` (less than 4 GiB) to `offset` of the peer's memory `to`; `op` comes back in the event. Dropped if the link
+    /// is not up.
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64);
     /// Reads `len` bytes at `offset` of the peer's memory `from`; `op` comes back in the event. Dropped if the link is
     /// not up.

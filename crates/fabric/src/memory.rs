@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-/// What a descriptor says: which memory of its owner, and the key that proves it was handed out in this life.
+/// What a descriptor says: which memory of its owner, and the key that proves it was handed out in this incarnation.
 ///
 /// ```text
 ///  0           1         9         17        25
@@ -23,9 +23,9 @@ use std::{
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Handle {
-    /// Number of the memory at its owner, never reused within a life.
+    /// Number of the memory at its owner, never reused within an incarnation.
     pub(crate) id: u64,
-    /// Random, so that a descriptor of another life does not fit.
+    /// Random, so that a descriptor of another incarnation does not fit.
     pub(crate) key: u64,
     /// Bytes of the memory.
     pub(crate) len: u64,
@@ -64,7 +64,7 @@ impl Handle {
     }
 }
 
-/// Every registered memory of one life of one fabric, by id. Memory takes itself out when it is dropped.
+/// Every registered memory of one incarnation of one fabric, by id. Memory takes itself out when it is dropped.
 pub(crate) struct Registry<M> {
     next: Mutex<(u64, Rng)>,
     memory: RwLock<HashMap<u64, (u64, Weak<M>)>>,
@@ -107,11 +107,11 @@ impl<M> Registry<M> {
     }
 }
 
-/// Memory that a thread of this process writes and reads on behalf of peers who ask by frames.
+/// Memory that a thread of this process writes and reads on behalf of peers that ask by frames.
 pub(crate) trait Framed: Send + Sync {
     /// Whether a peer may use `len` bytes at `offset`.
     fn admits(&self, offset: u64, len: u64) -> bool;
-    /// A peer's bytes for a range that is within the memory. False if it is revoked: then nobody sees them.
+    /// A peer's bytes for a range that is within the memory. False if it is revoked: then the bytes are never read.
     fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool;
     /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
     fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool;

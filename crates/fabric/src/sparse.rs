@@ -1,7 +1,7 @@
 //! Zeroed memory on the heap whose pages are taken when they are written first, and can be given back.
 //!
 //! Any number of threads copy in and out beside each other ([`words`]); taking pages and giving them back is exclusive.
-//! A range is within the memory: whoever calls has looked.
+//! Callers check that a range is within the memory.
 
 use crate::{
     PAGE_BYTES,

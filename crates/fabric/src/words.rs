@@ -19,7 +19,7 @@ pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
     std::iter::repeat_with(|| AtomicU64::new(0)).take(len.div_ceil(WORD)).collect()
 }
 
-/// Copies `bytes` to `offset`. What the caller saw or wrote before is visible to whoever acquires any of the words.
+/// Copies `bytes` to `offset`. What the caller saw or wrote before is visible to every thread that acquires any of the words.
 pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     fence(Ordering::Release);
     let mut at = offset / WORD;

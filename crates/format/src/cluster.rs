@@ -1,13 +1,13 @@
 //! What the coordinator keeps: servers, regions and their replica groups, tables.
 //!
 //! ```text
-//! /leeward/table/<name>    TableOptions                       made with its regions, by whoever creates the table
+//! /leeward/table/<name>    TableOptions                       created together with the table's regions
 //! /leeward/region/<id>     GroupConfig                        compare-and-set only
 //! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
 //! /leeward/intent/<id>     Intent                             a server that should be a member of no group
 //! /leeward/regions         RegionNumbers                      numbers that were given to regions
-//! /leeward/making/<name>   Member          ephemeral          who makes a table that takes several operations
-//! /leeward/master          Member          ephemeral          whoever created it is the master
+//! /leeward/making/<name>   Member          ephemeral          the node that makes a table in several operations
+//! /leeward/master          Member          ephemeral          the node that created this path is the master
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt;
 
+mod desired;
 mod numbers;
 mod options;
 mod preset;
 mod reads;
-mod wishes;
+pub use desired::{DesiredState, Intent, Plan, RegionRequest};
 pub use numbers::RegionNumbers;
 pub use options::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
 pub use reads::Reads;
-pub use wishes::{Intent, Plan, RegionWish, Wishes};
 
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";
@@ -55,7 +55,7 @@ pub enum ClusterPath {
     Numbers,
     /// [Version](crate::frame::PROTOCOL_VERSION) of the values of all other paths.
     Protocol,
-    /// Who makes the table of this name.
+    /// The node that makes the table of this name.
     Making(String),
 }
 
@@ -116,20 +116,20 @@ pub fn decode_value<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Re
     }
 }
 
-/// One life of a server on one volume: what a replica group is made of. A restarted process is another member; one that is
-/// back with another volume has not even the files of the one before.
+/// One incarnation of a server on one volume. Replica groups consist of these. A restarted process is another member. A process
+/// that comes back with another volume does not even have the files of the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The server.
     pub server: ServerId,
     /// Where its data is.
     pub volume: VolumeId,
-    /// Which life of the volume its process is.
+    /// Which incarnation of the volume its process is.
     pub incarnation: Incarnation,
 }
 
 impl Member {
-    /// Whether `other` is the same server with the same volume, in whatever life: it has the same files.
+    /// Whether `other` is the same server with the same volume, in any incarnation: it has the same files.
     pub fn has_volume_of(&self, other: &Member) -> bool {
         (self.server, self.volume) == (other.server, other.volume)
     }
@@ -148,37 +148,39 @@ pub struct GroupConfig {
     pub end: Option<Bytes>,
     /// Raised by every change.
     pub epoch: Epoch,
-    /// Epoch at which `primary` took office. Changes of members under the same primary keep it.
+    /// Epoch at which `primary` became primary. Changes of members under the same primary keep it.
     pub term: Epoch,
-    /// Who serves. `None` until the region is first assigned, and after an operator has given the last primary's volume
-    /// up ([`GroupConfig::without_volume`]).
+    /// The member that serves the region. `None` until the region is first assigned, and after an operator has given up the
+    /// volume of the last primary ([`GroupConfig::without_volume`]).
     pub primary: Option<Member>,
     /// Members in sync beside the primary: no write is committed without as many of them as [`TableOptions::quorum`] says.
     pub backups: Vec<Member>,
     /// Being built by the primary; not in sync yet, never promoted.
     pub learners: Vec<Member>,
-    /// In sync until the primary took office, dead then, and no longer in sync. Until the primary has made durable what
-    /// it took over, the only durable copy of an acknowledged write may be theirs: if the whole group dies, their
-    /// volumes are awaited too. The primary clears this with [`GroupConfig::settled`] or its first new backup.
-    pub former: Vec<Former>,
-    /// Of a table with a quorum, while the primary has not settled: how many of the members in sync and the former ones it must
-    /// have heard of before it knows who has the longest copy, itself included. 0: its own is known to be long enough.
-    pub must_hear: u32,
-    /// The term before this one, if its primary gave the office up by itself ([`GroupConfig::handed_over`]); else 0.
-    pub yielded: Epoch,
-    /// What is wished and not yet so.
-    pub wishes: Wishes,
-    /// The region was divided: segments with lower ids were there then, and parts of them are another region's. 1: it never was, but
-    /// was about to take in a neighbour, and may hold some of that. 0: all that it holds is its own.
+    /// Members that were in sync until the present primary was promoted, were dead then, and are no longer in sync. Until the
+    /// primary has made durable what it took over, they may hold the only durable copy of an acknowledged write. So if the whole
+    /// group dies, recovery waits for their volumes too. The primary clears this with [`GroupConfig::settled`] or with its first
+    /// new backup.
+    pub prior_members: Vec<PriorMember>,
+    /// Of a table with a quorum, while the primary has not settled: how many of the members in sync and the prior members it must
+    /// have heard from, itself included, before it knows which copy is the longest. 0: its own copy is known to be long enough.
+    pub recovery_quorum: u32,
+    /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else 0.
+    pub relinquished_term: Epoch,
+    /// What the master or an operator requested and the group has not reached yet.
+    pub desired: DesiredState,
+    /// The region was split: segments with lower ids existed at the split, and parts of them belong to another region. 1: the
+    /// region was never split, but it was about to become a merge target, and may hold some data of the merge source. 0:
+    /// everything that it holds is its own.
     pub inherited_below: SegmentId,
-    /// What the volume of a primary is known to hold durably: a copy of that volume which holds less is of an older state.
+    /// What the volume of a primary is known to hold durably. A copy of that volume which holds less is an older state of it.
     pub floor: Option<Floor>,
 }
 
-/// How far the volume of a member reached that was primary, when it said so last.
+/// How far the volume of a member reached while that member was primary, as it last reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
-    /// Who.
+    /// The member.
     pub member: Member,
     /// The term in which it was primary.
     pub term: Epoch,
@@ -188,15 +190,15 @@ pub struct Floor {
 
 /// A member that was in sync, and left the group before the primary had settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Former {
-    /// Who.
+pub struct PriorMember {
+    /// The member.
     pub member: Member,
-    /// The last term in which it was in sync: it has every write that was acknowledged in it.
+    /// The last term in which it was in sync: it has every write that was acknowledged in that term.
     pub term: Epoch,
 }
 
 impl GroupConfig {
-    /// The first configuration of a region of `table`: all keys, and nobody has it yet.
+    /// The first configuration of a region of `table`: it has all keys, and no member yet.
     pub fn unassigned(region: RegionId, table: impl Into<String>) -> GroupConfig {
         GroupConfig {
             region,
@@ -208,26 +210,26 @@ impl GroupConfig {
             primary: None,
             backups: Vec::new(),
             learners: Vec::new(),
-            former: Vec::new(),
-            must_hear: 0,
-            yielded: Epoch(0),
-            wishes: Wishes::default(),
+            prior_members: Vec::new(),
+            recovery_quorum: 0,
+            relinquished_term: Epoch(0),
+            desired: DesiredState::default(),
             inherited_below: SegmentId(0),
             floor: None,
         }
     }
-    /// Everyone whose copy may be the longest: members in sync and former ones, each life that is known of it.
-    pub fn heirs(&self) -> impl Iterator<Item = Member> + '_ {
-        self.in_sync().chain(self.former.iter().map(|former| former.member))
+    /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known incarnation.
+    pub fn candidates(&self) -> impl Iterator<Item = Member> + '_ {
+        self.in_sync().chain(self.prior_members.iter().map(|former| former.member))
     }
-    /// How many servers the heirs are: one may be among them with several lives.
-    pub fn heir_servers(&self) -> u32 {
-        self.heirs().map(|heir| heir.server).collect::<BTreeSet<ServerId>>().len() as u32
+    /// How many servers the candidates are. One server may be among them with several incarnations.
+    pub fn candidate_servers(&self) -> u32 {
+        self.candidates().map(|candidate| candidate.server).collect::<BTreeSet<ServerId>>().len() as u32
     }
-    /// Whether `member` has all that it held when the last primary that settled was in office: it has lived on since.
-    pub fn lived_on(&self, member: Member) -> bool {
-        let mut lives = self.heirs().filter(|heir| heir.server == member.server).peekable();
-        lives.peek().is_some() && lives.all(|life| life == member)
+    /// Whether `member` still has everything that it held under the last primary that settled: its process has run on since.
+    pub fn kept_running(&self, member: Member) -> bool {
+        let mut incarnations = self.candidates().filter(|candidate| candidate.server == member.server).peekable();
+        incarnations.peek().is_some() && incarnations.all(|candidate| candidate == member)
     }
     /// Members in sync, the primary first.
     pub fn in_sync(&self) -> impl Iterator<Item = Member> + '_ {
@@ -242,78 +244,79 @@ impl GroupConfig {
         self.members().any(|other| other == member)
     }
     /// The next configuration, in which the backup or learner `member` is no longer part of the group. As long as it may have the
-    /// longest copy it stays a former member.
+    /// longest copy it stays a prior member.
     #[must_use]
     pub fn without(&self, member: Member) -> GroupConfig {
         let mut next = self.clone();
         next.epoch = self.epoch.next();
-        if self.must_hear > 0 && self.backups.contains(&member) {
-            next.former.push(self.as_former(member));
+        if self.recovery_quorum > 0 && self.backups.contains(&member) {
+            next.prior_members.push(self.as_prior_member(member));
         }
         next.backups.retain(|other| *other != member);
         next.learners.retain(|other| *other != member);
-        next.wishes.leaving.take_if(|leaving| *leaving == member.server);
+        next.desired.leaving.take_if(|leaving| *leaving == member.server);
         next
     }
-    /// The next configuration, in which nothing is expected any more of the volume that `lost` had: an operator accepts
-    /// that what only that volume holds is lost. Its primary's place may be left empty.
+    /// The next configuration, which no longer counts on the volume that `lost` had: an operator accepts that data which only
+    /// that volume holds is lost. This may leave the group without a primary.
     #[must_use]
     pub fn without_volume(&self, lost: &Member) -> GroupConfig {
         let mut next = self.clone();
         next.epoch = self.epoch.next();
         next.primary = self.primary.filter(|primary| !primary.has_volume_of(lost));
         next.backups.retain(|backup| !backup.has_volume_of(lost));
-        next.former.retain(|former| !former.member.has_volume_of(lost));
+        next.prior_members.retain(|former| !former.member.has_volume_of(lost));
         next.floor.take_if(|floor| floor.member.has_volume_of(lost));
         next
     }
-    /// The same configuration, which says that the primary's volume holds everything up to `lsn` durably. Only its primary may propose
-    /// this.
+    /// The same configuration, which says that the primary's volume holds everything up to `lsn` durably. Only its primary may
+    /// propose this.
     #[must_use]
     pub fn with_floor(self, lsn: Lsn) -> GroupConfig {
         let floor = self.primary.map(|member| Floor { member, term: self.term, lsn });
         GroupConfig { floor: floor.or(self.floor), ..self }
     }
-    /// Whether the volume of `member` may be the one that it had, with a copy of the region that reaches up to `copy`, a term and an
-    /// LSN: it is no older state of it, as far as is known.
+    /// Whether the volume of `member` may be the one that it had, given that its copy of the region reaches up to `copy`, a term
+    /// and an LSN. `true`: as far as is known, it is no older state of that volume.
     pub fn is_reached_by(&self, member: &Member, copy: (Epoch, Lsn)) -> bool {
         let floor = self.floor.filter(|floor| floor.member.has_volume_of(member));
         floor.is_none_or(|floor| copy >= (floor.term, floor.lsn))
     }
-    /// The next configuration, in which `learner` is a backup. Only its primary may propose this, once it has settled
+    /// The next configuration, in which `learner` is a backup. Only the primary may propose this, once it has settled
     /// ([`GroupConfig::settled`]), and everything that it will acknowledge from now on reaches the learner too.
     #[must_use]
     pub fn with_backup(&self, learner: Member) -> GroupConfig {
         let mut next = self.without(learner);
         next.backups.push(learner);
-        next.former.clear();
+        next.prior_members.clear();
         next
     }
-    /// `member`, which is in sync, once it is not: with the term before those that nobody has settled.
-    fn as_former(&self, member: Member) -> Former {
-        let term = self.former.iter().map(|former| former.term).min().unwrap_or(self.term);
-        Former { member, term }
+    /// The entry for `member`, which is in sync now, once it is not: with the term before those that no primary has settled.
+    fn as_prior_member(&self, member: Member) -> PriorMember {
+        let term = self.prior_members.iter().map(|former| former.term).min().unwrap_or(self.term);
+        PriorMember { member, term }
     }
-    /// The next configuration, in which `heir` takes the office of a primary whose own copy is shorter, or that hears nobody.
+    /// The next configuration, in which `target` becomes primary: the present primary's copy is shorter, or it hears from no
+    /// member.
     #[must_use]
-    pub fn handed_to(&self, heir: Member) -> GroupConfig {
+    pub fn handed_to(&self, target: Member) -> GroupConfig {
         let mut next = self.clone();
-        (next.epoch, next.term, next.yielded) = (self.epoch.next(), self.epoch.next(), Epoch(0));
-        next.former.retain(|former| former.member != heir);
-        // A life of it that is over is remembered as one.
-        let over = self.in_sync().filter(|member| member.server == heir.server && *member != heir);
-        next.former.extend(over.map(|member| self.as_former(member)));
-        next.backups = self.in_sync().filter(|member| member.server != heir.server).collect();
-        next.learners.retain(|learner| learner.server != heir.server);
-        next.primary = Some(heir);
+        (next.epoch, next.term, next.relinquished_term) = (self.epoch.next(), self.epoch.next(), Epoch(0));
+        next.prior_members.retain(|former| former.member != target);
+        // An incarnation of it that has ended is remembered as such.
+        let over = self.in_sync().filter(|member| member.server == target.server && *member != target);
+        next.prior_members.extend(over.map(|member| self.as_prior_member(member)));
+        next.backups = self.in_sync().filter(|member| member.server != target.server).collect();
+        next.learners.retain(|learner| learner.server != target.server);
+        next.primary = Some(target);
         next
     }
-    /// The next configuration, in which [`GroupConfig::former`] is forgotten. Its primary proposes this once all that
-    /// it took over is durable on its own volume under its term, and nothing needs to wait for it; of a table with a quorum only
-    /// once every backup has it as well, and it serves nothing before.
+    /// The next configuration, without [`GroupConfig::prior_members`]. The primary proposes this once everything that it took over is
+    /// durable on its own volume under its term, and nothing needs to wait for it. For a table with a quorum it proposes this
+    /// only once every backup has all of that as well, and it serves nothing before.
     #[must_use]
     pub fn settled(&self) -> GroupConfig {
-        GroupConfig { epoch: self.epoch.next(), former: Vec::new(), must_hear: 0, ..self.clone() }
+        GroupConfig { epoch: self.epoch.next(), prior_members: Vec::new(), recovery_quorum: 0, ..self.clone() }
     }
     /// Whether the region holds what lies at this [place](crate::partition::Partition::place).
     pub fn contains(&self, place: &[u8]) -> bool {
@@ -332,10 +335,10 @@ pub struct CopyFound {
     pub lsn: Lsn,
 }
 
-/// What a live server says of itself.
+/// What a live server publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerInfo {
-    /// Who it is.
+    /// The server, its volume and its incarnation.
     pub member: Member,
     /// Where peers reach its fabric.
     pub fabric_address: String,
@@ -345,13 +348,13 @@ pub struct ServerInfo {
     pub resp_address: String,
     /// Where operators reach it.
     pub admin_address: String,
-    /// What its volume held when it started: how a group is chosen when no in-sync incarnation lives.
+    /// What its volume held when it started. A group is chosen by this when no in-sync incarnation is alive.
     pub copies: Vec<CopyFound>,
 }
 
 impl ServerInfo {
-    /// Its fabric is shared memory, which servers of the same machine reach: its address is a name that only this machine knows, or
-    /// the path of a socket.
+    /// Its fabric is shared memory, which servers of the same machine reach: its address is a name that only this machine knows,
+    /// or the path of a socket.
     pub fn shares_memory(&self) -> bool {
         let address = &self.fabric_address;
         address.starts_with('@') || address.contains('/') || !address.is_empty() && !address.contains(':')
@@ -391,7 +394,7 @@ impl RegionMap {
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
         self.tables.binary_search_by(|table| table.name[..].cmp(name)).ok().map(|at| &self.tables[at])
     }
-    /// Who lives as server `id`.
+    /// The member that runs as server `id` now.
     pub fn member(&self, id: ServerId) -> Option<Member> {
         self.server(id).map(|info| info.member)
     }

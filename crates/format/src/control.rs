@@ -1,9 +1,9 @@
-//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the
-//! conversation of a primary with one backup about one region.
+//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the session of a primary
+//! with one backup about one region.
 //!
-//! The bulk never travels here: records and segments are written into the backup's registered memory by one-sided
-//! writes, and a message only says that they are there, sent after their completion (no order is assumed between
-//! the fabric and this channel). Each message is one [`crate::frame`] of kind `Control`.
+//! Bulk data never travels here. One-sided writes put records and segments into the backup's registered memory. A message only
+//! says that they are there, and is sent after their completion: the fabric and this channel have no common order. Each message
+//! is one [`crate::frame`] of kind `Control`.
 
 use crate::cluster::{Member, TableOptions};
 use crate::frame::FRAME_HEADER_BYTES;
@@ -21,40 +21,43 @@ pub const MAX_CONTROL_BYTES: usize = 64 * 1024 * 1024;
 /// Mirror buffers a log: one fills while the other is being persisted (DESIGN "Mirroring").
 pub const MIRROR_BUFFERS: u64 = 2;
 
-/// Everything a node says to another.
+/// Every message from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
-    /// A primary asks a backup to promise, for a while, not to join a newer term of these regions.
+    /// A primary asks a backup for a lease grant: not to join a newer term of these regions for a while.
     LeaseRequest {
-        /// The asker's clock when it asked, in nanoseconds: the lease runs from here on its side.
+        /// The sender's clock when it asked, in nanoseconds: on its side the lease begins here.
         sent: u64,
-        /// Regions and the terms in which the asker is their primary.
+        /// Regions and the terms in which the sender is their primary.
         regions: Vec<(RegionId, Epoch)>,
-        /// The receiver's clock, as its last promise to the asker told it, from which what is attested counts; `None`: there was none.
+        /// The receiver's clock, as its last lease grant told the sender. The safe LSNs hold as of this instant. `None`: there
+        /// was no grant.
         heard: Option<u64>,
-        /// Of regions that every member in sync may answer reads of: what was acknowledged in them by then, at least.
-        attested: Vec<Attested>,
+        /// Safe LSNs of regions whose reads every member in sync may answer: they cover all that was acknowledged by then.
+        safe_lsns: Vec<SafeLsnOf>,
     },
-    /// The promise.
+    /// The lease grant.
     LeaseGrant {
         /// Copied from the request.
         sent: u64,
         /// Regions granted.
         regions: Vec<(RegionId, Epoch)>,
-        /// The granter's clock when it granted, in nanoseconds. Only the granter makes anything of it.
+        /// The sender's clock when it granted, in nanoseconds. Only the sender uses it.
         now: u64,
     },
-    /// An operation for a region whose primary the receiver is.
+    /// An operation for a region whose primary is the receiver.
     Forward {
-        /// Chosen by the sender, echoed; no other process of its server uses it: the answer may come when the sender is gone.
+        /// Chosen by the sender, echoed in the answer. No other process of its server uses the same id: the answer may arrive
+        /// after the sender has ended.
         id: u64,
-        /// The table that it is on.
+        /// The table of the operation.
         table: TableName,
         /// The operation.
         op: Op,
         /// How it is asked for, if it is to be carried out once.
         once: Option<Once>,
-        /// Of the region's configuration that the sender knows: a receiver that knows only an older one learns of it first.
+        /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns the newer
+        /// first.
         epoch: Epoch,
     },
     /// Its answer.
@@ -63,16 +66,16 @@ pub enum Control {
         id: u64,
         /// The answer.
         result: OpResult,
-        /// Of what is to be carried out once: its region, and what is committed there, as far as the sender knows.
+        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender knows.
         committed: Option<(RegionId, Lsn)>,
     },
     /// A primary to one of its backups or learners.
     ToBackup {
         /// The region.
         region: RegionId,
-        /// Epoch at which the sender took office.
+        /// Epoch at which the sender became primary.
         term: Epoch,
-        /// The attempt to bring this backup in sync; messages of earlier attempts are void.
+        /// The attempt to bring this backup in sync. The backup ignores messages of earlier attempts.
         session: u64,
         /// The message.
         body: ToBackup,
@@ -81,31 +84,31 @@ pub enum Control {
     ToPrimary {
         /// The region.
         region: RegionId,
-        /// Term of the primary that is answered.
+        /// Term of the primary that the backup answers.
         term: Epoch,
-        /// Copied from the messages that are answered.
+        /// Copied from the messages that it answers.
         session: u64,
         /// The message.
         body: ToPrimary,
     },
-    /// What the sender has to do, to the master, every few seconds. No answer.
+    /// The sender's load, to the master, every few seconds. No answer.
     Load(ServerLoad),
-    /// The sender was the primary of these regions in these terms, and is no more: it has handed them over. It relies no longer on
-    /// the leases that it was granted in them. No answer.
+    /// The sender was the primary of these regions in these terms, and is no longer: it has handed them over. It no longer relies
+    /// on the leases that it was granted in them. No answer.
     Released {
         /// Regions and terms.
         regions: Vec<(RegionId, Epoch)>,
     },
 }
 
-/// What a message is about, for those who decide which of several is looked at first.
+/// What a message is about, so that a receiver can decide which of several to handle first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A lease is asked for or granted.
     Lease,
     /// An operation of a client, or its answer.
     Operation,
-    /// All else, a frame that makes no sense too.
+    /// All else, including a frame that makes no sense.
     Other,
 }
 
@@ -120,21 +123,22 @@ impl Control {
     }
 }
 
-/// What a primary vouches for that holds its lease: whatever anybody acknowledged before an instant is in the region up to an LSN.
+/// A region's safe LSN, published by a primary that holds its lease: every write that was acknowledged before an instant has this
+/// LSN or a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Attested {
+pub struct SafeLsnOf {
     /// The region.
     pub region: RegionId,
-    /// Of its configuration, by which the primary serves it: it is about the keys of that.
+    /// Epoch of the configuration by which the primary serves the region: the safe LSN is about the keys of that configuration.
     pub epoch: Epoch,
-    /// All that was acknowledged has this LSN or a lower one, and all up to it may be shown.
+    /// Every acknowledged write has this LSN or a lower one, and all records up to it may be shown to readers.
     pub lsn: Lsn,
 }
 
-/// What a primary tells a backup, in the order of a session.
+/// The messages of a primary to a backup, in the order of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBackup {
-    /// Join this term: let the last lease run out, persist what earlier buffers hold, give up those buffers, offer
+    /// Join this term: wait until the last lease has expired, persist what earlier buffers hold, give up those buffers, and offer
     /// new ones. Answered by [`ToPrimary::Opened`].
     Open {
         /// Options of the region's table.
@@ -181,10 +185,10 @@ pub enum ToBackup {
     InstallBase,
     /// A compaction is complete: install it atomically. Answered by [`ToPrimary::Installed`].
     Install(InstallEdit),
-    /// A compaction was given up: free these segments of it, which were shipped.
+    /// The primary gave up a compaction: free these segments of it, which were shipped.
     Discard(Vec<SegmentId>),
-    /// Everything up to here is committed: a backup that builds its own index may compact it. Answered by
-    /// [`ToPrimary::Applied`] in its time.
+    /// Everything up to here is committed: a backup that builds its own index may compact it. Answered later by
+    /// [`ToPrimary::Applied`].
     Committed(Lsn),
 }
 
@@ -193,14 +197,14 @@ pub enum ToBackup {
 pub enum ToPrimary {
     /// The term is joined.
     Opened {
-        /// Who answers.
+        /// The backup that answers.
         member: Member,
         /// Fabric descriptors of the mirror buffers: `log.index() * MIRROR_BUFFERS + index % MIRROR_BUFFERS`.
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.
         slots: Vec<Vec<u8>>,
-        /// Term of the last primary that its copy was in sync with, and last LSN of it, now that no older term can add to it; `None` of
-        /// a damaged copy.
+        /// Term of the last primary that its copy was in sync with, and the copy's last LSN, now that no older term can add to
+        /// it; `None` for a damaged copy.
         reach: Option<(Epoch, Lsn)>,
     },
     /// Segments of the base that it lacks.
@@ -226,7 +230,7 @@ pub enum ToPrimary {
     Installed,
     /// Everything up to here is in the index that it builds.
     Applied(Lsn),
-    /// It cannot go on (its volume failed, or the messages make no sense to it): begin again or do without it.
+    /// The backup cannot continue: its volume failed, or the messages make no sense to it. Begin again, or do without it.
     Failed(String),
 }
 

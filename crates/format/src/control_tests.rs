@@ -1,4 +1,4 @@
-//! What a message may say is decided when it is decoded; what it is about is told without that.
+//! Decoding checks what a message may say. The subject of a message is known without decoding it.
 
 use super::*;
 use crate::frame::{FrameKind, read_frame, write_frame};
@@ -35,8 +35,8 @@ fn subject(message: &Control) -> Subject {
 
 #[test]
 fn the_subject_of_a_message_is_told_by_its_frame() {
-    let (regions, attested) = (vec![(RegionId(1), Epoch(2))], Vec::new());
-    let request = Control::LeaseRequest { sent: 1, regions: regions.clone(), heard: None, attested };
+    let (regions, safe_lsns) = (vec![(RegionId(1), Epoch(2))], Vec::new());
+    let request = Control::LeaseRequest { sent: 1, regions: regions.clone(), heard: None, safe_lsns };
     assert_eq!(subject(&request), Subject::Lease);
     assert_eq!(subject(&Control::LeaseGrant { sent: 1, regions, now: 2 }), Subject::Lease);
     let (table, op) = (TableName::default(), Op::Get { key: "k".into() });

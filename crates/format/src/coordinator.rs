@@ -112,7 +112,7 @@ pub enum CoordinatorError {
     /// The path to set or delete is not there: look again.
     #[error("the path does not exist")]
     Missing,
-    /// Someone changed the path since it was read: look again and decide again.
+    /// The path was changed since it was read: read it again and decide again.
     #[error("the path was changed at version {version} in the meantime")]
     Stale {
         /// Version at which it was last changed.
@@ -127,7 +127,7 @@ pub enum CoordinatorError {
     Disconnected,
 }
 
-/// One change of the tree, as everyone who watches it is told.
+/// One change of the tree, as every process that watches it is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// What changed.
@@ -141,14 +141,14 @@ pub struct Change {
 /// Process to coordinator. The first on a connection is [`CoordinatorRequest::Attach`], and no other is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoordinatorRequest {
-    /// Begin a session, or go on with one on a new connection.
+    /// Begin a session, or continue one on a new connection.
     Attach {
-        /// The session to go on with.
+        /// The session to continue.
         session: Option<SessionId>,
         /// For a new session: silence, in milliseconds, after which it expires.
         timeout_ms: u32,
     },
-    /// The process lives.
+    /// The process is alive.
     Heartbeat {
         /// Echoed.
         nonce: u64,
@@ -175,7 +175,7 @@ pub enum CoordinatorReply {
         /// Its timeout in milliseconds, within what the coordinator allows.
         timeout_ms: u32,
     },
-    /// The session that was to go on has expired; its ephemeral paths are gone. The connection ends.
+    /// The session to be continued has expired; its ephemeral paths are gone. The connection ends.
     Unknown,
     /// The tree changed.
     Changed(Change),
@@ -193,7 +193,7 @@ pub enum CoordinatorReply {
     Done {
         /// Copied.
         id: u64,
-        /// What came of it.
+        /// Its outcome.
         result: Result<u64, CoordinatorError>,
     },
 }

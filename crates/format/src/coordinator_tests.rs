@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::{
-    ClusterPath, Floor, Former, GroupConfig, MASTER_PATH, Member, Plan, Wishes, decode_value, encode_value,
+    ClusterPath, DesiredState, Floor, GroupConfig, MASTER_PATH, Member, Plan, PriorMember, decode_value, encode_value,
 };
 use crate::frame::{FrameKind, read_frame, write_frame};
 use crate::{Epoch, Incarnation, Lsn, RegionId, SegmentId, ServerId, VolumeId};
@@ -126,10 +126,10 @@ fn group() -> GroupConfig {
         primary: Some(member(1)),
         backups: vec![member(2)],
         learners: vec![member(3)],
-        former: vec![Former { member: member(4), term: Epoch(3) }],
-        must_hear: 2,
-        yielded: Epoch(3),
-        wishes: Wishes {
+        prior_members: vec![PriorMember { member: member(4), term: Epoch(3) }],
+        recovery_quorum: 2,
+        relinquished_term: Epoch(3),
+        desired: DesiredState {
             primary: Some(ServerId(2)),
             leaving: Some(ServerId(1)),
             plan: Some(Plan::Split { at: Some("m".into()), child: RegionId(6) }),
@@ -154,21 +154,25 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     }
     let without = config.without(member(2));
     assert_eq!((without.epoch, without.term, without.backups.len()), (Epoch(6), Epoch(4), 0));
-    assert_eq!(without.former[1], Former { member: member(2), term: Epoch(3) }, "its copy may be the longest");
+    assert_eq!(
+        without.prior_members[1],
+        PriorMember { member: member(2), term: Epoch(3) },
+        "its copy may be the longest"
+    );
     let with = config.with_backup(member(3));
-    assert_eq!((&with.backups[..], with.learners.len(), with.former.len()), (&[member(2), member(3)][..], 0, 0));
+    assert_eq!((&with.backups[..], with.learners.len(), with.prior_members.len()), (&[member(2), member(3)][..], 0, 0));
     let settled = config.settled();
-    assert_eq!((settled.epoch, settled.former.len(), settled.must_hear), (Epoch(6), 0, 0));
-    assert_eq!(settled.without(member(2)).former, []);
-    let (left, right) = config.divided("n".into(), RegionId(6), SegmentId(400));
+    assert_eq!((settled.epoch, settled.prior_members.len(), settled.recovery_quorum), (Epoch(6), 0, 0));
+    assert_eq!(settled.without(member(2)).prior_members, []);
+    let (left, right) = config.split("n".into(), RegionId(6), SegmentId(400));
     assert_eq!((&left.start[..], left.end.as_deref(), left.term), (&b"a"[..], Some(&b"n"[..]), Epoch(4)));
     assert_eq!((&right.start[..], right.end.as_deref(), right.term), (&b"n"[..], None, Epoch(6)));
     assert_eq!((left.epoch, right.epoch, right.region), (Epoch(6), Epoch(6), RegionId(6)));
     assert_eq!((left.inherited_below, right.inherited_below), (SegmentId(400), SegmentId::new(Epoch(6), 0)));
     assert_eq!(
-        (&left.wishes.plan, &right.wishes),
-        (&None, &Wishes::default()),
-        "what was wished of the one was not of the other"
+        (&left.desired.plan, &right.desired),
+        (&None, &DesiredState::default()),
+        "what was requested of the one was not requested of the other"
     );
     assert_eq!((right.primary, &right.backups), (config.primary, &config.backups));
     assert!(left.is_next_to(&right) && right.is_next_to(&left) && !left.is_next_to(&config));
@@ -182,8 +186,14 @@ fn a_configuration_has_these_bytes_and_each_step_raises_the_epoch() {
     assert_eq!(&encode_value(&plan)[..], [1, 5]);
     assert_eq!((plan.child(), plan.neighbour()), (None, Some(RegionId(5))));
     let handed = config.handed_to(member(3));
-    assert_eq!((handed.primary, handed.epoch, handed.term, handed.must_hear), (Some(member(3)), Epoch(6), Epoch(6), 2));
-    assert_eq!((&handed.backups[..], handed.learners.len(), handed.former.len()), (&[member(1), member(2)][..], 0, 1));
+    assert_eq!(
+        (handed.primary, handed.epoch, handed.term, handed.recovery_quorum),
+        (Some(member(3)), Epoch(6), Epoch(6), 2)
+    );
+    assert_eq!(
+        (&handed.backups[..], handed.learners.len(), handed.prior_members.len()),
+        (&[member(1), member(2)][..], 0, 1)
+    );
     assert_eq!((left.floor, right.floor), (config.floor, None), "it is of the parent's records");
 }
 
@@ -197,9 +207,12 @@ fn a_volume_below_the_floor_is_an_older_state_until_it_is_given_up() {
     assert!(reached(1, 8, 4, 300) && reached(1, 8, 5, 1) && !reached(1, 8, 4, 299) && !reached(1, 8, 3, 400));
     assert!(reached(2, 8, 0, 0) && reached(1, 7, 0, 0), "of other volumes it says nothing");
     assert_eq!(config.settled().with_floor(Lsn(400)).floor.map(|floor| floor.lsn), Some(Lsn(400)));
-    // A volume is given up in whatever life, and only that one of the server.
+    // A volume is given up in any incarnation, and only that volume of the server.
     let lost = |server, volume| Member { incarnation: Incarnation(1), volume: VolumeId(volume), ..member(server) };
     let given_up = config.without_volume(&lost(1, 8)).without_volume(&lost(4, 8)).without_volume(&lost(2, 7));
-    assert_eq!((given_up.epoch, given_up.primary, given_up.former.len(), given_up.floor), (Epoch(8), None, 0, None));
+    assert_eq!(
+        (given_up.epoch, given_up.primary, given_up.prior_members.len(), given_up.floor),
+        (Epoch(8), None, 0, None)
+    );
     assert_eq!((&given_up.backups[..], &given_up.learners[..]), (&[member(2)][..], &[member(3)][..]));
 }

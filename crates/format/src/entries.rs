@@ -1,5 +1,5 @@
-//! The entries of a scan, packed into one block: written once where they are found, sent and kept as they are, and taken
-//! apart only by whoever wants a key or a value.
+//! The entries of a scan, packed into one block. The node that finds them writes the block once. It is sent and kept as it is,
+//! and decoded only by a reader that wants a key or a value.
 //!
 //! ```text
 //!  0              2                6
@@ -65,7 +65,7 @@ impl Entries {
         self.block.len() - self.len() * HEADER_BYTES
     }
 
-    /// Bytes of the block: what they take in a message.
+    /// Bytes of the block: the room that the entries need in a message.
     pub fn block_bytes(&self) -> usize {
         self.block.len()
     }
@@ -75,7 +75,7 @@ impl Entries {
         Iter { block: &self.block, at: 0 }
     }
 
-    /// Keys and values that share the block, which lives as long as any of them.
+    /// Keys and values that share the block, which stays in memory as long as any of them.
     pub fn shared(&self) -> impl Iterator<Item = (Bytes, Bytes)> + '_ {
         self.iter().map(|(key, value)| (self.block.slice_ref(key), self.block.slice_ref(value)))
     }

@@ -17,8 +17,8 @@ use serde::{Serialize, de::DeserializeOwned};
 pub const FRAME_HEADER_BYTES: usize = 12;
 /// Version of frames that are kept: edits of manifests, the coordinator's log. Others are refused.
 pub const FRAME_VERSION: u8 = 1;
-/// Version of all that processes say to each other, and of what they keep at the coordinator. From the first release on, a change of any message, or of the value
-/// of any path, raises it. Who finds another one goes no further, and says so.
+/// Version of all messages between processes, and of what they keep at the coordinator. From the first release on, a change of
+/// any message, or of the value of any path, raises it. A process that finds another version goes no further, and says so.
 pub const PROTOCOL_VERSION: u8 = 1;
 
 /// What a frame holds. A stream of one kind never accepts another.
@@ -68,7 +68,7 @@ pub enum DecodeError {
         /// Bytes there are.
         available: usize,
     },
-    /// The checksum does not match: the bytes were damaged or belong to another life.
+    /// The checksum does not match: the bytes are damaged, or left by an earlier use of the same place.
     #[error("{what}: checksum {found:#010x} where {expected:#010x} was computed")]
     Checksum {
         /// Structure being decoded.
@@ -113,8 +113,8 @@ impl DecodeError {
     }
 }
 
-/// A frame of `kind` that says nothing but the version of its kind: an answer to one of another version, before the connection ends, so
-/// that the other side hears what is spoken here. Its place in the header is the same in every version.
+/// A frame of `kind` that says nothing but the version of its kind: an answer to one of another version, before the connection
+/// ends, so that the other side hears what is spoken here. Its place in the header is the same in every version.
 pub fn version_frame(kind: FrameKind) -> [u8; FRAME_HEADER_BYTES] {
     let mut frame = [0; FRAME_HEADER_BYTES];
     (frame[4], frame[5]) = (kind.version(), kind as u8);
@@ -137,7 +137,7 @@ pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut (impl BufM
     frame[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Bytes that `body` takes in a frame, behind the header.
+/// Bytes that `body` needs in a frame, behind the header.
 pub fn body_bytes<T: Serialize>(body: &T) -> usize {
     postcard::serialize_with_flavor(body, Size::default()).expect("counting cannot fail")
 }

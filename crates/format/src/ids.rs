@@ -1,4 +1,4 @@
-//! The numbers everything is named by, and the limits everything obeys.
+//! The numbers that name everything, and the limits that everything obeys.
 //!
 //! All are plain integers in little endian wherever they are stored. They are distinct types so that a segment
 //! number can never be passed where a segment id is meant.
@@ -52,9 +52,9 @@ number!(
     ServerId(u32)
 );
 number!(
-    /// One life of a volume: each process that opens it has a higher one than those before, and nothing of their
-    /// memory. Two volumes count apart. The high 32 bits count, the low ones were drawn at random by the process: so two copies of a
-    /// volume have other incarnations, though they count alike.
+    /// One incarnation of a volume: each process that opens the volume has a higher one than the processes before it, and has
+    /// nothing of their memory. Two volumes count separately. The high 32 bits are a count; the process draws the low ones at
+    /// random. So two copies of a volume have different incarnations, although their counts are the same.
     Incarnation(u64)
 );
 
@@ -66,7 +66,7 @@ impl Incarnation {
     }
 }
 number!(
-    /// Number of a segment in one volume: its device offset divided by the segment size. Local to a node.
+    /// Number of a segment in one volume: its device offset, in segments. Local to a node.
     SegmentNo(u32)
 );
 number!(
@@ -76,7 +76,7 @@ number!(
 );
 number!(
     /// Identity of a segment's content among those made for one region, the same on every replica and never reused:
-    /// the epoch in which its primary took office in the high 24 bits, a counter in the low 40.
+    /// the term of its primary in the high 24 bits, a counter in the low 40.
     SegmentId(u64)
 );
 
@@ -168,14 +168,14 @@ impl SegmentId {
     /// Segments that one backup can build by itself in one term.
     pub const MOST_BUILT: u64 = 1 << BUILDER_COUNTER_BITS;
 
-    /// The `counter`-th segment made by the primary that took office in `term`.
+    /// The `counter`-th segment made by the primary of `term`.
     ///
     /// # Panics
     /// There is no such id: see [`SegmentId::made_by`], which is for numbers that are not known beforehand.
     pub fn new(term: Epoch, counter: u64) -> SegmentId {
         SegmentId::made_by(term, counter).expect("a segment id out of range")
     }
-    /// The `counter`-th segment made by the primary that took office in `term`; `None` if there is no such id: beyond
+    /// The `counter`-th segment made by the primary of `term`; `None` if there is no such id: beyond
     /// [`Epoch::LAST_TERM`], or [`SegmentId::MOST_OF_TERM`] segments in a term.
     ///
     /// ```
@@ -195,8 +195,8 @@ impl SegmentId {
         let fits = term.can_be_term() && counter < 1 << COUNTER_BITS;
         fits.then(|| SegmentId(u64::from(term.0) << COUNTER_BITS | counter))
     }
-    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such id:
-    /// beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
+    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such
+    /// id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, ServerId};
@@ -217,7 +217,7 @@ impl SegmentId {
         let number = counter & ((1 << BUILDER_COUNTER_BITS) - 1);
         (counter & BUILT_BY_BACKUP != 0).then_some((ServerId(server as u32), number))
     }
-    /// Epoch in which the primary that made the segment took office.
+    /// Term of the primary that made the segment.
     pub fn term(self) -> Epoch {
         Epoch((self.0 >> COUNTER_BITS) as u32)
     }
@@ -226,8 +226,8 @@ impl SegmentId {
         self.0 & ((1 << COUNTER_BITS) - 1)
     }
     /// What pointers call it on every volume that has it, with logical addressing: whether a backup built it (1 bit), the lowest
-    /// bits of its term (10) and its ordinal (32). Of the segments that a copy has at the same time no two have the same, but by
-    /// a chance that takes 1024 terms: whoever makes a segment passes over names that are taken.
+    /// bits of its term (10) and its ordinal (32). No two segments that a copy has at the same time have the same name, except by
+    /// a chance that takes 1024 terms: a node that makes a segment passes over names that are in use.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, SegmentName};
@@ -238,7 +238,7 @@ impl SegmentId {
             Some((_, number)) => (1, number),
             None => (0, self.counter()),
         };
-        // Nobody makes a segment that has more; an id that says so came from elsewhere, and is the name of none.
+        // No node makes a segment that has more; an id that says so came from elsewhere, and is the name of no segment.
         let ordinal = ordinal & (SegmentId::MOST_OF_TERM - 1);
         let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
         SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
@@ -256,7 +256,8 @@ impl SegmentName {
     /// Segments whose terms are nearer to each other than so many have different names, with logical addressing.
     pub const TERMS: u32 = 1 << NAME_TERM_BITS;
 
-    /// The segment's number on the volume, if addressing is physical; a hostile name's excess high bits are kept out by saturating.
+    /// The segment's number on the volume, if addressing is physical; a hostile name's excess high bits are kept out by
+    /// saturating.
     pub fn no(self) -> SegmentNo {
         SegmentNo(u32::try_from(self.0).unwrap_or(u32::MAX))
     }
@@ -301,8 +302,8 @@ pub enum LogKind {
     Recovery,
     /// Records of large values, which leaves point to (Anthus 2.4.2).
     Large,
-    /// Records of medium values on their way down, as sorted runs that compactions write (Anthus 2.4.3). Nobody appends
-    /// to it, and no replay reads it.
+    /// Records of medium values on their way down, as sorted runs that compactions write (Anthus 2.4.3). It has
+    /// no tail, and no replay reads it.
     Medium,
 }
 
@@ -319,7 +320,7 @@ impl LogKind {
         let log = LogKind::deserialize(input)?;
         match LogKind::APPENDED.contains(&log) {
             true => Ok(log),
-            false => Err(D::Error::custom("a message about a tail of a log that nobody appends to")),
+            false => Err(D::Error::custom("a message about a tail of a log that is not appended to")),
         }
     }
     /// Leaves point to its records.

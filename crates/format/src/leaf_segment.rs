@@ -20,19 +20,19 @@
 //! ```
 //! `ranges` are range tombstones ([`crate::range`] draws them), none in most segments: then there is no such section. They
 //! cover keys of the segment's part of its level only, and where they cover an entry, the entry is not older. A segment
-//! always has an entry: where nothing but range tombstones is left, a tombstone of the first one's start, with its LSN. The
-//! first and the last key are those that the segment says anything of; `open` is 1 if the last key is the end of a range
-//! tombstone, which does not belong to it, and 2 if that has no end.
+//! always has an entry: if only range tombstones are left, it has a tombstone of the first one's start, with its LSN. The
+//! first and the last key are the bounds of the keys that the segment says anything of. `open` is 1 if the last key is the end of
+//! a range tombstone, which is exclusive, and 2 if that range has no end.
 //!
-//! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is
-//! a multiple of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf
-//! segment points to its `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place,
-//! `in log` those of values in logs, `medium` those of them that are in the medium log. The trailer's CRC covers the rest of it and the keys, seeded with the [`Address`]
-//! of `end`.
+//! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is a multiple
+//! of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf segment points to its
+//! `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place, `in log` those of values in logs,
+//! `medium` those of them that are in the medium log. The trailer's CRC covers the rest of it and the keys, seeded with the
+//! [`Address`] of `end`.
 //!
 //! Leaves begin at 0 and follow each other. In a table that compresses they are packed ([`crate::packed`]) where that saves an
-//! eighth, and the last is followed by zeroes up to `tree`. An index entry that leads to a leaf counts the blocks of its node; how
-//! many bytes it has here is up to where the next begins.
+//! eighth, and the last is followed by zeroes up to `tree`. An index entry that leads to a leaf counts the blocks of its node;
+//! how many bytes it has here is up to where the next begins.
 //!
 //! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
 

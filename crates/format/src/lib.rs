@@ -1,7 +1,7 @@
 //! Every byte of Leeward that outlives a process or crosses a wire.
 //!
 //! One module a structure, each with its drawing, its encoder and its decoder; `docs/formats/` has a page for each.
-//! Decoders take hostile bytes: they answer an error, never panic, and never allocate by a length they have not
+//! Decoders accept hostile bytes: they return an error, never panic, and never allocate by a length they have not
 //! checked. Nothing here does I/O, reads a clock or starts a thread.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a server has to do, as it tells the master: what copies and offices are spread by.
+//! The load of a server, as it reports it to the master, which spreads copies and primary roles by it.
 
 use crate::RegionId;
 use bytes::Bytes;
@@ -23,15 +23,15 @@ pub struct RegionLoad {
     /// Bytes of the segments of one copy, in whole segments. Those that it shares with another region of the volume count too: on
     /// another server it would have them for itself.
     pub bytes: u64,
-    /// Operations a second, reads and writes, since the server's last word.
+    /// Operations a second, reads and writes, since the server's last report.
     pub ops: u64,
     /// Bytes of keys and values written a second, since then.
     pub written: u64,
     /// Of its bytes, those that other regions of the volume count: of a segment that several have, each counts an equal part.
     pub shared: u64,
-    /// Of the rest, garbage that a division has left: it will be collected, however the region is divided.
+    /// Of the rest, garbage that a split has left: it will be collected whether or not the region is split again.
     pub inherited: u64,
-    /// Nothing is left in it of a region that was divided off.
+    /// It holds nothing any more of a region that was split off.
     pub is_trimmed: bool,
     /// A key with about half of the latest operations below it; none if there were few, or most were on few keys.
     pub middle: Option<Bytes>,

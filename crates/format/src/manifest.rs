@@ -5,10 +5,10 @@
 //! frame     = header of crate::frame, kind ManifestEdit, body = Entry (postcard)
 //! Entry     = sequence, durable, life, Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo])
 //! ```
-//! A zone begins with a `Zone` entry, which names the segments that it goes on in, and a checkpoint of the same sequence,
-//! which was durable before `Zone` was written. Those of version 8 begin with the checkpoint, and go on nowhere. An entry
-//! counts completely or not at all. Sequence numbers are dense, and lives (the volume's incarnation that wrote the entry)
-//! never go down, so that what an earlier use of the zone left behind is never taken for its continuation. `durable` is
+//! A zone begins with a `Zone` entry, which names the segments that it continues in, and a checkpoint of the same sequence,
+//! which was durable before `Zone` was written. Zones of version 8 begin with the checkpoint, and never continue. An entry
+//! counts completely or not at all. Sequence numbers are dense, and `incarnation` (the volume's incarnation that wrote the entry)
+//! never goes down, so that what an earlier use of the zone left behind is never taken for its continuation. `durable` is
 //! the last sequence that was synced when the entry was written, which tells damage (an entry that was durable is
 //! unreadable) from a tear (it may never have been). The last FRAME_ALIGN bytes of the zone's own place hold `Moved`, once
 //! it was given up for the other one.
@@ -68,7 +68,7 @@ pub struct SegmentState {
     /// Its identity among those of its origin.
     pub id: SegmentId,
     /// The region that it was made for, by which all checksums in it are seeded: another one than the region that has it, where
-    /// that was divided from it, or both from a third.
+    /// that was split from it, or both from a third.
     pub origin: RegionId,
     /// Where it lies.
     pub no: SegmentNo,
@@ -267,7 +267,7 @@ pub struct Entry {
     /// Last entry that was durable when this one was written.
     pub durable: u64,
     /// Incarnation of the volume that wrote it.
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     /// What it says.
     pub body: EntryBody,
 }
@@ -279,9 +279,9 @@ pub enum EntryBody {
     Checkpoint(VolumeState),
     /// Changes that count together.
     Edit(Vec<Change>),
-    /// The manifest goes on in the other zone.
+    /// The manifest continues in the other zone.
     Moved,
-    /// The zone goes on in these segments, in order, and a checkpoint comes next. All of it is durable.
+    /// The zone continues in these segments, in order, and a checkpoint comes next. All of it is durable.
     Zone(Vec<SegmentNo>),
 }
 
@@ -347,8 +347,8 @@ fn invalid(detail: String) -> DecodeError {
 }
 
 impl RegionState {
-    /// Whether it says of a segment what `known` does not: that it is there, or how far it reaches. If not, and what `known` says is
-    /// durable, so is what this one says.
+    /// Whether it says of a segment what `known` does not: that it is there, or how far it reaches. If not, and what `known` says
+    /// is durable, so is what this one says.
     pub fn says_more_than(&self, known: &RegionState) -> bool {
         let place = |segment: &SegmentState| (segment.no, segment.bytes, segment.last_lsn);
         self.segments.iter().any(|(id, segment)| known.segments.get(id).map(place) != Some(place(segment)))

@@ -133,7 +133,7 @@ proptest! {
 
     #[test]
     fn entries_survive_their_frame(changes in prop::collection::vec(any_change(), 0..5), sequence: u64) {
-        let entry = Entry { sequence, durable: 1, life: Incarnation(2), body: EntryBody::Edit(changes) };
+        let entry = Entry { sequence, durable: 1, incarnation: Incarnation(2), body: EntryBody::Edit(changes) };
         let mut frame = Vec::new();
         write_frame(FrameKind::ManifestEdit, &entry, &mut frame);
         let read = read_frame::<Entry>(FrameKind::ManifestEdit, &frame, frame.len()).unwrap();

@@ -1,4 +1,4 @@
-//! One ordered scan out of scans of regions whose keys lie between each other: those of a table that is
+//! One ordered scan out of scans of regions whose keys are interleaved: those of a table that is
 //! [partitioned by hash](crate::partition::Partition::Hash).
 //!
 //! ```text
@@ -7,24 +7,24 @@
 //! region 3    . . . | more from d on               out in order; f and g are asked for again with the next page.
 //! page        a b c | resume at d
 //! ```
-//! Invariant: the pages of a scan, each from where the one before says, are what one sorted map of all regions' entries would
-//! answer. Pure.
+//! Invariant: the pages of a scan, each of which begins where the one before says, are what one sorted map of all regions'
+//! entries would return. Pure.
 
 use bytes::Bytes;
 
-/// Entries of a scan in its order, and where to go on: the new `start` of a forward scan, the new `end` of a reverse one; `None`:
-/// that is all. As [`OpResult::Entries`](crate::op::OpResult::Entries).
+/// Entries of a scan in its order, and where to continue: the new `start` of a forward scan, the new `end` of a reverse one;
+/// `None`: that is all. As [`OpResult::Entries`](crate::op::OpResult::Entries).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Keys with values.
     pub entries: Vec<(Bytes, Bytes)>,
-    /// Where to go on.
+    /// Where to continue.
     pub resume: Option<Bytes>,
 }
 
 impl Page {
-    /// As much of it as takes at most `room` bytes, with `overhead` for each entry besides its key and value; perhaps nothing. What is
-    /// left out is asked for again where it says to go on.
+    /// As much of it as takes at most `room` bytes, with `overhead` for each entry besides its key and value; perhaps nothing.
+    /// What is left out is asked for again where it says to continue.
     pub fn cut(&mut self, room: usize, overhead: usize, reverse: bool) {
         let mut left = room;
         let mut fits = |(key, value): &(Bytes, Bytes)| {
@@ -46,10 +46,10 @@ pub fn share(limit: u32, regions: usize) -> u32 {
     part.min(limit.into()) as u32
 }
 
-/// The page of at most `limit` entries that comes of what each region answered to the same scan.
+/// The page of at most `limit` entries that results from the answers of all regions to the same scan.
 pub fn page(parts: Vec<Page>, limit: usize, reverse: bool) -> Page {
     let resumes = parts.iter().filter_map(|part| part.resume.as_ref());
-    // A forward scan goes on at its resume, which is not known yet; a reverse one below it.
+    // A forward scan continues at its resume, which is not known yet; a reverse one below it.
     let horizon = if reverse { resumes.max() } else { resumes.min() }.cloned();
     let is_known =
         |key: &Bytes| horizon.as_ref().is_none_or(|horizon| if reverse { key >= horizon } else { key < horizon });

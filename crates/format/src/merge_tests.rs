@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 type Map = BTreeMap<Bytes, Bytes>;
 
-/// As a region answers: `most` entries at most, and where it goes on.
+/// As a region answers: `most` entries at most, and where it continues.
 fn scan(map: &Map, start: &Bytes, end: Option<&Bytes>, most: usize, reverse: bool) -> Page {
     let inside = |key: &Bytes| key >= start && end.is_none_or(|end| key < end);
     let mut all: Vec<(Bytes, Bytes)> =

@@ -27,8 +27,8 @@
 //!   finds its entries by multiplication.
 //! - A node is never changed once it is built, so the data follow the slots at once and no gap is managed; the one
 //!   exception is a change of pointers, where they stand ([`crate::leaf_segment::translate`]).
-//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: a node of another life of the
-//!   same place on the device never passes for this one.
+//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: an earlier node at the same place on the
+//!   device never passes for this one.
 //!
 //! [`Node::parse`] checks every offset and length once, so that searching needs no further error paths. Pure
 //! functions; any thread may call them.
@@ -68,7 +68,7 @@ const LEAF_KINDS: u64 = 3;
 const SLOTS: u8 = 0;
 const UNIFORM: u8 = 1;
 
-/// Where a node lives, in terms that hold on every replica: what its CRC is seeded with.
+/// Where a node is stored, in terms that hold on every replica: its CRC is seeded with this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Region that the segment belongs to.

@@ -5,7 +5,7 @@
 //! spans regions (MGET, KRANGE) is several operations. Where each region has some of every range of keys, an operation on a range
 //! names the region too ([`Op::In`]).
 
-use crate::cluster::{Intent, RegionWish};
+use crate::cluster::{Intent, RegionRequest};
 use crate::manifest::SegmentKind;
 use crate::routing::{Route, Routing};
 use crate::table::{NewTable, TableChange, TableName};
@@ -195,14 +195,14 @@ pub enum Op {
         suffix: Bytes,
     },
     /// Entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region that
-    /// holds the bound it starts from; the answer says where to go on.
+    /// holds the bound it starts from; the answer says where to continue.
     Scan(ScanRange),
     /// Estimated number of keys of one region. Answers [`OpResult::Integer`].
     Count {
         /// The region.
         region: RegionId,
     },
-    /// An operator's: the region goes on without the volumes of a server that it waits for, and what only they hold is
+    /// An operator's: the region continues without the volumes of a server that it waits for, and what only they hold is
     /// lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does not wait for
     /// that server.
     AcceptLoss {
@@ -238,7 +238,7 @@ pub enum Op {
         want_old: bool,
     },
     /// Removes every key from a start up to, and without, an end, in the region that holds the start, atomically. Answers
-    /// [`OpResult::RangeDeleted`], which says where to go on; [`OpError::Invalid`] for an empty or reversed range.
+    /// [`OpResult::RangeDeleted`], which says where to continue; [`OpError::Invalid`] for an empty or reversed range.
     DeleteRange {
         /// First key; empty for no bound.
         start: Bytes,
@@ -246,15 +246,15 @@ pub enum Op {
         end: Option<Bytes>,
     },
     /// About how many pairs a range has. Answers [`OpResult::Approximation`]. Stops at the end of the region that holds
-    /// the start; the answer says where to go on.
+    /// the start; the answer says where to continue.
     Approximate {
         /// First key, inclusive.
         start: Bytes,
         /// Key after the last, exclusive; `None` for no bound.
         end: Option<Bytes>,
     },
-    /// An operator's: the region's primary copies it, as of one instant, to a store of its own. Answers
-    /// [`OpResult::Checkpoint`] at once; to be asked again until nothing is left. [`OpError::Invalid`] if there is one of that name.
+    /// An operator's: the region's primary copies it, as of one instant, to a store of its own. Answers [`OpResult::Checkpoint`]
+    /// at once; to be asked again until nothing is left. [`OpError::Invalid`] if there is one of that name.
     Checkpoint {
         /// The region.
         region: RegionId,
@@ -268,21 +268,21 @@ pub enum Op {
         /// What changes.
         change: Box<TableChange>,
     },
-    /// An operator's: what the node that is asked has of a region, whoever serves it. Answers [`OpResult::Digests`].
+    /// An operator's: what the asked node has of a region, whichever node serves that region. Answers [`OpResult::Digests`].
     Digests {
         /// The region.
         region: RegionId,
         /// The last segment that was answered before.
         after: Option<SegmentId>,
     },
-    /// An operator's: a segment that the node that is asked has, as all replicas know it. Answers [`OpResult::Value`].
+    /// An operator's: a segment of the asked node, as all replicas know it. Answers [`OpResult::Value`].
     SegmentContent {
         /// The region.
         region: RegionId,
         /// The segment.
         segment: SegmentId,
     },
-    /// An operator's: has the node that is asked write a damaged segment anew. Answers [`OpResult::Done`], also if it is sound, or
+    /// An operator's: has the asked node write a damaged segment anew. Answers [`OpResult::Done`], also if it is sound, or
     /// [`OpError::Invalid`] if the content is not that of the segment.
     RepairSegment {
         /// The region.
@@ -292,30 +292,30 @@ pub enum Op {
         /// What another node answered to [`Op::SegmentContent`].
         content: Bytes,
     },
-    /// An operator's: writes down what is wished of a region; its primary brings it about. Any node carries it out. Answers
-    /// [`OpResult::Done`] once it is written down, or [`OpError::Invalid`] if it cannot be.
-    Wish {
+    /// An operator's: records a request in the region's desired state; its primary then carries the request out. Any node can
+    /// record it. Answers [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if it cannot be.
+    RequestRegion {
         /// The region.
         region: RegionId,
-        /// What is wished.
-        wish: RegionWish,
+        /// The request.
+        request: RegionRequest,
     },
-    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers [`OpResult::Done`]
-    /// once it is written down, or [`OpError::Invalid`] if too few servers would be left.
+    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers
+    /// [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if too few servers would be left.
     Intend {
         /// The server.
         server: ServerId,
         /// What is to become of it; `None`: it may stay.
         intent: Option<Intent>,
     },
-    /// An operator's: there is to be no such table any more. Any node carries it out. Answers [`OpResult::Done`] once there is none,
-    /// before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default one.
+    /// An operator's: there is to be no such table any more. Any node carries it out. Answers [`OpResult::Done`] once there is
+    /// none, before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default one.
     DropTable {
         /// The table.
         table: TableName,
     },
-    /// A read that any member of the region may answer, if the answer is stale for at most so long: with [`OpResult::Stale`]. Where
-    /// none does that is asked, it is the primary's, and answered as the operation inside: then nothing is staler than the call.
+    /// A read that any member of the region may answer, with [`OpResult::Stale`], if the answer is not staler than allowed. If no
+    /// asked member does, the primary answers it as the operation inside: then nothing is staler than the call.
     Stale {
         /// In milliseconds; 0: the primary alone can answer.
         at_most_ms: u32,
@@ -323,7 +323,7 @@ pub enum Op {
         read: Read,
     },
     /// An operation on a range of keys, for the region with this number: the only way where keys are partitioned by hash. What is
-    /// answered is about the region's part of the range alone, and never says to go on in another one.
+    /// answered is about the region's part of the range alone, and never says to continue in another one.
     In {
         /// The region.
         region: RegionId,
@@ -333,16 +333,18 @@ pub enum Op {
 }
 
 impl Op {
-    /// The operation can be carried out twice without harm, whoever does what between: it may be asked for again when its outcome
-    /// is unknown. No write of data is: also of a plain put another client may see the first time, write, and lose what it
-    /// wrote by the second. Those need a [request id](crate::request).
+    /// The operation can be carried out twice without harm, whatever other clients do in between: a client may ask for it again
+    /// when its outcome is unknown. No write of data is repeatable, not even a plain put: another client may see the first put,
+    /// write, and lose its write to the second put. Such writes need a [request id](crate::request).
     pub fn is_repeatable(&self) -> bool {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            // Where nobody says at which key, the second time would divide what came of the first; what was merged is not there.
-            Op::Wish { wish, .. } => !matches!(wish, RegionWish::Split { at: None } | RegionWish::Merge { .. }),
+            // Without a key, the second request would split a result of the first; a merged region is not there any more.
+            Op::RequestRegion { request, .. } => {
+                !matches!(request, RegionRequest::Split { at: None } | RegionRequest::Merge { .. })
+            }
             Op::Intend { .. } => true,
             Op::DropTable { .. } => false,
             Op::Stale { .. } => true,
@@ -380,13 +382,13 @@ impl Op {
             Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
-            Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
+            Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
         }
     }
-    /// An operator's wish that any node passes on to the coordinator.
+    /// An operator's request that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
         let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::DropTable { .. });
-        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::Wish { .. } | Op::Intend { .. })
+        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::RequestRegion { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
     /// names a region goes there whatever the table. `None`: there is no such region, or any node will do, or it
@@ -444,10 +446,10 @@ pub enum OpResult {
     Entries {
         /// Keys with values (empty where only keys were asked for).
         entries: Vec<(Bytes, Bytes)>,
-        /// Where to go on: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is complete.
+        /// Where to continue: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is complete.
         resume: Option<Bytes>,
     },
-    /// It was not carried out, or nobody knows.
+    /// It was not carried out, or its outcome is unknown.
     Error(OpError),
     /// It was carried out, and there is nothing to say of it.
     Done,
@@ -464,7 +466,7 @@ pub enum OpResult {
         pairs: u64,
         /// Bytes of their keys and values.
         bytes: u64,
-        /// Where to go on: the new `start`. `None`: it is complete.
+        /// Where to continue: the new `start`. `None`: it is complete.
         resume: Option<Bytes>,
     },
     /// How far a checkpoint is.
@@ -495,7 +497,7 @@ pub enum OpResult {
     },
 }
 
-/// What a replica has of a segment: replicas of a region have the same of one that none of them built for itself.
+/// What a replica has of a segment. Replicas of a region have the same digest of each segment that none of them built for itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentDigest {
     /// Its identity.
@@ -542,8 +544,8 @@ pub enum OpError {
         /// `min_in_sync` of its table.
         needed: u32,
     },
-    /// The write may or may not have been carried out: the connection to the primary broke, or it lost its office,
-    /// before it answered. Only what [is repeatable](Op::is_repeatable), or has a request id, may be retried.
+    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the primary role,
+    /// before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request id, may be retried.
     #[error("outcome unknown: {0}")]
     Unknown(String),
     /// This server does not serve that key: refresh the region map. Nothing was changed.

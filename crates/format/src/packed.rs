@@ -1,4 +1,4 @@
-//! The packed leaf: a leaf as it lies on the device in tables that compress, in fewer bytes than the node that it stands for.
+//! The packed leaf: a leaf as stored on the device in tables that compress, in fewer bytes than the node that it stands for.
 //!
 //! ```text
 //!  0        4     5        6       7    8            12             16         20
@@ -10,7 +10,8 @@
 //! - The pointers of the node's entries stand apart, in their order, so that a backup rewrites them where they are
 //!   (`rewrite`) and need not know what is compressed. In the compressed node they are zero, and so is its CRC.
 //! - The CRC covers everything after itself, as stored, and is seeded with the [`Address`]. It is checked before a byte is
-//!   decompressed; into how many is bounded by [`MAX_SEGMENT_BYTES`], and a decoder that wants more or less is refused.
+//!   decompressed. [`MAX_SEGMENT_BYTES`] bounds the decompressed length, and a leaf that decompresses to more or less than it
+//!   says is refused.
 //!
 //! Pure functions; any thread may call them. Each thread keeps what zstd needs to work with.
 
@@ -87,8 +88,8 @@ impl Compression {
     }
 }
 
-/// Appends the leaf `node`, which was built for `address`, to `out`: packed if that saves an eighth, otherwise as it is. `node` is
-/// of no use afterwards.
+/// Appends the leaf `node`, which was built for `address`, to `out`: packed if that saves an eighth, otherwise as it is. `node`
+/// is of no use afterwards.
 pub(crate) fn pack(codec: Codec, node: &mut [u8], address: Address, out: &mut Vec<u8>) {
     let crc: [u8; 4] = node[..4].try_into().expect("a node has a header");
     let pointers = take_pointers(node);

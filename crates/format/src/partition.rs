@@ -1,4 +1,4 @@
-//! How the keys of a table are divided among its regions: by ranges of keys, or of their hashes.
+//! How the keys of a table are split among its regions: by ranges of keys, or of their hashes.
 //!
 //! ```text
 //! range   key "orders/7"                 ---------------------> the region whose bounds hold it
@@ -59,7 +59,7 @@ impl Partition {
         }
     }
 
-    /// The first tokens of the regions after the first; none of a table that is divided by keys.
+    /// The first tokens of the regions after the first; none of a table that is split by keys.
     pub fn splits(self) -> impl Iterator<Item = Bytes> {
         let tokens = match self {
             Partition::Range => 1,
@@ -71,8 +71,8 @@ impl Partition {
         })
     }
 
-    /// A bound of a region, to be read: a key as `text` says, a token as `#` and its hexadecimal digits. The first region's start is
-    /// empty in either case.
+    /// A bound of a region, to be read: a key as `text` says, a token as `#` and its hexadecimal digits. The first region's start
+    /// is empty in either case.
     pub fn bound_text(self, bound: &[u8], text: impl Fn(&[u8]) -> String) -> String {
         match self {
             Partition::Hash { .. } if !bound.is_empty() => {

@@ -116,7 +116,7 @@ impl RangeTombstones {
         &self.0
     }
 
-    /// Appends one that lies behind all others; what only goes on becomes one fragment.
+    /// Appends one that lies behind all others; what only continues becomes one fragment.
     ///
     /// # Panics
     /// In tests, if it does not.

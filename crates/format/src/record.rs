@@ -1,4 +1,5 @@
-//! A record: one put, delete or delete of a range, or a request that wrote nothing, as it stands in a log, in a mirror buffer and on the fabric, byte for byte the same.
+//! A record: one put, delete or delete of a range, or a request that wrote nothing. It is the same, byte for byte, in a log, in a
+//! mirror buffer and on the fabric.
 //!
 //! ```text
 //!  0        4         6      7       8          16           20
@@ -8,7 +9,7 @@
 //! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, milliseconds since 1970 UTC; [`FLAG_REQUEST`] whether it has
 //! a [request id](crate::request).
 //! Little endian, not aligned, one right after the other. The CRC covers everything after itself and is seeded by
-//! region, log and segment ([`RecordSeed`]), so that a stale record of another life of the same bytes never passes
+//! region, log and segment ([`RecordSeed`]), so that a stale record of an earlier use of the same bytes never passes
 //! (DESIGN 3). A key length of 0 ends the records of a segment: untouched bytes read as the end. A record cut off by
 //! the end of the bytes is an end as well.
 
@@ -70,7 +71,7 @@ pub struct Record<'a> {
     pub kind: RecordKind,
     /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
     pub flags: u8,
-    /// Who asked for the write, if it may be asked for again.
+    /// The id of the request for the write, if it may be asked for again.
     pub request: Option<RequestId>,
     /// The key, 1 byte to [`MAX_KEY_BYTES`].
     pub key: &'a [u8],
@@ -150,7 +151,7 @@ impl Record<'_> {
 /// records. Its length is [`Record::bytes`].
 ///
 /// # Errors
-/// The bytes are no record of `seed`: torn, damaged, or of another life.
+/// The bytes are no record of `seed`: torn, damaged, or left by an earlier use of the same bytes.
 pub fn read_record(seed: RecordSeed, bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeError> {
     let record = read_record_unchecked(bytes)?;
     if let Some(record) = &record {
@@ -217,7 +218,7 @@ pub fn read_record_unchecked(bytes: &[u8]) -> Result<Option<Record<'_>>, DecodeE
     let (stamp, flags) = (Stamp { lsn, expires }, flags & FLAG_BATCH_CONTINUES);
     let record = Record { stamp, kind, flags, request, key, value };
     if kind == RecordKind::Refused && request.is_none() {
-        return Err(DecodeError::invalid("record", "a refusal of nobody's request"));
+        return Err(DecodeError::invalid("record", "a refusal without a request id"));
     }
     if kind == RecordKind::Ingest && (request.is_some() || record.ingested().is_none()) {
         return Err(DecodeError::invalid("record", "an ingest of no LSNs, or of more than there are"));

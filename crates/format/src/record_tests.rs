@@ -68,7 +68,10 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     };
     let request = Some(RequestId { client: 1, sequence: 1 });
     assert!(refused(b"", request).is_ok() && refused(&[1; 8], request).is_ok());
-    assert!(refused(b"", None).is_err() && refused(&[1; 7], request).is_err(), "of nobody, or no version");
+    assert!(
+        refused(b"", None).is_err() && refused(&[1; 7], request).is_err(),
+        "without a request id, or with no version"
+    );
     let ingest = |count: &[u8]| {
         let mut bytes = encode(&put(&[0], count));
         bytes[6] = RecordKind::Ingest as u8;
@@ -78,7 +81,7 @@ fn fields_out_of_range_are_refused_before_their_length_is_believed() {
     let named = Record { request: Some(RequestId { client: 1, sequence: 1 }), ..put(&[0], &[7; 8]) };
     let mut named = encode(&named);
     named[6] = RecordKind::Ingest as u8;
-    assert!(read_record_unchecked(&named).is_err(), "nobody asks for an ingest");
+    assert!(read_record_unchecked(&named).is_err(), "an ingest has no request id");
     assert!(ingest(&[0; 8]).is_err() && ingest(&[0xff; 8]).is_err() && ingest(&[1; 7]).is_err(), "no number of LSNs");
     let range = |start: &[u8], end: &[u8]| {
         let mut bytes = encode(&put(start, end));

@@ -1,14 +1,16 @@
 //! Writes that may be asked for more than once and are carried out once.
 //!
-//! Who asks for such a write names it by a [`RequestId`], the same one each time. Its record carries the id, so whoever has
-//! the log knows that it was carried out; the primary remembers its last ones, and answers one that it remembers instead of
-//! carrying it out again. So is what a later attempt came to if its condition did not hold: an earlier one may still be on its way.
-//! It does not remember for ever: an attempt says since when earlier ones may have been
-//! made, by an LSN that was committed before any of them, and is refused
-//! where that is longer ago ([`OpError::Forgotten`]). So an attempt is carried out only where it is certain that none was before.
+//! A client names such a write by a [`RequestId`], and uses the same id for every attempt. The write's record carries the id, so
+//! a node that has the log knows that the write was carried out. The primary remembers its last ids, and answers a request that
+//! it remembers instead of carrying it out again. It also remembers attempts whose condition did not hold, because an earlier
+//! attempt may still be on its way.
 //!
-//! [`Attempts`] is the rule of who asks: what to say the next time, and what to make of an answer. It is a value, without time
-//! or randomness; clients, nodes that forward, and the simulator use the same.
+//! The primary does not remember for ever. An attempt says since when earlier ones may have been made, by an LSN that was
+//! committed before any of them. The primary refuses the attempt if that is longer ago than it remembers
+//! ([`OpError::Forgotten`]). So it carries out an attempt only if certainly none was carried out before.
+//!
+//! [`Attempts`] is the asking side's part of the rule: what to send the next time, and what an answer means. It is a value,
+//! without time or randomness; clients, nodes that forward, and the simulator use the same.
 
 use crate::op::{Op, OpError, OpResult};
 use crate::record::RecordKind;
@@ -29,7 +31,7 @@ const LONGEST_INTEGER: usize = 20;
 /// Names one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RequestId {
-    /// Who asks, drawn at random: no two ever have the same.
+    /// The client, a number drawn at random: no two clients ever have the same.
     pub client: u64,
     /// Which of its requests. Short, since it stands in records: a client that comes to the end takes another number for itself.
     pub sequence: u32,
@@ -80,12 +82,12 @@ impl RequestIds {
 pub struct Once {
     /// Its name.
     pub request: RequestId,
-    /// The region that it is in, as far as who asks knows: LSNs are a region's own.
+    /// The region that it is in, as far as the client knows: LSNs are a region's own.
     pub region: RegionId,
-    /// Committed in that region before it was asked for the first time; 0: nothing is known.
+    /// An LSN that was committed in that region before the write was asked for the first time; 0: nothing is known.
     pub since: Lsn,
-    /// An earlier attempt may have been carried out, or be on its way still: what this one comes to is to be remembered also
-    /// if nothing is written.
+    /// An earlier attempt may have been carried out, or may still be on its way: the primary must remember the outcome of this
+    /// one even if nothing is written.
     pub is_again: bool,
 }
 
@@ -129,10 +131,10 @@ impl Effect {
         }
     }
 
-    /// What `op`, which was decided with this effect by the record at `lsn`, is answered when it is asked for once more.
+    /// The answer to another attempt at `op`, which the record at `lsn` decided with this effect.
     ///
     /// # Errors
-    /// [`OpError::AnswerGone`] where what is to be answered nobody has any more: the value that it found, or up to which key longer
+    /// [`OpError::AnswerGone`] if the answer is not known any more: the value that the operation found, or up to which key longer
     /// than [`LONGEST_END`] a range was deleted; [`OpError::Invalid`] if another operation had the id.
     pub fn answer(&self, lsn: Lsn, op: &Op) -> Result<OpResult, OpError> {
         let put = |version| OpResult::Put { done: true, old: None, version };
@@ -191,14 +193,14 @@ impl Heard {
     }
 }
 
-/// What an answer is worth to who asked.
+/// What an answer means for the client that asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is the answer.
     Final(OpResult),
-    /// Ask again at once: nothing was done, and it will be now.
+    /// Ask again at once: nothing was done, and the next attempt will succeed.
     AtOnce,
-    /// Ask again after a pause, if there is time: nothing was done for the reason that is given, or nobody knows what was.
+    /// Ask again after a pause, if there is time: nothing was done for the given reason, or the outcome is unknown.
     Later(OpError),
 }
 
@@ -260,7 +262,8 @@ impl Attempts {
             OpResult::Error(OpError::Unknown(why)) => self.lost(op, why),
             OpResult::Error(OpError::Forgotten(_)) if !self.is_doubtful => Verdict::AtOnce,
             OpResult::Error(error) if error.is_passing() => Verdict::Later(error),
-            // The last attempt changed nothing, but an earlier one may have. One that is known to have changed something is no doubt.
+            // The last attempt changed nothing, but an earlier one may have. One that is known to have changed something is no
+            // doubt.
             OpResult::Error(error) if self.is_doubtful && !matches!(error, OpError::AnswerGone { .. }) => {
                 Verdict::Final(OpResult::Error(OpError::Unknown(error.to_string())))
             }
@@ -268,7 +271,7 @@ impl Attempts {
         }
     }
 
-    /// Nobody will know what came of the last attempt.
+    /// The outcome of the last attempt will stay unknown.
     pub fn lost(&mut self, op: &Op, why: String) -> Verdict {
         self.is_doubtful |= op.is_write();
         let error = OpError::Unknown(why);

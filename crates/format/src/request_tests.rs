@@ -1,4 +1,4 @@
-//! What who asks for a write makes of answers, and what a write that was carried out is answered.
+//! What a client that asks for a write makes of answers, and what a write that was carried out is answered.
 
 use super::*;
 use crate::op::{Condition, Lifetime};

@@ -15,10 +15,10 @@
 //! sequence number: while it differs, nothing of that message is there. Once it fits, the length beside it is this message's,
 //! and says where the last word is, the second rendezvous point; and once that fits too, the CRC over all the rest decides,
 //! seeded with key, sequence number and place. What an earlier lap left has another number, and what a user put into a value
-//! does not know the key, so neither passes, and nobody needs to zero what was read.
+//! does not know the key, so neither passes, and neither side needs to zero what was read.
 //!
-//! Pure functions over hostile bytes. [`space`] is the client's book of what is taken in a ring, [`Cursor`] the server's
-//! place in it.
+//! Pure functions over hostile bytes. [`space`] is the client's record of which parts of a ring are in use. [`Cursor`] is the
+//! server's position in it.
 
 mod cursor;
 pub mod space;

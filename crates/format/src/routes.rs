@@ -1,4 +1,4 @@
-//! Where regions are, as nodes tell clients: tables, first keys, primaries and backups, and no more of a configuration than
+//! The routes that nodes send to clients: tables, first keys, primaries and backups, and no more of a configuration than
 //! routing needs.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //!    what has changed after v, or everything ---- RoutesUpdate ----> RouteCache
 //!                                                               same digest, or it asks for everything
 //! ```
-//! A client says which version of the coordinator's state it knows, and is sent what is newer. A region takes some ten bytes
-//! and what its first key does not share with the one before it.
+//! A client says which version of the coordinator's state it knows, and the node sends what is newer. A region needs about ten
+//! bytes and the part of its first key that it does not share with the one before it.
 //!
-//! Invariant: after [`RouteCache::apply`] answers that it took an update, what it holds is what the node held. Plain data; any
+//! Invariant: after [`RouteCache::apply`] returns that it applied an update, the cache holds what the node held. Plain data; any
 //! thread may use it.
 
 use crate::cluster::{GroupConfig, RegionMap};
@@ -66,7 +66,7 @@ impl RoutesUpdate {
 pub struct TableRoutes {
     /// Its name.
     pub name: String,
-    /// How its keys are divided; `None`: there is no such table.
+    /// How its keys are split; `None`: there is no such table.
     pub partition: Option<Partition>,
     /// Its regions, as far as they are told of, ascending by first key or token.
     regions: Vec<PackedRoute>,
@@ -148,9 +148,9 @@ pub struct RegionRoute {
     pub start: Bytes,
     /// The version of its configuration.
     pub epoch: Epoch,
-    /// Who serves it.
+    /// The server that serves it.
     pub primary: Option<ServerId>,
-    /// Who is in sync with the primary.
+    /// The servers that are in sync with the primary.
     pub backups: Vec<ServerId>,
 }
 
@@ -238,7 +238,7 @@ impl RouteCache {
         self.servers.iter().map(|(server, address)| (*server, &address[..]))
     }
 
-    /// Where a server is reached, if it lives.
+    /// Where a server is reached, if it is alive.
     pub fn address(&self, server: ServerId) -> Option<&str> {
         self.servers.get(&server).map(|address| &address[..])
     }

@@ -1,4 +1,4 @@
-//! What is packed is unpacked as it was, and a client takes what leads on from what it knows, and nothing else.
+//! Packed routes are unpacked as they were. A client applies an update that continues from what it knows, and nothing else.
 
 use super::*;
 use crate::cluster::Member;

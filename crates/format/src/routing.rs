@@ -1,7 +1,7 @@
 //! Which region an operation goes to, as nodes and clients find it: regions by number, and those of a table by first key.
 //!
-//! Invariant: what is found depends on the regions and tables that are there, not on the order in which they came. Nothing is
-//! found in a table that is not there, whatever regions name it. Plain data; any thread may use it.
+//! Invariant: what is found depends on the present regions and tables, not on the order in which they were added. Nothing is
+//! found in a table that does not exist, whatever regions name it. Plain data; any thread may use it.
 
 use crate::cluster::GroupConfig;
 use crate::partition::Partition;
@@ -44,15 +44,15 @@ impl Route for Arc<GroupConfig> {
     }
 }
 
-/// Who knows where operations go: see [`crate::op::Op::region_in`].
+/// Something that knows where operations go: see [`crate::op::Op::region_in`].
 pub trait Routing {
     /// What is known of a region.
     type Region: Route;
-    /// How the keys of `table` are divided; `None`: there is no such table.
+    /// How the keys of `table` are split; `None`: there is no such table.
     fn partition(&self, table: &str) -> Option<Partition>;
     /// The region of `table` that holds `key`.
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&Self::Region>;
-    /// The region of `table`, which is divided by keys, that holds the greatest keys below `end`, or the greatest of all; the first
+    /// The region of `table`, which is split by keys, that holds the greatest keys below `end`, or the greatest of all; the first
     /// one where no key is below.
     fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&Self::Region>;
     /// The region with this number, of whatever table.
@@ -141,7 +141,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.tables.get_mut(name).expect("it is there by now")
     }
 
-    /// From now on there is a table of this name, whose keys are divided so; or there is none.
+    /// From now on there is a table of this name, whose keys are split so; or there is none.
     pub fn set_table(&mut self, name: &str, partition: Option<Partition>) {
         let before = std::mem::replace(&mut self.table(name).partition, partition);
         let digest = |partition: Option<Partition>| partition.map_or(0, |partition| digest_of_table(name, partition));
@@ -213,7 +213,7 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
         let place = self.partition(table)?.place(key);
         let up_to = (Bound::Unbounded, Bound::Included(&place[..]));
         let shown = self.found(table)?.range::<[u8], _>(up_to).next_back().map(|(_, route)| route);
-        // One that has just taken in a neighbour begins where that does, until that is known to be no more.
+        // A merge target begins where its merge source does, until the source is known to be gone.
         let holds = |route: &&R| route.table() == table && route.start()[..] <= place[..] && route.holds(&place);
         let hidden = || self.hidden.iter().filter_map(|id| self.regions.get(id));
         shown.filter(holds).or_else(|| hidden().find(holds))
@@ -231,7 +231,7 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
     }
 }
 
-/// Of a table that is divided by keys, that of its name.
+/// Of a table that is split by keys, that of its name.
 fn digest_of_table(name: &str, partition: Partition) -> u64 {
     let tokens = match partition {
         Partition::Range => 0,

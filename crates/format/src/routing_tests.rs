@@ -64,7 +64,7 @@ impl Model {
         for id in 0..8 {
             assert_eq!(index.region(RegionId(id)), self.regions.iter().find(|region| region.region.0 == id));
         }
-        // Whoever is told the same in another order has the same.
+        // An index that is told the same in another order has the same digest.
         let mut again = RouteIndex::default();
         self.regions.iter().rev().for_each(|region| again.put(region.clone()));
         self.tables.iter().for_each(|table| again.set_table(table, Some(Partition::Range)));
@@ -192,7 +192,7 @@ fn where_keys_are_partitioned_by_hash_their_tokens_decide() {
     assert_eq!(named.region_in(&index, "a").map(|region| region.region.0), Some(2));
     assert!(!plain.lacks_region(&index, "b"), "what is not there lacks nothing");
 
-    // One that is made anew under its name, divided otherwise, is another table.
+    // One that is made anew under its name, split otherwise, is another table.
     let before = index.digest();
     index.set_table("a", Some(Partition::Range));
     assert_ne!(index.digest(), before);

@@ -6,7 +6,7 @@
 //!  | 8 B    | u16     | u8  | u8 = 0   | u32    | u64        | u64       | 28 B          | u32    |
 //! ```
 //! Little endian. The CRC covers the 60 bytes before it. The header is written together with the segment's first
-//! record, on every replica and in every mirror buffer the same, which makes such a buffer self-describing.
+//! record. It is the same on every replica and in every mirror buffer, which makes such a buffer self-describing.
 
 use crate::{DecodeError, LogKind, Lsn, RegionId, SegmentId};
 

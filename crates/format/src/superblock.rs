@@ -7,10 +7,10 @@
 //! ```
 //! Little endian; the CRC covers the 508 bytes before it. Written when the volume is made, and when one of an older
 //! version is opened, at offsets 0 and [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments
-//! each follow segment 0 and hold the manifest ([`crate::manifest`]), which may go on in later segments; all others are
+//! each follow segment 0 and hold the manifest ([`crate::manifest`]), which may continue in later segments; all others are
 //! data.
 //!
-//! Magic and version have their places in every version, and are looked at before the checksum, whose place another
+//! Magic and version have the same places in every version. They are checked before the checksum, whose place another
 //! version may have changed.
 
 use crate::{DecodeError, MAX_SEGMENT_BYTES, VolumeId};
@@ -23,7 +23,7 @@ pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
 /// Version of everything on a volume that is not versioned by itself.
 pub const VOLUME_VERSION: u32 = 9;
-/// Oldest version that is read. Version 9 has manifests that go on in segments of data; nothing else is new in it.
+/// Oldest version that is read. Version 9 has manifests that continue in segments of data; nothing else is new in it.
 pub const OLDEST_VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
@@ -35,7 +35,7 @@ pub struct Superblock {
     pub version: u32,
     /// Segment size in bytes: a power of two from [`MIN_SEGMENT_BYTES`] to [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// Segments of each of the two manifest zones, without those of data in which it goes on.
+    /// Segments of each of the two manifest zones, without those of data in which it continues.
     pub zone_segments: u32,
     /// The volume.
     pub volume: VolumeId,

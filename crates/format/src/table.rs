@@ -53,7 +53,7 @@ pub fn check_table_name(name: &str) -> Option<String> {
     })
 }
 
-/// What to tell whoever names a table that is not there.
+/// What to tell a caller that names a table that does not exist.
 pub fn unknown_table(name: &str) -> String {
     format!("there is no table {name}; `leeward table list` shows those there are")
 }
@@ -118,8 +118,8 @@ pub struct NewTable {
     /// First keys of its regions after the first, ascending; none where [tokens](crate::partition::Partition::Hash) say how many
     /// there are.
     pub splits: Vec<Bytes>,
-    /// The numbers that its regions had, in the order of keys, where servers have copies and the coordinator lost its data; otherwise
-    /// none: new ones are given.
+    /// The numbers that its regions had, in the order of keys, where servers have copies and the coordinator lost its data;
+    /// otherwise none: new ones are given.
     pub numbers: Vec<RegionId>,
 }
 
@@ -140,7 +140,7 @@ impl NewTable {
     /// Refuses what cannot be made.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for whoever asked.
+    /// What is wrong and what it may be, for the caller.
     pub fn check(&self) -> Result<(), String> {
         self.options.check()?;
         if self.options.partition.is_hash() && !self.splits.is_empty() {
@@ -200,7 +200,7 @@ impl TableChange {
     /// What becomes of `options`.
     ///
     /// # Errors
-    /// No table can have that: what is wrong and what it may be, for whoever asked.
+    /// No table can have that: what is wrong and what it may be, for the caller.
     pub fn apply(&self, options: &TableOptions) -> Result<TableOptions, String> {
         let changed = TableOptions {
             min_in_sync: self.min_in_sync.unwrap_or(options.min_in_sync),
@@ -221,14 +221,14 @@ impl TableChange {
 const MERGED_L0S: u64 = 8;
 
 impl TableOptions {
-    /// Bytes of a region beyond which the master divides it; `None`: it divides none of the table, also where one has much to do.
+    /// Bytes of a region beyond which the master splits it; `None`: it splits no region of the table, not even a busy one.
     /// A table whose keys are partitioned by hash answers `None`, whatever its options say: it has as many regions as tokens.
-    pub fn divided_beyond(&self) -> Option<u64> {
+    pub fn split_beyond(&self) -> Option<u64> {
         Some(self.split_bytes).filter(|bytes| *bytes > 0 && !self.partition.is_hash())
     }
 
-    /// Bytes of pairs that a region may have at most to become part of its neighbour, where a node copies `merge_bytes` at most: no
-    /// more than the neighbour's L0s take without waiting for many merges. 0: none of the table does.
+    /// Bytes of pairs that a region may have at most to become part of its neighbour, where a node copies `merge_bytes` at most:
+    /// no more than the neighbour's L0s take without waiting for many merges. 0: none of the table does.
     pub fn merged_up_to(&self, merge_bytes: u64) -> u64 {
         if self.partition.is_hash() { 0 } else { merge_bytes.min(self.l0_bytes.saturating_mul(MERGED_L0S)) }
     }
@@ -236,7 +236,7 @@ impl TableOptions {
     /// Refuses what no table can have.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for whoever asked.
+    /// What is wrong and what it may be, for the caller.
     pub fn check(&self) -> Result<(), String> {
         let TableOptions {
             name,

@@ -1,4 +1,4 @@
-//! Which names and which new tables are taken.
+//! Which names and which new tables are accepted.
 
 use super::*;
 
@@ -80,9 +80,9 @@ fn tokens_say_what_regions_there_are() {
 }
 
 #[test]
-fn only_ranges_of_keys_are_divided() {
+fn only_ranges_of_keys_are_split() {
     let beyond =
-        |split_bytes, partition| TableOptions { split_bytes, partition, ..TableOptions::default() }.divided_beyond();
+        |split_bytes, partition| TableOptions { split_bytes, partition, ..TableOptions::default() }.split_beyond();
     assert_eq!(beyond(1 << 30, Partition::Range), Some(1 << 30));
     assert_eq!(beyond(0, Partition::Range), None);
     assert_eq!(beyond(1 << 30, Partition::Hash { tokens: 4 }), None);

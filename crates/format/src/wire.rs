@@ -1,7 +1,8 @@
 //! How a segment travels to a backup: as it is, or compressed as a whole (Talos 3.5 weighs the CPU of it against the network).
 //!
-//! Its leaves may be packed already ([`crate::packed`]); then there is little left to gain. What would not save an eighth travels as
-//! it is. A receiver knows the length beforehand and bounds it, and checks all of the segment by its CRC after that.
+//! Its leaves may be packed already ([`crate::packed`]); then there is little left to gain. If compression does not save an
+//! eighth, the segment travels as it is. A receiver knows the length beforehand and bounds it, and then checks all of the segment
+//! by its CRC.
 //!
 //! Pure functions; any thread may call them.
 
@@ -11,7 +12,7 @@ use crate::{DecodeError, MAX_SEGMENT_BYTES, SegmentId, SegmentNo};
 
 const WHAT: &str = "shipped segment";
 
-/// What is told of the segment that `plain` are, and the bytes that travel if they are not `plain` themselves.
+/// The description of the segment `plain`, and the bytes that travel if they are not `plain` themselves.
 pub fn pack(
     (id, kind, primary): (SegmentId, SegmentKind, SegmentNo),
     plain: &[u8],
@@ -30,11 +31,11 @@ pub fn checksum(plain: &[u8]) -> u32 {
     crc32c::crc32c(plain)
 }
 
-/// The segment that came as `bytes`; `None`: it is `bytes` themselves. What is in it is not looked at: [`check`] does that, and so does
-/// whoever reads all of its nodes.
+/// The segment that came as `bytes`; `None`: it is `bytes` themselves. Its content is not checked here: [`check`] does that, and
+/// so does a reader of all of its nodes.
 ///
 /// # Errors
-/// They do not have the length or the form that was told of.
+/// They do not have the length or the form that `shipped` says.
 pub fn unpack(shipped: &Shipped, bytes: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
     let wanted = shipped.bytes as usize;
     if wanted == 0 || wanted > MAX_SEGMENT_BYTES {
@@ -47,7 +48,7 @@ pub fn unpack(shipped: &Shipped, bytes: &[u8]) -> Result<Option<Vec<u8>>, Decode
     }
 }
 
-/// Whether `plain` is all of the segment that was told of.
+/// Whether `plain` is all of the segment that `shipped` describes.
 ///
 /// # Errors
 /// It is not.

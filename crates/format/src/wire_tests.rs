@@ -1,4 +1,4 @@
-//! What was packed is unpacked, and nothing else is taken for it.
+//! What was packed is unpacked, and nothing else is accepted.
 
 use super::*;
 use crate::Epoch;
@@ -8,7 +8,7 @@ fn of() -> (SegmentId, SegmentKind, SegmentNo) {
     (SegmentId::new(Epoch(2), 3), SegmentKind::Leaf, SegmentNo(4))
 }
 
-/// The segment that came as `bytes`, all of it looked at.
+/// The segment that came as `bytes`, all of it checked.
 fn receive(shipped: &Shipped, bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let plain = unpack(shipped, bytes)?.unwrap_or_else(|| bytes.to_vec());
     check(shipped, &plain).map(|()| plain)

@@ -23,7 +23,7 @@ pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 pub const MAX_READS: usize = 64;
 /// Bytes before a packet's body.
 pub const LENGTH_BYTES: usize = 4;
-/// Bytes of the secret that goes on with a session.
+/// Bytes of the secret that continues a session.
 pub const PASSWORD_BYTES: usize = 16;
 
 const MULTI_HEADER_BYTES: usize = 9;
@@ -59,16 +59,16 @@ pub mod error {
     pub const SESSION_EXPIRED: i32 = -112;
     /// The server does not take the credentials.
     pub const AUTH_FAILED: i32 = -115;
-    /// The session goes on through another server.
+    /// The session has moved to another server.
     pub const SESSION_MOVED: i32 = -118;
 }
 
-/// Who may do what with a path.
+/// Which clients may do what with a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything, to whoever has the credentials of the session that makes it; nothing to others.
+    /// A client with the credentials of the session that makes it may do everything, others nothing.
     Creator,
-    /// Everything, to everybody.
+    /// Every client may do everything.
     Anyone,
 }
 
@@ -83,7 +83,7 @@ pub enum Step {
         value: Option<Bytes>,
         /// It vanishes with the session.
         ephemeral: bool,
-        /// Who may do what with it.
+        /// Which clients may do what with it.
         access: Access,
     },
     /// Replace a value.
@@ -132,7 +132,7 @@ pub enum Request<'a> {
     Close,
 }
 
-/// Begins a session, or goes on with one.
+/// Begins a session, or continues one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Connect {
     /// The newest change that the client has seen: a server that has not seen it refuses.
@@ -152,7 +152,7 @@ pub struct Connected {
     pub timeout_ms: i32,
     /// The session.
     pub session: i64,
-    /// To go on with it.
+    /// To continue it.
     pub password: [u8; PASSWORD_BYTES],
 }
 

@@ -1,5 +1,5 @@
 //! Frames from a hostile peer or a damaged disk: decoding answers an error or asks for more, and never panics or
-//! allocates by a length that nobody checked.
+//! allocates by a length that was not checked.
 
 use leeward_format::DecodeError;
 use leeward_format::control::Control;

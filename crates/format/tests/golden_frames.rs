@@ -4,9 +4,9 @@
 use bytes::Bytes;
 use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Member, Placement, Posting, Reads,
-    RegionWish, TableOptions,
+    RegionRequest, TableOptions,
 };
-use leeward_format::control::{Attested, Control, ToBackup};
+use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
@@ -83,7 +83,7 @@ fn hashed() -> TableOptions {
 fn requests() {
     let hello = Request::Hello { client: "bench".into(), known: 300 };
     check(FrameKind::Request, hello, include_str!("golden/request-hello.hex"));
-    check(FrameKind::Request, Request::Who, include_str!("golden/request-who.hex"));
+    check(FrameKind::Request, Request::Identify, include_str!("golden/request-identify.hex"));
     check(FrameKind::Request, Request::Routes { known: 300 }, include_str!("golden/request-routes.hex"));
     let (address, reply) = ("@c".into(), Bytes::from_static(&[1, 2, 3]));
     let open = Request::RingOpen { address, request_bytes: 4096, reply_bytes: 8192, reply };
@@ -132,11 +132,11 @@ fn requests() {
             segment: SegmentId::new(Epoch(2), 3),
             content: Bytes::from_static(b"bytes"),
         },
-        Op::Wish { region: RegionId(7), wish: RegionWish::Move { from: ServerId(1), to: ServerId(2) } },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Move { from: ServerId(1), to: ServerId(2) } },
         Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
         Op::DropTable { table: "orders".parse().expect("a name") },
-        Op::Wish { region: RegionId(7), wish: RegionWish::Split { at: Some(Bytes::from_static(b"m")) } },
-        Op::Wish { region: RegionId(7), wish: RegionWish::Merge { into: RegionId(6) } },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Split { at: Some(Bytes::from_static(b"m")) } },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Merge { into: RegionId(6) } },
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
         RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
         Op::CreateTable { table: Box::new(NewTable::new(hashed(), Vec::new())) },
@@ -220,9 +220,9 @@ fn routes() {
 
 #[test]
 fn control_messages() {
-    let attested = vec![Attested { region: RegionId(1), epoch: Epoch(5), lsn: Lsn(300) }];
+    let safe_lsns = vec![SafeLsnOf { region: RegionId(1), epoch: Epoch(5), lsn: Lsn(300) }];
     let regions = vec![(RegionId(1), Epoch(2))];
-    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: regions.clone(), heard: Some(300), attested };
+    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: regions.clone(), heard: Some(300), safe_lsns };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
     let released = Control::Released { regions: regions.clone() };
     check(FrameKind::Control, released, include_str!("golden/control-released.hex"));

@@ -1,4 +1,4 @@
-//! Golden bytes of leaf and index segments: a change of a format fails here before it loses anyone's data.
+//! Golden bytes of leaf and index segments: a change of a format fails here before it loses data.
 //!
 //! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*7` is seven zeroes. With
 //! `LEEWARD_GOLDEN=print` the bytes are printed as they are now.

@@ -1,4 +1,4 @@
-//! Golden bytes of what a volume and its logs are made of: a change of a format fails here before it loses anyone's data.
+//! Golden bytes of what a volume and its logs are made of: a change of a format fails here before it loses data.
 //!
 //! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*28` is a byte 28 times. With
 //! `LEEWARD_GOLDEN=print` a failing test prints the bytes as they are now.
@@ -143,7 +143,7 @@ fn manifest_entries() {
         Change::Forget { region, ids: vec![id(3)] },
         Change::Drop(region),
     ];
-    let entry = Entry { sequence: 9, durable: 8, life: Incarnation(2), body: EntryBody::Edit(changes) };
+    let entry = Entry { sequence: 9, durable: 8, incarnation: Incarnation(2), body: EntryBody::Edit(changes) };
     let mut bytes = Vec::new();
     write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
     check("manifest-edit.hex", include_str!("golden/manifest-edit.hex"), &bytes);
@@ -152,7 +152,7 @@ fn manifest_entries() {
 #[test]
 fn manifest_zones() {
     let body = EntryBody::Zone(vec![SegmentNo(9), SegmentNo(300)]);
-    let entry = Entry { sequence: 10, durable: 9, life: Incarnation(2), body };
+    let entry = Entry { sequence: 10, durable: 9, incarnation: Incarnation(2), body };
     let mut bytes = Vec::new();
     write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
     check("manifest-zone.hex", include_str!("golden/manifest-zone.hex"), &bytes);

@@ -1,12 +1,12 @@
-//! What an operation does to a register, when, and what it answered. Plain data.
+//! Operations on a register: what each does, when, and its answer. Plain data.
 
 use std::fmt;
 
-/// [`Operation::answered`] of an operation whose outcome nobody knows.
+/// [`Operation::answered`] of an operation with an unknown outcome.
 pub const UNANSWERED: u64 = u64::MAX;
 
-/// What an operation does to a register, and what it answered. Values are numbers; those that are put should differ, so that a
-/// read tells which put it saw.
+/// What an operation does to a register, and its answer. Values are numbers. Each put should have a unique value, so that a read
+/// tells which put it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// It read this value.
@@ -34,15 +34,15 @@ pub enum Action {
 pub struct Operation {
     /// When it was called.
     pub called: u64,
-    /// When it was answered; [`UNANSWERED`] if its outcome is unknown: it may have taken effect at any time after its call, or
-    /// never. Its action may have an answer all the same, with which it took effect if it did.
+    /// When it was answered; [`UNANSWERED`] if its outcome is unknown. It may then have taken effect at any time after its call,
+    /// or never. Its action may still have an answer: the one that it gave if it took effect.
     pub answered: u64,
     /// What it was.
     pub action: Action,
 }
 
 impl Action {
-    /// The value that it puts, which no other does.
+    /// The value that it puts, which is unique.
     pub fn put(self) -> Option<i64> {
         match self {
             Action::Write(new)
@@ -54,7 +54,7 @@ impl Action {
         }
     }
 
-    /// The value that it says something about, besides the one that it puts.
+    /// The value that it names, besides the one that it puts.
     pub fn names(self) -> Option<i64> {
         match self {
             Action::WriteIfValue(_, old, _) => Some(old),
@@ -71,7 +71,7 @@ impl Action {
         }
     }
 
-    /// The same, as if it had not been answered; `None` for a read, which then says nothing.
+    /// The same action without its answer; `None` for a read, which then says nothing.
     pub fn unanswered(self) -> Option<Action> {
         match self {
             Action::Read(_) => None,
@@ -86,7 +86,7 @@ impl Action {
         }
     }
 
-    /// The value after it, if it may happen to a register of `value`.
+    /// The value after it, if its answer is possible on a register with this `value`.
     pub(crate) fn apply(self, value: Option<i64>) -> Option<Option<i64>> {
         let conditional = |does: bool, done: Option<bool>, new: i64| {
             done.is_none_or(|done| done == does).then_some(if does { Some(new) } else { value })

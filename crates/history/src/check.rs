@@ -1,21 +1,23 @@
-//! The search: Wing and Gong's with the memory of Lowe. States (which operations took effect, the value) are visited once.
+//! The search: Wing and Gong's algorithm with Lowe's memory of states. A state is the set of operations that took effect, and the
+//! value. The search visits each state once.
 //!
-//! **Long histories.** Operations that must take effect are done from the front, so a state notes how far all of them are
-//! done, and bits only for those beyond; the search goes forward, and back only as far as operations overlap.
+//! **Long histories.** Operations that must take effect do so nearly in the order of their calls. So a state has the number of
+//! operations at the front that have all taken effect, and one bit for each later one. The search goes forward, and backtracks
+//! only as far as operations overlap.
 //!
-//! **Unknown outcomes.** An operation without an answer may take effect at any time after its call, or never. It is tried
-//! only where it is needed: right before an operation that would not be possible, or would do something else, without it.
-//! That loses nothing. In an order that explains the answers, move it later past everything that does not care; what it meets
-//! then either needs it or makes it as if it had never happened, and in that case it is left out. And of several that could
-//! serve alike (deletes; writes of values that no operation names) the first is as good as any other, since all of them have
-//! been called. And a state is as good as any that differs from it only in having used more of them. So outcomes that nobody
-//! knows cost next to nothing, as long as values differ.
+//! **Unknown outcomes.** An operation without an answer may take effect at any time after its call, or never. The search tries it
+//! only where it is needed: right before an operation that would be impossible, or would have another effect, without it. That
+//! loses nothing. In an order that explains the answers, move the operation later, past every operation that does not depend on
+//! it. It then meets an operation that needs it, or one that hides its effect, and in the second case it can be left out. Of
+//! several such operations with the same effect (deletes; writes of values that no operation names) the first is as good as any
+//! other, since all of them have been called. And a state is at least as good as one that differs from it only in having used
+//! more of them. So unknown outcomes cost almost nothing, as long as values differ.
 //!
-//! **Operations that changed nothing**, as reads, take effect as soon as they can: in any order that explains the answers such a one may
-//! be moved forward to where its answer is right, and nothing else notices.
+//! **Operations that changed nothing**, such as reads, take effect as soon as they can. In any order that explains the answers,
+//! such an operation may move forward to where its answer is right, without an effect on any other.
 //!
-//! **Values that one operation puts** are gone for good once they are overwritten. So nothing overwrites one while an operation
-//! that found it has not taken effect, which leaves little to search where most answers name a value.
+//! **Values that only one operation puts** are gone for good once they are overwritten. So the search overwrites no such value
+//! before every operation that found it has taken effect. Little is left to search where most answers name a value.
 
 use crate::action::{Action, Operation, UNANSWERED};
 use std::collections::{HashMap, HashSet};
@@ -24,18 +26,18 @@ use std::collections::{HashMap, HashSet};
 #[path = "check_tests.rs"]
 mod tests;
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is an order that explains the answers.
     Linearizable,
-    /// There is none.
+    /// There is no such order.
     Violation,
-    /// The search was given up.
+    /// The search gave up.
     Undecided,
 }
 
-/// Checks the operations on one key, which began without a value; gives up after `max_states` states, each of some 100 bytes.
+/// Checks the operations on one key that began without a value. Gives up after `max_states` states of about 100 bytes each.
 pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
     let history = History::new(operations);
     if history.is_out_of_thin_air() {
@@ -57,7 +59,7 @@ pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
     Verdict::Violation
 }
 
-/// What took effect, and what came of it.
+/// The operations that took effect, and the resulting value.
 #[derive(Clone, Debug, Default)]
 struct State {
     place: Place,
@@ -68,13 +70,13 @@ struct State {
 /// The states that were visited.
 #[derive(Default)]
 struct Seen {
-    /// The least that was used to be there.
+    /// By place: the minimal sets of unanswered operations that lead there.
     used: HashMap<Place, Vec<Vec<usize>>>,
     states: usize,
 }
 
 impl Seen {
-    /// There was no state like it that had used no more; now there is.
+    /// Adds a state. Answers false if an equal one is known that used a subset of its unanswered operations.
     fn is_new(&mut self, state: &State) -> bool {
         let least = self.used.entry(state.place.clone()).or_default();
         if least.iter().any(|used| is_subset(used, &state.used)) {
@@ -87,39 +89,39 @@ impl Seen {
     }
 }
 
-/// All of `few` are among `many`; both ascend.
+/// Whether all of `few` are among `many`. Both ascend.
 fn is_subset(few: &[usize], many: &[usize]) -> bool {
     let mut many = many.iter();
     few.len() <= many.len() && few.iter().all(|one| many.any(|other| other == one))
 }
 
-/// What took effect of that which must.
+/// Which of the answered operations took effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Place {
-    /// All operations before this one did.
+    /// All operations before this one took effect.
     base: usize,
-    /// Those of the later ones that did: bit `i` is `base + i`. No zero word at the end.
+    /// The later ones that took effect: bit `i` is `base + i`. No zero word at the end.
     ahead: Vec<u64>,
     value: Option<i64>,
-    /// The last one was not answered: the value before it. The next one must need it.
+    /// If the last operation was an unanswered one: the value before it. The next operation must need it.
     owed: Option<Option<i64>>,
 }
 
-/// One key's operations by what is known of their outcome, each sorted by call.
+/// The operations on one key, answered and unanswered, each sorted by call.
 struct History {
-    /// They were answered, so they took effect.
+    /// Answered, so they took effect.
     must: Vec<Operation>,
-    /// Nobody knows.
+    /// Unanswered, so they may have taken effect.
     may: Vec<May>,
-    /// Of values that at most one operation puts: those of `must` that found them.
+    /// By value that at most one operation puts: the operations of `must` that found it.
     found_by: HashMap<i64, Vec<usize>>,
-    /// All values that are put; `None`: they are more than can be told.
+    /// All values that are put; `None` if they cannot be known.
     puts: Option<HashSet<i64>>,
 }
 
 struct May {
     operation: Operation,
-    /// Operations of one class serve alike, so that only the first that was not used is tried. `None`: none is like it.
+    /// Operations of one class have the same effect, so only the first unused one is tried. `None`: no other is like it.
     class: Option<Class>,
 }
 
@@ -166,13 +168,13 @@ impl History {
         History { must, may, found_by, puts: (!has_sums).then_some(puts) }
     }
 
-    /// Something was found that nobody put.
+    /// Whether an operation found a value that no operation puts.
     fn is_out_of_thin_air(&self) -> bool {
         self.puts.as_ref().is_some_and(|puts| self.found_by.keys().any(|value| !puts.contains(value)))
     }
 
-    /// The value at `place` may be replaced by `value`, by the operation `by` of `must` or by one of `may`: it comes back, or
-    /// nobody finds it any more.
+    /// Whether `value` may replace the value at `place`, by the operation `by` of `must` or by one of `may`. It may if the old
+    /// value can come back, or if no remaining operation found it.
     fn may_replace(&self, place: &Place, by: Option<usize>, value: Option<i64>) -> bool {
         let Some(found_by) = place.value.filter(|_| place.value != value).and_then(|old| self.found_by.get(&old))
         else {
@@ -181,7 +183,7 @@ impl History {
         found_by.iter().all(|index| Some(*index) == by || place.is_done(*index))
     }
 
-    /// The states that may follow `state`; the last is tried first.
+    /// Adds the states that may follow `state`. The last one is tried first.
     fn expand(&self, state: &State, next: &mut Vec<State>) {
         let place = &state.place;
         let (ready, first_answer) = self.ready(place);
@@ -224,7 +226,7 @@ impl History {
         }
     }
 
-    /// What may take effect next of that which must, latest answer first; and the earliest answer of all that did not yet.
+    /// The answered operations that may take effect next, latest answer first; and the earliest answer of all that have not yet.
     fn ready(&self, place: &Place) -> (Vec<usize>, u64) {
         let mut first_answer = u64::MAX;
         let mut ready = Vec::new();
@@ -242,7 +244,7 @@ impl History {
         (ready, first_answer)
     }
 
-    /// Something can follow a change from `before` to `after` that cannot without it.
+    /// Whether some operation of `ready` needs a change from `before` to `after`.
     fn is_needed(&self, ready: &[usize], first_answer: u64, before: Option<i64>, after: Option<i64>) -> bool {
         let musts = ready.iter().map(|index| self.must[*index].action);
         let mays = self.may.iter().map(|may| may.operation);
@@ -251,7 +253,7 @@ impl History {
     }
 }
 
-/// What was answered says that the operation has left everything as it was.
+/// Whether the answer says that the operation changed nothing.
 fn changes_nothing(action: Action) -> bool {
     match action {
         Action::Read(_) | Action::Delete(Some(false)) | Action::Take(Some(None)) => true,
@@ -262,14 +264,14 @@ fn changes_nothing(action: Action) -> bool {
     }
 }
 
-/// `action` is possible after a change from `before` to `after`, and the change can neither come behind it nor be left out.
+/// Whether `action` is possible after a change from `before` to `after`, and the change can neither follow it nor be left out.
 fn needs(action: Action, before: Option<i64>, after: Option<i64>) -> bool {
     let Some(with) = action.apply(after) else { return false };
     match action.apply(before) {
         None => true,
-        // It would come to the same without the change.
+        // The result would be the same without the change.
         Some(without) if without == with => false,
-        // It changes nothing either way: the change may as well come behind it.
+        // It changes nothing in either case, so the change may as well follow it.
         Some(without) => !(without == before && with == after),
     }
 }
@@ -297,12 +299,12 @@ impl Place {
         self.ahead.get(bit / 64).is_some_and(|word| word >> (bit % 64) & 1 == 1)
     }
 
-    /// `action` may be the next one.
+    /// Whether `action` may be the next one.
     fn permits(&self, action: Action) -> bool {
         self.owed.is_none_or(|before| needs(action, before, self.value))
     }
 
-    /// Notes an operation, and moves the base over what is done.
+    /// Notes an operation, and advances the base over all that took effect.
     fn done(&mut self, index: usize) {
         let bit = index - self.base;
         if self.ahead.len() <= bit / 64 {

@@ -75,14 +75,14 @@ fn planted_violations_are_found() {
     assert!(!is_fine(&[write(1, 1), take(3, Some(1)), take(5, Some(1))]), "taken twice");
     assert!(!is_fine(&[write(1, 1), cas(3, 2, 1, true), cas(5, 3, 1, true)]), "compared and set twice");
     assert!(!is_fine(&[write(1, 1), cas(3, 2, 1, false)]), "refused without a reason");
-    assert!(!is_fine(&[write(1, 1), read(3, Some(7))]), "a value that nobody wrote");
+    assert!(!is_fine(&[write(1, 1), read(3, Some(7))]), "a value that no client wrote");
     let unknown = op(3, UNANSWERED, Action::WriteIfValue(2, 1, None));
     assert!(is_fine(&[write(1, 1), unknown, read(5, Some(1)), read(7, Some(2))]), "it may come late");
     assert!(!is_fine(&[write(1, 1), unknown, read(5, Some(2)), write(7, 3), read(9, Some(2))]), "it may come once");
 }
 
 #[test]
-fn what_nobody_knows_may_be_what_another_unknown_needs() {
+fn an_unknown_outcome_may_be_what_another_one_needs() {
     let unknown = |at, action| op(at, UNANSWERED, action);
     let chain = [
         unknown(1, Action::Write(1)),
@@ -95,7 +95,7 @@ fn what_nobody_knows_may_be_what_another_unknown_needs() {
     assert!(!is_fine(&with(op(2, 2, Action::Read(Some(3))))), "the last link was not called yet");
 }
 
-/// A register, its clients, and who of them gets no answer: a history that is possible.
+/// A possible history: a register, overlapping operations, and some that get no answer.
 fn possible(seed: u64, operations: u64, unanswered_in: u64) -> Vec<Operation> {
     let mut state = seed | 1;
     let mut below = |bound: u64| {
@@ -139,7 +139,7 @@ fn long_histories_with_many_unknown_outcomes_are_decided() {
     for seed in 1..20 {
         let mut history = possible(seed * 7919, 5_000, 20);
         assert!(is_fine(&history), "seed {seed}");
-        // The last read of some value sees what a read long before it saw.
+        // Give the last read of a value the answer of a much earlier read.
         let is_read = |operation: &Operation| matches!(operation.action, Action::Read(Some(_)));
         let old = history.iter().copied().filter(is_read).nth(100).expect("there are reads").action;
         let last = history.iter_mut().rfind(|operation| is_read(operation)).expect("there are reads");
@@ -148,7 +148,7 @@ fn long_histories_with_many_unknown_outcomes_are_decided() {
     }
 }
 
-/// Any order of any of them, without a thought.
+/// Tries every order, without any shortcut.
 fn by_force(left: &[Operation], value: Option<i64>) -> bool {
     if left.iter().all(|operation| operation.answered == UNANSWERED) {
         return true;

@@ -1,12 +1,12 @@
 //! What a process spends its CPU time on: accounts by activity and role, and the clock that fills them.
 //!
-//! A thread that is measured opens a [`Ledger`]; from then on its time goes to the account it is [`at`], until it says that it is
-//! at another. Code that does the work only says what it is at. Where nobody measures, as in the simulator, that
-//! changes nothing and reads no clock; nothing ever depends on what was measured.
+//! A thread that is measured opens a [`Ledger`]. From then on its time goes to the account it is [`at`], until it says that it is
+//! at another. Code that does the work only says what it is at. Where nothing is measured, as in the simulator, that
+//! changes nothing and reads no clock. No decision ever depends on what was measured.
 //!
-//! To read the clock is a system call of some 200 ns, which is measured once and not booked. A thread with many small turns reads it in
-//! some of them only ([`How::Sampled`]); what its samples say is [spread](Ledger::spread) over the time that the kernel knows it has had. What is
-//! rare and long there is measured [`apart`], or samples would miss most of it.
+//! To read the clock is a system call of some 200 ns, which is measured once and not booked. A thread with many small turns reads
+//! it in some of them only ([`How::Sampled`]); what its samples say is [spread](Ledger::spread) over the time that the kernel
+//! knows it has had. What is rare and long there is measured [`apart`], or samples would miss most of it.
 //!
 //! I/O that a measured thread [has done by another](crate::disk) is charged to the account that the thread was at.
 
@@ -44,7 +44,7 @@ pub enum Activity {
     Other,
 }
 
-/// For whom.
+/// The role in which a node spends the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// For the node as a whole.
@@ -60,7 +60,7 @@ pub enum Role {
 pub struct Account {
     /// What is done.
     pub activity: Activity,
-    /// For whom.
+    /// The role that it is done for.
     pub role: Role,
 }
 
@@ -149,7 +149,7 @@ struct Open {
     ledger: Arc<Ledger>,
     how: How,
     /// It is sampled, and this is not part of it.
-    is_apart: bool,
+    is_separated: bool,
     account: Account,
     /// The thread's clock when it came to the account.
     since: u64,
@@ -196,10 +196,10 @@ impl Ledger {
         true
     }
 
-    /// Measures this thread until the answer is dropped, beginning at `account`. A ledger that it had open before is taken up again
-    /// then.
+    /// Measures this thread until the answer is dropped, beginning at `account`. A ledger that it had open before is taken up
+    /// again then.
     pub fn open(self: &Arc<Ledger>, account: Account, how: How) -> Measured {
-        enter(Open { ledger: Arc::clone(self), how, is_apart: false, account, since: 0 })
+        enter(Open { ledger: Arc::clone(self), how, is_separated: false, account, since: 0 })
     }
 }
 
@@ -220,8 +220,8 @@ fn enter(mut open: Open) -> Measured {
 pub fn apart(account: Account) -> Measured {
     let open = OPEN.with_borrow(|current| {
         current.as_ref().map(|open| {
-            let is_apart = open.is_apart || open.how != How::Whole;
-            Open { ledger: Arc::clone(&open.ledger), how: How::Whole, is_apart, account, since: 0 }
+            let is_separated = open.is_separated || open.how != How::Whole;
+            Open { ledger: Arc::clone(&open.ledger), how: How::Whole, is_separated, account, since: 0 }
         })
     });
     match open {
@@ -299,7 +299,7 @@ impl Open {
 
 /// Books the time since the last booking.
 fn book(current: &mut Option<Open>) {
-    let Some(Open { ledger, how, is_apart, account, since }) = current else { return };
+    let Some(Open { ledger, how, is_separated, account, since }) = current else { return };
     if *how == How::Not {
         return;
     }
@@ -307,7 +307,7 @@ fn book(current: &mut Option<Open>) {
     let spent = (now - mem::replace(since, now)).saturating_sub(ledger.reading);
     let table = if *how == How::Sampled { &ledger.sampled } else { &ledger.nanos };
     cell(table, *account).fetch_add(spent, Relaxed);
-    if *is_apart {
+    if *is_separated {
         ledger.apart.fetch_add(spent, Relaxed);
     }
 }
@@ -324,7 +324,7 @@ impl Charge {
         }))
     }
 
-    /// Does `work` at the cost of whoever wanted it.
+    /// Does `work`, and charges the thread that wanted it.
     pub(crate) fn bear<T>(self, work: impl FnOnce() -> T) -> T {
         let _measured = self.0.map(|(ledger, account)| ledger.open(account, How::Whole));
         work()

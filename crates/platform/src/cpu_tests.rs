@@ -37,7 +37,7 @@ fn time_goes_to_what_the_thread_is_at() {
 }
 
 #[test]
-fn where_nobody_measures_nothing_is_booked() {
+fn without_a_ledger_nothing_is_booked() {
     let _at = at(COMPACTING);
     assert!(OPEN.with_borrow(Option::is_none));
 }
@@ -85,7 +85,7 @@ fn what_is_rare_is_measured_apart_and_not_spread_over() {
     assert!(ledger.spread(10_000_000));
     assert!((5..=6).contains(&millis(&ledger, Activity::Send.of_node())), "of ten, four are told already");
     drop(apart(shipping));
-    assert!(OPEN.with_borrow(Option::is_none), "nobody measures");
+    assert!(OPEN.with_borrow(Option::is_none), "nothing is measured");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_ledger_within_another_takes_only_its_own() {
 }
 
 #[test]
-fn what_another_thread_does_is_charged_to_whoever_wanted_it() {
+fn what_another_thread_does_is_charged_to_the_thread_that_wanted_it() {
     let ledger = Arc::new(Ledger::default());
     let charge = {
         let _measured = ledger.open(COMPACTING, How::Whole);

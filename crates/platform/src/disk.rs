@@ -111,8 +111,8 @@ pub trait File: Send + Sync + Debug {
     /// Whatever the operating system says.
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by stores
-    /// to memory; `None` where the file system or the kernel cannot do that safely. Nobody may write to the range in
-    /// another way until the [`AppendBuffer`] is gone, and nobody may ever cut it off the file. Reads see what was
+    /// to memory; `None` where the file system or the kernel cannot do that safely. The range must not be written in
+    /// another way until the [`AppendBuffer`] is gone, and must never be cut off the file. Reads see what was
     /// published.
     ///
     /// # Errors

@@ -1,18 +1,19 @@
-//! Memory in blocks that is the system's again when it is given back: what a process has is what its blocks have.
+//! Memory in blocks that returns to the system when it is given back: a process has no more memory than its blocks have.
 //!
-//! An allocator keeps what is freed for whoever had it: of that thread, of that size. Where memory moves between threads and
-//! purposes all the time, as that of a cache does, a process so comes to have a multiple of what is in use.
+//! An allocator keeps freed memory for the thread that had it, and for its size. Where memory moves between threads and
+//! purposes all the time, as that of a cache does, a process comes to have a multiple of what is in use.
 //!
 //! ```text
-//!  shelf      4 KiB, 8, 12, 16 ... 64, 80, 96, 112, 128 ... 2 MiB    a larger block is a mapping of its own
-//!  its slabs  | block | block | ... 2 to 64 of them |  | block | ...   mapped once, unmapped with the pool
+//!  sizes      4 KiB, 8, 12, 16 ... 64, 80, 96, 112, 128 ... 2 MiB    a larger block is a mapping of its own
+//!  slabs      | block | block | ... 2 to 64 of them |  | block | ...   mapped once, unmapped with the pool
 //!  a block    in use, idle (its pages are there), or bare (the system has them)
 //! ```
-//! A few idle blocks are kept for the next who asks: of a given size, it costs no system call. Which threads take and give a
-//! block does not matter.
+//! A few idle blocks are kept for the next callers: a block of a kept size then costs no system call. Any thread may take a
+//! block, and any other may give it back.
 //!
-//! Invariants that the unsafe code rests on:
-//! - A block in use is on no list of its shelf: its owner alone has its bytes. [`Block`]s keep their pool, and the pool its slabs.
+//! Invariants that the unsafe code relies on:
+//! - A block in use is on no list of its size class: its owner alone has its bytes. [`Block`]s keep their pool, and the pool its
+//!   slabs.
 //! - All bytes are initialised: a mapping begins with zeroes, and is zeroes again where its pages were given back.
 
 mod pages;
@@ -30,8 +31,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Unit of the system's memory, in bytes: what a block has is a multiple.
 pub const PAGE_BYTES: usize = 4096;
-/// Pages of the blocks of each shelf: a block has at most a quarter more than it needs.
-const SHELF_PAGES: [usize; 32] = [
+/// Pages of the blocks of each size class: a block has at most a quarter more than it needs.
+const SIZE_CLASS_PAGES: [usize; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
     384, 448, 512,
 ];
@@ -40,14 +41,14 @@ const SLAB_BYTES: usize = 4 << 20;
 
 /// Blocks that give way to each other. Any thread may take one and drop it.
 pub struct Pool {
-    shelves: [Shelf; SHELF_PAGES.len()],
+    size_classes: [SizeClass; SIZE_CLASS_PAGES.len()],
     /// Bytes of idle blocks that it may have.
     most_idle: usize,
     idle: AtomicUsize,
 }
 
 /// Blocks of one size.
-struct Shelf {
+struct SizeClass {
     block_bytes: usize,
     /// How many a slab has.
     slab_blocks: usize,
@@ -72,7 +73,7 @@ pub struct Block {
     bytes: usize,
     /// Bytes of its memory.
     memory_bytes: usize,
-    /// Where it goes back to; a mapping of its own goes to nobody.
+    /// The pool and size class that it returns to; none for a mapping of its own.
     home: Option<(Arc<Pool>, usize)>,
 }
 
@@ -82,22 +83,22 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Pool {
-    /// One that keeps up to `most_idle` bytes of blocks that nobody uses.
+    /// A pool that keeps up to `most_idle` bytes of idle blocks.
     pub fn new(most_idle: usize) -> Arc<Pool> {
-        let shelf = |pages: usize| {
+        let size_class = |pages: usize| {
             let block_bytes = pages * PAGE_BYTES;
             let slab_blocks = (SLAB_BYTES / block_bytes).clamp(2, 64);
-            Shelf { block_bytes, slab_blocks, idle: AtomicUsize::new(0), lists: Mutex::default() }
+            SizeClass { block_bytes, slab_blocks, idle: AtomicUsize::new(0), lists: Mutex::default() }
         };
-        Arc::new(Pool { shelves: SHELF_PAGES.map(shelf), most_idle, idle: AtomicUsize::new(0) })
+        Arc::new(Pool { size_classes: SIZE_CLASS_PAGES.map(size_class), most_idle, idle: AtomicUsize::new(0) })
     }
 
     /// A block of so many bytes, which hold anything and are about to be written to.
     pub fn take(self: &Arc<Pool>, bytes: usize) -> Block {
-        match shelf_of(bytes) {
+        match size_class_of(bytes) {
             Some(at) => {
-                let (start, home) = (self.take_of(&self.shelves[at]), Some((Arc::clone(self), at)));
-                Block { start, bytes, memory_bytes: self.shelves[at].block_bytes, home }
+                let (start, home) = (self.take_of(&self.size_classes[at]), Some((Arc::clone(self), at)));
+                Block { start, bytes, memory_bytes: self.size_classes[at].block_bytes, home }
             }
             None => {
                 let mut block = Block::bare(bytes);
@@ -109,7 +110,7 @@ impl Pool {
 
     /// Bytes of memory that a block of so many bytes takes.
     pub fn memory_bytes(bytes: usize) -> usize {
-        shelf_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| SHELF_PAGES[at] * PAGE_BYTES)
+        size_class_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| SIZE_CLASS_PAGES[at] * PAGE_BYTES)
     }
 
     /// A copy of `bytes` in a block.
@@ -119,68 +120,72 @@ impl Pool {
         block.into()
     }
 
-    /// Bytes of blocks that nobody uses.
+    /// Bytes of idle blocks.
     pub fn idle_bytes(&self) -> usize {
         self.idle.load(Relaxed)
     }
 
-    fn take_of(&self, shelf: &Shelf) -> NonNull<u8> {
-        let bytes = shelf.block_bytes;
-        let mut lists = shelf.lists.lock();
+    fn take_of(&self, size_class: &SizeClass) -> NonNull<u8> {
+        let bytes = size_class.block_bytes;
+        let mut lists = size_class.lists.lock();
         if let Some(start) = lists.idle.pop() {
-            shelf.idle.fetch_sub(bytes, Relaxed);
+            size_class.idle.fetch_sub(bytes, Relaxed);
             self.idle.fetch_sub(bytes, Relaxed);
             return start;
         }
         if lists.bare.is_empty() {
-            let slab = pages::map(shelf.slab_blocks * bytes);
+            let slab = pages::map(size_class.slab_blocks * bytes);
             lists.slabs.push(slab);
             // SAFETY: all of them begin in the slab.
-            lists.bare.extend((0..shelf.slab_blocks).rev().map(|i| unsafe { slab.add(i * bytes) }));
+            lists.bare.extend((0..size_class.slab_blocks).rev().map(|i| unsafe { slab.add(i * bytes) }));
         }
         let start = lists.bare.pop().expect("there is one, or a slab of them");
         drop(lists);
         if bytes > PAGE_BYTES {
-            // SAFETY: it was on the list, and is nobody else's from now on.
+            // SAFETY: it was on the list, and is the caller's alone from now on.
             unsafe { pages::populate(start, bytes) };
         }
         start
     }
 
     /// # Safety
-    /// `start` is a block of `shelf` in use, and its owner lets go of it.
-    unsafe fn give(&self, shelf: &Shelf, start: NonNull<u8>) {
-        // Counted before anyone can take it.
-        shelf.idle.fetch_add(shelf.block_bytes, Relaxed);
-        self.idle.fetch_add(shelf.block_bytes, Relaxed);
-        shelf.lists.lock().idle.push(start);
+    /// `start` is a block of `size_class` in use, and its owner lets go of it.
+    unsafe fn give(&self, size_class: &SizeClass, start: NonNull<u8>) {
+        // Counted before another thread can take it.
+        size_class.idle.fetch_add(size_class.block_bytes, Relaxed);
+        self.idle.fetch_add(size_class.block_bytes, Relaxed);
+        size_class.lists.lock().idle.push(start);
         while self.idle_bytes() > self.most_idle && self.strip() {}
     }
 
-    /// Gives the pages of an idle block to the system, of the shelf that has most; `false` if there is none.
+    /// Gives the pages of one idle block to the system, of the size class that has most; `false` if there is none.
     fn strip(&self) -> bool {
-        let most = self.shelves.iter().max_by_key(|shelf| shelf.idle.load(Relaxed)).expect("there are shelves");
+        let most = self
+            .size_classes
+            .iter()
+            .max_by_key(|size_class| size_class.idle.load(Relaxed))
+            .expect("there are size classes");
         let Some(start) = most.lists.lock().idle.pop() else { return false };
         most.idle.fetch_sub(most.block_bytes, Relaxed);
         self.idle.fetch_sub(most.block_bytes, Relaxed);
-        // SAFETY: the block is on no list, and so nobody's but this function's.
+        // SAFETY: the block is on no list, and so this function's alone.
         unsafe { pages::strip(start, most.block_bytes) };
         most.lists.lock().bare.push(start);
         true
     }
 }
 
-fn shelf_of(bytes: usize) -> Option<usize> {
+fn size_class_of(bytes: usize) -> Option<usize> {
     let pages = bytes.div_ceil(PAGE_BYTES);
-    SHELF_PAGES.iter().position(|has| pages <= *has)
+    SIZE_CLASS_PAGES.iter().position(|has| pages <= *has)
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for shelf in &mut self.shelves {
-            for slab in std::mem::take(&mut shelf.lists.get_mut().slabs) {
+        for size_class in &mut self.size_classes {
+            for slab in std::mem::take(&mut size_class.lists.get_mut().slabs) {
                 // SAFETY: it was mapped with this length; blocks in use would keep the pool.
-                unsafe { pages::unmap(slab, shelf.slab_blocks * shelf.block_bytes) };
+                unsafe { pages::unmap(slab, size_class.slab_blocks * size_class.block_bytes) };
             }
         }
     }
@@ -255,7 +260,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         match &self.home {
             // SAFETY: it came from there, and is used no more.
-            Some((pool, at)) => unsafe { pool.give(&pool.shelves[*at], self.start) },
+            Some((pool, at)) => unsafe { pool.give(&pool.size_classes[*at], self.start) },
             None if self.memory_bytes == 0 => {}
             // SAFETY: it was mapped with this length, and is used no more.
             None => unsafe { pages::unmap(self.start, self.memory_bytes) },

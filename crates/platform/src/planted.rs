@@ -28,9 +28,9 @@ pub enum Bug {
     InstallBeforeLogDurable,
     /// A mirror buffer is filled again before its flush was answered.
     ReuseTailBeforeFlush,
-    /// A server that is back with another volume is taken for the one that had the old one.
+    /// A server that is back with another volume passes for the server that had the old one.
     TakeReplacedVolume,
-    /// A copy of a volume of an older state is taken for the volume.
+    /// A copy of an older state of a volume passes for the volume.
     TakeOlderVolume,
     /// What is not committed is compacted.
     CompactUncommitted,
@@ -38,31 +38,31 @@ pub enum Bug {
     ServeUnheard,
     /// A primary releases its leases when it proposes to hand over, while it still serves.
     ReleaseBeforeKnown,
-    /// Promises to a primary are void once another is appointed, though it has not given its office up.
-    VoidEverything,
+    /// The lease of a primary is released once another member is appointed, though that primary has not given its role up.
+    ReleaseEverything,
     /// A primary carries out again what it was asked for before.
     ForgetRequests,
-    /// A primary that takes office does not know what was asked of those before it, and takes it for new.
+    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out again.
     ForgetAtTakeover,
-    /// A region is divided before every member has what is divided off.
-    BearBeforeInstalled,
-    /// What is to be another region's is deleted before it is.
-    TrimBeforeBirth,
-    /// Another attempt to divide a region begins in the epoch of the one before.
+    /// A region is split before every member has what is split off.
+    ActivateBeforeInstalled,
+    /// Keys that a split gives to another region are deleted before they are that region's.
+    TrimBeforeSplit,
+    /// Another attempt to split a region begins in the epoch of the one before.
     ReuseTerm,
     /// A region becomes part of its neighbour before what was copied is committed, and durable with every member.
     MergeUnsettled,
-    /// Who takes in a neighbour does not know what was asked of that, and takes it for new.
-    ForgetAbsorbed,
+    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out again.
+    ForgetMergeSource,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
-    /// What a member has of a group that is whole is destroyed.
+    /// The copy that a member has of a complete group is destroyed.
     DestroyNamed,
-    /// A primary vouches for what is acknowledged although its lease has ended.
-    AttestWithoutLease,
+    /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
+    PublishSafeLsnWithoutLease,
     /// What a backup reads is as old as the primary's message.
     AgeFromArrival,
-    /// Leases and ages are counted by a boot clock that stood still.
+    /// Leases and ages are counted by a boot clock that was stopped.
     TrustStoppedClock,
 }
 
@@ -85,16 +85,16 @@ impl Bug {
         Bug::CompactUncommitted,
         Bug::ServeUnheard,
         Bug::ReleaseBeforeKnown,
-        Bug::VoidEverything,
+        Bug::ReleaseEverything,
         Bug::DestroyNamed,
         Bug::ForgetRequests,
         Bug::ForgetAtTakeover,
-        Bug::BearBeforeInstalled,
-        Bug::TrimBeforeBirth,
+        Bug::ActivateBeforeInstalled,
+        Bug::TrimBeforeSplit,
         Bug::ReuseTerm,
         Bug::MergeUnsettled,
-        Bug::ForgetAbsorbed,
-        Bug::AttestWithoutLease,
+        Bug::ForgetMergeSource,
+        Bug::PublishSafeLsnWithoutLease,
         Bug::TrustStoppedClock,
         Bug::AgeFromArrival,
     ];

@@ -1,7 +1,7 @@
 //! Time: an instant in nanoseconds on one machine's boot clock, and where it comes from.
 //!
-//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process (DESIGN 6). Nobody slews it: chrony may
-//! have the kernel's other clocks run 8.3 % faster or slower, and the kernel lets anyone do so by 10 %.
+//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process (DESIGN 6). It is never slewed:
+//! chrony may have the kernel's other clocks run 8.3 % faster or slower, and the kernel permits 10 %.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -82,10 +82,10 @@ pub trait Clock: Send + Sync {
     fn unix_ms(&self) -> u64;
 }
 
-/// The time since the machine booted, at the speed of its own oscillator: `CLOCK_MONOTONIC_RAW`, which nobody slews, and the time that
-/// the machine was suspended.
+/// The time since the machine booted, at the speed of its own oscillator: `CLOCK_MONOTONIC_RAW`, which is never slewed, and the
+/// time that the machine was suspended.
 ///
-/// A guest whose hypervisor stops it is not suspended: its clocks stand, and this one with them.
+/// A virtual machine that its hypervisor stops is not suspended: its clocks stop, and this one with them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -110,12 +110,12 @@ impl Clock for BootClock {
 /// As far as any thread of this process knows.
 static SUSPENDED: Suspended = Suspended(AtomicI64::new(i64::MIN));
 
-/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are slewed alike. It is
-/// negative only in a time namespace.
+/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are slewed
+/// alike. It is negative only in a time namespace.
 ///
-/// The two cannot be read at once. If the first is read first, their difference is at most the time that was spent suspended until then,
-/// and less by the time between the readings. So the largest difference that was ever seen is the best, never too large, and never
-/// goes down: a clock that it is added to stays monotonic, without a lock.
+/// The two cannot be read at once. If the first is read first, their difference is at most the time that was spent suspended
+/// until then, and less by the time between the readings. So the largest difference that was ever seen is the best, never too
+/// large, and never goes down: a clock that it is added to stays monotonic, without a lock.
 struct Suspended(AtomicI64);
 
 /// What a difference must be larger by to count: no suspend is so short, and most readings then write nothing that threads share.

@@ -1,11 +1,11 @@
-//! A backup's own side of a replica group: which primary it follows, and the work its messages ask for, one piece at a
-//! time in their order.
+//! A backup's own side of a replica group: which primary it follows, and the work that the primary's messages ask for, one
+//! piece at a time in their order.
 //!
-//! It follows the primary of the highest term that it has heard of, and joins a newer term only after its last promise
-//! to an older one has run out ([`crate::lease::Grants`]). As soon as it may, it gives up the buffers that the old primary wrote into,
-//! and persists the valid prefix of what is in them: while the new one still opens its own copy, if it is known that there is one.
-//! It has no L0, merges nothing and reads nothing from its device, unless its
-//! table has it build its own index: then it tells its primary how far that has come. Where its table has it answer reads, it has L0s.
+//! A backup follows the primary of the highest term that it has heard of. It joins a newer term only after its last lease grant
+//! to an older one has expired ([`crate::lease::Grants`]). As soon as it may, it gives up the buffers that the old primary wrote
+//! into, and persists the valid prefix of what is in them. If it knows that there is a new primary, it does so while that one
+//! still opens its own copy. A backup has no L0, merges nothing and reads nothing from its device, unless its table has it build
+//! its own index. Then it tells its primary how far the index has come. Where its table has it answer reads, it has L0s.
 
 mod mounted;
 mod work;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 /// A primary's attempt to bring this copy in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Office {
+pub struct PrimarySession {
     /// The primary.
     pub primary: ServerId,
-    /// Epoch at which it took office.
+    /// Epoch at which it became primary.
     pub term: Epoch,
-    /// Its attempt.
+    /// Number of the attempt.
     pub session: u64,
 }
 
@@ -38,7 +38,7 @@ pub enum BackupAction {
     /// Run a piece of work on the replica; answer with [`Backup::done`]. Never two at a time.
     Start(Work),
     /// Answer a primary.
-    Send(Office, ToPrimary),
+    Send(PrimarySession, ToPrimary),
 }
 
 /// Figures of a backup, totals.
@@ -57,18 +57,18 @@ pub struct BackupCounters {
 pub struct Backup {
     region: RegionId,
     me: Member,
-    joined: Option<Office>,
-    /// A newer office whose `Open` waits for a promise to run out.
-    waiting: Option<(Office, TableOptions)>,
-    /// A newer term has begun, and the buffers of the office before it are to be given up when that promise has run out.
+    joined: Option<PrimarySession>,
+    /// A newer primary's session. Its `Open` waits for a lease grant to expire.
+    waiting: Option<(PrimarySession, TableOptions)>,
+    /// A newer term has begun. The buffers of the session before it are to be given up once its lease grant has expired.
     begun: Option<Epoch>,
     queue: VecDeque<Work>,
-    busy: Option<Office>,
+    busy: Option<PrimarySession>,
     mounted: Option<Arc<Mounted>>,
     in_sync: bool,
-    /// A piece of work failed: what follows of this session builds on it, and is void.
+    /// A piece of work failed. What follows of this session builds on it, and counts for nothing.
     failed: bool,
-    /// Last LSN that the primary was told to be in the index that is built here.
+    /// Last LSN that the primary was told is in the index that is built here.
     told: Lsn,
     /// Records wait for room in that index.
     is_behind: bool,
@@ -77,7 +77,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The copy of `me`, which follows nobody yet.
+    /// The copy of `me`, which follows no primary yet.
     pub fn new(region: RegionId, me: Member) -> Backup {
         Backup {
             region,
@@ -102,22 +102,26 @@ impl Backup {
         std::mem::take(&mut self.actions)
     }
 
-    /// A message came.
-    pub fn message(&mut self, now: Nanos, office: Office, message: ToBackup, grants: &Grants) {
-        let newest = self.waiting.as_ref().map(|(office, _)| *office).or(self.joined);
-        let stale = newest.is_some_and(|known| (office.term, office.session) < (known.term, known.session));
-        // A copy that was destroyed follows nobody; its promises outlive it.
-        let outlived = grants.newest(self.region).is_some_and(|term| office.term < term);
-        if stale || outlived || newest.is_some_and(|known| known.term == office.term && known.primary != office.primary)
+    /// Handles a message of a primary.
+    pub fn message(&mut self, now: Nanos, primary_session: PrimarySession, message: ToBackup, grants: &Grants) {
+        let newest = self.waiting.as_ref().map(|(waiting, _)| *waiting).or(self.joined);
+        let stale =
+            newest.is_some_and(|known| (primary_session.term, primary_session.session) < (known.term, known.session));
+        // A copy that was destroyed follows no primary. Its lease grants outlive it.
+        let outlived = grants.newest(self.region).is_some_and(|term| primary_session.term < term);
+        if stale
+            || outlived
+            || newest
+                .is_some_and(|known| known.term == primary_session.term && known.primary != primary_session.primary)
         {
             return;
         }
         match message {
             ToBackup::Open { options } => {
-                self.waiting = Some((office, options));
+                self.waiting = Some((primary_session, options));
                 self.join_when_allowed(now, grants);
             }
-            _ if self.joined != Some(office) || self.failed => {}
+            _ if self.joined != Some(primary_session) || self.failed => {}
             message => self.enqueue(message),
         }
     }
@@ -142,34 +146,35 @@ impl Backup {
         self.start_next();
     }
 
-    /// The link to `primary` came up again: what it was told last may have been lost with the one before. It cannot know that by
-    /// itself, while its own link stays up and its writes complete.
+    /// The link to `primary` came up again: the last answers may have been lost with the link before. The primary cannot know
+    /// that by itself, while its own link stays up and its writes complete.
     pub fn link_up(&mut self, primary: ServerId) {
-        if let Some(office) = self.joined.filter(|office| office.primary == primary && !self.failed) {
-            self.fail(office, "the link broke, and answers may have been lost with it".into());
+        if let Some(primary_session) = self.joined.filter(|joined| joined.primary == primary && !self.failed) {
+            self.fail(primary_session, "the link broke, and answers may have been lost with it".into());
         }
     }
 
-    /// The session of `office` is over.
-    fn fail(&mut self, office: Office, reason: String) {
+    /// Ends `primary_session`, and tells the primary.
+    fn fail(&mut self, primary_session: PrimarySession, reason: String) {
         self.queue.clear();
         (self.in_sync, self.failed) = (false, true);
-        self.actions.push(BackupAction::Send(office, ToPrimary::Failed(reason)));
+        self.actions.push(BackupAction::Send(primary_session, ToPrimary::Failed(reason)));
     }
 
-    /// A configuration says that there is `term`, which another is the primary of: who is followed in an older one has nothing more to say.
+    /// A configuration says that `term` has begun, with another primary. The primary of an older term is not listened to any
+    /// more.
     pub fn term_began(&mut self, now: Nanos, term: Epoch, grants: &Grants) {
-        if self.mounted.is_some() && self.joined.is_some_and(|office| office.term < term) {
+        if self.mounted.is_some() && self.joined.is_some_and(|joined| joined.term < term) {
             self.begun = Some(term);
             self.join_when_allowed(now, grants);
         }
     }
 
-    /// Time passed: joins an office that was waiting for a promise to run out, or leaves the one that is over.
+    /// Time passed: joins the session that was waiting for a lease grant to expire, or leaves the one that is over.
     pub fn join_when_allowed(&mut self, now: Nanos, grants: &Grants) {
         let is_allowed = |term: Epoch| grants.blocked_until(now, self.region, term).is_none();
-        if let Some((office, options)) = self.waiting.take_if(|(office, _)| is_allowed(office.term)) {
-            self.joined = Some(office);
+        if let Some((primary_session, options)) = self.waiting.take_if(|(waiting, _)| is_allowed(waiting.term)) {
+            self.joined = Some(primary_session);
             (self.in_sync, self.failed, self.told, self.begun) = (false, false, Lsn(0), None);
             self.queue.clear();
             self.enqueue(ToBackup::Open { options });
@@ -181,7 +186,7 @@ impl Backup {
         }
     }
 
-    /// Persists what the mirror buffers hold, if nothing else is going on: so that tails do not stay in memory.
+    /// Persists what the mirror buffers hold, if nothing else is going on, so that tails do not stay in memory.
     pub fn save_tails(&mut self, durably: bool) {
         let is_idle = self.in_sync && self.busy.is_none() && self.queue.is_empty();
         if is_idle && (self.is_behind || self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save())) {
@@ -190,7 +195,7 @@ impl Backup {
         }
     }
 
-    /// The copy is to be read from now on, or is not: of one that is in sync, if nothing else is going on.
+    /// The copy is to be read from now on, or is not. Takes effect if the copy is in sync and nothing else is going on.
     pub fn be_read(&mut self, wanted: bool) {
         if self.in_sync && self.busy.is_none() && self.queue.is_empty() {
             let builder = self.me.server;
@@ -210,34 +215,34 @@ impl Backup {
 
     /// The piece of work ended.
     pub fn done(&mut self, outcome: Result<Done, Undone>) {
-        let office = self.busy.take().expect("work ends once");
-        let current = self.joined == Some(office);
+        let primary_session = self.busy.take().expect("work ends once");
+        let current = self.joined == Some(primary_session);
         match outcome {
             Ok(done) => {
                 if let Some(answer) = self.account(done, current)
                     && current
                 {
-                    self.actions.push(BackupAction::Send(office, answer));
+                    self.actions.push(BackupAction::Send(primary_session, answer));
                 }
             }
             Err(Undone { reason, .. }) if current => {
-                tracing::warn!(region = %self.region, primary = %office.primary, reason, "cannot follow the primary");
-                self.fail(office, reason);
+                tracing::warn!(region = %self.region, primary = %primary_session.primary, reason, "cannot follow the primary");
+                self.fail(primary_session, reason);
             }
             Err(_) => {}
         }
         self.start_next();
     }
 
-    /// How far the copy has come that builds its own index, and whether more waits for room there: to be told after each piece of
-    /// work.
+    /// How far a copy that builds its own index has come, and whether more records wait for room there. The node calls this after
+    /// each piece of work.
     pub fn applied(&mut self, applied: Option<(Lsn, bool)>) {
         self.is_behind = applied.is_some_and(|(_, is_behind)| is_behind);
-        if let (Some((lsn, _)), Some(office)) = (applied, self.joined.filter(|_| self.in_sync))
+        if let (Some((lsn, _)), Some(primary_session)) = (applied, self.joined.filter(|_| self.in_sync))
             && self.told < lsn
         {
             self.told = lsn;
-            self.actions.push(BackupAction::Send(office, ToPrimary::Applied(lsn)));
+            self.actions.push(BackupAction::Send(primary_session, ToPrimary::Applied(lsn)));
         }
     }
 
@@ -271,12 +276,12 @@ impl Backup {
         })
     }
 
-    /// Whether the primary of `office` may be promised that no newer term is joined for a while.
+    /// Whether `primary` may be granted a lease in `term`: a while in which this backup joins no newer term.
     pub fn may_grant(&self, primary: ServerId, term: Epoch) -> bool {
-        self.waiting.is_none() && self.joined.is_some_and(|office| office.primary == primary && office.term == term)
+        self.waiting.is_none() && self.joined.is_some_and(|joined| joined.primary == primary && joined.term == term)
     }
 
-    /// Follows nobody any more: what was queued is void. Hands the buffers over; no work may be running.
+    /// Stops following, and drops what was queued. Hands the buffers over. No work may be running.
     pub fn retire(&mut self) -> Option<Arc<Mounted>> {
         self.queue.clear();
         (self.waiting, self.begun) = (None, None);
@@ -285,9 +290,9 @@ impl Backup {
         self.mounted.take()
     }
 
-    /// Takes back what was [handed over](Backup::retire) for an office that could not be taken.
+    /// Takes back what was [handed over](Backup::retire) for a promotion that failed.
     pub fn reinstate(&mut self, mounted: Option<Arc<Mounted>>) {
-        assert!(self.mounted.is_none(), "nobody is followed meanwhile");
+        assert!(self.mounted.is_none(), "no primary is followed meanwhile");
         self.mounted = mounted;
     }
 
@@ -295,16 +300,16 @@ impl Backup {
     pub fn is_idle(&self) -> bool {
         self.busy.is_none()
     }
-    /// Nothing waits to be done, and no office waits for a promise to run out.
-    pub fn is_at_rest(&self) -> bool {
+    /// No work waits or runs, and no session waits for a lease grant to expire.
+    pub fn is_settled(&self) -> bool {
         self.busy.is_none() && self.queue.is_empty() && self.waiting.is_none() && self.begun.is_none()
     }
     /// The buffers that the primary writes into, for the work to be done.
     pub fn mounted(&self) -> Option<&Arc<Mounted>> {
         self.mounted.as_ref()
     }
-    /// Whom it follows.
-    pub fn office(&self) -> Option<Office> {
+    /// The session of the primary that it follows.
+    pub fn primary_session(&self) -> Option<PrimarySession> {
         self.joined
     }
     /// Its base is installed and nothing failed since.

@@ -1,14 +1,16 @@
-//! A member that was chosen as the primary of a table with a quorum, before it serves: it finds out who has the longest copy.
+//! A member that was chosen as the primary of a table with a quorum, before it serves: it finds out which member has the longest
+//! copy.
 //!
-//! With a quorum of W of N members, what is committed is in W of them, and any N-W+1 members have one that has it
-//! ([`GroupConfig::must_hear`]). So the candidate asks the heirs to join its term, which ends what older terms could
-//! add to their copies, and to say how far those reach (DESIGN 6, "Promotion"). Once it has heard enough it serves, if no copy is
-//! longer than its own, or hands the office to who has the longest.
+//! With a quorum of W of N members, what is committed is in W of them. Among any N-W+1 members at least one has it
+//! ([`GroupConfig::recovery_quorum`]). So the elected candidate asks all promotion candidates to join its term, and to say how
+//! far their copies reach (DESIGN 6, "Promotion"). Joining ends what older terms could add to those copies. Once enough members
+//! have answered, the elected candidate serves if no copy is longer than its own. Otherwise it hands the primary role to the
+//! member with the longest.
 //!
-//! An heir that was restarted has what its volume has, and may have lost what was in its memory: it does not count, until
-//! the volumes of all heirs were heard of.
+//! A promotion candidate that was restarted has what its volume has, and may have lost what was in its memory. It does not count
+//! until the volumes of all promotion candidates have been heard from.
 //!
-//! Pure: the node asks and listens. Any thread, one at a time.
+//! Pure: the node sends the questions and receives the answers. Any thread may use it, one at a time.
 
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::{Epoch, Lsn, ServerId};
@@ -16,13 +18,14 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
-/// An heir that has not answered is asked again after so long.
+/// A promotion candidate that has not answered is asked again after this long.
 const ASK_AGAIN: Nanos = Nanos::from_millis(300);
 
-/// Who has not heard enough for so long, and cannot reach a backup, leaves the office to that one: it may reach others.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+/// If for this long not enough members have answered, and a backup is among those missing, the primary role is offered to that
+/// backup: it may reach others.
+const TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Messages of a candidate belong to this session; those in which it would bring copies in sync come after it.
+/// Messages of a candidate belong to this session. The sessions in which it would bring copies in sync come after it.
 pub const SESSION: u64 = 0;
 
 /// What comes of an election.
@@ -32,7 +35,7 @@ pub enum Verdict {
     Open,
     /// Its own copy has all that was committed.
     Serve,
-    /// This one's is longer, or it may hear more: [`GroupConfig::handed_to`] it is to be proposed.
+    /// The copy of this member is longer, or it may reach more members. Propose [`GroupConfig::handed_to`] it.
     HandOver(Member),
 }
 
@@ -43,17 +46,17 @@ pub struct Candidate {
     since: Nanos,
     asked: BTreeMap<ServerId, Nanos>,
     heard: BTreeMap<ServerId, (Member, (Epoch, Lsn))>,
-    /// It proposes to hand the office over.
+    /// It proposes to hand the primary role over.
     proposing: bool,
 }
 
 impl Candidate {
-    /// The primary of `config` stands for its office.
+    /// The primary of `config` campaigns in its term.
     pub fn new(now: Nanos, config: GroupConfig) -> Candidate {
         Candidate { config, since: now, asked: BTreeMap::new(), heard: BTreeMap::new(), proposing: false }
     }
 
-    /// Term that it stands for.
+    /// Term that it campaigns in.
     pub fn term(&self) -> Epoch {
         self.config.term
     }
@@ -64,11 +67,11 @@ impl Candidate {
         self.config = config.clone();
     }
 
-    /// Whom to ask now, of those that can be `reached`: each that has not answered, itself among them.
+    /// The servers to ask now, of those that can be `reached`: each that has not answered, this one among them.
     pub fn ask(&mut self, now: Nanos, reached: impl Fn(ServerId) -> bool) -> Vec<ServerId> {
-        let heirs = self.config.heirs().map(|heir| heir.server);
+        let candidates = self.config.candidates().map(|candidate| candidate.server);
         let is_due = |asked: &Nanos| now - *asked >= ASK_AGAIN;
-        let mut due: Vec<ServerId> = heirs
+        let mut due: Vec<ServerId> = candidates
             .filter(|server| reached(*server) && !self.heard.contains_key(server))
             .filter(|server| self.asked.get(server).is_none_or(is_due))
             .collect();
@@ -78,57 +81,62 @@ impl Candidate {
         due
     }
 
-    /// A server has joined the term; its copy goes as far as `reach` says. One that has another volume than the heir had
-    /// has nothing to say, nor has one whose copy is damaged. An empty one lost its power before anything of it was durable.
+    /// A server has joined the term; its copy goes as far as `reach` says. A server with another volume than the promotion
+    /// candidate had does not count, nor does one whose copy is damaged. An empty copy lost its power before anything of it was
+    /// durable.
     pub fn opened(&mut self, member: Member, reach: Option<(Epoch, Lsn)>) {
         let Some(reach) = reach else {
             tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
             return;
         };
-        if self.config.heirs().any(|heir| heir.has_volume_of(&member)) {
+        if self.config.candidates().any(|candidate| candidate.has_volume_of(&member)) {
             self.heard.insert(member.server, (member, reach));
         }
     }
 
-    /// Heirs whose volumes were not heard of.
+    /// Promotion candidates whose volumes have not been heard from.
     fn unheard(&self) -> impl Iterator<Item = Member> + '_ {
-        let is_heard = |heir: &Member| self.heard.get(&heir.server).is_some_and(|(found, _)| found.has_volume_of(heir));
-        self.config.heirs().filter(move |heir| !is_heard(heir))
+        let is_heard = |candidate: &Member| {
+            self.heard.get(&candidate.server).is_some_and(|(found, _)| found.has_volume_of(candidate))
+        };
+        self.config.candidates().filter(move |candidate| !is_heard(candidate))
     }
 
-    /// What is known now. A hand-over is said once, until its proposal has ended.
+    /// The verdict by what is known now. A hand-over is returned once, until its proposal has ended.
     pub fn verdict(&mut self, now: Nanos) -> Verdict {
         let me = self.config.primary.expect("a candidate is the primary of its configuration");
         let Some((_, mine)) = self.heard.get(&me.server) else { return Verdict::Open };
-        // Who has lived on has followed a term.
-        let has_all = |(member, reach): &&(Member, (Epoch, Lsn))| reach.0 > Epoch(0) && self.config.lived_on(*member);
-        let lived_on = self.heard.values().filter(has_all).count();
-        let is_enough = lived_on >= self.config.must_hear as usize || self.unheard().next().is_none();
+        // A member that has lived on has followed a term.
+        let has_all =
+            |(member, reach): &&(Member, (Epoch, Lsn))| reach.0 > Epoch(0) && self.config.kept_running(*member);
+        let kept_running = self.heard.values().filter(has_all).count();
+        let is_enough = kept_running >= self.config.recovery_quorum as usize || self.unheard().next().is_none();
         if self.proposing {
             return Verdict::Open;
         }
         if !is_enough && !planted(Bug::ServeUnheard) {
             let unheard = self.config.backups.iter().find(|backup| !self.heard.contains_key(&backup.server));
-            return match unheard.filter(|_| now - self.since > PATIENCE).copied() {
+            return match unheard.filter(|_| now - self.since > TIMEOUT).copied() {
                 Some(backup) => self.hand_over(backup),
                 None => Verdict::Open,
             };
         }
-        let longest = self.heard.values().max_by_key(|(member, position)| (*position, self.config.lived_on(*member)));
-        let (heir, reach) = longest.expect("its own is known");
+        let longest =
+            self.heard.values().max_by_key(|(member, position)| (*position, self.config.kept_running(*member)));
+        let (target, reach) = longest.expect("its own is known");
         if mine >= reach || planted(Bug::ServeUnheard) {
             return Verdict::Serve;
         }
-        let heir = *heir;
-        self.hand_over(heir)
+        let target = *target;
+        self.hand_over(target)
     }
 
-    fn hand_over(&mut self, heir: Member) -> Verdict {
+    fn hand_over(&mut self, target: Member) -> Verdict {
         self.proposing = true;
-        Verdict::HandOver(heir)
+        Verdict::HandOver(target)
     }
 
-    /// The coordinator answered, or will not. If the office was handed over, another configuration says so.
+    /// The coordinator answered, or will not. If the primary role was handed over, another configuration says so.
     pub fn proposal_ended(&mut self) {
         self.proposing = false;
     }

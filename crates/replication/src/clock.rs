@@ -1,22 +1,23 @@
-//! Whether this machine's boot clock stood still, by what the wall clock says.
+//! Whether this machine's boot clock was stopped, by comparison with the wall clock.
 //!
-//! A guest that its hypervisor stops has clocks that stand: when it goes on, its boot clock knows nothing of the time that has passed,
-//! and a lease counted by it seems to last. The wall clock learns of it when the guest agent or NTP sets it. So where wall time and
-//! boot time come apart, nothing that was counted by the boot clock before counts any more. Until the wall clock is set nothing tells:
-//! a lease may then be relied on for what was left of it when the guest was stopped.
+//! When a hypervisor stops a virtual machine, the machine's clocks stop too. When it goes on, its boot clock does not show the
+//! time that has passed, and a lease counted by that clock seems to be valid still. The wall clock shows it once the hypervisor's
+//! agent or NTP sets that clock. So once wall time and boot time come apart, nothing counts any more that was counted by the boot
+//! clock before. Until the wall clock is set, no sign of the stop exists: a lease may then be relied on for the part that was
+//! left of it when the machine was stopped.
 //!
-//! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little: that much is not taken for a stop.
-//! A stop that is too short to be noticed is shorter than the margin of a lease.
+//! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little. That much does not count as a
+//! stop. A stop that is too short to be noticed is shorter than the margin of a lease.
 //!
-//! Belongs to the node's thread, which gives it both clocks once a turn.
+//! The watch belongs to the node's thread, which gives it both clocks once a turn.
 
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
-/// Wall time and boot time may come apart by one part in so many of the time that passes, or of a lease: a little more than a clock may be
-/// slewed by.
+/// Wall time and boot time may come apart by one part in this many of the time that passes, or of a lease. That is a little more
+/// than a clock may be slewed by.
 const APART_PART: u64 = 8;
-/// Both clocks are noted so often in a lease.
+/// How often both clocks are noted in the time of a lease.
 const NOTES: u64 = 8;
 
 /// What both clocks said lately.
@@ -27,8 +28,9 @@ pub struct ClockWatch {
 }
 
 impl ClockWatch {
-    /// It is `now` by the boot clock and `wall_ms` by the wall clock. Answers by how many milliseconds the wall clock has gone farther than
-    /// the boot clock (a negative number: less far) if that is more than clocks may differ. `lease` is how long a lease lasts.
+    /// It is `now` by the boot clock and `wall_ms` by the wall clock. Returns by how many milliseconds the wall clock has gone
+    /// farther than the boot clock (negative: less far), if that is more than clocks may differ. `lease` is how long a lease
+    /// lasts.
     pub fn look(&mut self, now: Nanos, wall_ms: u64, lease: Nanos) -> Option<i64> {
         let jump = self.noted.iter().find_map(|(at, wall_at)| {
             let elapsed = now - *at;

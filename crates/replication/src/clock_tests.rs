@@ -19,7 +19,7 @@ fn watched(percent: u64) -> ClockWatch {
 }
 
 #[test]
-fn a_clock_that_is_slewed_has_not_stood_still() {
+fn a_clock_that_is_slewed_was_not_stopped() {
     for percent in [90, 92, 100, 108, 110] {
         watched(percent);
     }
@@ -28,7 +28,7 @@ fn a_clock_that_is_slewed_has_not_stood_still() {
 #[test]
 fn a_stop_is_noticed_once_the_wall_clock_tells_and_once_only() {
     let mut watch = watched(100);
-    // The guest was stopped for five seconds, and nothing says so for 200 ms.
+    // The machine was stopped for five seconds, and nothing shows it for 200 ms.
     let [early, told, later] = [3_010, 3_200, 3_210].map(Nanos::from_millis);
     assert_eq!(watch.look(early, WALL + 3_010, LEASE), None);
     assert_eq!(watch.look(told, WALL + 8_200, LEASE), Some(5_000));

@@ -1,10 +1,10 @@
-//! Leases between a primary and its backups: while it holds the promises of as many members as must have a write, no other
-//! primary can have taken office, so what it reads is current and what it acknowledges will be found by its successor.
+//! Leases between a primary and its backups. A primary needs lease grants of as many members as must have a write. While it holds
+//! them, no other member can have become primary. So what it reads is current, and its successor will find what it acknowledges.
 //!
-//! Backups grant them, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a
-//! granter's promise ends after the holder has stopped relying on it, since the holder counts from when it asked,
-//! less a margin, and the granter from when it answered. Both use a clock that nobody slews and that runs through suspends; where it
-//! may have stood still ([`crate::clock`]), the holder forgets what it was promised.
+//! Backups grant leases, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a grant
+//! expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked, less a margin,
+//! and the granter from when it answered. Both use a clock that is never slewed and that runs through suspends. Where that clock
+//! may have been stopped ([`crate::clock`]), the holder forgets all grants.
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -12,28 +12,29 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
-/// Promises that this node gave as a backup: for each region the latest, and until when.
+/// Lease grants that this node gave as a backup: for each region the latest, and until when.
 #[derive(Debug, Default)]
 pub struct Grants {
     until: BTreeMap<RegionId, (Epoch, Nanos)>,
 }
 
 impl Grants {
-    /// Promises the primary of `term` not to join a newer term of `region` for `timing.lease` from now.
+    /// Grants the primary of `term` a lease: this node joins no newer term of `region` for `timing.lease` from now.
     pub fn grant(&mut self, now: Nanos, region: RegionId, term: Epoch, timing: &Timing) {
         let entry = self.until.entry(region).or_insert((term, now));
-        assert!(entry.0 <= term, "a promise is never given to an older term");
+        assert!(entry.0 <= term, "a lease is never granted to an older term");
         *entry = (term, entry.1.max(now + timing.lease));
     }
-    /// The newest term of `region` whose primary was promised anything, and did not give it up: older ones have lost their office.
+    /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older terms are
+    /// deposed.
     pub fn newest(&self, region: RegionId) -> Option<Epoch> {
         self.until.get(&region).map(|(term, _)| *term)
     }
-    /// The primary of exactly `term` gave its office up and relies on nothing any more: what it was promised is void. A promise to
-    /// another primary stands.
-    pub fn void(&mut self, region: RegionId, term: Epoch) {
-        let is_void = |granted: Epoch| granted == term || planted(Bug::VoidEverything);
-        if self.until.get(&region).is_some_and(|(granted, _)| is_void(*granted)) {
+    /// The primary of exactly `term` gave the primary role up and relies on nothing any more: its lease is released. The lease of
+    /// another primary stays valid.
+    pub fn release(&mut self, region: RegionId, term: Epoch) {
+        let is_released = |granted: Epoch| granted == term || planted(Bug::ReleaseEverything);
+        if self.until.get(&region).is_some_and(|(granted, _)| is_released(*granted)) {
             self.until.remove(&region);
         }
     }
@@ -44,7 +45,7 @@ impl Grants {
     }
 }
 
-/// The lease of one region's primary: until when each backup promised.
+/// The lease of one region's primary: until when each backup granted it.
 #[derive(Debug, Default)]
 pub struct Lease {
     until: BTreeMap<ServerId, Nanos>,
@@ -62,47 +63,47 @@ impl Lease {
         let until = self.until.get(&backup).copied().unwrap_or_default();
         (until + timing.lease_margin).since(timing.lease)
     }
-    /// Forgets what `backup` promised: its process may have lost the promise.
+    /// Forgets the grant of `backup`: its process may have lost it.
     pub fn forget(&mut self, backup: ServerId) {
         self.until.remove(&backup);
     }
-    /// Forgets what anyone promised: the clock that it was counted by cannot be relied on.
+    /// Forgets all grants: the clock that they were counted by cannot be relied on.
     pub fn forget_all(&mut self) {
         self.until.clear();
     }
-    /// `backup` promised beyond `now`.
+    /// The grant of `backup` is valid beyond `now`.
     pub fn is_valid(&self, now: Nanos, backup: ServerId) -> bool {
         self.until.get(&backup).is_some_and(|until| now < *until)
     }
 }
 
-/// How time passed for this process, by the moments at which it looked. What others did not do while it stood still says nothing of
-/// them.
+/// How this process was scheduled, by the moments at which it looked at the clock. What other servers did not do while this
+/// process did not run says nothing about them.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
+pub struct SchedulingGap {
     looked: Nanos,
     since: Nanos,
 }
 
-impl Attention {
-    /// It looks for the first time.
-    pub fn new(now: Nanos) -> Attention {
-        Attention { looked: now, since: now }
+impl SchedulingGap {
+    /// The process looks for the first time.
+    pub fn new(now: Nanos) -> SchedulingGap {
+        SchedulingGap { looked: now, since: now }
     }
-    /// It looks again. If it did not for longer than `gap`, it begins anew.
+    /// The process looks again. If it did not look for longer than `gap`, the count begins anew.
     pub fn look(&mut self, now: Nanos, gap: Nanos) {
         if now - self.looked > gap {
             self.since = now;
         }
         self.looked = now;
     }
-    /// Since when it has looked without a gap.
+    /// Since when the process has looked without a gap.
     pub fn since(&self) -> Nanos {
         self.since
     }
-    /// It has looked whenever `other` did.
-    pub fn follow(&mut self, other: Attention) {
-        *self = Attention { looked: self.looked.max(other.looked), since: self.since.max(other.since) };
+    /// The process has looked whenever `other` did.
+    pub fn follow(&mut self, other: SchedulingGap) {
+        *self = SchedulingGap { looked: self.looked.max(other.looked), since: self.since.max(other.since) };
     }
 }
 
@@ -112,8 +113,8 @@ mod tests {
 
     const REGION: RegionId = RegionId(1);
 
-    /// The instants of real time, in milliseconds, at which the holder relied on a promise although the granter had joined another
-    /// term; clocks run at so many percent of real time. And for how long it relied on it.
+    /// The instants of real time, in milliseconds, at which the holder relied on a grant although the granter had joined another
+    /// term. Also for how long it relied on the grant. The clocks run at `holder` and `granter` percent of real time.
     fn relied_on(holder: u64, granter: u64) -> (Vec<u64>, u64) {
         let timing = Timing::default();
         let (mut grants, mut lease) = (Grants::default(), Lease::default());
@@ -140,31 +141,31 @@ mod tests {
     }
 
     #[test]
-    fn only_the_promise_to_the_primary_that_gave_up_is_void() {
+    fn only_the_lease_of_the_primary_that_gave_up_is_released() {
         let timing = Timing::default();
         let mut grants = Grants::default();
         grants.grant(Nanos::from_millis(1), REGION, Epoch(4), &timing);
         for other in [3, 5] {
-            grants.void(REGION, Epoch(other));
+            grants.release(REGION, Epoch(other));
             assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_some());
         }
-        grants.void(REGION, Epoch(4));
+        grants.release(REGION, Epoch(4));
         assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_none());
     }
 
     #[test]
-    fn a_pause_begins_the_attention_anew() {
+    fn a_pause_begins_the_count_anew() {
         let (second, gap) = (Nanos::from_secs(1), Nanos::from_millis(150));
-        let mut attention = Attention::new(second);
-        attention.look(second + gap, gap);
-        assert_eq!(attention.since(), second);
-        let mut resting = attention;
+        let mut scheduling_gap = SchedulingGap::new(second);
+        scheduling_gap.look(second + gap, gap);
+        assert_eq!(scheduling_gap.since(), second);
+        let mut idle = scheduling_gap;
         let late = second + gap + gap + Nanos(1);
-        attention.look(late, gap);
-        assert_eq!(attention.since(), late);
-        resting.follow(attention);
-        resting.look(late + gap, gap);
-        assert_eq!(resting.since(), late);
+        scheduling_gap.look(late, gap);
+        assert_eq!(scheduling_gap.since(), late);
+        idle.follow(scheduling_gap);
+        idle.look(late + gap, gap);
+        assert_eq!(idle.since(), late);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How a region is kept on several nodes: the primary's and the backup's side of one replica group, as state
 //! machines.
 //!
-//! Each takes an event and the time, and answers what to do as a list of actions; there is no thread, clock, socket
+//! Each takes an event and the time, and returns what to do as a list of actions. There is no thread, clock, socket
 //! or file in here. [`server`](../leeward_server/index.html) carries the actions out, in production over real
 //! devices and in the simulator over simulated ones.
 //!
@@ -10,10 +10,10 @@
 //! - [`peer`]: one backup as its primary sees it: a session from the first contact to being in sync.
 //! - [`primary`]: the group as its primary sees it: commit, membership, leases.
 //! - [`backup`]: a backup's own side.
-//! - [`lease`]: promises between the two.
-//! - [`clock`]: whether the clock that they are counted by stood still.
+//! - [`lease`]: the lease that backups grant their primary.
+//! - [`clock`]: whether the clock that leases are counted by was stopped.
 //!
-//! It never knows who elected whom, nor what a key means.
+//! It never knows how a primary was chosen, nor what a key means.
 #![forbid(unsafe_code)]
 
 pub mod backup;
@@ -28,40 +28,41 @@ mod unposted;
 
 use leeward_platform::Nanos;
 
-/// Timing of a replica group. The same on every node of a cluster: a lease that is granted for less than its holder
-/// counts on would be unsafe.
+/// Timing of a replica group. It is the same on every node of a cluster: a lease that is granted for less than its holder
+/// relies on would be unsafe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a backup's promise lasts, counted at the backup from when it answers.
+    /// How long a backup's lease grant lasts. The backup counts from when it answers.
     pub lease: Nanos,
-    /// How much earlier the holder, who counts from when it asked, stops relying on it: more than clocks may differ, see
-    /// [`Timing::margin_of`].
+    /// How much earlier the holder stops relying on the grant. The holder counts from when it asked. The margin is more than
+    /// clocks may differ: see [`Timing::margin_of`].
     pub lease_margin: Nanos,
     /// How often leases are renewed.
     pub lease_interval: Nanos,
-    /// A member whose link is down for so long is proposed for removal.
-    pub link_patience: Nanos,
-    /// A member in sync that has not renewed its promise for so long is proposed for removal, if writes need it and there are
-    /// enough without it. Less than `lease`: then reads do not stop for it.
-    pub promise_patience: Nanos,
-    /// A member that owes an answer for so long is proposed for removal. More than `lease`: a backup that joins a
-    /// new term first lets its last promise run out.
-    pub answer_patience: Nanos,
-    /// A primary says so often how far its volume reaches, if that is farther than it has said ([`Floor`]): a copy of the volume that
-    /// is older, and comes back in its place, is known for one.
+    /// A member is proposed for removal after its link has been down for this long.
+    pub link_timeout: Nanos,
+    /// A member in sync that has not renewed its lease grant for this long is proposed for removal, if writes need it and there
+    /// are enough members without it. Less than `lease`, so that reads do not stop for it.
+    pub lease_grant_timeout: Nanos,
+    /// A member that owes an answer for this long is proposed for removal. More than `lease`, because a backup that joins a
+    /// new term first lets its last lease grant expire.
+    pub answer_timeout: Nanos,
+    /// How often a primary publishes how far its volume reaches, if that is farther than the last time ([`Floor`]). An older copy
+    /// of the volume that comes back in its place is recognized by that.
     ///
     /// [`Floor`]: leeward_format::cluster::Floor
     pub floor_interval: Nanos,
 }
 
 impl Timing {
-    /// The margin of such a lease: a fifth. The holder's clock may run at 0.9 times the speed of time and the granter's at 1.1, for
-    /// which 1 - 0.9/1.1 would do. Where clocks are true it covers a stop of the holder's machine that its clocks do not show.
+    /// The margin of a lease: a fifth of it. The holder's clock may run at 0.9 times the speed of time and the granter's at 1.1,
+    /// for which 1 - 0.9/1.1 would do. Where clocks are true, the margin covers a stop of the holder's machine that its clocks do
+    /// not show.
     pub const fn margin_of(lease: Nanos) -> Nanos {
         Nanos(lease.0 / 5)
     }
-    /// A member that has not renewed its promise for so long may be about to break it.
-    pub fn renewal_patience(&self) -> Nanos {
+    /// A member that has not renewed its lease grant for this long may be about to let it expire.
+    pub fn renewal_timeout(&self) -> Nanos {
         self.lease_interval + self.lease_interval
     }
 }
@@ -72,9 +73,9 @@ impl Default for Timing {
             lease: Nanos::from_millis(600),
             lease_margin: Timing::margin_of(Nanos::from_millis(600)),
             lease_interval: Nanos::from_millis(150),
-            link_patience: Nanos::from_millis(200),
-            promise_patience: Nanos::from_millis(350),
-            answer_patience: Nanos::from_millis(2_000),
+            link_timeout: Nanos::from_millis(200),
+            lease_grant_timeout: Nanos::from_millis(350),
+            answer_timeout: Nanos::from_millis(2_000),
             floor_interval: Nanos::from_secs(600),
         }
     }

@@ -1,17 +1,16 @@
-//! The log tails of one backup: what was written into its mirror buffers, what of it is confirmed, which buffers may
-//! be written again.
+//! The log tails of one backup: what was written into its mirror buffers, how much of it is confirmed, and which buffers
+//! may be written again.
 //!
 //! ```text
 //!   tail n    [========== sealed, written, confirmed ==========]  -> Flush sent -> Flushed: buffer n % 2 is free
 //!   tail n+1  [=== written ===|-- posted --|      room         ]     tail n+2 must not open before that
 //! ```
-//! Writes are posted in batches, in LSN order, each ending at a record's end. A batch is all that is new, one write a log, or, with
-//! [`Posting::PerRecord`], records that were appended as one, most often a single one, each with a write of its own: so no batch
-//! ends between records that only count together. Writes may complete in any order; [`Mirror::completed_lsn`] is the last LSN of
-//! the longest prefix of batches all of whose writes have completed.
-//! A `Flush` is sent only after every write of its tail has completed: nothing orders the fabric and the control
-//! channel but that. Invariant: a buffer is never written for a tail while the flush of an earlier tail in it has not
-//! been answered.
+//! Writes are posted in batches, in LSN order, each ending at a record's end. A batch is all that is new, with one write for each
+//! log. With [`Posting::PerRecord`] a batch is the records that were appended as one, most often a single record, with one write
+//! for each record. So no batch ends between records that only count together. Writes may complete in any order;
+//! [`Mirror::completed_lsn`] is the last LSN of the longest prefix of batches all of whose writes have completed. A `Flush` is
+//! sent only after every write of its tail has completed: nothing orders the fabric and the control channel but that. Invariant:
+//! a buffer is never written for a tail while the flush of an earlier tail in it has not been answered.
 
 use crate::unposted;
 use leeward_format::cluster::Posting;
@@ -244,7 +243,7 @@ impl Mirror {
         self.mirrored(log, index)
     }
 
-    /// A write completed: its bytes are in the backup's memory. Answers whether it was one of this mirror's; fills
+    /// A write completed: its bytes are in the backup's memory. Returns whether it was one of this mirror's; fills
     /// `messages` with flushes that have become possible.
     pub fn complete(&mut self, op: u64, messages: &mut Vec<ToBackup>) -> bool {
         let Some(InFlight { log, index, batch, .. }) = self.writes.remove(&op) else {
@@ -280,7 +279,7 @@ impl Mirror {
         }
     }
 
-    /// The backup persisted a tail. Answers false if it was not asked to: the peer is confused.
+    /// The backup persisted a tail. Returns false if it was not asked to: the peer is confused.
     pub fn flushed(&mut self, log: LogKind, index: u64) -> bool {
         let tails = &mut self.tails[log.index()];
         if tails.front().is_none_or(|tail| tail.index != index || !tail.flush_sent) {

@@ -26,7 +26,7 @@ pub enum PeerAction {
     Mirror(MirrorWrite),
     /// Post a one-sided write to `slots[write.slot]`.
     Slot(SlotWrite),
-    /// It has joined the term: ask it for its promise, without which nothing can be answered.
+    /// The peer has joined the term. Ask it for a lease, without which nothing can be answered.
     AskLease,
     /// Pin a base for it, between compactions; answer with [`Peer::base`].
     PinBase,
@@ -80,14 +80,14 @@ impl Session {
 /// Full tails that a peer may be behind with its index: then no other tail opens, and writers wait (Anthus 3.3.3).
 const MOST_UNAPPLIED: usize = 8;
 
-/// How long a peer rests after its first failed session, and how often that is doubled: up to 6.4 s.
-const FIRST_REST: Nanos = Nanos::from_millis(50);
-const MAX_REST_DOUBLINGS: u32 = 7;
+/// How long a peer backs off after its first failed session, and how often that is doubled: up to 6.4 s.
+const FIRST_BACKOFF: Nanos = Nanos::from_millis(50);
+const MAX_BACKOFF_DOUBLINGS: u32 = 7;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Peer {
-    /// Who.
+    /// The member of the group.
     pub member: Member,
     /// No write is acknowledged without it.
     pub counted: bool,
@@ -103,12 +103,12 @@ pub struct Peer {
     heard: Nanos,
     away_since: Nanos,
     in_sync_since: Nanos,
-    /// No session begins before that.
-    rest_until: Nanos,
+    /// No session begins before this time.
+    backoff_until: Nanos,
     failures: u32,
     /// It was silent for too long, and has said nothing since.
     is_silent: bool,
-    /// Last LSN that it held as a part of the group when its last session ended: it keeps that.
+    /// Last LSN that the peer held as a part of the group when its last session ended. It keeps everything up to that.
     held: Lsn,
 }
 
@@ -128,7 +128,7 @@ impl Peer {
             heard: now,
             away_since: now,
             in_sync_since: now,
-            rest_until: now,
+            backoff_until: now,
             failures: 0,
             is_silent: false,
             held: Lsn(0),
@@ -139,7 +139,7 @@ impl Peer {
     pub fn link_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
         self.link_up = true;
-        self.rest_until = now;
+        self.backoff_until = now;
     }
 
     /// Begins session `number`.
@@ -164,8 +164,8 @@ impl Peer {
             self.held = self.confirmed();
             self.state = PeerState::Away;
             self.away_since = now;
-            let rest = Nanos(FIRST_REST.0 << self.failures.min(MAX_REST_DOUBLINGS));
-            self.rest_until = now + rest;
+            let backoff = Nanos(FIRST_BACKOFF.0 << self.failures.min(MAX_BACKOFF_DOUBLINGS));
+            self.backoff_until = now + backoff;
             self.failures += 1;
             self.session = None;
             self.based = false;
@@ -173,7 +173,7 @@ impl Peer {
         }
     }
 
-    /// It has been silent for too long: gives up the session, and holds that against it until it says something.
+    /// The peer has been silent for too long. Gives up the session, and counts the peer as silent until it says something.
     pub fn give_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
         self.is_silent = true;
@@ -309,13 +309,13 @@ impl Peer {
     pub fn wants_base(&self) -> bool {
         self.state == PeerState::Basing && !self.based
     }
-    /// It is away while its link is up, and has rested after its failures: a session may begin. Each attempt costs the
-    /// primary a seal of its tails, so one that fails again and again is tried less and less often.
+    /// The peer is away, its link is up, and its backoff after failures is over: a session may begin. Each attempt costs the
+    /// primary a seal of its tails, so a peer that fails again and again is tried less and less often.
     pub fn may_begin(&self, now: Nanos) -> bool {
-        self.state == PeerState::Away && self.link_up && now >= self.rest_until
+        self.state == PeerState::Away && self.link_up && now >= self.backoff_until
     }
-    /// A session may begin, but others go first with its server, which answered one of them at `heard`: that counts as if it had
-    /// answered this one.
+    /// A session may begin, but other regions' sessions go first with the same server. The server answered one of them at
+    /// `heard`, which counts as if it had answered this one.
     pub fn wait(&mut self, heard: Nanos) {
         self.away_since = self.away_since.max(heard);
     }
@@ -371,7 +371,7 @@ impl Peer {
         out.extend(writes.into_iter().map(PeerAction::Mirror));
     }
 
-    /// A write completed; answers whether it was one of this peer's session.
+    /// A write completed; returns whether it was one of this peer's session.
     pub fn complete(
         &mut self,
         now: Nanos,
@@ -459,8 +459,8 @@ impl Peer {
     pub fn progress(&self) -> (u64, u64) {
         self.session.as_ref().map_or((0, 0), |session| session.ship.progress())
     }
-    /// Notes the time: a peer that owes nothing is as good as heard of. Answers how long it has been silent while it
-    /// owed an answer, or away.
+    /// Notes the time: a peer that owes nothing counts as heard from. Returns how long the peer has been silent while it
+    /// owed an answer, or how long it has been away.
     pub fn silence(&mut self, now: Nanos) -> Nanos {
         let owes = match (self.state, &self.session) {
             (PeerState::Away, _) => return now - self.away_since,
@@ -475,7 +475,7 @@ impl Peer {
         now - self.heard
     }
     /// It is in sync, over a link that is up, has everything up to `last`, and is owed nothing.
-    pub fn is_at_rest(&self, last: Lsn) -> bool {
+    pub fn is_idle(&self, last: Lsn) -> bool {
         let is_told = self.ships_index || self.told_commit >= last;
         let is_in_sync = self.link_up && self.state == PeerState::InSync && !self.is_silent;
         let owes =

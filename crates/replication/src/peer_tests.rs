@@ -46,7 +46,7 @@ fn a_session_goes_from_contact_to_in_sync() {
 }
 
 #[test]
-fn messages_of_another_session_are_void_and_nonsense_is_an_error() {
+fn messages_of_another_session_are_ignored_and_nonsense_is_an_error() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     peer.link_up(NOW, &mut out);
     peer.begin(NOW, 7, &TableOptions::default(), &mut out);

@@ -1,22 +1,24 @@
-//! A replica group as its primary sees it: who must confirm a write, who may be counted on, what is to be changed.
+//! A replica group as its primary sees it: which members must confirm a write, which may be counted on, what is to be changed.
 //!
 //! Invariants, each a rule of PacificA as the design takes it:
-//! - A write is committed when as many members have it as the table's quorum says, or all: of the configuration, of each that was
-//!   proposed since, because an unanswered compare-and-set may still succeed, and of one that is about to be proposed.
+//! - A write is committed when enough members have it: as many as the table's quorum says, or all. That must hold in the
+//!   configuration, in each configuration that was proposed since, because an unanswered compare-and-set may still succeed, and
+//!   in one that is about to be proposed.
 //! - A configuration is proposed only once enough of its members have all that is committed. So a learner is never counted
-//!   on for what it does not have, and a failed backup not missed for what only it has.
-//! - A primary that took office serves nothing until every counted peer has installed its base: what it then exposes
+//!   on for what it does not have, and a failed backup is not missed for what only it has.
+//! - A new primary serves nothing until every counted peer has installed its base: what it then exposes
 //!   cannot be undone by another promotion.
-//! - While it serves it holds the promises of as many members as must have a write ([`crate::lease`]): with a quorum, others
-//!   may take office without the rest, but they hear first of so many that one of them promised ([`crate::candidate`]).
+//! - While a primary serves, it holds lease grants of as many members as must have a write ([`crate::lease`]). With a quorum,
+//!   another member may become primary without the remaining ones. But it first hears from so many members that one of them
+//!   granted this lease ([`crate::candidate`]).
 
 mod departure;
-mod division;
 mod floor;
-mod rest;
+mod idle;
+mod split;
 
 use crate::Timing;
-use crate::lease::{Attention, Lease};
+use crate::lease::{Lease, SchedulingGap};
 use crate::mirror::TailView;
 use crate::peer::{Peer, PeerAction, PeerState};
 use crate::ship::Parcel;
@@ -43,25 +45,25 @@ pub enum PrimaryAction {
     },
     /// Ask the coordinator to replace the configuration, by compare-and-set.
     Propose(GroupConfig),
-    /// Ask it to do so, and to make a region, both or neither.
-    Divide {
+    /// Ask it to do so and to create a region, both or neither.
+    Split {
         /// What this region's configuration becomes.
         left: Box<GroupConfig>,
-        /// That of the region that is made.
+        /// The configuration of the region that is created.
         right: Box<GroupConfig>,
     },
-    /// Ask it to do so, and to end a region, both or neither.
+    /// Ask it to do so and to end a region, both or neither.
     Merge {
         /// What this region's configuration becomes.
         wider: Box<GroupConfig>,
-        /// That of the region that ends.
-        taken: Box<GroupConfig>,
+        /// The configuration of the region that ends, the merge source.
+        source: Box<GroupConfig>,
     },
 }
 
-/// Names one-sided writes: the region in the high bits so that completions find their way, then a counter of the node. The counter
-/// begins anew after 2^32 writes: a name is in use again only when the write that had it has long completed, since a peer that owes
-/// an answer for [`Timing::answer_patience`] loses its session, and with that all of its writes.
+/// Names one-sided writes: the region in the high bits so that completions find their way, then a counter of the node. The
+/// counter begins anew after 2^32 writes: a name is in use again only when the write that had it has long completed, since a peer
+/// that owes an answer for [`Timing::answer_timeout`] loses its session, and with that all of its writes.
 #[derive(Debug, Default)]
 pub struct Ops {
     last: u32,
@@ -91,7 +93,7 @@ pub struct Primary {
     timing: Timing,
     peers: BTreeMap<ServerId, Peer>,
     lease: Lease,
-    attention: Attention,
+    scheduling_gap: SchedulingGap,
     next_session: u64,
     floor: FloorDue,
     /// Everything up to here is committed.
@@ -101,7 +103,7 @@ pub struct Primary {
     /// What was proposed to follow the configuration.
     proposed: Vec<GroupConfig>,
     proposing: bool,
-    /// Who should leave.
+    /// Members that should leave.
     departing: BTreeMap<ServerId, Intent>,
     actions: Vec<PrimaryAction>,
 }
@@ -110,7 +112,7 @@ pub struct Primary {
 const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Primary {
-    /// Takes office in `config`; the outgoing links to `linked` are up.
+    /// A member that became primary in `config`; the outgoing links to `linked` are up.
     pub fn new(now: Nanos, config: GroupConfig, options: TableOptions, timing: Timing, linked: &[ServerId]) -> Primary {
         let mut primary = Primary {
             config,
@@ -118,7 +120,7 @@ impl Primary {
             timing,
             peers: BTreeMap::new(),
             lease: Lease::default(),
-            attention: Attention::new(now),
+            scheduling_gap: SchedulingGap::new(now),
             next_session: 1,
             floor: FloorDue::new(now),
             committed: Lsn(0),
@@ -137,7 +139,7 @@ impl Primary {
         &self.options
     }
 
-    /// The table's options were changed. A peer keeps its copy the way that its session began with until it is its turn: see
+    /// The table's options were changed. A peer keeps its copy the way that its session began with, until its turn comes: see
     /// [`Primary::tick`].
     pub fn set_options(&mut self, options: TableOptions) {
         self.options = options;
@@ -209,8 +211,8 @@ impl Primary {
         });
     }
 
-    /// Begins the sessions that may begin, as far as `admit` lets them, which is told whether the peer is counted; it answers when
-    /// the server was heard of, where others go first.
+    /// Begins the sessions that may begin, as far as `admit` lets them. `admit` is told whether the peer is counted. Where other
+    /// sessions go first, it returns when the server was last heard from.
     pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
         let mut admitted = Vec::new();
         for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
@@ -283,7 +285,7 @@ impl Primary {
         self.peers.iter().filter(|(_, peer)| peer.wants_base()).map(|(server, _)| *server).collect()
     }
 
-    /// Ships a segment that a compaction built to every peer whose base is pinned; answers to how many.
+    /// Ships a segment that a compaction built to every peer whose base is pinned; returns to how many.
     pub fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) -> u64 {
         let region = self.config.region;
         let based: Vec<ServerId> =
@@ -294,7 +296,7 @@ impl Primary {
         based.len() as u64
     }
 
-    /// Compactions that start now are shipped to somebody.
+    /// Compactions that start now are shipped to at least one peer.
     pub fn is_shipping(&self) -> bool {
         self.peers.values().any(Peer::is_shipped_to)
     }
@@ -325,16 +327,16 @@ impl Primary {
         }
     }
 
-    /// Time passed: gives up silent sessions, proposes changes, has peers follow the table's options, tells what is committed, which
-    /// is everything up to `commit`.
+    /// Time passed: gives up silent sessions, proposes changes, and has peers follow the table's options. Tells peers what is
+    /// committed, which is everything up to `commit`.
     pub fn tick(&mut self, now: Nanos, commit: Lsn) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
-        self.attention.look(now, self.timing.lease_interval);
+        self.scheduling_gap.look(now, self.timing.lease_interval);
         let failed = self.give_up_the_silent(now);
         let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
-        // With a quorum, who has the least first: what is committed, enough of the others have.
+        // With a quorum, the member that has the least goes first: enough of the others have what is committed.
         let failed = failed.min_by_key(|peer| peer.confirmed());
         let without_failed = failed.map(|peer| self.config.without(peer.member));
         let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
@@ -343,16 +345,16 @@ impl Primary {
         self.pursue(next);
     }
 
-    /// Ends sessions with peers that have been silent for too long; answers who failed.
+    /// Ends sessions with peers that have been silent for too long; returns the peers that failed.
     fn give_up_the_silent(&mut self, now: Nanos) -> Vec<ServerId> {
         let mut failed = Vec::new();
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             let peer = self.peers.get_mut(&server).expect("the keys were just listed");
             let silence = peer.silence(now);
-            let patience = if peer.is_linked() { self.timing.answer_patience } else { self.timing.link_patience };
-            let (is_silent, is_away) = (silence > patience, peer.state() == PeerState::Away);
+            let timeout = if peer.is_linked() { self.timing.answer_timeout } else { self.timing.link_timeout };
+            let (is_silent, is_away) = (silence > timeout, peer.state() == PeerState::Away);
             let has_failed = is_silent || peer.is_silent() || peer.failures() >= MAX_FAILED_SESSIONS;
-            if has_failed || self.breaks_promises(now, server) {
+            if has_failed || self.breaks_lease_grants(now, server) {
                 failed.push(server);
             }
             if is_silent && !is_away {
@@ -363,25 +365,26 @@ impl Primary {
         failed
     }
 
-    /// A member in sync no longer renews its promise, whatever the fabric writes into its memory: its process is stopped, or cannot
-    /// be reached. It leaves before its last promise has ended and all answers wait for it, where enough others are there.
-    /// This node's own pauses say nothing of others; and with a quorum, nobody waits for one.
-    fn breaks_promises(&self, now: Nanos, server: ServerId) -> bool {
+    /// A member in sync no longer renews its lease grant, whatever the fabric writes into its memory: its process is stopped, or
+    /// cannot be reached. Where enough other members are there, it leaves before its last grant expires, so that no answer waits
+    /// for it. This node's own pauses say nothing about other members. With a quorum, no answer waits for one member.
+    fn breaks_lease_grants(&self, now: Nanos, server: ServerId) -> bool {
         let Some(sign) = self.last_sign(&self.peers[&server]) else { return false };
         let (in_sync, needed) = self.in_sync();
-        self.options.quorum.is_none() && in_sync > needed && now - sign > self.timing.promise_patience
+        self.options.quorum.is_none() && in_sync > needed && now - sign > self.timing.lease_grant_timeout
     }
 
-    /// Since when a member that is in sync may have not renewed its promise.
+    /// Since when a member that is in sync may have not renewed its lease grant.
     fn last_sign(&self, peer: &Peer) -> Option<Nanos> {
         let in_sync_since = peer.in_sync_since().filter(|_| peer.counted)?;
-        Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.attention.since()))
+        Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.scheduling_gap.since()))
     }
 
-    /// What this primary took over was made durable before it was made; where it had to hear of others, they have it now, too.
+    /// The settled configuration, if it is due. What this primary took over was durable before it became primary. Where it had to
+    /// hear from other members, they have it now, too.
     fn settlement(&self) -> Option<GroupConfig> {
-        let is_due = self.config.must_hear == 0 || self.is_complete();
-        let is_settled = self.config.must_hear == 0 && self.config.former.is_empty();
+        let is_due = self.config.recovery_quorum == 0 || self.is_complete();
+        let is_settled = self.config.recovery_quorum == 0 && self.config.prior_members.is_empty();
         (is_due && !is_settled).then(|| self.floor.raise(self.config.settled()))
     }
 
@@ -390,12 +393,13 @@ impl Primary {
         let ready = |member: &&Member| {
             !self.departing.contains_key(&member.server) && self.peers.get(&member.server).is_some_and(is_ready)
         };
-        let learner = self.config.learners.iter().find(ready).filter(|_| self.config.must_hear == 0)?;
+        let learner = self.config.learners.iter().find(ready).filter(|_| self.config.recovery_quorum == 0)?;
         Some(self.floor.raise(self.config.with_backup(*learner)))
     }
 
-    /// One peer after the other comes to keep its copy the way that the table's options say now. Where enough members are in sync
-    /// without it, it leaves the group for that, so that no write waits; otherwise writes wait until it is in sync again.
+    /// Converts one peer after the other to keep its copy the way that the table's options say now. Where enough members are in
+    /// sync without it, the peer leaves the group for that, so that no write waits. Otherwise writes wait until it is in sync
+    /// again.
     fn convert_a_peer(&mut self, now: Nanos) -> Option<GroupConfig> {
         let options = &self.options;
         let is_other = |peer: &&Peer| !peer.keeps_copy_as(options.backups);
@@ -405,7 +409,7 @@ impl Primary {
             return None;
         }
         if self.proposing || !self.may_open() || !self.config.learners.is_empty() {
-            // Others first: with each, the group has one less that can take over.
+            // Peers that are out of sync go first: with each of them the group has one member less that can take over.
             return None;
         }
         let member = self.peers.values().find(is_other)?.member;
@@ -417,7 +421,8 @@ impl Primary {
         None
     }
 
-    /// Proposes `next`, once enough of its members have what is committed: until then, nothing more is that they do not have.
+    /// Proposes `next`, once enough of its members have what is committed. Until then, nothing that they do not have is
+    /// committed.
     fn pursue(&mut self, next: Option<GroupConfig>) {
         if self.proposing {
             return;
@@ -436,43 +441,44 @@ impl Primary {
         self.actions.push(PrimaryAction::Propose(next));
     }
 
-    /// The coordinator answered a proposal, or will not: what came of it is told by [`Primary::reconfigure`] alone.
+    /// The coordinator answered a proposal, or will not. Only [`Primary::reconfigure`] tells the outcome.
     pub fn proposal_ended(&mut self) {
         self.proposing = false;
     }
 
-    /// A peer promised, answering a request sent at `sent`.
+    /// A peer granted a lease, answering a request sent at `sent`.
     pub fn lease_granted(&mut self, server: ServerId, sent: Nanos) {
         if self.peers.contains_key(&server) {
             self.lease.granted(server, sent, &self.timing);
         }
     }
 
-    /// This machine's clock may have stood still: what was promised by now, and how long others were silent, counts for nothing.
+    /// This machine's clock may have been stopped: the grants given by now, and how long peers were silent, count for nothing.
     pub fn clock_doubted(&mut self, now: Nanos) {
         self.lease.forget_all();
-        self.attention = Attention::new(now);
+        self.scheduling_gap = SchedulingGap::new(now);
     }
 
-    /// The configuration, and all that may have taken its place or are about to.
+    /// The configuration, and all configurations that may have taken its place or are about to.
     fn configs(&self) -> impl Iterator<Item = &GroupConfig> {
         std::iter::once(&self.config).chain(&self.proposed).chain(&self.intent)
     }
 
-    /// One member will not be primary of another term before it is told, or after now.
+    /// The lease grant of `server` is valid beyond `now`. Until it expires, or `server` learns that it was released, that member
+    /// will not be primary of another term.
     pub fn has_grant_of(&self, now: Nanos, server: ServerId) -> bool {
         self.lease.is_valid(now, server)
     }
 
-    /// No other primary can have taken office before now.
+    /// No other member can have become primary before now.
     pub fn holds_lease(&self, now: Nanos) -> bool {
         self.configs().all(|config| {
-            let promised = config.backups.iter().filter(|backup| self.lease.is_valid(now, backup.server)).count();
-            1 + promised >= self.options.needed_of(1 + config.backups.len())
+            let granted = config.backups.iter().filter(|backup| self.lease.is_valid(now, backup.server)).count();
+            1 + granted >= self.options.needed_of(1 + config.backups.len())
         })
     }
 
-    /// Last LSN that enough members hold, of whom this one holds all up to `appended`. What was committed once stays so, also while
+    /// Last LSN that enough members hold. This member holds all up to `appended`. What was committed once stays so, also while
     /// the session of a member begins anew.
     pub fn commit(&mut self, appended: Lsn) -> Lsn {
         let agreed = match planted(Bug::AcknowledgeBeforeCompletion) {
@@ -483,8 +489,8 @@ impl Primary {
         self.committed
     }
 
-    /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] that is more than what is committed, and what of it
-    /// is not may be lost with this primary: nothing may be built on it but answers.
+    /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] that is more than what is committed, and what of
+    /// it is not may be lost with this primary: nothing may be built on it but answers.
     pub fn acknowledged(&self, appended: Lsn) -> Lsn {
         match self.options.acknowledge {
             Acknowledge::LastWrite => self.committed,
@@ -517,10 +523,10 @@ impl Primary {
         self.peers.values().filter(|peer| peer.counted).all(|peer| peer.state() == PeerState::InSync)
     }
 
-    /// It may serve: every counted peer has installed its base; and where it was not known that its copy is the longest, whoever
-    /// takes office after it need not ask those that it heard.
+    /// The primary may serve: every counted peer has installed its base. And where its copy was not known to be the longest, its
+    /// successor need not ask the members that it heard from.
     pub fn may_open(&self) -> bool {
-        self.is_complete() && self.config.must_hear == 0
+        self.is_complete() && self.config.recovery_quorum == 0
     }
 
     /// Highest index of a tail of `log` that may open; `own_flushed_below` is the primary's own flushing.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::mirror::tests::append;
 use crate::peer::PeerAction;
-use leeward_format::cluster::{BackupMode, Former, Posting};
+use leeward_format::cluster::{BackupMode, Posting, PriorMember};
 use leeward_format::control::ToBackup;
 use leeward_format::manifest::Terms;
 use leeward_format::{Epoch, Incarnation, RegionId, SegmentId, SegmentNo, VolumeId};
@@ -98,7 +98,7 @@ impl Group {
             for action in actions {
                 match action {
                     PrimaryAction::Propose(config) => self.proposals.push(config),
-                    PrimaryAction::Divide { left, right } => self.proposals.extend([*left, *right]),
+                    PrimaryAction::Split { left, right } => self.proposals.extend([*left, *right]),
                     PrimaryAction::Merge { wider, .. } => self.proposals.push(*wider),
                     PrimaryAction::Peer { server, session, action: PeerAction::Send(message) } => {
                         if let Some(member) = members.iter().find(|member| member.server == server) {
@@ -312,11 +312,11 @@ fn a_silent_backup_is_given_up_and_proposed_for_removal() {
     assert_eq!(group.proposals, [group.primary.config().without(TWO)]);
 }
 
-/// Of three, one no longer renews its promise, though the fabric goes on writing into its memory.
+/// One of three no longer renews its lease grant, though the fabric goes on writing into its memory.
 #[test]
-fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
-    // Waits as long as promises last; those of `keeping` are renewed. Answers whether it could rely on all of them up to when it
-    // proposed something.
+fn a_member_that_stops_renewing_leaves_before_others_wait_for_it() {
+    // Lets `millis` pass while the grants of `keeping` are renewed. Returns whether the primary held its lease all the time, up
+    // to when it proposed something.
     let wait = |group: &mut Group, keeping: &[Member], millis: u64| {
         let mut held = true;
         for _ in 0..millis / 50 {
@@ -337,7 +337,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     assert!(wait(&mut group, &[TWO], 400), "reads did not stop");
     assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
 
-    // Its own pause proves nothing, and nor do promises that are as old as it.
+    // Its own pause proves nothing, nor do grants that are as old as the pause.
     let mut group = Group::in_sync(&[TWO, THREE], TableOptions::default());
     wait(&mut group, &[TWO, THREE], 1_000);
     group.now += Nanos::from_secs(3);
@@ -345,7 +345,7 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     wait(&mut group, &[TWO, THREE], 1_000);
     assert_eq!(group.proposals, []);
 
-    // Without it there are too few, or nobody waits for it.
+    // Without the member there are too few, or no answer waits for it.
     let two = TableOptions { replicas: 2, min_in_sync: 2, ..TableOptions::default() };
     let quorum = TableOptions { quorum: Some(2), ..TableOptions::default() };
     for (options, members) in [(two, &[TWO][..]), (quorum, &[TWO, THREE])] {
@@ -356,13 +356,13 @@ fn who_breaks_its_promise_leaves_before_others_wait_for_it() {
     }
 }
 
-/// Two of three are silent: the second leaves as soon as the first is out, and has not to be silent as long again.
+/// Two of three are silent. The second leaves as soon as the first is out: it need not be silent for as long again.
 #[test]
-fn all_who_are_silent_leave_one_right_after_the_other() {
+fn all_silent_members_leave_one_right_after_the_other() {
     let mut group = Group::in_sync(&[TWO, THREE], TableOptions::default());
     group.append(11);
-    let patience = group.primary.timing.answer_patience.as_millis() + 100;
-    for _ in 0..patience / 50 {
+    let timeout = group.primary.timing.answer_timeout.as_millis() + 100;
+    for _ in 0..timeout / 50 {
         for member in [TWO, THREE] {
             group.primary.lease_granted(member.server, group.now);
         }
@@ -415,7 +415,7 @@ fn with_a_quorum_a_slow_member_holds_up_no_write() {
     group.complete(THREE);
     assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
     group.primary.lease_granted(THREE.server, group.now);
-    assert!(group.primary.holds_lease(group.now), "two promised, this one included");
+    assert!(group.primary.holds_lease(group.now), "two of three, this one included");
     group.primary.lease_granted(TWO.server, group.now);
     group.now += Nanos::from_secs(1);
     assert!(!group.primary.holds_lease(group.now));
@@ -462,9 +462,9 @@ fn of_two_that_failed_the_one_that_has_less_leaves_first() {
 }
 
 #[test]
-fn who_had_to_hear_of_others_settles_when_they_have_its_base_and_serves_then() {
-    let former = vec![Former { member: THREE, term: Epoch(4) }];
-    let taken_over = GroupConfig { former: former.clone(), must_hear: 2, ..config(&[TWO], &[]) };
+fn a_primary_that_had_to_hear_from_others_settles_and_serves_when_they_have_its_base() {
+    let former = vec![PriorMember { member: THREE, term: Epoch(4) }];
+    let taken_over = GroupConfig { prior_members: former.clone(), recovery_quorum: 2, ..config(&[TWO], &[]) };
     let mut group = Group::of(taken_over, TableOptions { quorum: Some(2), ..TableOptions::default() });
     group.wait(50);
     group.run(&[]);
@@ -480,16 +480,16 @@ fn who_had_to_hear_of_others_settles_when_they_have_its_base_and_serves_then() {
 }
 
 #[test]
-fn who_had_to_hear_of_volumes_that_were_given_up_settles_too() {
+fn a_primary_that_had_to_hear_of_volumes_that_were_given_up_settles_too() {
     let options = TableOptions { quorum: Some(2), ..TableOptions::default() };
-    let mut group = Group::of(GroupConfig { must_hear: 1, ..config(&[], &[]) }, options);
+    let mut group = Group::of(GroupConfig { recovery_quorum: 1, ..config(&[], &[]) }, options);
     group.wait(50);
     group.run(&[]);
     assert_eq!(group.proposals, [group.primary.config().settled()]);
 }
 
 #[test]
-fn another_life_of_a_server_is_not_the_member() {
+fn another_incarnation_of_a_server_is_not_the_member() {
     let mut group = Group::new(&[TWO], &[]);
     group.link(TWO, true);
     group.run(&[Member { incarnation: Incarnation(23), ..TWO }]);
@@ -506,7 +506,7 @@ fn the_lease_needs_every_counted_peer() {
     assert!(group.primary.holds_lease(group.now));
     let mut alone = Group::new(&[], &[THREE]);
     alone.run(&[]);
-    assert!(alone.primary.holds_lease(alone.now), "a learner is nobody's successor");
+    assert!(alone.primary.holds_lease(alone.now), "a learner does not become primary");
 }
 
 #[test]

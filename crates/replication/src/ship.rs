@@ -3,16 +3,15 @@
 //! ```text
 //!   slot:  Free -> Writing (one-sided) -> completed -> its turn: Ship sent, Storing -> Stored answered -> Free
 //! ```
-//! Writes may complete in any order, but the segments of compactions are told of in the order in which they were built:
-//! an index segment points to leaf segments by the primary's segment numbers, and a number that is used again would be
-//! taken for the segment that had it before.
+//! Writes may complete in any order, but the messages about segments of compactions go in the order in which they were built.
+//! An index segment points to leaf segments by the primary's segment numbers. A number that is used again would otherwise
+//! seem to be the segment that had it before.
 //!
-//! Two sources share the slots in turn. Segments of a compaction come as they are built, and the primary's next step waits for
-//! them ([`Ship::has_room`]): its memory is bounded by a few segments a backup. Segments of a base, by which a backup is brought in
-//! sync, are loaded one at a time. A backup takes neither faster than it stores, so a source that always went first could keep the
-//! other waiting without end. Edits follow in order: `InstallBase` once
-//! all of the base was shipped; an `Install`, or the `Discard` of a compaction that was given up, once that was sent and
-//! its own segments were.
+//! Two sources share the slots in turn. Segments of a compaction come as they are built. The primary's next step waits for them
+//! ([`Ship::has_room`]), so its memory is bounded by a few segments a backup. Segments of a base, by which a backup is brought in
+//! sync, are loaded one at a time. A slot is free only when the backup has stored what was in it, so a source that always went first
+//! could keep the other waiting without end. Edits follow in order: `InstallBase` once all of the base was shipped. An `Install`, or
+//! the `Discard` of a compaction that was given up, follows once `InstallBase` and its own segments were sent.
 
 use bytes::Bytes;
 use leeward_format::control::ToBackup;
@@ -26,12 +25,12 @@ use std::collections::VecDeque;
 pub struct Parcel {
     /// What it is.
     pub shipped: Shipped,
-    /// What travels of it, as long as it is used.
+    /// Its bytes as they are sent, up to the end of its used part.
     pub bytes: Bytes,
 }
 
 impl Parcel {
-    /// Of the segment that `plain` are, compressed if that is worth it. Takes a while: for a job.
+    /// The parcel of the segment whose bytes are `plain`, compressed if that is worth it. It takes a while: call it in a job.
     pub fn pack(of: (SegmentId, SegmentKind, SegmentNo), plain: Bytes, codec: Codec) -> Parcel {
         let (shipped, packed) = wire::pack(of, &plain, codec);
         Parcel { shipped, bytes: packed.map_or(plain, Bytes::from) }
@@ -93,7 +92,7 @@ pub struct Ship {
     compacted: VecDeque<(u64, Parcel)>,
     next_number: u64,
     base: VecDeque<SegmentId>,
-    /// How many the backup lacked.
+    /// How many segments of the base the backup lacked.
     lacked: u64,
     loading: Option<SegmentId>,
     loaded: Option<Parcel>,
@@ -126,7 +125,7 @@ impl Ship {
         }
     }
 
-    /// The backup compared the base with what it has: it lacks `missing`. Answers false if that was known already.
+    /// The backup compared the base with what it has: it lacks `missing`. Returns false if that was known already.
     pub fn compared(&mut self, missing: Vec<SegmentId>) -> bool {
         let asked = self.base_state == BaseState::Comparing;
         if asked {
@@ -148,7 +147,7 @@ impl Ship {
         self.edits.push_back((self.next_number, ToBackup::Install(edit)));
     }
 
-    /// Queues word that segments queued before will never be installed.
+    /// Queues the message that segments queued before will never be installed.
     pub fn discard(&mut self, ids: Vec<SegmentId>) {
         self.edits.push_back((self.next_number, ToBackup::Discard(ids)));
     }
@@ -161,7 +160,7 @@ impl Ship {
         }
     }
 
-    /// Answers what can be done now.
+    /// Returns what can be done now.
     pub fn pump(&mut self, mut next_op: impl FnMut() -> u64) -> Vec<ShipStep> {
         let mut steps = Vec::new();
         while let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
@@ -242,7 +241,7 @@ impl Ship {
         Some(ToBackup::Ship { slot: index as u32, shipped, bytes })
     }
 
-    /// The backup has stored what was in a slot. Answers false if nothing was: the peer is confused.
+    /// The backup has stored what was in a slot. Returns false if nothing was: the peer is confused.
     pub fn stored(&mut self, slot: u32) -> bool {
         match self.slots.get_mut(slot as usize) {
             Some(state @ Slot::Storing) => {
@@ -253,7 +252,7 @@ impl Ship {
         }
     }
 
-    /// The backup has installed the base. Answers false if it was not asked to.
+    /// The backup has installed the base. Returns false if it was not asked to.
     pub fn base_installed(&mut self) -> bool {
         let asked = self.base_state == BaseState::Installing;
         if asked {
@@ -262,7 +261,7 @@ impl Ship {
         asked
     }
 
-    /// The backup has installed a compaction. Answers false if it was not asked to.
+    /// The backup has installed a compaction. Returns false if it was not asked to.
     pub fn installed(&mut self) -> bool {
         let asked = self.installs_owed > 0;
         self.installs_owed -= usize::from(asked);

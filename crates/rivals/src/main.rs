@@ -31,7 +31,7 @@ use args::{Args, Command};
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Any failure, as a message for people.
+/// Any failure, as a message.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
-//! Memory that is nobody's: an engine without direct I/O finds in the page cache whatever the machine has room for, far
-//! beyond the memory that it was given. While such an engine runs, its parent, whose CPU time does not count, drops what the
-//! page cache holds of its tables.
+//! The page cache is memory outside of an engine's limit. An engine without direct I/O finds there whatever the machine has room
+//! for, far beyond the memory that it was given. While such an engine runs, its parent process drops the engine's tables from the
+//! page cache. The CPU time of the parent does not count.
 
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Pause between two rounds: what the engine reads meanwhile is the page cache that it does have.
+/// Pause between two rounds. What the engine reads meanwhile is its share of the page cache.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Extension of journals, which are only written: dropping their last page would cost a read for the next write.
 const JOURNAL: &str = "jnl";
@@ -18,7 +18,7 @@ const JOURNAL: &str = "jnl";
 /// Drops the clean pages of the files below `directory` again and again, until `over`.
 pub(crate) fn keep_empty(directory: &Path, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
-        // A file or folder that the engine has just removed is no matter.
+        // An error is harmless: the engine may have just removed the file or folder.
         let _vanished = drop_pages(directory);
         thread::sleep(PAUSE);
     }

@@ -1,5 +1,5 @@
-//! One workload on an open store: client threads that each do one operation after another, the wait until the engine has
-//! settled, and what it all cost.
+//! One workload on an open store: client threads that each do one operation after another, the wait until the engine has settled,
+//! and the cost of all of it.
 
 use crate::Failure;
 use crate::engine::Engine;
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// After the last operation the engine is left to finish what it caused, at most for this long.
+/// Longest wait after the last operation for the engine to finish its background work.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(180);
-/// Pause between the samples that tell whether it has; so many in a row must be quiet.
+/// Pause between samples of the engine's activity. This many samples in a row must be quiet.
 const SETTLE_PAUSE: Duration = Duration::from_millis(250);
 const QUIET_SAMPLES: u32 = 4;
-/// What a process at rest may spend in such a pause.
+/// CPU time and bytes that an idle process may spend in such a pause.
 const QUIET_CPU_SECONDS: f64 = 0.015;
 const QUIET_BYTES: u64 = 64 << 10;
 
-/// Runs `work` on `engine`, whose data is in `directory`. `records` are those that exist; inserts of D and E add to them.
+/// Runs `work` on `engine`, which has its data in `directory`. `records` are those that exist; inserts of D and E add to them.
 /// Load and space begin with an empty store and leave all records of the plan.
 ///
 /// # Errors
@@ -96,11 +96,11 @@ fn latency(histogram: &Histogram<u64>) -> Option<Latency> {
     (!histogram.is_empty()).then(|| Latency::new(histogram))
 }
 
-/// Waits until flushes and compactions are over, by what the process spends; answers for how long.
+/// Waits until flushes and compactions are over, judged by the activity of the process. Answers how long that took.
 fn settle() -> Result<f64, Failure> {
     let started = Instant::now();
     let mut quiet = 0;
-    let mut rested_since = 0.0;
+    let mut quiet_since = 0.0;
     let mut before = Spent::of_this_process()?;
     while quiet < QUIET_SAMPLES && started.elapsed() < SETTLE_AT_MOST {
         thread::sleep(SETTLE_PAUSE);
@@ -110,14 +110,14 @@ fn settle() -> Result<f64, Failure> {
             quiet += 1;
         } else {
             quiet = 0;
-            rested_since = started.elapsed().as_secs_f64();
+            quiet_since = started.elapsed().as_secs_f64();
         }
         before = now;
     }
-    Ok(rested_since)
+    Ok(quiet_since)
 }
 
-/// What the clients of a phase share.
+/// The state that the clients of a phase share.
 struct Shared<'a> {
     engine: &'a dyn Engine,
     plan: &'a Plan,

@@ -1,4 +1,4 @@
-//! How large everything is: the same for every engine. A plan that would prove nothing is refused.
+//! Sizes of a run, the same for every engine. A plan that would prove nothing is refused.
 
 use crate::Failure;
 use crate::args::{MemoryArgs, SizeArgs};

@@ -1,4 +1,4 @@
-//! A comparison from end to end, and its report for people: everything in Markdown tables, what is lost as well as what is won.
+//! A comparison from end to end, and its report in Markdown tables, which show the losses as well as the wins.
 
 use crate::Failure;
 use crate::args::CompareArgs;

@@ -1,5 +1,5 @@
-//! Engines in turn: each round runs every engine once, in a child process of its own, and each round begins with another, so
-//! that whatever else the machine does meets all of them alike.
+//! Engines in turn. Each round runs every engine once, in its own child process, and each round begins with another engine. So
+//! other load on the machine affects all of them alike.
 
 use crate::Failure;
 use crate::args::RoundArgs;

@@ -1,5 +1,5 @@
-//! Cost against size: Load of growing data sets. What matters is by how much throughput falls from the smallest to the
-//! largest, in each engine.
+//! Cost against size: Load of growing data sets. The measure is how far the throughput of each engine falls from the smallest
+//! data set to the largest.
 
 use crate::Failure;
 use crate::args::{ScaleArgs, SizeArgs};

@@ -1,5 +1,5 @@
-//! Leeward against RocksDB: what it is to reach, whether it does, and where any rival is ahead. Ratios of medians of one
-//! comparison; rows that are missed are there like the others.
+//! Leeward against RocksDB: the targets, whether Leeward meets them, and where any rival is ahead. The figures are ratios of
+//! medians of one comparison. Missed targets are listed like the others.
 
 use crate::cells::Group;
 use crate::engine::EngineName;

@@ -19,7 +19,7 @@
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.
 
 use bytes::Bytes;
-use leeward_engine::{Lease, Memory, Purpose, SMALL_VALUE_BYTES};
+use leeward_engine::{Memory, Purpose, Reservation, SMALL_VALUE_BYTES};
 use leeward_format::op::{OpResult, ReadResult};
 use leeward_platform::Nanos;
 use std::cmp::Reverse;
@@ -33,7 +33,7 @@ pub(crate) const SMALL_BYTES: usize = SMALL_VALUE_BYTES;
 pub(crate) const OPERATION_BYTES: usize = SMALL_BYTES + 512;
 /// What a scan under way may answer with, and what its entries take besides keys and values.
 pub(crate) const SCAN_OPERATION_BYTES: usize = (1 << 20) + (64 << 10);
-/// The lease follows the account in steps of so many bytes.
+/// The reservation follows the account in steps of so many bytes.
 const STEP: u64 = 256 << 10;
 /// The account of a small node has room for a few of the largest requests.
 const LEAST_LIMIT: u64 = 4 << 20;
@@ -52,20 +52,20 @@ pub struct ClientMemory(Arc<Account>);
 struct Account {
     limit: u64,
     used: AtomicU64,
-    lease: Option<Lease>,
+    reservation: Option<Reservation>,
 }
 
 impl ClientMemory {
     /// The clients' share of a node's memory.
     pub fn of(memory: &Memory) -> ClientMemory {
         let limit = memory.share(Purpose::Clients).max(LEAST_LIMIT);
-        let lease = Some(memory.lease(Purpose::Clients));
-        ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), lease }))
+        let reservation = Some(memory.reserve(Purpose::Clients));
+        ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), reservation }))
     }
 
     /// An account of so many bytes that is part of no budget.
     pub fn with_limit(limit: u64) -> ClientMemory {
-        ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), lease: None }))
+        ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), reservation: None }))
     }
 
     /// An account that is never full: for simulations, whose clients keep what they were answered.
@@ -210,9 +210,9 @@ impl ClientMemory {
             (old, old.wrapping_sub(before - after))
         };
         if old / STEP != new / STEP
-            && let Some(lease) = &self.0.lease
+            && let Some(reservation) = &self.0.reservation
         {
-            lease.set(new / STEP * STEP);
+            reservation.set(new / STEP * STEP);
         }
     }
 }

@@ -109,7 +109,7 @@ impl Display for RingsOn {
     }
 }
 
-/// Who keeps the cluster's configuration.
+/// The coordinator, which keeps the cluster's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoordinatorAt {
     /// The embedded coordinator, which listens here.
@@ -173,26 +173,27 @@ pub struct NodeConfig {
     /// Host name or IP address under which others reach this node, when that is not the one it listens on. Needed with
     /// `0.0.0.0` and `[::]`.
     pub advertise_host: Option<String>,
-    /// How nodes reach each other: `tcp`, `shm`, `libfabric`, or `libfabric:` and a provider of it: `verbs`, `efa`, `tcp`, `shm`.
+    /// How nodes reach each other: `tcp`, `shm`, `libfabric`, or `libfabric:` and a provider of it: `verbs`, `efa`, `tcp`,
+    /// `shm`.
     pub fabric: FabricKind,
     /// The fabric of native clients' request rings: `shm`, `tcp` or `off`.
     pub rings: RingsOn,
     /// Most bytes of one client's request ring: 4 KiB to 64 MiB, a multiple of 64. All together have an eighth of
     /// [`NodeConfig::memory_budget`].
     pub ring_bytes: u64,
-    /// How long the event loop looks for requests in rings after the last one, before it sleeps, in microseconds: 0 to
+    /// How long after the last request the event loop spins on its rings before it sleeps, in microseconds: 0 to
     /// 100,000. Default: 100 with four cores or more, else 0.
     pub ring_spin_us: Option<u64>,
     /// Where the coordinator is: the embedded one's address, or `zk://host[:port],.../path`.
     pub coordinator: CoordinatorAt,
     /// A file with `user:password` for ZooKeeper: only this user then has access to what Leeward writes there.
     pub zookeeper_auth_file: Option<PathBuf>,
-    /// Listen on addresses that are not loopback, although nothing checks who connects.
+    /// Listen on addresses that are not loopback, although clients need no credentials.
     pub insecure_listen: bool,
-    /// Size that the volume may reach, in bytes: at least 64 MiB. Default: as far as the device lets it.
+    /// Size that the volume may reach, in bytes: at least 64 MiB. Default: as far as the device allows.
     pub capacity_bytes: Option<u64>,
-    /// Memory for what its regions hold, in bytes: L0s, buffers of compactions and scans, windows of logs, and with what
-    /// those leave the cache. 16 MiB to 1 TiB; 64 KiB for each region at least.
+    /// Memory for what its regions hold, in bytes: L0s, buffers of compactions and scans, windows of logs; the cache gets the
+    /// remainder. 16 MiB to 1 TiB; at least 64 KiB for each region.
     pub memory_budget: u64,
     /// Segment size of a new volume, in bytes: a power of two from 32 KiB to 2 MiB.
     pub segment_bytes: u64,
@@ -202,26 +203,26 @@ pub struct NodeConfig {
     pub max_connections: u32,
     /// How long a client may leave its replies unread before it is disconnected, in seconds: 1 to 86,400.
     pub client_stall_seconds: u64,
-    /// Replies that one client may leave unread, in bytes: 1 MiB to 4 GiB. Beyond, it is disconnected.
+    /// Replies that one client may leave unread, in bytes: 1 MiB to 4 GiB. Beyond that, it is disconnected.
     pub client_output_bytes: u64,
     /// How long written bytes may stay in the page cache before they are made durable, in milliseconds: 10 to 60,000.
     pub flush_interval_ms: u64,
-    /// MiB a second that this node reads and sends to build learners of its regions: 0 to 1,000,000; 0: as many as it can.
+    /// MiB a second that this node reads and sends to build learners of its regions: 0 to 1,000,000; 0: no limit.
     pub catch_up_mib_per_second: u32,
     /// Silence after which the coordinator declares this node dead, in milliseconds: 200 to 60,000.
     pub session_timeout_ms: u64,
-    /// How long a backup's promise to its primary lasts, in milliseconds: 100 to 60,000.
+    /// How long the lease grant of a backup to its primary lasts, in milliseconds: 100 to 60,000.
     pub lease_ms: u64,
     /// With this many live servers a master assigns regions at once; with fewer it waits a while: 1 to 1,000.
     pub expected_servers: u32,
-    /// A master evens out what servers have: copies and offices are moved. The same on all nodes.
+    /// Whether a master balances the servers: it moves copies and primary roles. The same on all nodes.
     pub balance: bool,
-    /// Operations a second from which on a region may be divided because it has most of what its server has to do: 0 to
-    /// 1,000,000,000; 0: none is for that. The same on all nodes.
+    /// Operations a second at which a region may be split because it has most of its server's load: 0 to 1,000,000,000; 0:
+    /// never for load. The same on all nodes.
     pub split_ops: u64,
-    /// For so long neither part of a region that was divided is divided again, in seconds: 1 to 86,400. The same on all nodes.
-    pub split_rest_seconds: u64,
-    /// Bytes of keys and values that a region may have to become part of its neighbour: 0 to 67,108,864; 0: none does.
+    /// For this long after a split, the master splits neither half again, in seconds: 1 to 86,400. The same on all nodes.
+    pub split_cooldown_seconds: u64,
+    /// Most bytes of keys and values that a region may have to be merged into its neighbour: 0 to 67,108,864; 0: no merges.
     pub merge_bytes: u64,
 }
 
@@ -256,7 +257,7 @@ impl Default for NodeConfig {
             expected_servers: 3,
             balance: true,
             split_ops: 10_000,
-            split_rest_seconds: 60,
+            split_cooldown_seconds: 60,
             merge_bytes: 4 << 20,
         }
     }
@@ -301,9 +302,9 @@ pub enum ConfigError {
         /// What it may be.
         allowed: String,
     },
-    /// An address that others can reach, without leave to listen there.
+    /// An address that other machines can reach, without permission to listen there.
     #[error(
-        "{origin}: {name} is {value}, which is not a loopback address: anybody who reaches it could read and write \
+        "{origin}: {name} is {value}, which is not a loopback address: any client that reaches it could read and write \
          everything, since there are no users yet. Listen on 127.0.0.1, or set insecure_listen = true \
          (--insecure-listen) if the network is closed to others"
     )]
@@ -315,12 +316,12 @@ pub enum ConfigError {
         /// The address.
         value: String,
     },
-    /// An address that stands for all of a machine's, without one that others could be told.
+    /// An address that stands for all addresses of the machine, without one to advertise.
     #[error(
-        "{origin}: {name} is {value}, which is every address of this machine, so the others cannot be told where to \
+        "{origin}: {name} is {value}, which is every address of this machine, so the node cannot tell others where to \
          connect: set advertise_host to the host name or IP address under which they reach it"
     )]
-    NobodyFindsIt {
+    NotAdvertised {
         /// The file, or the flag.
         origin: String,
         /// Name of the setting.
@@ -379,7 +380,7 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// The settings as the text of a file, those that follow from others too.
+    /// The settings as the text of a file, with derived values filled in.
     pub fn to_toml(&self) -> String {
         let listens = [&self.resp_listen(), &self.native_listen(), &self.admin_listen(), &self.fabric_listen()];
         let [resp_listen, native_listen, admin_listen, fabric_listen] = listens.map(|address| Some(address.clone()));
@@ -405,7 +406,7 @@ impl NodeConfig {
         self.check("configuration")
     }
 
-    /// Those that have a range.
+    /// The settings that have a range.
     fn numbers(&self) -> Vec<(&'static str, u64)> {
         let mut numbers = vec![
             ("server_id", self.server_id.into()),
@@ -422,7 +423,7 @@ impl NodeConfig {
             ("lease_ms", self.lease_ms),
             ("expected_servers", self.expected_servers.into()),
             ("split_ops", self.split_ops),
-            ("split_rest_seconds", self.split_rest_seconds),
+            ("split_cooldown_seconds", self.split_cooldown_seconds),
             ("merge_bytes", self.merge_bytes),
         ];
         numbers.extend(self.capacity_bytes.map(|capacity| ("capacity_bytes", capacity)));
@@ -478,12 +479,12 @@ impl NodeConfig {
             return Err(ConfigError::NotLoopback { origin, name, value });
         }
         if parsed.ip().is_unspecified() && self.advertise_host.is_none() {
-            return Err(ConfigError::NobodyFindsIt { origin, name, value });
+            return Err(ConfigError::NotAdvertised { origin, name, value });
         }
         Ok(())
     }
 
-    /// Who this node is for ZooKeeper, from the file that says so.
+    /// The node's credentials for ZooKeeper, from their file.
     ///
     /// # Errors
     /// The file cannot be read, or holds something else.
@@ -534,7 +535,7 @@ impl NodeConfig {
         }
     }
 
-    /// How long the event loop looks for requests in rings before it sleeps.
+    /// How long the event loop spins on its rings before it sleeps.
     pub(crate) fn ring_spin(&self) -> Nanos {
         /// Anthus 3.4.4.
         const SPIN_US: u64 = 100;
@@ -555,7 +556,7 @@ impl NodeConfig {
     }
 }
 
-/// Whether a thread may spin without keeping from its core whom it waits for.
+/// Whether a thread may spin. With fewer cores it could keep the thread that it waits for from running.
 pub(crate) fn has_many_cores() -> bool {
     const MANY_CORES: usize = 4;
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)

@@ -1,5 +1,4 @@
-//! One region server: the crate that binds storage, replication, cluster and fabric into a node, and that lets
-//! clients in.
+//! One region server: the crate that binds storage, replication, cluster and fabric into a node, and that serves clients.
 //!
 //! ```text
 //!   Redis clients      native clients      operators           peers            coordinator
@@ -12,10 +11,10 @@
 //!                     node: routing, replication, leases, cluster agent (a state machine; no thread, clock, socket)
 //! ```
 //!
-//! [`node`] is the single-threaded heart that the simulator also drives. Everything else here is the shell around it:
+//! [`node`] is the single-threaded core that the simulator also drives. Everything else here is the shell around it:
 //! [`runtime`] owns the threads and sockets, [`resp`] and [`commands`] speak Redis, [`native`] speaks the protocol of
-//! `leeward-client` (both are a [`conversation::Conversation`]), [`rings`] carry it through shared memory, [`admin`] answers HTTP, [`metrics`] counts, [`config`] is
-//! what an operator may set.
+//! `leeward-client` (both are a [`protocol_session::ProtocolSession`]), [`rings`] carry it through shared memory, [`admin`]
+//! answers HTTP, [`metrics`] counts, [`config`] is what an operator may set.
 
 #![forbid(unsafe_code)]
 
@@ -23,10 +22,10 @@ pub mod admin;
 pub mod client_memory;
 pub mod commands;
 pub mod config;
-pub mod conversation;
 pub mod metrics;
 pub mod native;
 pub mod node;
+pub mod protocol_session;
 pub mod quota;
 pub mod resp;
 pub mod rings;

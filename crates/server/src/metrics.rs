@@ -1,9 +1,9 @@
-//! What a node counts, in Prometheus's text format.
+//! The counters of a node, in Prometheus's text format.
 //!
-//! Commands and connections are counted here as they happen, by the event loop's thread. Everything about regions,
-//! device and fabric is counted by the node, comes as a [`NodeStatus`] at each scrape, and is added up by role, so that
-//! it can be seen that a backup merges nothing and reads nothing from its device for its index. Every role is always
-//! present: an absent series cannot be told from a zero.
+//! The event loop's thread counts commands and connections here as they happen. The node counts everything about regions,
+//! device and fabric; these figures come as a [`NodeStatus`] at each scrape and are summed by role. So an operator can see
+//! that a backup merges nothing and reads nothing from its device for its index. Every role is always present: an absent
+//! series cannot be told from a zero.
 
 use crate::commands::{self, Class};
 use crate::node::status::{CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
@@ -38,7 +38,7 @@ pub enum Dropped {
     Stalled,
     /// It left more replies unread than may be held.
     OutputLimit,
-    /// The memory for clients was full, and it held most of what nothing was given back of.
+    /// The memory for clients was full, and this connection held most of it without giving any back.
     Memory,
 }
 
@@ -153,7 +153,7 @@ impl Metrics {
         self.ring_requests.inc_by(messages as u64);
     }
 
-    /// A client that slept was rung for.
+    /// A bell was sent to a sleeping client.
     pub(crate) fn ring_bell(&self) {
         self.ring_bells.inc();
     }
@@ -163,7 +163,7 @@ impl Metrics {
         self.ring_clients.set(clients as i64);
     }
 
-    /// A lease was asked for or granted by another node; it is looked at so many seconds after it came.
+    /// A lease request or grant of another node was handled so many seconds after its arrival.
     pub(crate) fn lease_message(&self, seconds: f64) {
         self.lease_lateness.observe(seconds);
     }
@@ -244,9 +244,9 @@ impl Metrics {
         registry.register("native_operations", "Operations in them", self.native_operations.clone());
         let taken = "Messages taken from request rings of native clients";
         registry.register("ring_requests", taken, self.ring_requests.clone());
-        registry.register("ring_bells", "Sleeping ring clients that were rung for", self.ring_bells.clone());
+        registry.register("ring_bells", "Bells sent to sleeping ring clients", self.ring_bells.clone());
         registry.register("ring_clients", "Native clients with rings", self.ring_clients.clone());
-        let late = "Time from when a request or grant of a lease came to when it was looked at";
+        let late = "Time from the arrival of a lease request or grant until it was handled";
         registry.register_with_unit("lease_lateness", late, Unit::Seconds, self.lease_lateness.clone());
         let open = Family::<ProtocolLabel, Gauge>::default();
         let accepted = Family::<ProtocolLabel, Counter>::default();
@@ -349,17 +349,22 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
         "Reads of leaves, indexes and values that went to the device",
         status.cache.misses,
     );
-    gauge(registry, "memory_budget_bytes", "Bytes of memory that its regions may have", status.memory.budget);
+    gauge(registry, "memory_budget_bytes", "Bytes of memory that regions may use", status.memory.budget);
     register_memory(registry, &status.memory);
     register_cpu(registry, &status.cpu);
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
-    counter(registry, "unforeseen", "Idle regions that had something to do which nothing had told", status.unforeseen);
+    counter(
+        registry,
+        "missed_wakeups",
+        "Idle regions that had work to do although no event had woken them",
+        status.missed_wakeups,
+    );
     counter(registry, "stale_reads", "Reads answered as a backup", status.stale_reads);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());
-    gauge(registry, "volume_full", "The volume has no room for more", status.volume_full.is_some().into());
-    gauge(registry, "cluster_member", "This node is part of the cluster", status.absence.is_none().into());
+    gauge(registry, "volume_full", "The volume is full", status.volume_full.is_some().into());
+    gauge(registry, "cluster_member", "This node is part of the cluster", status.not_joined.is_none().into());
     if let Some(capacity) = status.device.capacity_bytes {
         gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);
     }
@@ -371,7 +376,7 @@ fn register_cpu(registry: &mut Registry, cpu: &CpuStatus) {
         let label = SpentLabel { activity: activity.clone(), role: role.clone() };
         family.get_or_create(&label).inc_by(*nanos as f64 / 1e9);
     }
-    registry.register_with_unit("cpu", "CPU time of the process, by what it went into", Unit::Seconds, family);
+    registry.register_with_unit("cpu", "CPU time of the process, by activity and role", Unit::Seconds, family);
 }
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
@@ -392,7 +397,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
     for (purpose, bytes) in by_purpose {
         family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
-    registry.register("memory_bytes", "Bytes of memory in use, by what they are for", family);
+    registry.register("memory_bytes", "Bytes of memory in use, by purpose", family);
 }
 
 fn register_regions(registry: &mut Registry, status: &NodeStatus) {
@@ -423,18 +428,13 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     });
     by_role(registry, "sync_shipped_bytes", "Bytes sent to bring a backup in sync", |r| r.counters.sync_bytes_shipped);
     by_role(registry, "installs", "Shipped compactions installed", |r| r.counters.installs);
-    by_role(registry, "divisions", "Regions that were divided off", |r| r.counters.divisions);
-    by_role(registry, "divisions_failed", "Attempts to divide a region that were given up", |r| {
-        r.counters.divisions_failed
+    by_role(registry, "splits", "Regions that were split off", |r| r.counters.splits);
+    by_role(registry, "splits_failed", "Attempts to split a region that were given up", |r| r.counters.splits_failed);
+    by_role(registry, "merges", "Neighbours that were merged into regions", |r| r.counters.merges);
+    by_role(registry, "merges_failed", "Attempts to merge a region into its neighbour that were given up", |r| {
+        r.counters.merges_failed
     });
-    by_role(registry, "merges", "Neighbours that were taken in", |r| r.counters.merges);
-    by_role(
-        registry,
-        "merges_failed",
-        "Attempts of a region to become part of its neighbour that were given up",
-        |r| r.counters.merges_failed,
-    );
-    by_role(registry, "trims", "Ranges deleted after a division, because they are another region's", |r| {
+    by_role(registry, "trims", "Ranges deleted after a split, because they belong to another region", |r| {
         r.counters.trims
     });
     by_role(registry, "relocated_bytes", "Bytes of values moved out of segments that were mostly garbage", |r| {
@@ -476,7 +476,7 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
     }
     recovering.set(status.regions.iter().filter(|region| region.state == "recovering").count() as i64);
     registry.register("regions", "Regions of this node", regions);
-    registry.register("regions_recovering", "Regions that are not served yet by their primary here", recovering);
+    registry.register("regions_recovering", "Regions whose primary on this node does not serve yet", recovering);
     registry.register_with_unit("write_stall", "Time during which writes waited", Unit::Seconds, stalls);
     let promotion = Family::<OfRegion, Gauge>::default();
     for region in status.regions.iter().filter(|region| region.role == Role::Primary) {

@@ -1,4 +1,4 @@
-//! How much work may be done for one connection before it is another's turn.
+//! How much work may be done for one connection before another has its turn.
 //!
 //! Work is counted in units, so that what is done in a step does not depend on a clock: the event loop gives each step of a
 //! connection a [`Quota`], looks at the clock after it, and comes back to the connection if there is more. Everything that a

@@ -1,5 +1,5 @@
-//! Every setting of a node, explained: what [`crate::NodeConfig`] checks numbers by, what `leeward config --explain` prints, and what
-//! docs/configuration.md says. No threads.
+//! Every setting of a node, with its range and its explanation. [`crate::NodeConfig`] checks numbers against it, `leeward
+//! config --explain` prints it, and docs/configuration.md says the same. No threads.
 
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
@@ -12,27 +12,27 @@ use std::ops::RangeInclusive;
 pub struct Setting {
     /// Its name in the file.
     pub name: &'static str,
-    /// What it is if it is not given.
+    /// Its value if it is not given.
     pub default: &'static str,
-    /// What it may be.
+    /// Its allowed values.
     pub allowed: Allowed,
-    /// What it is.
+    /// Its meaning.
     pub explanation: &'static str,
 }
 
-/// What a setting may be.
+/// The allowed values of a setting.
 #[derive(Debug)]
 pub enum Allowed {
     /// A number.
     Number(RangeInclusive<u64>),
-    /// A number of bytes, and what else is asked of it.
+    /// A number of bytes, and another condition.
     Bytes(RangeInclusive<u64>, &'static str),
     /// Something else.
     Text(&'static str),
 }
 
 impl Allowed {
-    /// The numbers that it may be, if it is one.
+    /// The range, if the setting is a number.
     pub fn range(&self) -> Option<&RangeInclusive<u64>> {
         match self {
             Allowed::Number(range) | Allowed::Bytes(range, _) => Some(range),
@@ -58,7 +58,7 @@ fn grouped(number: u64) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// A size in the largest unit that divides it.
+/// A size in the largest unit of which it is a multiple.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes == 0 {
@@ -95,7 +95,7 @@ const fn text(name: &'static str, default: &'static str, allowed: &'static str, 
     Setting { name, default, allowed: Allowed::Text(allowed), explanation }
 }
 
-/// All of them, as the page has them in order.
+/// All settings, in the order of the page.
 pub const SETTINGS: &[Setting] = &[
     number("server_id", "1", 1..=10_000, "number of the server, unique in the cluster"),
     text("data_dir", "`leeward-data/node-<id>`", "a directory", "where its volume is; one process at a time"),
@@ -110,8 +110,8 @@ pub const SETTINGS: &[Setting] = &[
         "zookeeper_auth_file",
         "none",
         "a file",
-        "one line, `user:password`: [only he](zookeeper.md#who-may-read-and-change-it) then has access to what \
-         Leeward writes at ZooKeeper. Never on the command line, which everybody can read",
+        "one line, `user:password`: [only this user](zookeeper.md#who-may-read-and-change-it) then has access to what \
+         Leeward writes at ZooKeeper. Never on the command line, which every user of the machine can read",
     ),
     number(
         "expected_servers",
@@ -123,30 +123,30 @@ pub const SETTINGS: &[Setting] = &[
         "balance",
         "`true`",
         "`true`, `false`",
-        "whether this node, as the master, [evens out](reconfiguration.md#balance) what servers have, and tells a master \
-         what it has to do. The same on all nodes",
+        "whether this node, as the master, [balances](reconfiguration.md#balance) copies and primary roles, and reports \
+         its load to the master. The same on all nodes",
     ),
     number(
         "split_ops",
         "10,000",
         0..=1_000_000_000,
-        "operations a second, a KiB written as one more, from which on the master may \
-         [divide](reconfiguration.md#divided) a region that has most of what its server has to do; 0: none is for \
-         that. Sizes have a bound of their own, [of each table](tables.md#options). The same on all nodes",
+        "load, in operations a second, at which the master may [split](reconfiguration.md#split) a region that has most \
+         of its server's load; each KiB written counts as one more operation; 0: never for load. The size at which a \
+         region is split is an [option of each table](tables.md#options). The same on all nodes",
     ),
     number(
-        "split_rest_seconds",
+        "split_cooldown_seconds",
         "60",
         1..=86_400,
-        "how long the master divides neither part of a region that was divided; ten times as long two neighbours must have \
-         had little to do before it [merges](reconfiguration.md#merged) them. The same on all nodes",
+        "for this long after a split, the master splits neither half again; two neighbours must have had little load for \
+         ten times as long before it [merges](reconfiguration.md#merged) them. The same on all nodes",
     ),
     bytes(
         "merge_bytes",
         "4 MiB",
         (0..=64 << 20, ""),
-        "keys and values that a region may have at most to become [part of its neighbour](reconfiguration.md#merged), \
-         which copies them while operations on them wait; 0: none becomes that. The same on all nodes",
+        "most bytes of keys and values that a region may have to be [merged into its neighbour](reconfiguration.md#merged), \
+         which copies them while operations on them wait; 0: no merges. The same on all nodes",
     ),
     text("resp_listen", "`127.0.0.1:<7378 + server_id>`", "an IP address and a port", "address for Redis clients"),
     text("native_listen", "`127.0.0.1:<7478 + server_id>`", "an IP address and a port", "address for native clients"),
@@ -168,55 +168,55 @@ pub const SETTINGS: &[Setting] = &[
         "`tcp`, `shm`, `libfabric`, `libfabric:verbs`, `libfabric:efa`, `libfabric:tcp`, `libfabric:shm`",
         "how nodes reach each other's memory, all nodes alike; `shm` and `libfabric:shm` only between processes of \
          one host (the latter from libfabric 1.17 on, and never two nodes in one process: it crashes there); \
-         [libfabric](operations.md#libfabric) must be installed, and without a provider's name takes the first of \
-         EFA, verbs and its own TCP that there is",
+         [libfabric](operations.md#libfabric) must be installed; without a provider's name it uses the first that \
+         is available of EFA, verbs and its own TCP",
     ),
     text(
         "advertise_host",
         "the address listened on",
         "a host name or IP address, without a port",
-        "under which clients and other nodes reach this node: it is what the node tells them. Needed where it \
-         listens on `0.0.0.0` or `[::]`, which nobody can connect to",
+        "the host under which clients and other nodes reach this node, which the node tells them. Needed where it \
+         listens on `0.0.0.0` or `[::]`, which are no addresses to connect to",
     ),
     text(
         "insecure_listen",
         "`false`",
         "`true`, `false`",
-        "listen on addresses that are not loopback, although there are no users yet and anybody who reaches them \
+        "listen on addresses that are not loopback, although there are no users yet and any client that reaches them \
          can read and write everything",
     ),
     text(
         "rings",
         "`shm`",
         "`shm`, `tcp`, `libfabric`, `libfabric:` with a provider, `off`",
-        "the fabric that native clients may have rings on: `shm` for those on this host, the others for those \
-         anywhere; with [libfabric](operations.md#libfabric) clients need it installed as well",
+        "the fabric for the rings of native clients: `shm` for clients on this host, the others for clients anywhere; \
+         clients need [libfabric](operations.md#libfabric) installed as well",
     ),
     bytes(
         "ring_bytes",
         "256 KiB",
         (MIN_RING_BYTES as u64..=MAX_RING_BYTES as u64, ", a multiple of 64"),
-        "most bytes of one client's request ring. All together have an eighth of `memory_budget`",
+        "most bytes of one client's request ring. All rings together get an eighth of `memory_budget`",
     ),
     number(
         "ring_spin_us",
         "100 with four cores or more, else 0",
         0..=100_000,
-        "how long the node looks for requests in rings after the last one before it sleeps, in microseconds. With \
-         0 clients wake it for each",
+        "how long after the last request the node spins on its rings before it sleeps, in microseconds. With 0, clients \
+         wake it for each request",
     ),
     bytes(
         "capacity_bytes",
-        "as far as the device lets it",
+        "as far as the device allows",
         (64 << 20..=1 << 50, ""),
-        "size that the volume may reach; when it is full, writes are refused and reads go on",
+        "size that the volume may reach; when it is full, the node refuses writes and serves reads",
     ),
     bytes(
         "memory_budget",
         "128 MiB",
         (16 << 20..=1 << 40, ""),
-        "memory for [what its regions hold](operations.md#memory): L0s, buffers, windows of logs, and with what \
-         those leave the cache. 64 KiB for each region at least",
+        "memory for [what its regions hold](operations.md#memory): L0s, buffers, windows of logs; the cache gets the \
+         remainder. At least 64 KiB for each region",
     ),
     bytes(
         "segment_bytes",
@@ -230,29 +230,29 @@ pub const SETTINGS: &[Setting] = &[
         "client_output_bytes",
         "256 MiB",
         (1 << 20..=4 << 30, ""),
-        "replies that one client may leave unread; beyond, it is disconnected",
+        "replies that one client may leave unread; beyond that, it is disconnected",
     ),
     number(
         "client_stall_seconds",
         "60",
         1..=86_400,
-        "how long a client may take no byte of its replies before it is disconnected",
+        "how long a client may read no byte of its replies before it is disconnected",
     ),
     number(
         "catch_up_mib_per_second",
         "128",
         0..=1_000_000,
-        "MiB a second that this node reads and sends to build learners of the regions that it serves; 0: as many \
-         as it can. A member that counts, for which writes wait, is brought in sync as fast as it can be. \
-         `leeward_replication_catch_up_sent` of `leeward_replication_catch_up_segments`, and the status page, say \
-         how far it is",
+        "MiB a second that this node reads and sends to build learners of the regions that it serves; 0: no limit. A \
+         member that writes wait for is brought in sync without this limit. \
+         `leeward_replication_catch_up_sent` of `leeward_replication_catch_up_segments`, and the status page, show \
+         the progress",
     ),
     number(
         "flush_interval_ms",
         "1,000",
         10..=60_000,
-        "how long written bytes may stay in the page cache before they are made durable: what a power loss of all \
-         replicas at once can cost. `kill -9` costs nothing",
+        "how long written bytes may stay in the page cache before they are made durable: a power loss of all replicas \
+         at once can lose this much. `kill -9` loses nothing",
     ),
     number(
         "session_timeout_ms",
@@ -265,8 +265,8 @@ pub const SETTINGS: &[Setting] = &[
         "lease_ms",
         "600",
         100..=60_000,
-        "how long a backup's promise to its primary lasts: for so long after a primary was cut off nobody else \
-         serves. The same on all nodes",
+        "how long the lease grant of a backup to its primary lasts: for this long after a primary was cut off, no other \
+         node serves its regions. The same on all nodes",
     ),
 ];
 

@@ -1,4 +1,4 @@
-//! The settings, the file that nodes read and the page that explains them are of one mind.
+//! The settings, the file that nodes read and the page that explains them agree.
 
 use super::*;
 use crate::NodeConfig;

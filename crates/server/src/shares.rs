@@ -1,10 +1,10 @@
-//! Whose turn it is: those that share something, and who has had least of it goes first.
+//! Which connection is served next: of those that share something, the one that has had least of it goes first.
 //!
-//! Connections share the event loop's time, and what may be under way to another node. Each has a *used* amount, in nanoseconds or
-//! bytes: what was spent on it. One that comes back after a pause begins where the others are, at the used amount of the
-//! one that was served last, so it has no claim to what it left to others, and no debt from long ago either.
-//! So a client with one short command goes before those that have a backlog, and clients with a backlog take turns
-//! (start-time fair queueing). No clock: the user says what was spent. Belongs to the event loop's thread.
+//! Connections share the event loop's time, and what may be in flight to another node. Each has a *used* amount, in
+//! nanoseconds or bytes: what was spent on it. A connection that comes back after a pause begins where the others are, at the
+//! used amount of the one that was served last. So it has no claim to what it left to others, and no debt from long ago
+//! either. A client with one short command goes before those that have a backlog, and clients with a backlog take turns
+//! (start-time fair queueing). No clock: the caller says what was spent. Belongs to the event loop's thread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -41,7 +41,7 @@ impl Shares {
         self.used.get(&id).map_or(self.reached, |used| self.reached.max(*used))
     }
 
-    /// Who is served next.
+    /// The connection that is served next.
     pub(crate) fn next(&mut self, line: &mut Line) -> Option<u64> {
         let Reverse((start, id)) = line.0.pop()?;
         self.reached = self.reached.max(start);

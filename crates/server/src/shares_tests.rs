@@ -28,7 +28,7 @@ fn those_with_a_backlog_take_turns() {
     let mut shares = Shares::default();
     let mut line = shares.line_up(BTreeSet::from([1, 2, 3]));
     assert_eq!(serve(&mut shares, &mut line, 7, |_| 10, |_| true), [1, 2, 3, 1, 2, 3, 1]);
-    assert_eq!(line.left().collect::<BTreeSet<u64>>(), BTreeSet::from([1, 2, 3]), "nobody is lost");
+    assert_eq!(line.left().collect::<BTreeSet<u64>>(), BTreeSet::from([1, 2, 3]), "no connection is lost");
 }
 
 #[test]

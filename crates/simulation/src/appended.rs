@@ -1,5 +1,5 @@
-//! Keys to which each write appends a word of its own. An append that is carried out twice leaves its word there twice, and the length that
-//! it answers says where its word ends, from then on for ever.
+//! Keys to which each write appends a unique word. An append that is carried out twice leaves its word twice. The length that an
+//! append answers says where its word ends, and the word stays there for ever.
 
 use bytes::Bytes;
 use leeward_format::op::Op;
@@ -11,16 +11,16 @@ const WORD_BYTES: usize = 32;
 /// Words of one key; then another takes its place.
 const WORDS: usize = 32;
 
-/// A set of words of one key: bit `n` is the `n`th that was asked for.
+/// A set of words of one key. Bit `n` is the word of the `n`th append.
 type Words = u32;
 
-/// All keys that are appended to, in the order in which they were begun.
+/// All keys that are appended to, in the order of their first appends.
 #[derive(Debug, Default)]
 pub(crate) struct Appended {
     keys: Vec<Key>,
-    /// Words that were asked for.
+    /// Appends that were made.
     words: usize,
-    /// Power was lost where that may take writes.
+    /// A loss of power may have taken writes.
     may_lose: bool,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct Appended {
 struct Key {
     not_done: Words,
     acknowledged: Words,
-    /// By word: how many stand before it, if its append was answered.
-    places: [Option<usize>; WORDS],
+    /// By word: the number of words before it, if its append was answered.
+    positions: [Option<usize>; WORDS],
 }
 
 /// A third of them on one side of the split.
@@ -42,7 +42,7 @@ fn word(number: usize) -> String {
     format!("{number:08}{}", "w".repeat(WORD_BYTES - 8))
 }
 
-/// The number of the word that these bytes are.
+/// The number of the word with these bytes.
 fn number_of(bytes: &[u8]) -> Option<usize> {
     let number = std::str::from_utf8(bytes.get(..8)?).ok()?.parse().ok()?;
     (word(number).as_bytes() == bytes).then_some(number)
@@ -63,7 +63,7 @@ impl Appended {
         let place = (length / WORD_BYTES).checked_sub(1).filter(|_| length.is_multiple_of(WORD_BYTES));
         let key = &mut self.keys[number / WORDS];
         key.acknowledged |= 1 << (number % WORDS);
-        key.places[number % WORDS] = place;
+        key.positions[number % WORDS] = place;
         place.map(drop).ok_or_else(|| format!("word {number} was appended, to a length of {length} bytes"))
     }
 
@@ -76,20 +76,20 @@ impl Appended {
         self.may_lose = true;
     }
 
-    /// The read of one of the last keys, which one, and the words that must be found.
+    /// The read of one of the last keys, its number, and the words that must be found.
     pub(crate) fn read(&self, rng: &mut Rng) -> Option<(Op, usize, Words)> {
         let newest = self.keys.len().checked_sub(1)?;
         let number = newest - rng.index(self.keys.len().min(3));
         Some((Op::Get { key: key(number) }, number, self.keys[number].acknowledged))
     }
 
-    /// Judges what is found of a key, where these words must be.
+    /// Judges the value that was `found` of a key. The words `must` have to be in it.
     pub(crate) fn check(&self, number: usize, must: Words, found: Option<&Bytes>) -> Result<(), String> {
         let fails = |what: String| Err(format!("key {:?}: {what}", key(number)));
         let (of_key, mut seen): (_, Words) = (&self.keys[number], 0);
         for (place, bytes) in found.map_or(&[][..], |found| found).chunks(WORD_BYTES).enumerate() {
             let Some(word) = number_of(bytes).filter(|word| word / WORDS == number && *word < self.words) else {
-                return fails(format!("nobody appended {:?}", String::from_utf8_lossy(bytes)));
+                return fails(format!("no client appended {:?}", String::from_utf8_lossy(bytes)));
             };
             let bit: Words = 1 << (word % WORDS);
             if seen & bit != 0 {
@@ -98,7 +98,7 @@ impl Appended {
             if of_key.not_done & bit != 0 {
                 return fails(format!("word {word} is there, and was answered not to be"));
             }
-            let answered = of_key.places[word % WORDS].filter(|_| !self.may_lose);
+            let answered = of_key.positions[word % WORDS].filter(|_| !self.may_lose);
             if answered.is_some_and(|answered| answered != place) {
                 return fails(format!("word {word} has {place} before it, and its append answered {answered:?}"));
             }
@@ -110,7 +110,7 @@ impl Appended {
         Ok(())
     }
 
-    /// Judges what is left of all of these keys, and takes them out of it.
+    /// Judges these keys in the content of the store, and removes them from it.
     pub(crate) fn check_content(&self, content: &mut BTreeMap<Bytes, Bytes>) -> Result<(), String> {
         for (number, of_key) in self.keys.iter().enumerate() {
             self.check(number, of_key.acknowledged, content.remove(&key(number)).as_ref())?;

@@ -1,4 +1,4 @@
-//! What appended keys take for right, and what not.
+//! What the check of appended keys accepts and what it refuses.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn every_word_is_there_once_and_where_it_was_said_to_be() {
     assert!(judge(&appended, &[1, 0, 1]).is_err(), "a word is there twice");
     assert!(judge(&appended, &[1]).is_err(), "a word is gone");
     assert!(judge(&appended, &[0, 1]).is_err(), "the answers were others");
-    assert!(judge(&appended, &[1, 0, 7]).is_err(), "nobody asked for that one");
+    assert!(judge(&appended, &[1, 0, 7]).is_err(), "no client appended that word");
     appended.not_done(2);
     assert!(judge(&appended, &[1, 0, 2]).is_err(), "it was not to be there");
     assert!(appended.acknowledged(2, 70).is_err(), "no word ends there");

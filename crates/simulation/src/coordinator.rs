@@ -1,8 +1,8 @@
 //! The coordinator of the simulation: the real [`Tree`], with sessions that expire and connections that are cut.
 //!
-//! What goes over a connection arrives in order, later. A cut loses what is under way; whether an operation that was
-//! under way is done is up to chance. In one seed of three a change may be told together with those after it, of each path the
-//! last, as ZooKeeper's client does.
+//! Messages on a connection arrive in order, after a delay. A cut loses the messages in flight; chance decides whether an
+//! operation in flight is carried out. In one seed of three, a change may be delivered together with later ones, and then only
+//! the last change of each path, as ZooKeeper's client does.
 
 use crate::world::NodeId;
 use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, Tree};
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 const SESSION_TIMEOUT: Nanos = Nanos::from_millis(1_000);
-/// How long a node hears nothing until it knows that its connection is gone.
+/// After this long without a message a node knows that its connection is gone.
 const NOTICED: Nanos = Nanos(SESSION_TIMEOUT.0 / 3);
 
-/// What nodes submit in a turn, until the world takes it.
+/// Operations that nodes submit in a batch, until the world takes them.
 pub(crate) type Submitted = Arc<Mutex<Vec<(NodeId, u64, CoordinatorOp)>>>;
 
 /// A node's handle.
@@ -32,12 +32,12 @@ impl Coordinator for SimCoordinator {
 #[derive(Default)]
 struct Client {
     session: Option<SessionId>,
-    /// Names the connection; what belongs to an earlier one is lost.
+    /// Identifies the connection. Messages of an earlier connection are lost.
     connection: Option<u64>,
     heard: Nanos,
-    /// Changes that are told together with the next thing that is, each path once.
+    /// Changes that are delivered together with the next message, at most one per path.
     held: Vec<Change>,
-    /// When the last thing sent either way arrives.
+    /// When the last message in each direction arrives.
     inbound: Nanos,
     outbound: Nanos,
 }
@@ -45,20 +45,20 @@ struct Client {
 pub(crate) struct Host {
     pub(crate) tree: Tree,
     clients: Vec<Client>,
-    /// Sessions of processes that are gone, and when they were last heard of.
+    /// Sessions of processes that are gone, and when each was last heard.
     orphans: Vec<(SessionId, Nanos)>,
     pub(crate) reachable: Vec<bool>,
-    /// Its process does not run: nobody reaches it, no session expires.
+    /// Its process does not run: no node reaches it, and no session expires.
     pub(crate) down: bool,
     next_connection: u64,
-    /// Chooses which changes are told together, where some are.
+    /// Chooses which changes are delivered together, in the seeds that do so.
     together: Option<Rng>,
 }
 
-/// Something on its way to the host or to a node, and when it arrives.
+/// A message in flight: when it arrives, the node that sent or receives it, and its content.
 pub(crate) type Sent = (Nanos, NodeId, Travelling);
 
-/// Something that reaches the host or a node.
+/// The content of a message.
 pub(crate) enum Travelling {
     /// An operation reaches the host.
     Op { connection: u64, id: u64, op: CoordinatorOp },
@@ -92,7 +92,7 @@ impl Host {
         out.push((client.inbound, node, travelling));
     }
 
-    /// Tells what is held back for `node`.
+    /// Delivers the changes that are held back for `node`.
     fn tell_held(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Sent>) {
         let held = std::mem::take(&mut self.clients[node].held);
         if !held.is_empty() {
@@ -116,7 +116,7 @@ impl Host {
         }
     }
 
-    /// A node's process ended: its connection is gone, its session lives on until it expires.
+    /// A node's process ended. Its connection is gone; its session remains until it expires.
     pub(crate) fn process_ended(&mut self, node: NodeId) {
         let client = std::mem::take(&mut self.clients[node]);
         self.orphans.extend(client.session.map(|session| (session, client.heard)));
@@ -147,11 +147,11 @@ impl Host {
         out: &mut Vec<Sent>,
     ) {
         if (self.down || !self.reachable[node]) && self.clients[node].connection == Some(connection) {
-            // Nothing gets through: what follows on this connection is lost as well.
+            // Nothing gets through. Later messages on this connection are lost as well.
             self.cut(now, node, out);
         }
         let connected = self.clients[node].connection == Some(connection);
-        // A connection that was cut may have delivered its last bytes, or not.
+        // A cut connection may or may not have delivered its last bytes.
         if self.down || (!connected && rng.one_in(2)) {
             return;
         }
@@ -166,7 +166,7 @@ impl Host {
         }
     }
 
-    /// The connection of a node ends; it notices after a while.
+    /// The connection of a node ends. The node notices after a while.
     fn cut(&mut self, now: Nanos, node: NodeId, out: &mut Vec<Sent>) {
         let client = &mut self.clients[node];
         client.held.clear();
@@ -177,12 +177,12 @@ impl Host {
         }
     }
 
-    /// Whether an event that reaches a node belongs to the connection that it has.
+    /// Whether an event that reaches a node belongs to its current connection.
     pub(crate) fn is_current(&self, node: NodeId, connection: Option<u64>) -> bool {
         connection.is_none() || self.clients[node].connection == connection
     }
 
-    /// Time passed: connections are made and lost, sessions expire. `alive` says which processes run and answer.
+    /// Time has passed: connections are made and lost, and sessions expire. `alive` says which processes run and answer.
     pub(crate) fn tick(&mut self, now: Nanos, alive: &[bool], rng: &mut Rng, out: &mut Vec<Sent>) {
         for (node, alive) in alive.iter().enumerate() {
             let reachable = *alive && self.reachable[node] && !self.down;
@@ -194,7 +194,7 @@ impl Host {
             }
         }
         if self.down {
-            // When it runs again, every session has its whole timeout to be heard of.
+            // When the coordinator runs again, every session has its whole timeout to be heard.
             let orphans = self.orphans.iter_mut().map(|(_, heard)| heard);
             self.clients.iter_mut().map(|client| &mut client.heard).chain(orphans).for_each(|heard| *heard = now);
             return;

@@ -1,13 +1,13 @@
-//! Keys that are written once, and expire. Wall clocks of machines differ by at most [`SKEW`], so that for some time on either side of
-//! its expiry a pair may be there or not; before that it must be, after that it must not, whoever is asked and whatever
-//! became of the primary that wrote it.
+//! Keys that are written once, and expire. The wall clocks of machines differ by at most [`SKEW`]. So within this time of its
+//! expiry a pair may or may not be there. Before, it must be there; after, it must not. That holds for every node that answers,
+//! and whatever became of the primary that wrote the pair.
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
-/// Most that two wall clocks differ.
+/// The most by which two wall clocks differ.
 pub(crate) const SKEW: Nanos = Nanos::from_millis(400);
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Expiring {
     entries: Vec<Entry>,
-    /// Power was lost where that may take writes.
+    /// A loss of power may have taken writes.
     may_lose: bool,
 }
 
@@ -31,7 +31,7 @@ fn key(number: usize) -> Bytes {
     Bytes::from(format!("{side}{number:06}"))
 }
 
-/// Whether a key is one of these: what a scan finds of them depends on when it was made.
+/// Whether a key is one that expires. What a scan finds of these keys depends on its time.
 pub(crate) fn is_one(key: &[u8]) -> bool {
     key.starts_with(b"e") || key.starts_with(b"x")
 }
@@ -88,7 +88,7 @@ impl Expiring {
         right.then_some(()).ok_or_else(failure)
     }
 
-    /// Judges what a scan that began at `now` found of these keys, and takes them out of it.
+    /// Judges what a scan that began at `now` found of these keys, and removes them from `content`.
     pub(crate) fn check_content(&self, now: Nanos, content: &mut BTreeMap<Bytes, Bytes>) -> Result<(), String> {
         for number in 0..self.entries.len() {
             if let Some(found) = content.remove(&key(number)) {

@@ -2,15 +2,16 @@
 
 use leeward_history::{Action, Operation, UNANSWERED, Verdict};
 
-/// Most operations on one key that a load makes; it goes on to another key after that.
+/// Most operations on one key. After that the clients use another key.
 pub(crate) const MAX_OPS: usize = 120;
-/// Most of these whose outcome nobody knows: each may have happened at any time, or never.
+/// Most operations on one key with an unknown outcome. Each may have taken effect at any time, or never.
 pub(crate) const MAX_UNKNOWN: usize = 10;
-/// States after which a search is given up.
+/// States after which the search gives up.
 const MAX_STATES: usize = 300_000;
 
-/// Checks the operations on one key, which began without a value, where a power loss at `lost` took some of the writes
-/// acknowledged since `safe`, and only the newest ones: first up to the loss, then what is `left` by what was safe.
+/// Checks the operations on one key that began without a value, where a power loss at `lost` took some of the newest writes
+/// acknowledged since `safe`. First checks the history up to the loss. Then checks the value that is `left` against the safe
+/// writes.
 ///
 /// # Errors
 /// No order explains the answers; the text lists them.
@@ -29,7 +30,7 @@ pub(crate) fn check_with_loss(
     check(&before.collect::<Vec<_>>()).map_err(|failure| format!("before the power was lost: {failure}"))?;
     let after = operations.iter().filter_map(|operation| match operation.answered {
         answered if answered < safe => Some(*operation),
-        // It is still there only together with all before it: its answer holds.
+        // A write survives only together with all writes before it, so its answer still holds.
         answered if answered < lost && !matches!(operation.action, Action::Read(_)) => {
             Some(Operation { answered: UNANSWERED, ..*operation })
         }
@@ -38,10 +39,10 @@ pub(crate) fn check_with_loss(
     check(&after.chain([left]).collect::<Vec<_>>()).map_err(|failure| format!("after the power was lost: {failure}"))
 }
 
-/// Checks the operations on one key, which began without a value.
+/// Checks the operations on one key that began without a value.
 ///
 /// # Errors
-/// No order explains the answers; the text lists them. A search that takes too long is given up, and taken for right.
+/// No order explains the answers; the text lists them. A search that takes too long gives up, and counts as a success.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     match leeward_history::check(operations, MAX_STATES) {
         Verdict::Linearizable | Verdict::Undecided => Ok(()),

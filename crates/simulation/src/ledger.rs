@@ -1,7 +1,7 @@
-//! Keys that are written once: they fill L0s and levels, and each must be there at the end, as it was written.
+//! Keys that are written once. They fill L0s and levels, and each must be there at the end, as it was written.
 //!
-//! Where a power loss may take the newest writes, it may take only these, and no write may be gone while a later one of
-//! its region is there: what is left of a log is a prefix of it.
+//! Where a power loss may take writes, it may take only the newest ones. No write may be gone while a later write of its region
+//! is there, since what is left of a log is a prefix of it.
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime, Op};
@@ -27,7 +27,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct Loss {
     at: Nanos,
-    /// Processes that died before, and had not been replaced for long: what they had not synced waited in page caches.
+    /// Earlier deaths of processes that had not been replaced for long. Their unsynced writes were still in page caches.
     deaths: Vec<Nanos>,
 }
 
@@ -35,17 +35,17 @@ struct Loss {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     entries: Vec<Entry>,
-    /// When power was lost where that may take writes.
+    /// Losses of power that may have taken writes.
     losses: Vec<Loss>,
-    /// Acknowledged writes that are this much older than a loss of power survive it.
+    /// An acknowledged write that is older than this at a loss of power survives it.
     window: Nanos,
-    /// How keys are divided among regions, and the first keys or tokens of all but the first, ascending. Keys of one region were
-    /// always in the same one.
+    /// How keys are assigned to regions, and the first keys or tokens of all regions but the first, ascending. Keys of one of
+    /// these regions were always in the same region.
     partition: Partition,
     splits: Vec<Bytes>,
 }
 
-/// The key of entry `number`: not in order of time, so that compactions overlap.
+/// The key of entry `number`. Keys are not in order of time, so that compactions overlap.
 fn key(number: usize) -> Bytes {
     let side = if number.is_multiple_of(3) { "z" } else { "b" };
     Bytes::from(format!("{side}{:08}", (number as u64).wrapping_mul(2_654_435_761) % 100_000_000))
@@ -62,7 +62,7 @@ impl Ledger {
         Ledger { entries: Vec::new(), losses: Vec::new(), window, partition: Partition::Range, splits: Vec::new() }
     }
 
-    /// Regions begin at these keys or tokens, which ascend, and at the first.
+    /// Sets the first keys or tokens of all regions but the first, ascending.
     pub(crate) fn set_splits(&mut self, partition: Partition, splits: Vec<Bytes>) {
         (self.partition, self.splits) = (partition, splits);
     }
@@ -83,7 +83,7 @@ impl Ledger {
         self.entries[number].outcome = Outcome::NotDone;
     }
 
-    /// The newest writes may be gone, and those that were the newest at one of these deaths of processes.
+    /// The newest writes may be gone, and so may those that were the newest when one of these processes died.
     pub(crate) fn power_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
         self.losses.push(Loss { at: now, deaths: deaths.to_vec() });
     }
@@ -98,7 +98,7 @@ impl Ledger {
         Some((Op::Get { key: key(number) }, number, must))
     }
 
-    /// Judges the answer to a read; one that began when the value had to be found, if `must`.
+    /// Judges the answer to a read. With `must`, the value had to be found when the read began.
     pub(crate) fn check_read(&self, number: usize, must: bool, found: Option<&Bytes>) -> Result<(), String> {
         let entry = self.entries[number];
         let right = match found {
@@ -113,7 +113,7 @@ impl Ledger {
         (0..self.entries.len()).map(key)
     }
 
-    /// Judges all of the store's content; takes the keys that are in the ledger out of it.
+    /// Judges the content of the store, and removes the keys of the ledger from it.
     pub(crate) fn check(&self, content: &mut BTreeMap<Bytes, Bytes>) -> Result<(), String> {
         let found: Vec<Option<Bytes>> = self.keys().map(|key| content.remove(&key)).collect();
         for (number, found) in found.iter().enumerate() {
@@ -121,7 +121,7 @@ impl Ledger {
             let right = match (found, entry.outcome) {
                 (Some(_), Outcome::NotDone) => false,
                 (Some(found), _) => *found == value(number, entry.bytes),
-                (None, Outcome::Acknowledged(at)) => self.takers(entry.called, at).next().is_some(),
+                (None, Outcome::Acknowledged(at)) => self.possible_losses(entry.called, at).next().is_some(),
                 (None, _) => true,
             };
             if !right {
@@ -131,20 +131,20 @@ impl Ledger {
         self.check_prefix(&found)
     }
 
-    /// The losses of power that may have taken a write: those up to a window after it was acknowledged, or after which a process
-    /// died within that window, which then had not synced it; and those while its answer was under way.
-    fn takers(&self, called: Nanos, acknowledged: Nanos) -> impl Iterator<Item = Nanos> + '_ {
+    /// The losses of power that may have taken a write. Such a loss came while the answer was in flight, or up to a window after
+    /// the acknowledgement. Or a process died in that time, without having synced the write, and the loss came later.
+    fn possible_losses(&self, called: Nanos, acknowledged: Nanos) -> impl Iterator<Item = Nanos> + '_ {
         let is_newest = move |instant: &Nanos| called <= *instant && acknowledged + self.window > *instant;
         let takes = move |loss: &&Loss| is_newest(&loss.at) || loss.deaths.iter().any(is_newest);
         self.losses.iter().filter(takes).map(|loss| loss.at)
     }
 
-    /// No write is gone while a later one of the same region, made before the power loss that took it, is there.
+    /// No write is gone while a later write of the same region is there that was made before the power loss.
     fn check_prefix(&self, found: &[Option<Bytes>]) -> Result<(), String> {
         for (lost, lost_at) in self.acknowledged_entries().filter(|(number, _)| found[*number].is_none()) {
-            // Whichever loss took it, it must have taken what came after.
+            // The loss that took the write must have taken every later write too.
             let mut survivor = None;
-            for loss in self.takers(self.entries[lost].called, lost_at) {
+            for loss in self.possible_losses(self.entries[lost].called, lost_at) {
                 survivor = self.survivor(found, lost, lost_at, loss).map(|later| (later, loss));
                 if survivor.is_none() {
                     break;
@@ -165,7 +165,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A write of the same region that was made between this one and `loss`, and is there.
+    /// A write of the same region that was made between the lost one and `loss`, and is still there.
     fn survivor(&self, found: &[Option<Bytes>], lost: usize, lost_at: Nanos, loss: Nanos) -> Option<(usize, Nanos)> {
         self.acknowledged_entries().find(|(number, at)| {
             found[*number].is_some()
@@ -182,7 +182,7 @@ impl Ledger {
         })
     }
 
-    /// Which region a key is in.
+    /// The region of a key, as an index.
     fn side(&self, number: usize) -> usize {
         let key = key(number);
         let place = self.partition.place(&key);

@@ -1,4 +1,4 @@
-//! What the ledger takes for right, and what not.
+//! What the ledger accepts and what it refuses.
 
 use super::*;
 

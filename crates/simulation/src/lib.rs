@@ -7,29 +7,41 @@
 //!      '----answers------'  '--- SimNetwork (delays, reorders, tears, partitions), Tree with sessions ---
 //! ```
 //! One seed is one run, always the same: nothing in it asks the machine for time, randomness or the order of threads.
-//! [`run`] answers what went wrong: a history that no single copy could have produced, an acknowledged write that is
-//! gone, replicas that differ, a cluster that does not heal, a broken assertion. `cargo xtask simulate --seed N` repeats
-//! a seed with its log. What is simulated and checked is described in `docs/simulation.md`.
+//! [`run`] reports what went wrong: a history that no single copy could have produced, a lost acknowledged write,
+//! replicas that differ, a cluster that does not heal, or a failed assertion. `cargo xtask simulate --seed N` repeats
+//! a seed with its log. `docs/simulation.md` describes what is simulated and what is checked.
 //!
-//! - `character`: what a seed is like. - `world`: time, machines, and what happens next. - `coordinator`: sessions
-//!   over [`leeward_cluster::Tree`]. - `load`: the clients. - `shared`: keys that many use at once. - `ledger`: keys that are written once. - `appended`: keys to
-//!   which words are appended. - `expiring`: keys that expire. - `history`: how histories are judged. - `panics`: assertions that break. - `queue`: events in order. -
-//!   `seeds`: many seeds beside each other.
+//! | module | holds |
+//! |---|---|
+//! | `scenario` | what a seed is like: options, operator, faults |
+//! | `client_mix` | how the clients of a seed behave |
+//! | `world` | time, machines, and what happens next |
+//! | `coordinator` | sessions over [`leeward_cluster::Tree`] |
+//! | `load` | the clients |
+//! | `shared` | keys that many clients use at once |
+//! | `ledger` | keys that are written once |
+//! | `appended` | keys to which words are appended |
+//! | `expiring` | keys that expire |
+//! | `layout` | the region of a key, where keys are partitioned by hash |
+//! | `history` | how histories are judged |
+//! | `panics` | failed assertions |
+//! | `queue` | events in order |
+//! | `seeds` | many seeds in parallel |
 //!
-//! Every call on one thread; seeds may run on many threads beside each other.
+//! One seed runs on one thread. Different seeds may run on different threads at the same time.
 #![forbid(unsafe_code)]
 
 mod appended;
-mod character;
+mod client_mix;
 mod coordinator;
 mod expiring;
-mod habits;
 mod history;
+mod layout;
 mod ledger;
 mod load;
 mod panics;
-mod places;
 mod queue;
+mod scenario;
 pub mod seeds;
 mod shared;
 mod world;
@@ -44,10 +56,10 @@ pub struct Report {
     /// The seed.
     pub seed: u64,
     /// What the seed is like, in a few words.
-    pub character: String,
+    pub scenario: String,
     /// Operations that were answered.
     pub answered: u64,
-    /// Operations whose outcome nobody knows.
+    /// Operations whose outcome is unknown.
     pub unknown: u64,
     /// Attempts at operations after the first.
     pub again: u64,
@@ -57,9 +69,9 @@ pub struct Report {
     pub compactions: u64,
     /// Times that a region got a new primary after its first.
     pub promotions: u64,
-    /// Regions that were made of others.
-    pub divisions: u64,
-    /// Regions that became part of a neighbour.
+    /// Regions that were split off from others.
+    pub splits: u64,
+    /// Regions that were merged into a neighbour.
     pub merges: u64,
     /// Faults that struck.
     pub faults: u64,

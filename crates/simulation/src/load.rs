@@ -1,14 +1,15 @@
-//! The clients: a few keys that many use at once, whose histories are checked for linearizability ([`crate::shared`]), and streams of
-//! keys that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and to which words are appended ([`crate::appended`]).
+//! The clients. They use a few shared keys, with histories that are checked for linearizability ([`crate::shared`]). They also
+//! use streams of keys that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and that words are appended
+//! to ([`crate::appended`]).
 //!
-//! Clients have habits, which differ from seed to seed: some only read, some stay with one node whatever happens, some
-//! give up soon. A client has one operation under way. Of the clients in each seed one in three gives names to all of its writes, and
-//! one to those that are more than plain puts: what has a name and was not answered they ask for again, by way of any node, and
-//! it is one operation of the history. The others leave that to the nodes.
+//! The mix of clients differs from seed to seed ([`ClientMix`]): some only read, some stay with one node whatever happens, some
+//! give up soon. A client has one operation in flight. One client in three gives request ids to all of its writes, and another
+//! one to all but plain puts. Such a client repeats a request that was not answered, through any node, and all attempts are one
+//! operation of the history. The others leave that to the nodes.
 
 use crate::appended::Appended;
+use crate::client_mix::ClientMix;
 use crate::expiring::Expiring;
-use crate::habits::Habits;
 use crate::ledger::Ledger;
 use crate::shared::{Entry, Shared};
 use crate::world::NodeId;
@@ -37,15 +38,15 @@ enum Purpose {
     Scan { called: Nanos },
     /// Writes a key of the ledger.
     Fill { number: usize },
-    /// Reads one, whose value must be there if `must`.
+    /// Reads a key of the ledger. With `must`, its value must be there.
     Look { number: usize, must: bool },
     /// Writes a key that expires.
     Expire { number: usize },
-    /// Reads one.
+    /// Reads a key that expires.
     LookExpiring { number: usize, called: Nanos },
     /// Appends a word.
     Append { number: usize },
-    /// Reads a key to which words are appended, where these must be.
+    /// Reads a key to which words are appended. The words `must` have to be in it.
     LookAppended { key: usize, must: u32 },
 }
 
@@ -57,14 +58,14 @@ struct Pending {
     region: RegionId,
     purpose: Purpose,
     attempts: Attempts,
-    /// Attempts that were made.
+    /// Attempts so far.
     tries: u32,
 }
 
-/// Attempts that a client makes at one operation.
+/// Most attempts of a client at one operation.
 const MOST_TRIES: u32 = 4;
 
-/// Which of its writes a client gives names.
+/// The writes to which a client gives request ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
     None,
@@ -75,7 +76,7 @@ enum Names {
 #[derive(Debug)]
 struct Client {
     pending: Option<Pending>,
-    /// What it will ask for again.
+    /// The operation that it will repeat.
     again: Option<Pending>,
     home: Option<NodeId>,
     reads_only: bool,
@@ -107,7 +108,7 @@ pub(crate) struct Request {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Load {
-    habits: Habits,
+    client_mix: ClientMix,
     clients: Vec<Client>,
     next_token: u64,
     shared: Shared,
@@ -125,21 +126,22 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Clients of `nodes` nodes, on a table that is divided so. Writes that were acknowledged within the `window` before a loss may be gone.
-    pub(crate) fn new(habits: Habits, nodes: usize, partition: Partition, window: Nanos, rng: &mut Rng) -> Load {
+    /// Clients of `nodes` nodes, on a table with this partition. Writes that were acknowledged within the `window` before a loss
+    /// may be gone.
+    pub(crate) fn new(client_mix: ClientMix, nodes: usize, partition: Partition, window: Nanos, rng: &mut Rng) -> Load {
         let client = |number| Client {
             pending: None,
             again: None,
-            home: habits.faithful.then(|| rng.index(nodes)),
-            reads_only: number < habits.readers,
+            home: client_mix.faithful.then(|| rng.index(nodes)),
+            reads_only: number < client_mix.readers,
             names: [Names::All, Names::ButPlainPuts, Names::None][number % 3],
-            // Not drawn: no other number in this world is so small.
+            // Not drawn from the generator. All drawn ids are larger than these.
             ids: RequestIds::new(number as u64),
             heard: Heard::default(),
         };
         Load {
-            clients: (0..habits.clients).map(client).collect(),
-            habits,
+            clients: (0..client_mix.clients).map(client).collect(),
+            client_mix,
             next_token: 0,
             shared: Shared::new(partition, window),
             window,
@@ -158,18 +160,18 @@ impl Load {
         self.clients.len()
     }
 
-    pub(crate) fn patience(&self) -> Nanos {
-        self.habits.patience
+    pub(crate) fn timeout(&self) -> Nanos {
+        self.client_mix.timeout
     }
 
-    /// How old a write may be that is lost.
+    /// How old a lost acknowledged write may be.
     pub(crate) fn window(&self) -> Nanos {
         self.window
     }
 
-    /// A region has become part of another.
-    pub(crate) fn taken(&mut self, now: Nanos, config: &GroupConfig) {
-        self.shared.taken(now, config);
+    /// The region of `config` was merged into another one.
+    pub(crate) fn merged(&mut self, now: Nanos, config: &GroupConfig) {
+        self.shared.merged(now, config);
     }
 
     /// No client waits for an answer.
@@ -177,7 +179,7 @@ impl Load {
         self.clients.iter().all(|client| client.pending.is_none())
     }
 
-    /// The newest writes may be gone, those before the `deaths` of processes too: no client goes on with the keys that it used.
+    /// The newest writes may be gone, also those just before the `deaths` of processes. Clients repeat no operation from before.
     pub(crate) fn newest_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
         self.ledger.power_lost(now, deaths);
         self.expiring.power_lost();
@@ -192,8 +194,8 @@ impl Load {
         }
     }
 
-    /// The next operation of a client, for one of the nodes that are `up`, whose map says in which region it is; or another attempt at
-    /// the last one.
+    /// The next operation of a client, or another attempt at the last one, for one of the nodes that are `up`. `region_of` is the
+    /// region of an operation by the region map of a node.
     pub(crate) fn next(
         &mut self,
         now: Nanos,
@@ -229,7 +231,7 @@ impl Load {
     }
 
     fn choose(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Purpose) {
-        if reads_only && self.habits.at_most_stale_ms.is_some() {
+        if reads_only && self.client_mix.at_most_stale_ms.is_some() {
             return self.choose_shared(now, true, rng);
         }
         if rng.one_in(12)
@@ -242,7 +244,7 @@ impl Load {
         {
             return (op, Purpose::LookExpiring { number, called: now });
         }
-        let appends = self.habits.appends();
+        let appends = self.client_mix.appends();
         if appends
             && rng.one_in(24)
             && let Some((op, key, must)) = self.appended.read(rng)
@@ -257,9 +259,10 @@ impl Load {
             let (op, number) = self.expiring.write(now, rng);
             return (op, Purpose::Expire { number });
         }
-        if !reads_only && rng.below(100) < self.habits.fills {
-            let (op, number) =
-                self.ledger.write(now, rng.between(self.habits.fill_bytes.0, self.habits.fill_bytes.1) as usize);
+        if !reads_only && rng.below(100) < self.client_mix.fills {
+            let (op, number) = self
+                .ledger
+                .write(now, rng.between(self.client_mix.fill_bytes.0, self.client_mix.fill_bytes.1) as usize);
             return (op, Purpose::Fill { number });
         }
         self.choose_shared(now, reads_only, rng)
@@ -275,15 +278,15 @@ impl Load {
                 (op, Purpose::Shared(entry))
             }
         };
-        let op = match self.habits.at_most_stale_ms.filter(|_| is_stale) {
+        let op = match self.client_mix.at_most_stale_ms.filter(|_| is_stale) {
             Some(at_most_ms) => Read::stale(op, at_most_ms),
             None => op,
         };
         (op, purpose)
     }
 
-    /// An answer came, from a node that knows what is `committed` in a region. Answers the client that is free again, and how long
-    /// it rests.
+    /// An answer arrived, from a node that knows the `committed` LSN of each region. Answers the client that is free again, and
+    /// how long it pauses.
     pub(crate) fn answered(
         &mut self,
         now: Nanos,
@@ -314,17 +317,17 @@ impl Load {
         if let OpResult::Error(OpError::Invalid(message)) = &result {
             self.failures.push(format!("{:?} was refused: {message}", pending.op));
         }
-        let rest = match &result {
+        let pause = match &result {
             OpResult::Error(OpError::Unknown(_)) => {
                 self.lost(pending.purpose);
-                rng.between(0, self.habits.gap_us)
+                rng.between(0, self.client_mix.gap_us)
             }
             OpResult::Error(OpError::AnswerGone { done: true }) => {
                 let Purpose::Shared(entry) = pending.purpose else {
                     panic!("{:?} does not ask for what was", pending.op)
                 };
                 self.shared.answer_gone(now, entry);
-                rng.between(0, self.habits.gap_us)
+                rng.between(0, self.client_mix.gap_us)
             }
             OpResult::Error(_) => {
                 self.not_done(pending.purpose);
@@ -334,13 +337,13 @@ impl Load {
                 self.answered += 1;
                 self.stale += u64::from(matches!(result, OpResult::Stale { .. }));
                 self.done(now, pending.purpose, &pending.op, result);
-                rng.between(0, self.habits.gap_us)
+                rng.between(0, self.client_mix.gap_us)
             }
         };
-        Some((client, Nanos::from_micros(rest)))
+        Some((client, Nanos::from_micros(pause)))
     }
 
-    /// An operation took no effect: as if it had been a read that was never answered.
+    /// An operation took no effect. It counts as a read that was never answered.
     fn not_done(&mut self, purpose: Purpose) {
         match purpose {
             Purpose::Shared(entry) => self.shared.not_done(entry),
@@ -378,7 +381,7 @@ impl Load {
         }
     }
 
-    /// Nobody will know what came of an operation.
+    /// The outcome of an operation stays unknown.
     fn lost(&mut self, purpose: Purpose) {
         self.unknown += 1;
         if let Purpose::Shared(entry) = purpose {
@@ -386,7 +389,7 @@ impl Load {
         }
     }
 
-    /// A client has waited long enough; answers whether it was still waiting.
+    /// A client's wait timed out. Answers whether it was still waiting.
     pub(crate) fn give_up(&mut self, client: usize, token: Token) -> bool {
         let pending = self.clients[client].pending.take_if(|pending| pending.token == token);
         pending.map(|pending| self.unanswered(client, pending)).is_some()
@@ -402,7 +405,7 @@ impl Load {
         self.disconnected_from(|_| true)
     }
 
-    /// Connections to such nodes broke; answers the clients that were waiting for an answer of theirs.
+    /// Connections to these nodes broke. Answers the clients that were waiting for one of these nodes.
     fn disconnected_from(&mut self, is_such: impl Fn(NodeId) -> bool) -> Vec<usize> {
         let mut free = Vec::new();
         for client in 0..self.clients.len() {
@@ -414,7 +417,7 @@ impl Load {
         free
     }
 
-    /// No answer to an attempt is waited for any more.
+    /// A client does not wait any more for the answer to an attempt.
     fn unanswered(&mut self, client: usize, mut pending: Pending) {
         pending.attempts.lost(&pending.op, String::new());
         match pending.may_be_tried_again() {
@@ -423,7 +426,7 @@ impl Load {
         }
     }
 
-    /// Judges all that was seen, and the store's `content`, which was read at `now`, after all else.
+    /// Judges all answers, and the `content` of the store, which was read at `now`, after all other operations.
     pub(crate) fn check(&self, now: Nanos, mut content: BTreeMap<Bytes, Bytes>) -> Result<(), String> {
         if let Some(failure) = self.failures.first() {
             return Err(format!("{failure} (and {} more like it)", self.failures.len() - 1));
@@ -433,7 +436,7 @@ impl Load {
         self.appended.check_content(&mut content)?;
         self.shared.check_content(now, &mut content)?;
         match content.first_key_value() {
-            Some((key, _)) => Err(format!("{key:?} is there, which nobody wrote")),
+            Some((key, _)) => Err(format!("{key:?} is there, and no client wrote it")),
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
-//! Broken assertions: a panic in a simulated cluster is a finding of its seed, not the end of the process.
+//! Failed assertions: a panic in a simulated cluster is a finding of its seed, not the end of the process.
 //!
-//! The hook is installed once, for the process; it keeps quiet only about panics inside of [`catch`], on that thread.
+//! The hook is installed once for the process. It suppresses the message only of panics inside [`catch`], on that thread.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -13,7 +13,7 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Runs `act`; answers what it panicked with, and where, if it did.
+/// Runs `act`. If it panics, answers the message and the place.
 pub(crate) fn catch<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(install);
     let outer = CATCHING.replace(true);

@@ -1,4 +1,4 @@
-//! Events in the order of their instants, ties in the order in which they were made.
+//! Events in the order of their instants. Events of the same instant keep the order in which they were pushed.
 
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ impl<E> Queue<E> {
         self.events.pop_first().map(|(_, event)| event)
     }
 
-    /// Events made so far.
+    /// Events pushed so far.
     pub(crate) fn made(&self) -> u64 {
         self.made
     }

@@ -1,6 +1,6 @@
-//! Many seeds beside each other, one a thread at a time. The only place of this crate that knows threads.
+//! Many seeds in parallel, one per thread at a time. The only module of this crate that knows threads.
 
-use crate::character::Character;
+use crate::scenario::Scenario;
 use crate::{Report, run};
 use leeward_platform::planted::Bug;
 use std::collections::HashSet;
@@ -10,24 +10,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// The seeds that CI runs in any case. Others up to [`COVER`] are added where they have a pair of choices that none before them has.
+/// CI runs the seeds up to this one in any case. It adds those up to [`COVER`] that have a pair of choices which no seed before
+/// has.
 const FIRST: u64 = 150;
 const COVER: u64 = 3_000;
 
-/// Where planted bugs are looked for, each until it is found: what some of them need comes about in one seed of a thousand.
+/// The seeds that are searched for a planted bug until one finds it. Some bugs need a situation that one seed in a thousand has.
 const PLANTED: RangeInclusive<u64> = 1..=3_000;
 
-/// Where `bug` is looked for: the seeds up to 3,000 whose options bring about what its rule is for.
+/// The seeds that are searched for `bug`: those up to 3,000 with options that bring about the situation that its rule is for.
 pub fn planted(bug: Bug) -> impl Iterator<Item = u64> + Send {
-    PLANTED.filter(move |seed| Character::of(*seed).may_show(bug))
+    PLANTED.filter(move |seed| Scenario::of(*seed).may_show(bug))
 }
 
-/// The seeds that CI runs: the first ones, and of those that follow each that has a pair of choices which no seed before it has, so
-/// that each pair of values occurs, and each fault strikes beside each value.
+/// The seeds that CI runs: the first ones, and each later one that has a pair of choices which no seed before it has. So each
+/// pair of values occurs, and each kind of fault meets each value.
 pub fn ci() -> Vec<u64> {
     let mut seen = HashSet::new();
     let has_news = |seed: &u64| {
-        let choices = Character::of(*seed).choices();
+        let choices = Scenario::of(*seed).choices();
         let mut has_news = false;
         for (position, left) in choices.iter().enumerate() {
             for right in &choices[..position] {
@@ -39,8 +40,8 @@ pub fn ci() -> Vec<u64> {
     (1..=COVER).filter(has_news).collect()
 }
 
-/// Runs `seeds` on `jobs` threads, roughly in order; `None`: as many as there are cores. `seen` is called with each
-/// report, from any of the threads, and ends the search with [`ControlFlow::Break`].
+/// Runs `seeds` on `jobs` threads, roughly in order; `None` means one thread per core. Calls `seen` with each report, from any of
+/// the threads. `seen` ends the search with [`ControlFlow::Break`].
 pub fn search(
     seeds: impl Iterator<Item = u64> + Send,
     bug: Option<Bug>,

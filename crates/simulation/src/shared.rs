@@ -1,10 +1,9 @@
-//! A few keys that many clients use at once, whose histories are checked for linearizability. Plain data.
+//! A few keys that many clients use at once, with histories that are checked for linearizability. Plain data.
 //!
-//! A range of several of them is read at once, too, by a scan: each key of which the answer tells something has that read in
-//! its history.
+//! Clients also scan ranges of these keys. Each key that the answer covers gets a read in its history.
 
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
-use crate::places::Places;
+use crate::layout::Layout;
 use bytes::Bytes;
 use leeward_format::Lsn;
 use leeward_format::cluster::GroupConfig;
@@ -28,13 +27,13 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 struct History {
     operations: Vec<Operation>,
-    /// Operations whose outcome nobody knows.
+    /// Operations whose outcome is unknown.
     unknown: usize,
-    /// The last put that was answered: its version, and its value, which no other put has.
+    /// The last put that was answered: its version and its value, which is unique.
     known: Option<(Lsn, i64)>,
-    /// When its region became part of another last: versions from before are worth nothing.
-    taken: Nanos,
-    /// The power was lost at the second instant, and nothing is done to the key any more. Processes had died from the first on.
+    /// When its region was last merged into another one. Earlier versions are invalid.
+    merged: Nanos,
+    /// The power was lost at the second instant, and the key is not used any more. Processes had died since the first instant.
     lost: Option<(Nanos, Nanos)>,
 }
 
@@ -45,7 +44,7 @@ pub(crate) struct Shared {
     /// The last [`KEYS`] are in use.
     histories: Vec<History>,
     partition: Partition,
-    places: Places,
+    layout: Layout,
     window: Nanos,
 }
 
@@ -71,18 +70,18 @@ fn number_of(value: &[u8]) -> i64 {
 }
 
 impl Shared {
-    /// Keys of a table that is divided so. Writes that were acknowledged within the `window` before a loss may be gone.
+    /// Keys of a table with this partition. Writes that were acknowledged within the `window` before a loss may be gone.
     pub(crate) fn new(partition: Partition, window: Nanos) -> Shared {
         Shared {
             next_value: 1,
             histories: (0..KEYS).map(|_| History::default()).collect(),
             partition,
-            places: Places::new(partition),
+            layout: Layout::new(partition),
             window,
         }
     }
 
-    /// The newest writes may be gone, those before the `deaths` of processes too: nothing more is done to the keys that were used.
+    /// The newest writes may be gone, also those just before the `deaths` of processes. The keys in use are not used any more.
     pub(crate) fn newest_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
         for history in &mut self.histories {
             history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
@@ -90,11 +89,11 @@ impl Shared {
         self.histories.extend((0..KEYS).map(|_| History::default()));
     }
 
-    /// A region has become part of another.
-    pub(crate) fn taken(&mut self, now: Nanos, config: &GroupConfig) {
+    /// The region of `config` was merged into another one.
+    pub(crate) fn merged(&mut self, now: Nanos, config: &GroupConfig) {
         for (number, history) in self.histories.iter_mut().enumerate() {
             if config.contains(&self.partition.place(&key(number))) {
-                (history.taken, history.known) = (now, None);
+                (history.merged, history.known) = (now, None);
             }
         }
     }
@@ -133,12 +132,12 @@ impl Shared {
             40..50 => {
                 let (start, end, reverse) = (key.clone(), Some(after(&key)), rng.one_in(2));
                 let scan = RangeOp::Scan(ScanRange { start, end, reverse, limit: 5, keys_only: false });
-                (self.places.ranged(&key, scan), Action::Read(None))
+                (self.layout.ranged(&key, scan), Action::Read(None))
             }
             50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
             57..60 => {
                 let range = RangeOp::DeleteRange { start: key.clone(), end: Some(after(&key)) };
-                (self.places.ranged(&key, range), Action::Delete(None))
+                (self.layout.ranged(&key, range), Action::Delete(None))
             }
             60.. if is_counter => (Op::Add { key, delta: new }, Action::Add(new, None)),
             60..67 => (put(Condition::Absent, false), Action::WriteIfAbsent(new, None)),
@@ -152,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// A scan of a range that has many of the keys in use, and perhaps a bound of regions: where keys lie in order.
+    /// A scan of a range with many of the keys in use, perhaps across regions. `None` where keys are partitioned by hash.
     pub(crate) fn scan(&self, rng: &mut Rng) -> Option<Op> {
         let mut any = || key(self.histories.len() - KEYS + rng.index(KEYS));
         let (one, other) = (any(), any());
@@ -167,19 +166,19 @@ impl Shared {
 
     // ---- answers -------------------------------------------------------------------------------------------------
 
-    /// A swap took place, and nobody knows any more what it found: that of a plain write.
+    /// A swap took effect, and the value that it found is not known any more. It counts as a plain write.
     pub(crate) fn answer_gone(&mut self, now: Nanos, at: Entry) {
         let entry = &mut self.histories[at.key].operations[at.operation];
         let Action::Swap(value, None) = entry.action else { panic!("{entry} does not ask for a value before it") };
         (entry.answered, entry.action) = (now.0, Action::Write(value));
     }
 
-    /// An operation took no effect: as if it had been a read that was never answered.
+    /// An operation took no effect. It counts as a read that was never answered.
     pub(crate) fn not_done(&mut self, at: Entry) {
         self.histories[at.key].operations[at.operation].action = Action::Read(None);
     }
 
-    /// Nobody will know what came of an operation.
+    /// The outcome of an operation stays unknown.
     pub(crate) fn lost(&mut self, at: Entry) {
         self.histories[at.key].unknown += 1;
     }
@@ -188,18 +187,18 @@ impl Shared {
     pub(crate) fn done(&mut self, now: Nanos, at: Entry, result: &OpResult) {
         let history = &mut self.histories[at.key];
         let entry = &mut history.operations[at.operation];
-        let was_taken = entry.called <= history.taken.0;
+        let was_merged = entry.called <= history.merged.0;
         let (result, age_ms) = &result.clone().fresh();
-        if was_taken && let (Action::WriteIfValue(..), OpResult::Put { done: false, .. }) = (entry.action, &result) {
-            // The value may be what it was, and its version another.
+        if was_merged && let (Action::WriteIfValue(..), OpResult::Put { done: false, .. }) = (entry.action, &result) {
+            // The merge changes the version, and the value may still be the same.
             entry.action = Action::Read(None);
             return;
         }
-        // It was read as of some instant since then.
+        // The answer is as of some instant since then.
         entry.called = entry.called.saturating_sub(u64::from(*age_ms) * 1_000_000);
         (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
         if let (Some(value), OpResult::Put { done: true, version: Some(version), .. }) = (entry.action.put(), result)
-            && !was_taken
+            && !was_merged
         {
             history.known = Some((*version, value));
         }
@@ -208,7 +207,7 @@ impl Shared {
     /// A [scan](Shared::scan) was answered.
     ///
     /// # Errors
-    /// What it found is not of its range, or not in order.
+    /// A key that it found is not in its range, or not in order.
     pub(crate) fn scanned(
         &mut self,
         called: Nanos,
@@ -219,7 +218,7 @@ impl Shared {
         let (result, age_ms) = result.clone().fresh();
         let called = called.0.saturating_sub(u64::from(age_ms) * 1_000_000);
         let OpResult::Entries { entries, resume } = result else { panic!("{scan:?} was answered by {result:?}") };
-        // What it has told of.
+        // The range that the answer covers.
         let (start, end) = match (resume, scan.reverse) {
             (None, _) => (scan.start.clone(), scan.end.clone()),
             (Some(resume), true) => (resume, scan.end.clone()),
@@ -242,8 +241,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Judges all histories, and what is there of their keys in the store's `content`, which was read at `now`, after all else: that
-    /// is taken out of it.
+    /// Judges all histories together with the final values of their keys in `content`. The content was read at `now`, after all
+    /// other operations. Removes the keys from it.
     ///
     /// # Errors
     /// No order explains the answers.
@@ -258,7 +257,7 @@ impl Shared {
 }
 
 impl History {
-    /// Clients go on to another key.
+    /// Clients use another key from now on.
     fn is_full(&self) -> bool {
         self.operations.len() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
     }
@@ -277,7 +276,7 @@ impl History {
     }
 }
 
-/// What was done, once it is known what came of it.
+/// The action with its answer.
 fn answered_action(action: Action, result: &OpResult) -> Action {
     match (action, result) {
         (Action::Read(_), OpResult::Value(value)) => Action::Read(value.as_deref().map(number_of)),

@@ -1,30 +1,36 @@
 //! Time, machines, and what happens next.
 //!
-//! One queue of events in simulated time, ties broken by the order in which they were made, beside the network's own. A
-//! node is the real [`leeward_server::node::Node`] over a volume on a simulated disk; its jobs run a while after they were
-//! asked for, each at one instant, and their results arrive a while after that.
+//! The world has one queue of events in simulated time, beside the network's own. Events of the same instant keep the order in
+//! which they were pushed. A node is the real [`leeward_server::node::Node`] over a volume on a simulated disk. Each of its jobs
+//! runs some time after the node asked for it, at one instant. The result arrives some time after that.
 //!
-//! - [`answering`]: how many members have what is acknowledged. - [`bounds`]: what regions hold. - [`machine`]: processes that start, run and end. - [`faults`]: what breaks. - [`shelf`]: disks that are replaced. - [`verdict`]: what must be true when
-//!   nothing breaks any more.
+//! | module | holds |
+//! |---|---|
+//! | [`answering`] | how many members have an acknowledged write |
+//! | [`bounds`] | the key ranges of regions |
+//! | [`machine`] | processes that start, run and end |
+//! | [`faults`] | what breaks |
+//! | [`saved_copies`] | disks that are replaced and put back |
+//! | [`verdict`] | what must be true after the faults |
 
 mod answering;
 mod bounds;
 mod faults;
 mod machine;
-mod shelf;
+mod saved_copies;
 mod verdict;
 
 pub(crate) use faults::FaultKind;
 pub(crate) use machine::SEGMENT_BYTES;
 
 use crate::Report;
-use crate::character::Character;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
+use crate::scenario::Scenario;
 use answering::Answering;
 use bounds::Bounds;
-use faults::Trouble;
+use faults::FaultState;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
@@ -48,22 +54,22 @@ const COORDINATOR_TICK: Nanos = Nanos::from_millis(50);
 enum Event {
     Tick {
         node: NodeId,
-        life: u64,
+        incarnation: u64,
     },
     Job {
         node: NodeId,
-        life: u64,
+        incarnation: u64,
         job: Job,
     },
     JobDone {
         node: NodeId,
-        life: u64,
+        incarnation: u64,
         done: JobDone,
     },
-    /// Something reaches the coordinator, or comes from there to a process.
+    /// Something from a process reaches the coordinator, or the other way round.
     Coordinator {
         node: NodeId,
-        life: u64,
+        incarnation: u64,
         travelling: Travelling,
     },
     CoordinatorTick,
@@ -71,21 +77,21 @@ enum Event {
     Client {
         client: usize,
     },
-    /// A client has waited long enough for an answer.
-    Patience {
+    /// A client's wait for an answer times out.
+    Timeout {
         client: usize,
         token: Token,
     },
     Fault,
-    /// A process dies at a moment that was chosen.
+    /// A process dies at a chosen moment.
     Die {
         node: NodeId,
     },
-    /// An operator changes how the table is replicated, or where regions are.
+    /// The operator changes how the table is replicated, or where regions are.
     Operate {
         op: Op,
     },
-    /// He wishes that two neighbours become one.
+    /// The operator requests the merge of two neighbours.
     Merge {
         number: usize,
     },
@@ -99,21 +105,21 @@ enum Event {
     MendDisk {
         node: NodeId,
     },
-    /// The operator looks whether a disk that was taken out is missed.
-    Shelf {
+    /// The operator checks whether a region waits for a removed disk.
+    SavedCopies {
         node: NodeId,
     },
-    /// Everything that was cut or slowed is as before, unless something was broken for longer.
+    /// Every cut or slowed link and device is as before, unless a later fault lasts longer.
     Mend,
 }
 
-/// Arrivals from the network in a step: for which node and life of it, from whom, what.
+/// Arrivals from the network in a step: the node and its incarnation, the sender, and the event.
 type Arrivals = Arc<Mutex<Vec<(NodeId, u64, ServerId, LinkEvent)>>>;
 
 /// The world of one seed.
 pub(crate) struct World {
     seed: u64,
-    character: Character,
+    scenario: Scenario,
     now: Nanos,
     rng: Rng,
     queue: Queue<Event>,
@@ -123,18 +129,18 @@ pub(crate) struct World {
     host: Host,
     machines: Vec<Machine>,
     load: Load,
-    /// Clients make operations.
+    /// Clients start operations.
     is_loaded: bool,
-    trouble: Trouble,
-    /// The first term of each region, and how many were begun since.
+    fault_state: FaultState,
+    /// The first term of each region, and the number of terms that began since.
     promotions: BTreeMap<RegionId, (u32, u32)>,
-    /// With last-flush: terms that were begun and are not served yet.
+    /// With last-flush: terms that began and are not served yet.
     appointed: Vec<(RegionId, Epoch)>,
-    /// The regions that were there, and what was found wrong with their bounds.
+    /// The regions so far, and what was wrong with their bounds.
     bounds: Bounds,
     answering: Answering,
-    /// The first time that a node was late, since nothing had woken a region.
-    forgotten: Option<String>,
+    /// The first time that a node was late because nothing had woken a region.
+    missed_wakeup: Option<String>,
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
@@ -152,36 +158,36 @@ impl World {
     /// The world before anything has happened.
     pub(crate) fn new(seed: u64) -> World {
         let mut rng = Rng::new(seed);
-        let character = Character::choose(&mut rng);
-        let nodes = character.nodes;
+        let scenario = Scenario::choose(&mut rng);
+        let nodes = scenario.nodes;
         let mut host = Host::new(nodes, seed);
-        let tables = bootstrap_op(&character.table, &character.splits);
+        let tables = bootstrap_op(&scenario.table, &scenario.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
         World {
             seed,
             now: Nanos::ZERO,
-            network: SimNetwork::new(rng.u64(), character.network.clone()),
+            network: SimNetwork::new(rng.u64(), scenario.network.clone()),
             machines: (0..nodes).map(|_| Machine::new(&mut rng)).collect(),
             load: Load::new(
-                character.habits.clone(),
+                scenario.client_mix.clone(),
                 nodes,
-                character.table.partition,
-                character.promise.window(character.table.acknowledge),
+                scenario.table.partition,
+                scenario.durability.window(scenario.table.acknowledge),
                 &mut rng,
             ),
-            character,
+            scenario,
             rng,
             queue: Queue::new(),
             arrivals: Arc::default(),
             submitted: Arc::default(),
             host,
             is_loaded: true,
-            trouble: Trouble::default(),
+            fault_state: FaultState::default(),
             promotions: BTreeMap::new(),
             appointed: Vec::new(),
             bounds: Bounds::default(),
             answering: Answering::default(),
-            forgotten: None,
+            missed_wakeup: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
         }
@@ -189,7 +195,7 @@ impl World {
 
     /// Runs it to its end.
     pub(crate) fn run(mut self) -> Report {
-        tracing::info!(seed = self.seed, character = self.character.name(), "the world begins");
+        tracing::info!(seed = self.seed, scenario = self.scenario.name(), "the world begins");
         self.set_distances();
         for node in self.nodes() {
             self.start(node);
@@ -200,36 +206,36 @@ impl World {
         }
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
-        let alterations = self.character.alterations().into_iter();
+        let alterations = self.scenario.alterations().into_iter();
         let alterations = alterations.map(|(at, change)| (at, Op::AlterTable { change: Box::new(change) }));
-        for (at, op) in alterations.chain(self.character.wishes()) {
+        for (at, op) in alterations.chain(self.scenario.desired()) {
             self.push(at, Event::Operate { op });
         }
-        for (number, at) in self.character.merges().into_iter().enumerate() {
+        for (number, at) in self.scenario.merges().into_iter().enumerate() {
             self.push(at, Event::Merge { number });
         }
-        self.advance(self.character.troubles.end);
+        self.advance(self.scenario.fault_schedule.end);
         let compactions = self.compactions();
-        let failure = self.judge().err().or(self.forgotten.take()).or(self.answering.failure.take());
+        let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.answering.failure.take());
         Report {
             seed: self.seed,
-            character: self.character.name(),
+            scenario: self.scenario.name(),
             answered: self.load.answered,
             unknown: self.load.unknown,
             again: self.load.again,
             stale: self.load.stale,
             compactions,
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
-            divisions: self.bounds.divisions,
+            splits: self.bounds.splits,
             merges: self.bounds.merges,
-            faults: self.trouble.struck,
+            faults: self.fault_state.struck,
             digest: self.network.digest() ^ self.queue.made().rotate_left(32) ^ self.rng.u64(),
             failure,
         }
     }
 
     fn nodes(&self) -> std::ops::Range<NodeId> {
-        0..self.character.nodes
+        0..self.scenario.nodes
     }
 
     fn push(&mut self, at: Nanos, event: Event) {
@@ -238,8 +244,8 @@ impl World {
 
     fn send(&mut self, sent: Vec<Sent>) {
         for (at, node, travelling) in sent {
-            let life = self.machines[node].life;
-            self.push(at, Event::Coordinator { node, life, travelling });
+            let incarnation = self.machines[node].incarnation;
+            self.push(at, Event::Coordinator { node, incarnation, travelling });
         }
     }
 
@@ -248,7 +254,7 @@ impl World {
         while self.turn(end) {}
     }
 
-    /// Lets time pass until `reached`, which is looked at every 50 ms, or `end`. Answers whether it was reached.
+    /// Lets time pass until `reached`, checked every 50 ms, or until `end`. Answers whether it was reached.
     fn advance_until(&mut self, end: Nanos, mut reached: impl FnMut(&World) -> bool) -> bool {
         loop {
             if reached(self) {
@@ -261,7 +267,7 @@ impl World {
         }
     }
 
-    /// The next thing happens, or nothing does until `end`: then the answer is false.
+    /// Lets the next event happen. Answers false if there is none until `end`.
     fn turn(&mut self, end: Nanos) -> bool {
         let event = self.queue.next_time().unwrap_or(Nanos::MAX);
         let arrival = self.network.next_event_time().unwrap_or(Nanos::MAX);
@@ -289,16 +295,18 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Tick { node, life } if self.machines[node].life == life => {
+            Event::Tick { node, incarnation } if self.machines[node].incarnation == incarnation => {
                 self.input(node, Input::Tick);
-                self.push(self.now + TICK, Event::Tick { node, life });
+                self.push(self.now + TICK, Event::Tick { node, incarnation });
             }
-            Event::Job { node, life, job } if self.machines[node].life == life => self.run_job(node, life, job),
-            Event::JobDone { node, life, done } if self.machines[node].life == life => {
+            Event::Job { node, incarnation, job } if self.machines[node].incarnation == incarnation => {
+                self.run_job(node, incarnation, job)
+            }
+            Event::JobDone { node, incarnation, done } if self.machines[node].incarnation == incarnation => {
                 self.input(node, Input::Job(done));
             }
             Event::Tick { .. } | Event::Job { .. } | Event::JobDone { .. } => {}
-            Event::Coordinator { node, life, travelling } => self.travel(node, life, travelling),
+            Event::Coordinator { node, incarnation, travelling } => self.travel(node, incarnation, travelling),
             Event::CoordinatorTick => {
                 let answers = |machine: &Machine| machine.node.is_some() && !machine.paused;
                 let alive: Vec<bool> = self.machines.iter().map(answers).collect();
@@ -308,7 +316,7 @@ impl World {
                 self.push(self.now + COORDINATOR_TICK, Event::CoordinatorTick);
             }
             Event::Client { client } => self.next_operation(client),
-            Event::Patience { client, token } => {
+            Event::Timeout { client, token } => {
                 if self.load.give_up(client, token) {
                     self.push(self.now, Event::Client { client });
                 }
@@ -316,16 +324,16 @@ impl World {
             Event::Fault => self.strike(),
             Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),
-            Event::Merge { number } => self.wish_for_merge(number),
+            Event::Merge { number } => self.request_merge(number),
             Event::Restart { node } => self.start(node),
             Event::Resume { node } => self.resume(node),
             Event::MendDisk { node } => self.mend_disk(node),
-            Event::Shelf { node } => self.look_at_shelf(node),
+            Event::SavedCopies { node } => self.look_at_saved_copies(node),
             Event::Mend => self.mend(),
         }
     }
 
-    fn travel(&mut self, node: NodeId, life: u64, travelling: Travelling) {
+    fn travel(&mut self, node: NodeId, incarnation: u64, travelling: Travelling) {
         match travelling {
             Travelling::Op { connection, id, op } => {
                 let mut sent = Vec::new();
@@ -335,14 +343,14 @@ impl World {
                 self.look_at_bounds();
             }
             Travelling::Event { connection, event } => {
-                if self.machines[node].life == life && self.host.is_current(node, connection) {
+                if self.machines[node].incarnation == incarnation && self.host.is_current(node, connection) {
                     self.input(node, Input::Coordinator(event));
                 }
             }
         }
     }
 
-    /// By way of the first node that is there; if none is, the operator tries again. Nobody waits for the answer.
+    /// The operator sends `op` to the first node that runs, and tries again later if none does. The answer is ignored.
     fn operate(&mut self, op: Op) {
         let up = self.nodes().find(|node| self.machines[*node].node.is_some() && !self.machines[*node].paused);
         match up {
@@ -370,7 +378,7 @@ impl World {
         let Some(request) = self.load.next(self.now, client, &up, region_of, &mut self.rng) else {
             return self.push(self.now + Nanos::from_millis(50), Event::Client { client });
         };
-        self.push(self.now + self.load.patience(), Event::Patience { client, token: request.token });
+        self.push(self.now + self.load.timeout(), Event::Timeout { client, token: request.token });
         let Request { token, node, op, once } = request;
         self.note_asked(node, token, &op);
         self.input(node, Input::Submit { token, table: TableName::default(), op, once, direct: false });
@@ -382,12 +390,12 @@ impl World {
         let committed = |region| node.and_then(|node| node.committed(region));
         if let Some(answer) = self.questions.get_mut(&token) {
             *answer = Some(result);
-        } else if let Some((client, rest)) = self.load.answered(self.now, token, result, committed, &mut self.rng) {
-            self.push(self.now + rest, Event::Client { client });
+        } else if let Some((client, pause)) = self.load.answered(self.now, token, result, committed, &mut self.rng) {
+            self.push(self.now + pause, Event::Client { client });
         }
     }
 
-    // ---- what the world looks like -------------------------------------------------------------------------------
+    // ---- the state of the world -----------------------------------------------------------------------------------
 
     fn configs(&self) -> Vec<GroupConfig> {
         let regions = self.host.tree.changes().filter(|change| change.path.contains("/region/"));
@@ -397,7 +405,7 @@ impl World {
             .collect()
     }
 
-    /// Compactions that the processes which are alive now have installed as primaries.
+    /// Compactions that the running processes have installed as primaries.
     fn compactions(&self) -> u64 {
         let statuses = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
         statuses.flat_map(|status| status.regions).map(|region| region.counters.compactions).sum()
@@ -412,13 +420,14 @@ impl World {
             *begun = (*begun).max(config.term.0.saturating_sub(*first));
         }
         let is_new = before < count(&self.promotions);
-        if is_new && self.character.table.acknowledge == Acknowledge::LastFlush {
+        if is_new && self.scenario.table.acknowledge == Acknowledge::LastFlush {
             self.load.newest_lost(self.now, &[]);
             self.appointed = self.configs().iter().map(|config| (config.region, config.term)).collect();
         }
     }
 
-    /// With last-flush a primary that was deposed acknowledges what will be gone until it knows, which is before the next one serves.
+    /// With last-flush a deposed primary acknowledges writes that will be lost, until it learns of its successor. That is before
+    /// the successor serves.
     fn look_at_appointed(&mut self) {
         let serves = |region, term| {
             let mut nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());

@@ -1,7 +1,6 @@
-//! Rules of the design, broken on purpose one at a time: some seed finds each of them.
+//! Rules of the design, broken on purpose one at a time. Some seed finds each of them.
 //!
-//! A bug that is not found any more says that the simulation has lost sight of its rule: a check is gone, or a
-//! situation does not come about.
+//! A bug that no seed finds any more shows a gap in the simulation: a check is gone, or a situation does not come about.
 
 use leeward_platform::planted::Bug;
 use leeward_simulation::seeds;
@@ -9,10 +8,10 @@ use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-/// Answers the seed that found `bug`, and what it said.
+/// The seed that finds `bug`, and its failure.
 fn find(bug: Bug) -> Option<(u64, String)> {
     let found = Mutex::new(None);
-    // The tests of this file run beside each other already.
+    // The tests of this file already run in parallel.
     seeds::search(seeds::planted(bug), Some(bug), NonZero::new(1), |report| match report.failure {
         None => ControlFlow::Continue(()),
         Some(failure) => {
@@ -55,21 +54,21 @@ planted! {
     what_is_not_committed_is_compacted: CompactUncommitted,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard,
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown,
-    every_promise_is_void_once_another_primary_is_appointed: VoidEverything,
+    every_lease_grant_is_released_once_another_primary_is_appointed: ReleaseEverything,
     what_members_have_is_destroyed: DestroyNamed,
     what_was_asked_for_before_is_carried_out_again: ForgetRequests,
     what_was_asked_for_under_another_primary_is_carried_out_again: ForgetAtTakeover,
-    a_region_is_divided_before_every_member_has_the_child: BearBeforeInstalled,
-    what_another_region_is_to_have_is_deleted_before: TrimBeforeBirth,
-    another_attempt_to_divide_a_region_has_the_term_of_the_first: ReuseTerm,
-    a_region_becomes_part_of_another_before_that_has_all_of_it_everywhere: MergeUnsettled,
-    what_was_asked_of_a_region_that_was_taken_in_is_carried_out_again: ForgetAbsorbed,
-    a_primary_vouches_for_what_others_may_have_acknowledged: AttestWithoutLease,
-    what_was_counted_by_a_clock_that_stood_counts: TrustStoppedClock,
-    what_a_backup_reads_counts_as_old_as_the_message_that_vouches_for_it: AgeFromArrival,
+    a_region_is_split_before_every_member_has_the_child: ActivateBeforeInstalled,
+    keys_of_the_child_are_deleted_before_the_split: TrimBeforeSplit,
+    another_attempt_to_split_a_region_has_the_term_of_the_first: ReuseTerm,
+    a_region_is_merged_before_every_member_of_the_target_has_all_of_it: MergeUnsettled,
+    what_was_asked_of_a_merge_source_is_carried_out_again: ForgetMergeSource,
+    a_safe_lsn_is_published_without_the_lease: PublishSafeLsnWithoutLease,
+    a_clock_that_stopped_is_trusted: TrustStoppedClock,
+    the_age_of_a_backup_read_counts_from_the_arrival_of_its_safe_lsn: AgeFromArrival,
 }
 
-/// The documents name every bug, in the order of the code, and their number.
+/// The documents name every bug, in the order of the code, and the README says how many there are.
 #[test]
 fn documents_tell_of_every_bug() {
     let simulation = include_str!("../../../docs/simulation.md");

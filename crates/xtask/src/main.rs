@@ -1,7 +1,11 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
-//! `tidy` holds the rules of the house that no compiler checks; `panics` lists what may panic where bytes come in; `simulate` runs seeds of the simulated cluster; `miri` looks for
-//! undefined behaviour in what is unsafe; `chaos` breaks a cluster of real processes; `ci` runs what CI runs.
+//! - `tidy` checks the rules of this repository that no compiler checks.
+//! - `panics` lists the places that may panic where bytes come in.
+//! - `simulate` runs seeds of the simulated cluster.
+//! - `miri` looks for undefined behaviour in unsafe code.
+//! - `chaos` breaks a cluster of real processes.
+//! - `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
@@ -20,7 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Check the rules of the house: imports, sizes of files and functions, documents that match the code.
+    /// Check the rules of this repository: imports, sizes of files and functions, words, documents that match the code.
     Tidy,
     /// List every place where code that bytes from sockets and disks come through may panic, with why it does not.
     Panics,
@@ -66,7 +70,7 @@ fn panics(root: &Path) -> ExitCode {
     }
 }
 
-/// Packages, and names that the tests of their unsafe code contain. What maps files or asks the kernel for rings is beyond Miri.
+/// Packages, and names that the tests of their unsafe code contain. Miri cannot run code that maps files or uses kernel rings.
 const UNSAFE: [(&str, &str); 3] =
     [("leeward-engine", "memtable::"), ("leeward-platform", "append::"), ("leeward-platform", "memory::")];
 
@@ -83,7 +87,7 @@ fn miri(root: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Builds the binary under test and the suite, which takes this process over: a Ctrl-C is then its own.
+/// Builds the binary under test and the suite. The suite replaces this process, so that it gets a Ctrl-C itself.
 fn chaos(root: &Path, options: &[OsString]) -> ExitCode {
     let mut build = Command::new("cargo");
     build.args(["build", "--quiet", "--package", "leeward-cli", "--package", "leeward-chaos"]).current_dir(root);
@@ -123,7 +127,7 @@ fn report(root: &Path) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs `command` to its end and answers its verdict.
+/// Runs `command` to its end. Answers whether it succeeded.
 fn run(command: &mut Command) -> ExitCode {
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,

@@ -77,14 +77,14 @@ fn repeat(seed: u64, bug: Option<Bug>) -> bool {
 fn line(report: &Report) -> String {
     let Report {
         seed,
-        character,
+        scenario,
         answered,
         unknown,
         again,
         stale,
         compactions,
         promotions,
-        divisions,
+        splits,
         merges,
         faults,
         digest,
@@ -92,7 +92,7 @@ fn line(report: &Report) -> String {
     } = report;
     format!(
         "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {stale} read from backups, {compactions} compactions, \
-         {promotions} promotions, {divisions} divisions, {merges} merges, {faults} faults, digest {digest:016x} ({character})"
+         {promotions} promotions, {splits} splits, {merges} merges, {faults} faults, digest {digest:016x} ({scenario})"
     )
 }
 
@@ -116,10 +116,10 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, again, stale, compactions, promotions, divisions, merges, faults, .. } = total;
+    let Report { answered, unknown, again, stale, compactions, promotions, splits, merges, faults, .. } = total;
     println!(
         "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {stale} read from backups, \
-         {compactions} compactions, {promotions} promotions, {divisions} divisions, {merges} merges, {faults} faults"
+         {compactions} compactions, {promotions} promotions, {splits} splits, {merges} merges, {faults} faults"
     );
     failed > 0
 }
@@ -134,7 +134,7 @@ impl Seen {
         total.stale += report.stale;
         total.compactions += report.compactions;
         total.promotions += report.promotions;
-        total.divisions += report.divisions;
+        total.splits += report.splits;
         total.merges += report.merges;
         total.faults += report.faults;
         if let Some(failure) = &report.failure {

@@ -1,19 +1,23 @@
-//! The rules of the house that no compiler checks, each a function from the repository to its violations.
+//! The rules of this repository that no compiler checks. Each is a function from the repository to its violations.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `imports` | who may depend on whom: the tables of `ARCHITECTURE.md` are the truth, every `Cargo.toml` obeys |
+//! | `imports` | which crate may depend on which: the tables of `docs/design/source.md` are the truth, every `Cargo.toml` obeys |
 //! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
-//! | `panics` | where bytes from outside come through, whatever may panic says why it cannot happen |
+//! | `panics` | where bytes from outside come in, each place that may panic says why it cannot |
+//! | `map` | `ARCHITECTURE.md` is short and names functions that exist; lines of documents are short |
 //! | `documents` | every path and link resolves, every folder is named, every format has a page |
+//! | `words` | one word for each thing: banned words, with their replacements, in code and documents |
 //!
 //! `cargo test` and `cargo xtask tidy` run the same `check`. Reads files, writes nothing.
 
 mod documents;
 mod imports;
+mod map;
 mod panics;
 mod rules;
 mod source;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -56,11 +60,13 @@ pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
     rules::check(&house, &mut violations);
     documents::check(&house, &mut violations);
     panics::check(&house, &mut violations);
+    words::check(&house, &mut violations);
+    map::check(&house, &mut violations);
     violations.sort();
     Ok(violations)
 }
 
-/// Every place where code that bytes from outside come through may panic, with why it does not: a line each.
+/// Every place that may panic in code that handles bytes from outside, with the reason why it does not: a line each.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -68,7 +74,7 @@ pub fn panics(root: &Path) -> io::Result<Vec<String>> {
     Ok(panics::list(&House::read(root)?))
 }
 
-/// The repository in memory: every text file that a rule may ask for.
+/// The repository in memory: every file that a rule may need.
 struct House {
     /// Path relative to the root, and content; sorted by path.
     files: Vec<(PathBuf, String)>,

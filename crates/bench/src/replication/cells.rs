@@ -26,7 +26,7 @@ pub(crate) struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
-    /// Thousands of operations a second, until the servers were at rest.
+    /// Thousands of operations per second, until the servers had settled.
     Throughput,
     /// The same until the last answer.
     ClientThroughput,
@@ -102,7 +102,7 @@ impl Figure {
     /// What it is, with the unit.
     pub(crate) const fn title(self) -> &'static str {
         match self {
-            Figure::Throughput => "Throughput until the servers are at rest, thousands of operations a second",
+            Figure::Throughput => "Throughput until the servers have settled, thousands of operations a second",
             Figure::ClientThroughput => "Throughput until the last answer, thousands of operations a second",
             Figure::Cpu => "CPU-seconds of all servers per million operations",
             Figure::ClientCpu => "Of them, what receiving requests and sending answers takes",
@@ -191,7 +191,7 @@ pub struct Cell {
     pub growth_factor: u32,
     /// Rounds that the medians are over.
     pub rounds: usize,
-    /// Operations a second, until the servers were at rest.
+    /// Operations per second, until the servers had settled.
     pub ops_per_second: f64,
     /// The same until the last answer.
     pub client_ops_per_second: f64,
@@ -224,7 +224,7 @@ pub struct Cell {
 pub struct CpuShare {
     /// What was done.
     pub activity: String,
-    /// For whom.
+    /// The role that it was done in.
     pub role: String,
     /// CPU-seconds for a million operations.
     pub seconds_per_million_ops: f64,

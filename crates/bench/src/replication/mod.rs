@@ -7,9 +7,9 @@
 //!                                                                         |
 //!                 cells: medians, the JSON <------------------------------+--> targets: ratios --> report: Markdown, SVG
 //! ```
-//! Cells that are compared with each other run one after the other, and each round begins with the next of them, so that whatever
-//! else the machine does meets all of them alike. A run whose data has too few levels would prove nothing and is refused. Call it from any
-//! thread.
+//! Cells that are compared with each other run one after the other, and each round begins with the next of them. So other
+//! work of the machine affects all of them alike. A run whose data has too few levels would prove nothing and is refused.
+//! Call it from any thread.
 
 mod cells;
 pub(crate) mod plan;
@@ -52,14 +52,14 @@ pub struct CellOptions {
     pub regions: u32,
     /// Client threads.
     pub threads: usize,
-    /// Operations that each keeps under way.
+    /// Operations that each keeps in flight.
     pub depth: usize,
 }
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Names of experiments, variants and mixes; of a kind that none is named of, all are run.
+    /// Names of experiments, variants and mixes. A kind of which none is named runs whole.
     pub only: Vec<String>,
     /// The mixes SD and S with two replicas, where no others are named.
     pub quick: bool,
@@ -100,14 +100,14 @@ pub struct Started {
     pub cluster: Box<dyn DevCluster>,
 }
 
-/// Whoever can start clusters.
+/// Starts clusters.
 pub trait Clusters {
     /// Options that the preset of this name stands for.
     fn preset(&self, name: &str) -> TableOptions;
-    /// Looks whether this machine has what a link needs.
+    /// Checks that this machine has what a link needs.
     ///
     /// # Errors
-    /// It has not; the message says what is missing.
+    /// Something is missing; the message says what.
     fn check_link(&self, link: Link) -> Result<(), Failure>;
     /// Starts a cluster of [`NODES`] nodes and waits until every region has all of its replicas.
     ///
@@ -140,7 +140,7 @@ struct Json<'a> {
     failures: &'a [Failed],
 }
 
-/// Runs everything, writes what `options` ask for, and prints the report; answers whether every cell could be measured.
+/// Runs everything, writes what `options` ask for, and prints the report. Returns whether every cell could be measured.
 ///
 /// # Errors
 /// Options that make no sense, a run that would prove nothing, or a file that cannot be written.
@@ -243,8 +243,8 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
     }
 }
 
-/// As many as make tens of MiB of index for each region, and seconds of load on a small machine: the one compaction that is
-/// under way when a load ends then no longer decides how long the nodes take to be at rest.
+/// Enough records for tens of MiB of index in each region, and for seconds of load on a small machine. Then the one
+/// compaction that is under way when a load ends no longer decides how long the nodes take to settle.
 fn records(mix: Mix) -> u64 {
     match mix {
         Mix::S => 2_500_000,
@@ -257,7 +257,7 @@ fn records(mix: Mix) -> u64 {
 fn tell(phase: &PhaseReport) {
     let figure = |figure: Figure| figure.of(phase).map_or_else(|| "-".into(), crate::figures::number);
     eprintln!(
-        "  {:>4}: {:>7.0} ops/s, until at rest {:>7.0}; {} CPU-s/Mop, of them {} for backups' index; I/O {}, network {}, {} levels",
+        "  {:>4}: {:>7.0} ops/s, until settled {:>7.0}; {} CPU-s/Mop, of them {} for backups' index; I/O {}, network {}, {} levels",
         phase.workload,
         phase.ops_per_second,
         phase.settled_ops_per_second,

@@ -34,7 +34,7 @@ pub enum Link {
 pub struct Variant {
     /// Its name in tables.
     pub name: &'static str,
-    /// How backups come by their index; `none`: there are none.
+    /// How backups get their index; `none`: there are no backups.
     pub mode: &'static str,
     /// How pointers of a shipped index are made valid; `None` where none is shipped.
     pub addressing: Option<&'static str>,
@@ -42,7 +42,7 @@ pub struct Variant {
     pub preset: &'static str,
     /// How it is reached.
     pub link: Link,
-    /// Its client has one operation under way, and its table one region: what a request costs by itself.
+    /// Its client has one operation in flight, and its table one region: what a request costs by itself.
     pub one_by_one: bool,
     /// What differs from the preset.
     change: fn(&mut TableOptions),

@@ -30,7 +30,7 @@ fn it_has_targets_papers_and_every_variant() {
         "| workload | cell | none | build-index | build-index-reduced-l0 | send-index |",
         "| Load A | sd, 2 replicas, growth 8 | - | 10.0 | - | 11.0 |",
         "| compaction | backup | - | 1000 | - | 1000 |",
-        "![Throughput until the servers are at rest",
+        "![Throughput until the servers have settled",
         "- tebis, round 1: it rained",
     ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");

@@ -1,5 +1,5 @@
-//! What replication by shipped indexes is to gain, whether it does, and what the papers found. Ratios of medians of one run; those
-//! that are missed are told like the others.
+//! What replication by shipped indexes should gain, whether it does, and what the papers found. Ratios of medians of one run;
+//! missed targets are reported like the others.
 
 use super::cells::{Figure, Sample, middle, values};
 use super::plan::{Row, variant};
@@ -203,7 +203,7 @@ pub struct Verdict {
     pub figure: Figure,
     /// The variant whose figure it is.
     pub of: &'static str,
-    /// The one that it is divided by; `null`: none.
+    /// The variant whose figure is the denominator; `null`: none.
     pub over: Option<&'static str>,
     /// `load` or `a`.
     pub workload: &'static str,

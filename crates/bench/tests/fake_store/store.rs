@@ -132,7 +132,7 @@ impl Store {
                         Reply::Routes(RoutesUpdate::everything(&self.map(state.life)))
                     }
                     Request::Map => Reply::Map(self.map(state.life)),
-                    Request::Who | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
+                    Request::Identify | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
                         unreachable!("the benchmark does not ask")
                     }
                     Request::Ops { id, ops, .. } | Request::Once { id, ops, .. } => {
@@ -159,7 +159,7 @@ impl Store {
         let pid = std::process::id();
         let body = format!(r#"{{"server":1,"pid":{pid},"network":{{"bytes_sent":5,"bytes_received":7}},"new":[1]}}"#);
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        // Whoever asked may have gone.
+        // The client may have gone.
         drop(stream.write_all(answer.as_bytes()));
     }
 }
@@ -177,7 +177,7 @@ impl State {
                 OpResult::Put { done: true, old: None, version: None }
             }
             Op::Scan(ScanRange { start, limit, .. }) => {
-                // Small pages, so that scans have to go on.
+                // Small pages, so that scans take several.
                 let page = limit.min(40) as usize;
                 let mut found = self.entries.range((Bound::Included(start), Bound::Unbounded));
                 let entries = found.by_ref().take(page).map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -207,7 +207,7 @@ impl DevCluster for Store {
         unreachable!("nothing is stopped here")
     }
 
-    fn go_on(&mut self, _server: u32) -> io::Result<()> {
+    fn resume(&mut self, _server: u32) -> io::Result<()> {
         unreachable!("nothing is stopped here")
     }
 

@@ -1,13 +1,15 @@
-//! The clients: each works on one region, one operation after the other, and notes what it did and what came of it.
+//! The clients. Each works on one region, one operation after the other, and notes each operation and its outcome.
 //!
-//! - [`native`]: the client library. - [`resp`]: Redis commands to any server. Both carry out an [`Action`] on a key and
-//!   answer it with what they were told.
+//! - [`native`]: the client library.
+//! - [`resp`]: Redis commands to any server.
 //!
-//! A few *shared* keys of each region are used by all of its clients; after so many operations the next key takes a key's
-//! place. One operation in so many writes a *filling* key instead, once, or reads one. Clients of other regions go on while
-//! one region is unavailable, so that each region's gaps are its own.
+//! Both carry out an [`Action`] on a key, and answer the action with its result.
 //!
-//! A client is a thread; what they share is here.
+//! All clients of a region use a few *shared* keys. After a number of operations another key replaces a shared key. Some
+//! operations write a *filling* key instead, which is written only once, or read one. Clients of other regions continue while one
+//! region is unavailable, so that each region has its own gaps.
+//!
+//! A client is a thread. This module has what clients share.
 
 pub(crate) mod native;
 pub(crate) mod resp;
@@ -27,21 +29,21 @@ const SLOTS: usize = 2;
 const LONGEST_HISTORY: u32 = 3_000;
 /// How long a client waits for an answer.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(2_500);
-/// Longest rest between two operations, in microseconds.
-const REST_US: u64 = 30_000;
-/// Rest after an operation that was refused.
-const REFUSED_REST: Duration = Duration::from_millis(20);
+/// Longest pause between two operations, in microseconds.
+const PAUSE_US: u64 = 30_000;
+/// Pause after an operation that was refused.
+const REFUSED_BACKOFF: Duration = Duration::from_millis(20);
 
-/// What came of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The action, with its answer.
     Answered(Action),
-    /// It took no effect, the store says.
+    /// The store answered that it took no effect.
     NotDone,
-    /// Nobody knows.
+    /// Not known.
     Unknown,
-    /// What no store may answer.
+    /// The store gave an answer that no store may give.
     Wrong(String),
 }
 
@@ -51,7 +53,7 @@ pub(crate) trait Store {
     fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome;
 }
 
-/// What all clients share.
+/// The state that all clients share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     begun: Instant,
@@ -83,7 +85,7 @@ pub(crate) struct Filling {
     pub(crate) outcome: Outcome,
 }
 
-/// What clients did. Times are microseconds since the run began.
+/// The operations of clients. Times are microseconds since the run began.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) histories: HashMap<SharedKey, Vec<Operation>>,
@@ -91,12 +93,12 @@ pub(crate) struct Log {
     pub(crate) successes: Vec<Success>,
     pub(crate) refused: u64,
     pub(crate) unknown: u64,
-    /// What no store may answer.
+    /// Answers that no store may give.
     pub(crate) wrong: Vec<String>,
 }
 
 impl Log {
-    /// Takes in what another client did.
+    /// Adds the log of another client.
     pub(crate) fn merge(&mut self, other: Log) {
         for (key, operations) in other.histories {
             self.histories.entry(key).or_default().extend(operations);
@@ -144,14 +146,14 @@ impl Shared {
     }
 }
 
-/// A client of one region: works until the run is over, and answers what it did.
+/// A client of one region. It works until the run is over, and answers its log.
 pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, mut rng: Rng) -> Log {
     let mut client = Client { shared, region, log: Log::default(), last_seen: None };
     while !shared.is_over.load(Ordering::SeqCst) {
         let outcome = if rng.one_in(8) { client.fill(store, &mut rng) } else { client.share(store, &mut rng) };
         match outcome {
-            Outcome::NotDone => thread::sleep(REFUSED_REST),
-            _ => thread::sleep(Duration::from_micros(rng.below(REST_US))),
+            Outcome::NotDone => thread::sleep(REFUSED_BACKOFF),
+            _ => thread::sleep(Duration::from_micros(rng.below(PAUSE_US))),
         }
     }
     client.log

@@ -1,4 +1,4 @@
-//! The client library as a [`Store`]: what it retries, it retries; what it cannot know, it says. Belongs to one thread.
+//! The client library as a [`Store`], with its own retries. It says when an outcome is unknown. Belongs to one thread.
 
 use crate::clients::{DEADLINE, Outcome, Store};
 use crate::workload::{number_of, value};
@@ -18,7 +18,7 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// A client of this name, whose plain puts are retried too if `retry_puts`.
+    /// A client of this name. With `retry_puts` it retries plain puts too.
     pub(crate) fn new(addresses: Vec<String>, name: String, retry_puts: bool) -> Native {
         let options = ClientOptions { name, deadline: DEADLINE, retry_puts, ..ClientOptions::default() };
         Native { addresses, options, session: None, version: None }
@@ -56,7 +56,7 @@ impl Native {
         let executed = self.session.as_mut()?.execute(vec![op]);
         match executed {
             Ok(mut results) => results.pop(),
-            // This process has no descriptors any more, or the like: nothing is known of what was sent.
+            // This process has no file descriptors left, or the like. The outcome of the request is unknown.
             Err(error) => {
                 self.session = None;
                 Some(OpResult::Error(OpError::Unknown(error.to_string())))
@@ -76,11 +76,11 @@ impl Store for Native {
     }
 }
 
-/// What an answer says.
+/// The outcome that an answer states.
 fn outcome(action: Action, result: &OpResult) -> Outcome {
     let number = |value: &Option<Bytes>| value.as_deref().map(number_of);
     let answered = match (action, result) {
-        // It is known to have happened, and no more than that.
+        // It took effect; nothing else is known.
         (Action::Swap(new, _), OpResult::Error(OpError::AnswerGone { done: true })) => Action::Write(new),
         (Action::Take(_), OpResult::Deleted { done: true, old: None, .. }) => Action::Delete(Some(true)),
         (_, OpResult::Error(OpError::Unknown(_))) => return Outcome::Unknown,

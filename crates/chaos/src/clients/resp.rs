@@ -1,5 +1,5 @@
-//! Redis commands as a [`Store`]: a connection to some server, which forwards what is another's; to the next server when it
-//! breaks. Nothing is retried. Belongs to one thread.
+//! Redis commands as a [`Store`], over a connection to any server, which forwards commands for other servers' regions. When the
+//! connection breaks, the client connects to the next server. Nothing is retried. Belongs to one thread.
 
 use crate::clients::{DEADLINE, Outcome, Store};
 use crate::workload::{number_of, value};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// How long a server may take to accept.
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// Longest string that is taken for an answer: no value is as long.
+/// Longest string that is accepted as an answer. No value is as long.
 const LONGEST_STRING: usize = 1 << 20;
 
 /// See the module.
@@ -22,7 +22,7 @@ pub(crate) struct Resp {
     connection: Option<BufReader<TcpStream>>,
 }
 
-/// An answer, as far as the commands here have any.
+/// An answer of the kinds that the commands here can have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Answer {
     Text(String),
@@ -120,7 +120,7 @@ fn read_answer(from: &mut impl BufRead) -> io::Result<Answer> {
     }
 }
 
-/// What an answer says.
+/// The outcome that an answer states.
 fn outcome(action: Action, answer: Answer) -> Outcome {
     let number = |found: Option<Vec<u8>>| found.as_deref().map(number_of);
     let answered = match (action, answer) {

@@ -1,4 +1,4 @@
-//! The coordinator's processes: the embedded one, in a process of its own, or a real ZooKeeper. Faults see no difference.
+//! The coordinator's processes: the embedded coordinator in its own process, or a real ZooKeeper. Faults treat both alike.
 //!
 //! | | embedded | ZooKeeper |
 //! |---|---|---|
@@ -20,16 +20,16 @@ use std::time::Duration;
 const CLIENTS: u16 = 3;
 const FOLLOWERS: u16 = 4;
 const ELECTION: u16 = 5;
-/// How long a process may take to say whether it is ready.
+/// How long a process may take to answer whether it is ready.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// ZooKeeper's unit of time, in milliseconds. Sessions are bounded to 2 to 20 of them.
 const TICK_MS: u64 = 250;
-/// How far a follower may be behind, in ticks: shorter than a session, so that no leader that was cut off, and no follower, tells
-/// old things for so long that a node trusts it beyond its session.
+/// How far a follower may be behind, in ticks. It is shorter than a session. So no isolated leader and no follower serves stale
+/// data for so long that a node trusts it beyond its session.
 const SYNC_TICKS: u64 = 3;
-/// Where Debian keeps jars.
+/// Where Debian installs jars.
 const JARS: &str = "/usr/share/java";
-/// What ZooKeeper needs of them.
+/// The jars that ZooKeeper needs.
 const CLASS_PATH: [&str; 16] = [
     "zookeeper",
     "zookeeper-jute",
@@ -52,7 +52,7 @@ const CLASS_PATH: [&str; 16] = [
 /// Which coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CoordinatorKind {
-    /// The one that Leeward brings along: one process.
+    /// The coordinator that is part of Leeward: one process.
     Embedded,
     /// ZooKeeper: an ensemble of three.
     Zookeeper,
@@ -74,7 +74,7 @@ impl CoordinatorKind {
         }
     }
 
-    /// Why it cannot be run here, if it cannot.
+    /// Why it cannot run on this machine, if it cannot.
     pub(crate) fn refusal(self) -> Option<String> {
         let is_there = Path::new(JARS).join("zookeeper.jar").exists() && crate::tool::is_installed("java");
         (self == CoordinatorKind::Zookeeper && !is_there).then(|| {
@@ -133,13 +133,13 @@ impl Coordinator {
         self.members.iter().map(|member| member.host)
     }
 
-    /// Addresses of the processes, if they are of this store.
+    /// Addresses of the processes, if they are Leeward's own.
     pub(crate) fn own(&self, network: &Network) -> Vec<SocketAddr> {
         let hosts = self.hosts().filter(|_| self.kind == CoordinatorKind::Embedded);
         hosts.map(|host| network.address(host, CLIENTS)).collect()
     }
 
-    /// What nodes have as `coordinator` in their settings.
+    /// The setting `coordinator` of the nodes.
     pub(crate) fn setting(&self, network: &Network) -> String {
         let addresses: Vec<String> = self.hosts().map(|host| network.address(host, CLIENTS).to_string()).collect();
         match self.kind {
@@ -180,7 +180,7 @@ impl Coordinator {
         &mut self.members[index].process
     }
 
-    /// Every process serves.
+    /// Whether every process serves.
     pub(crate) fn is_ready(&self, network: &Network) -> bool {
         self.hosts().all(|host| {
             let address = network.address(host, CLIENTS);
@@ -218,7 +218,7 @@ impl Coordinator {
     }
 }
 
-/// A ZooKeeper serves, alone or as leader or follower.
+/// Whether a ZooKeeper serves, alone or as leader or follower.
 fn says_mode(address: SocketAddr) -> std::io::Result<bool> {
     let mut stream = TcpStream::connect_timeout(&address, ANSWER_WITHIN)?;
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;

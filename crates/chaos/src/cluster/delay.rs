@@ -1,7 +1,7 @@
-//! A way between two hosts that takes time: connections are carried on by this process, each piece a while after it came.
+//! A proxy that delays the connections between two hosts. It forwards each piece some time after it arrived.
 //!
-//! A thread accepts; each direction of a connection has one that receives and one that sends. They end when either side
-//! closes or the proxy is dropped, which closes everything.
+//! One thread accepts connections. Each direction of a connection has a thread that receives and one that sends. They end when
+//! either side closes, or when the proxy is dropped, which closes all connections.
 
 use crate::error::ChaosError;
 use parking_lot::Mutex;
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 #[path = "delay_tests.rs"]
 mod tests;
 
-/// Bytes that are carried as one piece, at most.
+/// Most bytes that are forwarded as one piece.
 const PIECE_BYTES: usize = 64 << 10;
-/// How often the thread that accepts looks whether it is over.
+/// How often the accepting thread checks whether the proxy was dropped.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the far end may take to accept.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Listens at `listen` (port 0: any), and carries what comes to `to`.
+    /// Listens at `listen` (port 0: any), and forwards to `to`.
     ///
     /// # Errors
     /// It cannot listen there.
@@ -64,7 +64,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         for connection in self.shared.connections.lock().drain(..) {
-            // One that is closed already stays closed.
+            // An error means that it is closed already.
             drop(connection.shutdown(Shutdown::Both));
         }
     }
@@ -76,7 +76,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             Ok((near, _)) => {
                 let shared = Arc::clone(shared);
                 thread::spawn(move || {
-                    // A far end that is not there is what it would be without a proxy.
+                    // If the far end does not accept, the near end sees a closed connection.
                     drop(connect(&near, &shared));
                     drop(near.shutdown(Shutdown::Both));
                 });
@@ -116,7 +116,7 @@ fn receive(mut from: &TcpStream, pieces: &Sender<(Instant, Vec<u8>)>, delay: Dur
     }
 }
 
-/// Sends each piece when it is due. When nothing comes any more, both directions end.
+/// Sends each piece when it is due. When the sender closes, both directions end.
 fn send(mut to: &TcpStream, pieces: &Receiver<(Instant, Vec<u8>)>) {
     for (due, piece) in pieces {
         thread::sleep(due.saturating_duration_since(Instant::now()));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_carried_arrives_whole_and_late_and_ends_with_the_proxy() {
+fn bytes_arrive_whole_and_late_and_the_connection_ends_with_the_proxy() {
     let echo = TcpListener::bind("127.0.0.1:0").expect("a port");
     let to = echo.local_addr().expect("it listens");
     thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! A server's disk: a file system of its own in a file, which can be filled and slowed down; or, on a machine that gives
-//! none, a directory. Belongs to one thread.
+//! A server's disk: a file system in a file, which can be filled and slowed down. On a machine that allows no such mounts it is a
+//! directory. Belongs to one thread.
 
 use crate::error::{ChaosError, fault};
 use crate::place::Place;
@@ -9,12 +9,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Size of a disk. The file has holes: it takes only what is written.
+/// Size of a disk. The file is sparse.
 const DISK_BYTES: u64 = 4 << 30;
-/// What is taken at a time when a disk is filled, from large to small, in bytes.
+/// Sizes of the allocations that fill a disk, from large to small, in bytes.
 const BALLAST_STEPS: [u64; 4] = [256 << 20, 16 << 20, 1 << 20, 4 << 10];
 
-/// See the module. What it has mounted goes with the [`Place`].
+/// See the module. Dropping the [`Place`] unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Disk {
 struct Device {
     /// `major:minor`.
     number: String,
-    /// Group of the process that uses it, where there are such groups.
+    /// Control group of the process that uses it, where the machine has such groups.
     group: Option<PathBuf>,
 }
 
@@ -44,7 +44,7 @@ impl Disk {
         let image = place.directory().join(format!("image-{server}"));
         let file = File::create_new(&image).map_err(fault("make", &image))?;
         file.set_len(DISK_BYTES).map_err(fault("size", &image))?;
-        // Without reserved blocks: the server, which may be root's, is to meet the end of the disk.
+        // Without reserved blocks, so that even a server that runs as root finds the disk full.
         tool::run(&format!("mkfs.ext4 -q -F -m 0 -E lazy_itable_init=1,lazy_journal_init=1 {}", image.display()))?;
         tool::run(&format!("mount -o loop,discard {} {}", image.display(), folder.display()))?;
         let device = folder.metadata().map_err(fault("look at", &folder))?.dev();
@@ -58,14 +58,14 @@ impl Disk {
         &self.folder
     }
 
-    /// What the server's process is must be known before its device can be slowed down.
+    /// Notes the server's process, which has to be known before its device can be slowed down.
     pub(crate) fn used_by(&self, pid: u32) -> Result<(), ChaosError> {
         let Some(group) = self.device.as_ref().and_then(|device| device.group.as_ref()) else { return Ok(()) };
         let path = group.join("cgroup.procs");
         fs::write(&path, pid.to_string()).map_err(fault("write to", &path))
     }
 
-    /// Takes all that is left of the disk.
+    /// Allocates all free space of the disk.
     pub(crate) fn fill(&self) -> Result<(), ChaosError> {
         let path = self.ballast();
         let file = File::create(&path).map_err(fault("make", &path))?;
@@ -78,7 +78,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives back what [`Disk::fill`] took.
+    /// Frees what [`Disk::fill`] allocated.
     pub(crate) fn empty(&self) {
         // It may not have been full.
         drop(fs::remove_file(self.ballast()));
@@ -88,7 +88,7 @@ impl Disk {
         self.folder.join("ballast")
     }
 
-    /// Lets at most so many bytes a second through, each way; 0: as many as come.
+    /// Limits reads and writes to this many bytes per second each; 0 removes the limit.
     pub(crate) fn throttle(&self, bytes_per_second: u64) -> Result<(), ChaosError> {
         let Some(Device { number, group: Some(group) }) = &self.device else { return Ok(()) };
         for way in ["read", "write"] {

@@ -1,8 +1,12 @@
-//! A cluster of real processes, each with an address and a disk of its own, and the means to break it. What is broken and
-//! when is decided elsewhere ([`crate::faults`]).
+//! A cluster of real processes, each with its own address and disk, and the means to break it. The module [`crate::faults`]
+//! decides what breaks and when.
 //!
-//! - [`network`]: namespaces, what is cut, lost, late. - [`delay`]: a way that takes time. - [`disk`]: full and slow.
-//!   [`process`]: killed and stopped. - [`coordinator`]: embedded or ZooKeeper. - [`operator`]: what operators wish for.
+//! - [`network`]: namespaces; cut links, lost and late packets.
+//! - [`delay`]: a proxy that delays a connection.
+//! - [`disk`]: full and slow disks.
+//! - [`process`]: killed and stopped processes.
+//! - [`coordinator`]: embedded or ZooKeeper.
+//! - [`operator`]: requests of operators.
 //!
 //! Belongs to one thread.
 
@@ -21,7 +25,7 @@ use crate::workload;
 use coordinator::{Coordinator, CoordinatorKind};
 use disk::Disk;
 use leeward_client::{
-    ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions, admin, ask_node, introduce,
+    ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions, admin, ask_node, shake_hands,
 };
 use leeward_format::table::NewTable;
 use network::Network;
@@ -39,13 +43,13 @@ const RESP: u16 = 0;
 const NATIVE: u16 = 1;
 pub(crate) const FABRIC: u16 = 2;
 const ADMIN: u16 = 3;
-/// How long processes may take until they serve.
+/// How long processes may take to start serving.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long a server may take to say what it knows.
+/// How long a server may take to answer a question.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// As which client the run itself asks.
+/// The client name of the run itself.
 const NAME: &str = "leeward-chaos";
-/// Pause between looks.
+/// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 /// Copies of a region.
 const REPLICAS: u32 = 3;
@@ -61,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) leeward: PathBuf,
     pub(crate) servers: usize,
     pub(crate) coordinator: CoordinatorKind,
-    /// Without namespaces and disks of their own.
+    /// Without namespaces and separate disks.
     pub(crate) alone: bool,
     pub(crate) table: TableOptions,
     /// How much servers log.
@@ -75,7 +79,7 @@ pub(crate) fn table_options() -> TableOptions {
     TableOptions { replicas: REPLICAS, l0_bytes: L0_BYTES, ..TableOptions::default() }
 }
 
-/// See the module. Dropping it kills all processes; what else there is goes with the [`Place`].
+/// See the module. Dropping it kills all processes. Dropping the [`Place`] removes everything else.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     plan: Plan,
@@ -100,8 +104,8 @@ impl Cluster {
     /// Starts everything and waits until the table's regions have all of their members.
     ///
     /// # Errors
-    /// The machine refuses, or the cluster does not come up. `go_on` says whether anybody still wants it.
-    pub(crate) fn start(place: &Arc<Place>, plan: Plan, go_on: &dyn Fn() -> bool) -> Result<Cluster, ChaosError> {
+    /// The machine refuses, or the cluster does not come up, or `is_wanted` answers that the run was interrupted.
+    pub(crate) fn start(place: &Arc<Place>, plan: Plan, is_wanted: &dyn Fn() -> bool) -> Result<Cluster, ChaosError> {
         for name in ["logs", "config"] {
             let folder = place.directory().join(name);
             fs::create_dir_all(&folder).map_err(fault("make", &folder))?;
@@ -122,26 +126,27 @@ impl Cluster {
         for member in 0..cluster.coordinator.members() {
             cluster.coordinator.start(member, &cluster.network)?;
         }
-        cluster
-            .wait("the coordinator does not serve", go_on, |cluster| cluster.coordinator.is_ready(&cluster.network))?;
+        cluster.wait("the coordinator does not serve", is_wanted, |cluster| {
+            cluster.coordinator.is_ready(&cluster.network)
+        })?;
         for server in 0..cluster.servers.len() {
             cluster.write_config(server)?;
             cluster.start_server(server, None)?;
         }
-        cluster.wait("no table could be made", go_on, Cluster::has_table)?;
-        cluster.wait("not every region has all of its members", go_on, |cluster| cluster.lacks().is_none())?;
+        cluster.wait("no table could be made", is_wanted, Cluster::has_table)?;
+        cluster.wait("not every region has all of its members", is_wanted, |cluster| cluster.lacks().is_none())?;
         Ok(cluster)
     }
 
     fn wait(
         &mut self,
         what: &str,
-        go_on: &dyn Fn() -> bool,
+        is_wanted: &dyn Fn() -> bool,
         is_so: impl Fn(&Cluster) -> bool,
     ) -> Result<(), ChaosError> {
         let deadline = Instant::now() + READY_WITHIN;
         while !is_so(self) {
-            if !go_on() {
+            if !is_wanted() {
                 return Err(ChaosError::Interrupted);
             }
             if let Some(death) = self.deaths().into_iter().next() {
@@ -177,17 +182,17 @@ impl Cluster {
         (0..self.servers.len()).map(|server| self.network.address(server, RESP)).collect()
     }
 
-    /// Where hostile clients connect to. ZooKeeper's ports are not among it: it is not under test.
+    /// The addresses that hostile clients connect to. ZooKeeper's ports are not among them: it is not under test.
     pub(crate) fn targets(&self) -> Targets {
         let ports = |kind| (0..self.servers.len()).map(move |server| self.network.address(server, kind));
         let all = [RESP, NATIVE, FABRIC, ADMIN].into_iter().flat_map(ports).chain(self.coordinator.own(&self.network));
         Targets { resp: self.resp_addresses(), all: all.collect() }
     }
 
-    /// The table is there, or is made now, which any server can do that knows the coordinator.
+    /// Whether the table exists or could be created now. Any server that knows the coordinator can create it.
     fn has_table(&self) -> bool {
         let address = &self.addresses()[0];
-        let Ok(node) = introduce(address, NAME, ANSWER_WITHIN) else { return false };
+        let Ok(node) = shake_hands(address, NAME, ANSWER_WITHIN) else { return false };
         if node.map.table(&self.plan.table.name).is_some() {
             return true;
         }
@@ -195,19 +200,19 @@ impl Cluster {
         matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
     }
 
-    /// What keeps the cluster from being whole, if anything: every server knows the same configuration, in which every region
-    /// has all of its members in sync, and every region answers. A server that has just died may count still, until its
-    /// session is over.
+    /// What the cluster lacks to be whole, if anything. It is whole when every server knows the same configuration, every region
+    /// has all of its members in sync, and every region answers. A server that has just died may still count, until its session
+    /// expires.
     pub(crate) fn lacks(&self) -> Option<String> {
         let mut maps = Vec::new();
         for (server, address) in (1..).zip(self.addresses()) {
-            match introduce(&address, NAME, ANSWER_WITHIN) {
+            match shake_hands(&address, NAME, ANSWER_WITHIN) {
                 Ok(node) => maps.push(node.map),
                 Err(error) => return Some(format!("server {server} does not answer: {error}")),
             }
         }
         let map = &maps[0];
-        // Not their versions: servers may have heard of different changes of what is in none of this.
+        // Not the versions of the maps: servers may have heard of different changes that do not affect these parts.
         let content = |map: &RegionMap| (map.tables.clone(), map.regions.clone(), map.servers.clone());
         if maps.iter().any(|other| content(other) != content(map)) {
             return Some("servers know different configurations".into());
@@ -240,18 +245,19 @@ impl Cluster {
         })
     }
 
-    /// How long the cluster must have been whole to be at rest: whoever died in silence is known to be dead by then.
-    pub(crate) fn at_rest_after(&self) -> Duration {
+    /// How long the cluster must have been whole to count as settled. By then the session of a server that died unnoticed has
+    /// expired.
+    pub(crate) fn settled_after(&self) -> Duration {
         Duration::from_millis(self.plan.coordinator.session_ms()) + LOOK * 5
     }
 
-    /// Has every server that answers say what it is at, into a file beside its log.
+    /// Writes the status of every server that answers into a file beside its log.
     pub(crate) fn note_status(&self, at_seconds: f64) {
         for server in 0..self.servers.len() {
             let address = self.network.address(server, ADMIN).to_string();
             let path = self.logs.join(format!("server-{}-status-{at_seconds:.0}.json", server + 1));
             if let Ok((_, status)) = admin::get(&address, "/status", ANSWER_WITHIN) {
-                // It is for people to look at; without it the run goes on.
+                // The file is for debugging only, so the run continues without it.
                 drop(fs::write(path, status));
             }
         }
@@ -262,7 +268,7 @@ impl Cluster {
         self.servers.iter().map(|server| server.process.most_resident().unwrap_or(0)).collect()
     }
 
-    /// How late each server that answers looked at messages of leases.
+    /// How late each server that answers handled messages of leases.
     pub(crate) fn lease_lateness(&self) -> Vec<Lateness> {
         let ask = |server| {
             let address = self.network.address(server, ADMIN).to_string();
@@ -305,7 +311,7 @@ impl Cluster {
         deaths
     }
 
-    /// Asks the servers whether their replicas are the same; answers what is wrong, if anything.
+    /// Has the servers compare their replicas. Answers the difference, if there is one.
     ///
     /// # Errors
     /// The command cannot be run.

@@ -1,9 +1,9 @@
-//! Where the processes are and what comes between them: a network namespace for each, all in one bridge, to which this
-//! process, and with it the clients, belong as well; or only the loopback interface, with ports of their own, on a machine
-//! that gives no namespaces.
+//! The network between the processes. Each process has a network namespace, and all namespaces are on one bridge. This process,
+//! and with it the clients, is on the bridge too. On a machine without namespaces all processes share the loopback interface, on
+//! different ports.
 //!
-//! What is dropped is told to the namespace of the receiver, which has one table of rules; it is replaced as a whole
-//! whenever something changes. Belongs to one thread.
+//! The receiver's namespace drops packets. It has one table of rules, which is replaced as a whole whenever a rule changes.
+//! Belongs to one thread.
 
 use crate::cluster::delay::Proxy;
 use crate::error::ChaosError;
@@ -20,14 +20,14 @@ use std::time::Duration;
 const SECOND: u8 = 213;
 /// Last byte of the first host's address.
 const FIRST_HOST: u8 = 10;
-/// Ports that are looked at for a run on the loopback interface: below those that the system gives to outgoing connections.
+/// Candidate ports of a run on the loopback interface. They are below those that the system gives to outgoing connections.
 const PORTS: std::ops::Range<u16> = 21_000..32_000;
 /// Ports between those of two kinds.
 pub(crate) const KIND_PORTS: u16 = 20;
 /// Kinds of ports.
 const KINDS: u16 = 6;
 
-/// A place for a process: servers have the first numbers, the coordinator's processes come behind them.
+/// The number of a process's host: servers have the first numbers, the coordinator's processes the next ones.
 pub(crate) type HostNo = usize;
 
 /// See the module.
@@ -41,16 +41,16 @@ pub(crate) struct Network {
     proxies: Vec<Proxy>,
 }
 
-/// What does not reach a host, and what reaches it by another way.
+/// Rules of a host: what does not reach it, and what is sent another way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
-    /// Nothing comes from these.
+    /// Packets from these hosts are dropped.
     cut_from: BTreeSet<HostNo>,
-    /// So many of 1000 packets from these are lost.
+    /// By host: this many of 1000 packets from it are lost.
     loss: BTreeMap<HostNo, u32>,
-    /// New connections to these go to a proxy.
+    /// By host: new connections to it go to this proxy.
     detour: BTreeMap<HostNo, SocketAddr>,
-    /// Clients hear nothing from it.
+    /// Its packets to clients are dropped.
     is_mute: bool,
 }
 
@@ -58,7 +58,7 @@ impl Network {
     /// Makes `hosts` namespaces, or with `alone` none.
     ///
     /// # Errors
-    /// The machine refuses. What was made until then goes with the `place`.
+    /// The machine refuses. What was made until then is removed with the `place`.
     pub(crate) fn new(place: Arc<Place>, hosts: usize, alone: bool) -> Result<Network, ChaosError> {
         let mut network = Network {
             place,
@@ -107,7 +107,7 @@ impl Network {
         (self.ip(host), self.base_port + kind * KIND_PORTS + host as u16).into()
     }
 
-    /// A command that runs `program` at a host, in the same process.
+    /// A command that runs `program` on a host.
     pub(crate) fn command(&self, host: HostNo, program: &str) -> Command {
         if !self.has_namespaces() {
             return Command::new(program);
@@ -123,7 +123,7 @@ impl Network {
         self.apply(to)
     }
 
-    /// Of what is sent between the two, so many of 1000 packets are lost.
+    /// Of 1000 packets between the two, this many are lost.
     pub(crate) fn lose(&mut self, one: HostNo, other: HostNo, per_mille: u32) -> Result<(), ChaosError> {
         self.hosts[one].loss.insert(other, per_mille);
         self.hosts[other].loss.insert(one, per_mille);
@@ -131,7 +131,7 @@ impl Network {
         self.apply(other)
     }
 
-    /// What the two send to each other's port of the kind takes `delay` longer. Their connections begin anew.
+    /// Packets of the two to each other's port of this kind take `delay` longer. Their connections are made anew.
     pub(crate) fn delay(&mut self, one: HostNo, other: HostNo, kind: u16, delay: Duration) -> Result<(), ChaosError> {
         for (from, to) in [(one, other), (other, one)] {
             let proxy = Proxy::start((self.outside(), 0).into(), self.address(to, kind), delay)?;
@@ -149,12 +149,12 @@ impl Network {
         self.apply(host)
     }
 
-    /// Where this process, and with it the clients, are in the bridge.
+    /// The address of this process, and so of the clients, on the bridge.
     fn outside(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, SECOND, self.subnet.unwrap_or_default(), 1)
     }
 
-    /// Everything reaches everyone.
+    /// Heals the network: every packet reaches its receiver.
     pub(crate) fn heal(&mut self) -> Result<(), ChaosError> {
         for host in 0..self.hosts.len() {
             if std::mem::take(&mut self.hosts[host]) != Rules::default() {
@@ -170,7 +170,7 @@ impl Network {
         tool::attempt(&format!("ip netns exec {namespace} ss -K -H -t -n dst {}", self.ip(to)));
     }
 
-    /// Tells the namespace of a host what its rules are now.
+    /// Replaces the rules in the namespace of a host by its current ones.
     fn apply(&self, host: HostNo) -> Result<(), ChaosError> {
         let rules = &self.hosts[host];
         let mut text = String::from("table inet chaos\ndelete table inet chaos\ntable inet chaos {\n chain input {\n");
@@ -195,18 +195,18 @@ impl Network {
     }
 }
 
-/// Gives the bridge an address of a subnet that nobody else has on this machine.
+/// Gives the bridge an address in a subnet that is unused on this machine.
 fn free_subnet(bridge: &str) -> Result<u8, ChaosError> {
     let routes = tool::run("ip -4 -o addr show")?;
     let is_free = |subnet: &u8| !routes.contains(&format!("10.{SECOND}.{subnet}."));
-    let subnet = (1..=250)
-        .find(is_free)
-        .ok_or_else(|| ChaosError::Refused(format!("all of 10.{SECOND}.0.0/16 is in use: `ip addr` shows by whom")))?;
+    let subnet = (1..=250).find(is_free).ok_or_else(|| {
+        ChaosError::Refused(format!("all of 10.{SECOND}.0.0/16 is in use: `ip addr` shows by which interfaces"))
+    })?;
     tool::run(&format!("ip addr add 10.{SECOND}.{subnet}.1/24 dev {bridge}"))?;
     Ok(subnet)
 }
 
-/// The first of enough ports in a row that nobody listens at.
+/// The first of enough consecutive ports that are free.
 fn free_ports() -> Result<u16, ChaosError> {
     let span = KINDS * KIND_PORTS;
     let mut bases = PORTS.step_by(span as usize);

@@ -1,75 +1,82 @@
-//! What operators wish for while all goes on: another primary, a server drained and taken back. Whether a wish is heard depends on
-//! what else strikes; one that is not is no fault of anybody's.
+//! Requests that operators make during a run: another primary, a split, a merge, a server drained and taken back. Whether a
+//! server accepts a request depends on the other faults. A request that no server accepts is no failure.
 
 use super::{ANSWER_WITHIN, Cluster, NAME};
-use leeward_client::{Op, OpResult, ask_node, introduce};
+use leeward_client::{Op, OpResult, ask_node, shake_hands};
 use leeward_format::ServerId;
-use leeward_format::cluster::{GroupConfig, Intent, RegionWish};
+use leeward_format::cluster::{GroupConfig, Intent, RegionRequest};
 
-const NOBODY: &str = "nobody is there to ask";
-/// Regions that the table may have before it is not divided any more.
+const NO_SERVER: &str = "no server answers";
+/// From this many regions on the table is not split any more.
 const MOST_REGIONS: usize = 24;
 
 impl Cluster {
-    /// Asks one server after the other; answers whether one has done it.
-    fn wish(&self, op: Op) -> bool {
+    /// Sends the request to one server after the other. Answers whether one has accepted it.
+    fn request(&self, op: Op) -> bool {
         let ask = |address: &String| ask_node(address, NAME, op.clone(), ANSWER_WITHIN);
         self.addresses().iter().any(|address| matches!(ask(address), Ok(OpResult::Done)))
     }
 
-    /// The table's regions, as somebody knows them.
+    /// The table's regions, as the first server that answers knows them.
     pub(crate) fn groups(&self) -> Option<Vec<GroupConfig>> {
-        let mut maps = self.addresses().into_iter().filter_map(|address| introduce(&address, NAME, ANSWER_WITHIN).ok());
+        let mut maps =
+            self.addresses().into_iter().filter_map(|address| shake_hands(&address, NAME, ANSWER_WITHIN).ok());
         maps.next().map(|node| node.map.regions_of(&self.plan.table.name).to_vec())
     }
 
-    /// Wishes for one region to become two, in the middle of what it has; answers what was wished for, for people.
+    /// Requests the split of a region in the middle of its keys. Answers a description of the request.
     pub(crate) fn split(&self, target: usize) -> String {
-        let Some(groups) = self.groups() else { return NOBODY.into() };
+        let Some(groups) = self.groups() else { return NO_SERVER.into() };
         if groups.len() >= MOST_REGIONS {
             return format!("there are {} regions already", groups.len());
         }
-        let Some(group) = groups.get(target % groups.len().max(1)) else { return NOBODY.into() };
-        let heard = self.wish(Op::Wish { region: group.region, wish: RegionWish::Split { at: None } });
-        format!("region {} of {}{}", group.region, groups.len(), if heard { "" } else { " (not heard)" })
+        let Some(group) = groups.get(target % groups.len().max(1)) else { return NO_SERVER.into() };
+        let accepted =
+            self.request(Op::RequestRegion { region: group.region, request: RegionRequest::Split { at: None } });
+        format!("region {} of {}{}", group.region, groups.len(), if accepted { "" } else { " (not accepted)" })
     }
 
-    /// Wishes for one region to become part of the one before or behind it; answers what was wished for, for people.
+    /// Requests the merge of a region into the one before or after it. Answers a description of the request.
     pub(crate) fn merge(&self, target: usize) -> String {
-        let Some(groups) = self.groups() else { return NOBODY.into() };
+        let Some(groups) = self.groups() else { return NO_SERVER.into() };
         if groups.len() < 2 {
             return "there is one region only".into();
         }
         let (left, right) = (target % (groups.len() - 1), target % (groups.len() - 1) + 1);
-        let (taken, into) = if target.is_multiple_of(2) { (right, left) } else { (left, right) };
-        let (region, into) = (groups[taken].region, groups[into].region);
-        let heard = self.wish(Op::Wish { region, wish: RegionWish::Merge { into } });
-        format!("region {region} into region {into}{}", if heard { "" } else { " (not heard)" })
+        let (source, into) = if target.is_multiple_of(2) { (right, left) } else { (left, right) };
+        let (region, into) = (groups[source].region, groups[into].region);
+        let accepted = self.request(Op::RequestRegion { region, request: RegionRequest::Merge { into } });
+        format!("region {region} into region {into}{}", if accepted { "" } else { " (not accepted)" })
     }
 
-    /// Wishes for another primary of one region, or of all; answers what was wished for, for people.
-    pub(crate) fn hand_over(&self, target: usize, all: bool) -> String {
-        let Some(groups) = self.groups() else { return NOBODY.into() };
-        let mut wished = Vec::new();
-        for (at, group) in groups.iter().enumerate().filter(|(at, _)| all || *at == target % groups.len()) {
-            let heirs: Vec<ServerId> = group.backups.iter().map(|member| member.server).collect();
-            let Some(heir) = heirs.get((target + at) % heirs.len().max(1)) else { continue };
-            let heard = self.wish(Op::Wish { region: group.region, wish: RegionWish::Primary(*heir) });
-            wished.push(format!("region {} to server {heir}{}", group.region, if heard { "" } else { " (not heard)" }));
+    /// Requests another primary for one region, or for all. Answers a description of the request.
+    pub(crate) fn hand_over(&self, number: usize, all: bool) -> String {
+        let Some(groups) = self.groups() else { return NO_SERVER.into() };
+        let mut requested = Vec::new();
+        for (at, group) in groups.iter().enumerate().filter(|(at, _)| all || *at == number % groups.len()) {
+            let candidates: Vec<ServerId> = group.backups.iter().map(|member| member.server).collect();
+            let Some(target) = candidates.get((number + at) % candidates.len().max(1)) else { continue };
+            let accepted =
+                self.request(Op::RequestRegion { region: group.region, request: RegionRequest::Primary(*target) });
+            requested.push(format!(
+                "region {} to server {target}{}",
+                group.region,
+                if accepted { "" } else { " (not accepted)" }
+            ));
         }
-        wished.join(", ")
+        requested.join(", ")
     }
 
-    /// Drains a server, if it is heard; [`Cluster::take_back`] takes it back.
+    /// Requests the drain of a server. [`Cluster::take_back`] ends it.
     pub(crate) fn drain(&mut self, server: usize) {
         self.drained.push(server);
-        self.wish(Op::Intend { server: id(server), intent: Some(Intent::Leave) });
+        self.request(Op::Intend { server: id(server), intent: Some(Intent::Leave) });
     }
 
-    /// Takes back what was drained, as far as it is heard.
+    /// Takes back every drained server for which a server accepts the request.
     pub(crate) fn take_back(&mut self) {
         let mut drained = std::mem::take(&mut self.drained);
-        drained.retain(|server| !self.wish(Op::Intend { server: id(*server), intent: None }));
+        drained.retain(|server| !self.request(Op::Intend { server: id(*server), intent: None }));
         self.drained = drained;
     }
 }

@@ -1,4 +1,4 @@
-//! A process of the cluster: started, killed, stopped, and what it says kept. Belongs to one thread.
+//! A process of the cluster. It is started, killed and stopped, and its output is kept. Belongs to one thread.
 
 use crate::error::{ChaosError, fault};
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Lines of its log that are shown when a process dies by itself.
 const SHOWN_LINES: usize = 8;
-/// How long one that was asked to end may take.
+/// How long a process may take to end after SIGTERM.
 const LEAVES_WITHIN: Duration = Duration::from_secs(20);
-/// Pause between looks.
+/// Pause between checks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// See the module. It is killed when it is dropped.
@@ -23,18 +23,19 @@ pub(crate) struct Process {
     log: PathBuf,
     child: Option<Child>,
     is_stopped: bool,
-    /// Since when it was asked to end.
+    /// When it was sent SIGTERM, if it was.
     leaving: Option<Instant>,
 }
 
 impl Process {
-    /// One that does not run yet, and will log to a file of its name.
+    /// A process that does not run yet. It will log to a file of its name in `logs`.
     pub(crate) fn new(name: String, logs: &Path) -> Process {
         let log = logs.join(&name);
         Process { name, log, child: None, is_stopped: false, leaving: None }
     }
 
-    /// Starts it, in a group of processes of its own, so that a Ctrl-C meets the run alone. Its standard input ends with this process.
+    /// Starts it in a process group of its own, so that a Ctrl-C reaches the run alone. Its standard input ends with this
+    /// process.
     ///
     /// # Errors
     /// The program cannot be run.
@@ -56,7 +57,7 @@ impl Process {
         self.child.is_some()
     }
 
-    /// The most memory that it had resident, in bytes.
+    /// Its peak resident memory, in bytes.
     pub(crate) fn most_resident(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
         let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -66,19 +67,19 @@ impl Process {
     /// `kill -9`, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // One that has just ended by itself is gone as well.
+            // A process that has just ended by itself is gone as well.
             drop(child.kill());
             drop(child.wait());
         }
         (self.is_stopped, self.leaving) = (false, None);
     }
 
-    /// SIGTERM: it ends when it has done what it has to do first.
+    /// Sends SIGTERM. The process ends after it has handed over its regions.
     pub(crate) fn terminate(&mut self) {
         self.leaving = self.signal(Signal::TERM).then(Instant::now);
     }
 
-    /// Waits for the end of one that was asked to; kills it if that takes too long.
+    /// Waits for the end of a process that was sent SIGTERM. Kills it if that takes too long.
     pub(crate) fn end_leaving(&mut self) {
         while let Some(since) = self.leaving {
             if self.has_left() || since.elapsed() > LEAVES_WITHIN {
@@ -89,7 +90,7 @@ impl Process {
         }
     }
 
-    /// It was asked to end, and did so as it should.
+    /// Whether it was sent SIGTERM and has ended with success.
     fn has_left(&mut self) -> bool {
         let status = self.child.as_mut().and_then(|child| child.try_wait().ok()?);
         self.leaving.is_some() && status.is_some_and(|status| status.success())
@@ -101,7 +102,7 @@ impl Process {
     }
 
     /// SIGCONT, if it was stopped.
-    pub(crate) fn go_on(&mut self) {
+    pub(crate) fn resume(&mut self) {
         if self.is_stopped {
             self.signal(Signal::CONT);
             self.is_stopped = false;
@@ -113,7 +114,7 @@ impl Process {
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 
-    /// How it ended by itself, and the last that it said, if it did since this was last asked.
+    /// How it ended, and the end of its log, if it has ended by itself since the last call.
     pub(crate) fn death(&mut self) -> Option<String> {
         if self.has_left() {
             return None;

@@ -1,4 +1,4 @@
-//! The kinds of faults, and what a machine must give for them. Plain data.
+//! The kinds of faults, and what a machine must offer for them. Plain data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,15 +14,15 @@ pub enum FaultKind {
     Stop,
     /// A server, or two of five, is cut off from the others, often from the coordinator too. Clients still reach it.
     Partition,
-    /// Nothing reaches a server from the others, or them from it; the other way all goes through.
+    /// No packet of the others reaches a server, or the other way round. The opposite direction works.
     OneWay,
-    /// What a server answers its clients is lost, after it was done; it hears them, and the other servers hear it.
+    /// A server's answers to its clients are lost, after the operations were carried out. Everything else reaches its receiver.
     Mute,
-    /// What a server and the others send to each other takes longer, by 20 to 250 ms each way.
+    /// Packets between a server and the others take 20 to 250 ms longer each way.
     Delay,
-    /// Of what a server and the others send to each other, 2 to 30 % of the packets are lost.
+    /// Between a server and the others 2 to 30 % of the packets are lost.
     Loss,
-    /// The disk of a server takes and gives 64 KiB to 1 MiB a second.
+    /// The disk of a server reads and writes 64 KiB to 1 MiB a second.
     SlowDisk,
     /// The disk of a server, or of all, is full to the last block.
     FullDisk,
@@ -32,19 +32,20 @@ pub enum FaultKind {
     CoordinatorStop,
     /// A server is cut off from the coordinator until its session has expired.
     CoordinatorCut,
-    /// A server is killed and starts again at once with a boot clock that is far ahead; its next life has the machine's again.
+    /// A server is killed and restarted at once with a boot clock that is far ahead. Its next incarnation has the machine's clock
+    /// again.
     Clock,
-    /// SIGTERM of a server, which hands over what it has and ends; it is started again later.
+    /// SIGTERM of a server, which hands over its regions and ends. It is restarted later.
     Restart,
-    /// Operators wish for another primary of a region, or of all.
+    /// Operators request another primary of a region, or of all regions.
     HandOver,
     /// Operators drain a server, and take it back.
     Drain,
-    /// Operators have a region divided.
+    /// Operators split a region.
     Split,
-    /// Operators have a region become part of its neighbour.
+    /// Operators merge a region into its neighbour.
     Merge,
-    /// Clients send commands without pause that are cheap to ask and dear to answer.
+    /// Clients send commands without pause that are cheap to send and expensive to answer.
     Flood,
     /// Clients ask for large values again and again, and read no answer.
     Hoard,
@@ -65,7 +66,7 @@ pub(crate) enum Class {
     Client,
 }
 
-/// What a machine must give.
+/// What a machine must offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
@@ -138,9 +139,11 @@ impl FaultKind {
                 ("partition", "a minority cut off from the other servers", Class::Network, Need::Namespaces)
             }
             FaultKind::OneWay => {
-                ("one-way", "nothing goes from a server to the others, or to it", Class::Network, Need::Namespaces)
+                ("one-way", "a server reaches no other, or none reaches it", Class::Network, Need::Namespaces)
             }
-            FaultKind::Mute => ("mute", "what a server answers its clients is lost", Class::Network, Need::Namespaces),
+            FaultKind::Mute => {
+                ("mute", "answers of a server to its clients are lost", Class::Network, Need::Namespaces)
+            }
             FaultKind::Delay => {
                 ("delay", "20 to 250 ms each way between a server and the others", Class::Network, Need::Namespaces)
             }
@@ -165,11 +168,11 @@ impl FaultKind {
                 ("restart", "SIGTERM of a server, which hands over first", Class::Process, Need::Nothing)
             }
             FaultKind::HandOver => {
-                ("hand-over", "another primary is wished for, of a region or of all", Class::Operator, Need::Nothing)
+                ("hand-over", "another primary is requested, of a region or of all", Class::Operator, Need::Nothing)
             }
             FaultKind::Drain => ("drain", "a server is drained, and taken back", Class::Operator, Need::SpareServer),
-            FaultKind::Split => ("split", "a region becomes two", Class::Operator, Need::Nothing),
-            FaultKind::Merge => ("merge", "a region becomes part of its neighbour", Class::Operator, Need::Nothing),
+            FaultKind::Split => ("split", "a region is split", Class::Operator, Need::Nothing),
+            FaultKind::Merge => ("merge", "a region is merged into its neighbour", Class::Operator, Need::Nothing),
         }
     }
 }

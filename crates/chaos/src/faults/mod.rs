@@ -1,5 +1,5 @@
-//! Faults: which there are ([`kind`]), when they strike ([`schedule`]), and how they strike and heal (here). Whatever strikes
-//! is undone by [`heal`], all of a round at once. Belongs to the run's thread.
+//! Faults: their kinds ([`kind`]), when they strike ([`schedule`]), and how they strike and heal (here). [`heal`] undoes all
+//! faults of a round at once. Belongs to the run's thread.
 
 pub(crate) mod kind;
 pub(crate) mod schedule;
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 /// How far ahead a boot clock is set, at most, in seconds.
 const LONGEST_JUMP: u64 = 30 * 86_400;
-/// How far ahead one must be seen to be set, for offsets to work on this machine.
+/// How far ahead a boot clock is set to test whether offsets work on this machine.
 const TRIED_JUMP: u64 = 100_000;
 
-/// What a machine gives.
+/// What a machine offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Means {
     pub(crate) namespaces: bool,
@@ -52,7 +52,7 @@ pub(crate) fn has_clock_offsets() -> bool {
     own.zip(other).is_some_and(|(own, other)| other >= own + TRIED_JUMP)
 }
 
-/// Lets a fault strike; answers what happened, for people.
+/// Lets a fault strike. Answers a description of what happened.
 ///
 /// # Errors
 /// The machine refuses.
@@ -141,7 +141,7 @@ fn others(servers: usize, server: usize) -> impl Iterator<Item = usize> {
     (0..servers).filter(move |other| *other != server)
 }
 
-/// What goes between a server and the others is late, or lost.
+/// Packets between a server and the others are late, or lost.
 fn impair(cluster: &mut Cluster, server: usize, fault: Fault) -> Result<String, ChaosError> {
     let others = others(cluster.servers(), server);
     if fault.kind == FaultKind::Delay {
@@ -190,7 +190,7 @@ fn one_way(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, Ch
     })
 }
 
-/// Undoes all that struck: everything runs, and reaches everything.
+/// Undoes all faults: every process runs, and reaches every other one.
 ///
 /// # Errors
 /// The machine refuses.
@@ -198,13 +198,13 @@ pub(crate) fn heal(cluster: &mut Cluster) -> Result<(), ChaosError> {
     cluster.network.heal()?;
     cluster.hostile.clear();
     for member in 0..cluster.coordinator.members() {
-        cluster.coordinator.process(member).go_on();
+        cluster.coordinator.process(member).resume();
         cluster.coordinator.start(member, &cluster.network)?;
     }
     for server in 0..cluster.servers() {
         cluster.disk(server).empty();
         cluster.disk(server).throttle(0)?;
-        cluster.process(server).go_on();
+        cluster.process(server).resume();
         cluster.process(server).end_leaving();
         cluster.start_server(server, None)?;
     }

@@ -1,8 +1,9 @@
-//! What strikes when: rounds of one or two faults, each followed by healing and a quiet time. All of it follows from a seed.
-//! Pure.
+//! When each fault strikes: rounds of one or two faults, each followed by healing and a quiet time. All of it follows from a
+//! seed. Pure.
 //!
-//! Kinds come from two shuffled decks, so that each has struck before any of its deck strikes again. Hostile clients are one deck, and
-//! every second round begins with them: there are few rounds in a short run, and each of their kinds strikes in it.
+//! Kinds come from two shuffled decks. So each kind of a deck strikes before any of them strikes again. Hostile clients are one
+//! deck, and every second round begins with them. So each kind of hostile client strikes even in a short run, which has few
+//! rounds.
 
 use crate::faults::kind::{Class, FaultKind};
 use leeward_platform::Rng;
@@ -12,32 +13,32 @@ use std::time::Duration;
 #[path = "schedule_tests.rs"]
 mod tests;
 
-/// One round in so many has two faults.
+/// One round in this many has two faults.
 const TWO_IN: u64 = 3;
 
-/// A fault and its particulars, which mean what its kind makes of them.
+/// A fault and its parameters. The meaning of the parameters depends on the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// Whom it strikes; to be taken modulo how many there are.
+    /// What it strikes, modulo the number of servers or regions.
     pub(crate) target: usize,
-    /// Any number: how hard, and which way.
+    /// Any number. It decides how hard the fault strikes, and which way.
     pub(crate) dice: u64,
 }
 
-/// What strikes before all is healed.
+/// The faults between two healings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
-    /// From the first of two to the second: what is weak already is struck while it is at work.
+    /// From the first of two faults to the second, which so strikes a cluster that is still handling the first.
     pub(crate) between: Duration,
     /// From the last of them to healing.
     pub(crate) lasts: Duration,
-    /// From when all is well again to the next round.
+    /// From the moment when the cluster is whole to the next round.
     pub(crate) quiet: Duration,
 }
 
-/// Kinds, in an order that is new each time all of them have been drawn.
+/// Kinds, in an order that is shuffled again each time all of them have been drawn.
 #[derive(Debug, Default)]
 struct Deck {
     kinds: Vec<FaultKind>,
@@ -106,7 +107,7 @@ impl Schedule {
         Round { faults, between, lasts, quiet }
     }
 
-    /// A fault of the next kind of a deck that is `wanted`.
+    /// A fault of the next kind in a deck that is `wanted`.
     fn fault(&mut self, is_hostile: bool, wanted: impl Fn(FaultKind) -> bool) -> Option<Fault> {
         let deck = if is_hostile { &mut self.hostile } else { &mut self.breaking };
         let kind = deck.draw(&mut self.rng, wanted)?;
@@ -114,10 +115,10 @@ impl Schedule {
     }
 }
 
-/// For how long at least a fault must last to be one.
+/// The least time that a fault of this kind must last to have an effect.
 fn least_ms(kind: FaultKind) -> u64 {
     match kind {
-        // Until what is left in open segments is used up.
+        // Until the free space in open segments is used up.
         FaultKind::FullDisk => 6_000,
         // Until the session has expired.
         FaultKind::CoordinatorCut => 4_000,

@@ -1,4 +1,4 @@
-//! Seeds repeat, and nothing is left out.
+//! A seed repeats its rounds, and no kind is left out.
 
 use super::*;
 use crate::faults::kind::Class;

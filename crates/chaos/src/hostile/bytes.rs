@@ -8,9 +8,9 @@ use leeward_platform::Rng;
 #[path = "bytes_tests.rs"]
 mod tests;
 
-/// Keys of the strike: so few that they can be deleted by one command.
+/// Keys of a strike: so few that one command deletes them.
 const KEYS: usize = 64;
-/// Bytes of the value that is asked for and not read: it fits a segment of a run of chaos.
+/// Bytes of the value that is requested and not read. It fits into a segment of a chaos run.
 const LARGE_BYTES: usize = 100_000;
 /// Commands that are sent at once.
 const PIPELINED: u64 = 40;
@@ -36,19 +36,19 @@ fn large_key() -> Vec<u8> {
     format!("{PREFIX}large").into_bytes()
 }
 
-/// A key of so many bytes.
+/// A key of this many bytes.
 fn key_of(bytes: usize) -> Vec<u8> {
     let mut key = format!("{PREFIX}giant").into_bytes();
     key.resize(bytes.max(key.len()), b'k');
     key
 }
 
-/// Writes the value that is asked for and not read.
+/// Writes the value that is requested and not read.
 pub(super) fn large_value() -> Vec<u8> {
     command(&[b"SET", &large_key(), &vec![b'v'; LARGE_BYTES]])
 }
 
-/// Asks for it.
+/// Requests that value.
 pub(super) fn large_read() -> Vec<u8> {
     command(&[b"GET", &large_key()])
 }
@@ -77,7 +77,7 @@ impl Script {
         pattern
     }
 
-    /// Some commands that are cheap to ask and dear to answer.
+    /// Some commands that are cheap to send and expensive to answer.
     pub(super) fn flood(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         for _ in 0..self.0.between(1, PIPELINED) {

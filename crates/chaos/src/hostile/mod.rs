@@ -1,8 +1,9 @@
-//! Hostile clients, as faults: they ask without pause, never read, send what is largest, and send what no port understands. What they write
-//! are keys of their own ([`PREFIX`]), few, and deleted at the end, so that nothing that is judged is touched.
+//! Hostile clients, as faults. They send requests without pause, never read answers, send the largest requests, and send bytes
+//! that no port understands. They write only a few keys of their own ([`PREFIX`]), which are deleted at the end. So they touch no
+//! key that is judged.
 //!
-//! - [`bytes`]: what they send. Each strike has a few threads here, one for each of [`THREADS`], which end when the strike is dropped: every
-//!   wait has a bound. A node may refuse or close whatever it likes; only that is not judged.
+//! The module [`bytes`] has what they send. A strike has [`THREADS`] threads, which end when the strike is dropped: every wait
+//! has a bound. A node may refuse or close any of these connections; that is not judged.
 
 mod bytes;
 
@@ -17,36 +18,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What the keys of hostile clients begin with: no other client uses such keys. They belong to the last region.
+/// Prefix of the keys of hostile clients. No other client uses such keys. They belong to the last region.
 pub(crate) const PREFIX: &str = "~hostile/";
-/// The nice value of those that do not matter.
+/// The nice value of hostile threads.
 const LEAST_PRIORITY: i32 = 19;
 /// Threads of a strike.
 const THREADS: usize = 8;
-/// Connections of a strike of chaos: of floods, of those that never read, and of giants.
+/// Connections of a strike in a chaos run: of a flood, of a hoard, and of giants.
 const FLOODING: usize = 64;
 const HOARDING: usize = 128;
 const GIANTS: usize = 8;
-/// Requests for the large value that one of those connections sends at most.
+/// Most requests for the large value on one connection of a hoard.
 const HOARDED: usize = 128;
-/// Receive buffer of one of those connections.
+/// Receive buffer of a connection of a hoard.
 const HOARDER_BUFFER_BYTES: usize = 4 << 10;
-/// Bytes that a thread sends at most of giants: a disk has room for those of all.
+/// Most bytes of giants that a thread writes. A disk has room for those of all threads.
 const GIANT_BYTES: usize = 16 << 20;
 /// Pause after a piece of garbage.
 const GARBAGE_PAUSE: Duration = Duration::from_millis(2);
-/// How long a connection may take, and how long anything else may.
+/// Longest wait for a connection, and for anything else.
 const CONNECT_WITHIN: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_millis(100);
 /// How long the keys may take to be deleted.
 const CLEAN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Where hostile clients connect to.
+/// Addresses that hostile clients connect to.
 #[derive(Clone, Debug)]
 pub(crate) struct Targets {
     /// Redis ports of the servers.
     pub(crate) resp: Vec<SocketAddr>,
-    /// Every port that takes bytes: those too, native, fabric, admin, and the embedded coordinator's.
+    /// Every port that accepts bytes: Redis, native, fabric, admin, and the embedded coordinator's.
     pub(crate) all: Vec<SocketAddr>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Hostile {
 }
 
 impl Hostile {
-    /// Begins a strike of one of the kinds that are hostile clients.
+    /// Begins a strike of a kind of hostile client.
     pub(crate) fn begin(kind: FaultKind, targets: &Targets, dice: u64) -> Hostile {
         let connections = match kind {
             FaultKind::Flood => FLOODING,
@@ -69,7 +70,7 @@ impl Hostile {
         Hostile::with_connections(kind, targets, dice, connections)
     }
 
-    /// As [`Hostile::begin`], with so many connections at a time. Garbage comes by one of each thread, however many there are.
+    /// As [`Hostile::begin`], with this many connections at a time. Garbage always uses one connection per thread.
     pub(crate) fn with_connections(kind: FaultKind, targets: &Targets, dice: u64, connections: usize) -> Hostile {
         let is_over = Arc::new(AtomicBool::new(false));
         let begin = |number: usize| {
@@ -78,7 +79,7 @@ impl Hostile {
             let (targets, is_over) = (targets.clone(), is_over.clone());
             let mut client = Client { targets, number, connections, script: Script::new(rng), is_over };
             thread::spawn(move || {
-                give_way();
+                lower_priority();
                 match kind {
                     FaultKind::Flood => client.flood(),
                     FaultKind::Hoard => client.hoard(),
@@ -95,19 +96,19 @@ impl Hostile {
 impl Drop for Hostile {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // One that panicked has said so.
+        // A thread that panicked has printed its message.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
         clean(&self.resp);
     }
 }
 
-/// The thread that asks has least claim to the processors: hostile clients would have their own.
-fn give_way() {
-    // Where the system refuses, the run is harder.
+/// Gives the calling thread the lowest priority: real hostile clients would have processors of their own.
+fn lower_priority() {
+    // If the system refuses, the run is only harder.
     rustix::process::setpriority_process(None, LEAST_PRIORITY).unwrap_or_default();
 }
 
-/// Deletes the keys, by way of the first server that does it; where none does they stay, and are overwritten by the next strike.
+/// Deletes the keys through the first server that does it. If none does, the next strike overwrites them.
 fn clean(servers: &[SocketAddr]) {
     let until = Instant::now() + CLEAN_WITHIN;
     for server in servers.iter().cycle() {
@@ -135,64 +136,64 @@ fn connect(address: SocketAddr) -> Option<TcpStream> {
 struct Client {
     targets: Targets,
     number: usize,
-    /// How many it has at a time.
+    /// Connections that it has at a time.
     connections: usize,
     script: Script,
     is_over: Arc<AtomicBool>,
 }
 
 impl Client {
-    fn goes_on(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         !self.is_over.load(Ordering::SeqCst)
     }
 
-    /// Connections to the servers in turn, as many as can be had.
+    /// Connections to the servers in turn, as many as they accept.
     fn connect(&self) -> Vec<TcpStream> {
         let servers = &self.targets.resp;
         let server = |next: usize| servers[(self.number + next) % servers.len()];
-        (0..self.connections).filter(|_| self.goes_on()).filter_map(|next| connect(server(next))).collect()
+        (0..self.connections).filter(|_| self.is_wanted()).filter_map(|next| connect(server(next))).collect()
     }
 
-    /// Commands without pause; answers are read as far as they have come, so that the node is kept busy and not blocked.
+    /// Commands without pause. Answers that have arrived are read, so that the node stays busy and is not blocked.
     fn flood(&mut self) {
         let mut sink = vec![0; 64 << 10];
-        while self.goes_on() {
+        while self.is_wanted() {
             let mut connections = self.connect();
-            while self.goes_on() && !connections.is_empty() {
+            while self.is_wanted() && !connections.is_empty() {
                 connections.retain_mut(|stream| exchange(stream, &self.script.flood(), &mut sink));
             }
             thread::sleep(WAIT / 4);
         }
     }
 
-    /// A large value is asked for again and again, and no answer is read.
+    /// Requests for a large value, again and again; no answer is read.
     fn hoard(&mut self) {
         if let Some(mut stream) = self.targets.resp.first().and_then(|server| connect(*server)) {
-            // Where it cannot be written now, that of an earlier strike is there, or nothing.
+            // If it cannot be written now, the value of an earlier strike may be there.
             let mut answer = [0; 64];
             drop(stream.write_all(&bytes::large_value()).and_then(|()| stream.read(&mut answer)));
         }
         let (mut asking, mut silent) = (self.connect(), Vec::new());
-        // The kernel does not keep for the client what it does not read.
+        // A small buffer: the kernel does not store unread answers for the client.
         let is_small = |stream: &TcpStream| sockopt::set_socket_recv_buffer_size(stream, HOARDER_BUFFER_BYTES).is_ok();
         asking.retain(|stream| stream.set_nonblocking(true).is_ok() && is_small(stream));
         let request = bytes::large_read();
         for _ in 0..HOARDED {
             let takes_it = |stream: &mut TcpStream| stream.write(&request).is_ok_and(|sent| sent == request.len());
-            // A node that takes no more is right. The connection stays open, for what is owed to it.
+            // A node may stop reading. The connection stays open for the outstanding answers.
             silent.extend(asking.extract_if(.., |stream| !takes_it(stream)));
         }
-        while self.goes_on() {
+        while self.is_wanted() {
             thread::sleep(WAIT);
         }
     }
 
-    /// What is as large as can be, and larger, by each connection in turn; of the answers as much is read as has come.
+    /// The largest allowed requests and larger ones, on each connection in turn. Answers that have arrived are read.
     fn giants(&mut self) {
         let (mut left, mut sink) = (GIANT_BYTES, vec![0; 1 << 20]);
-        while self.goes_on() {
+        while self.is_wanted() {
             let mut connections = self.connect();
-            while self.goes_on() && !connections.is_empty() {
+            while self.is_wanted() && !connections.is_empty() {
                 connections.retain_mut(|stream| {
                     let giant = self.script.giant(left > 0);
                     left = left.saturating_sub(giant.len());
@@ -203,11 +204,11 @@ impl Client {
         }
     }
 
-    /// Bytes that mean nothing, or nearly something, to every port in turn.
+    /// Random and slightly wrong bytes to every port in turn.
     fn garbage(&mut self) {
         let mut sink = [0; 4 << 10];
         for next in self.number.. {
-            if !self.goes_on() {
+            if !self.is_wanted() {
                 return;
             }
             let address = self.targets.all[next % self.targets.all.len()];
@@ -215,7 +216,7 @@ impl Client {
                 && stream.write_all(&self.script.garbage()).is_ok()
                 && next.is_multiple_of(3)
             {
-                // It may be answered or closed; sometimes one waits for that.
+                // The node may answer or close the connection. Every third time the client waits for that.
                 drop(stream.read(&mut sink));
             }
             thread::sleep(GARBAGE_PAUSE);
@@ -223,14 +224,14 @@ impl Client {
     }
 }
 
-/// Sends something, and reads some of what has come; whether the connection is good for more.
+/// Sends `bytes`, and reads some of what has arrived. Answers whether the connection can be used again.
 fn exchange(stream: &mut TcpStream, bytes: &[u8], sink: &mut [u8]) -> bool {
     let is_sent = stream.write_all(bytes).is_ok();
     let is_open = stream.set_nonblocking(true).is_ok() && !is_ended(stream, sink);
     is_sent && is_open && stream.set_nonblocking(false).is_ok()
 }
 
-/// Reads what has come, some of it at a time; whether the other side has ended the connection.
+/// Reads some of what has arrived. Answers whether the other side has ended the connection.
 fn is_ended(stream: &mut TcpStream, sink: &mut [u8]) -> bool {
     match stream.read(sink) {
         Ok(read) => read == 0,

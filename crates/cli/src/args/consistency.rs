@@ -1,4 +1,4 @@
-//! Options of a table that say who must have a write before it is acknowledged, and who answers reads.
+//! Options of a table: which members must have a write before it is acknowledged, and which of them answer reads.
 
 use clap::Args;
 use leeward_format::cluster::{Acknowledge, Reads, TableOptions};
@@ -7,22 +7,22 @@ use std::str::FromStr;
 /// See the module.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ConsistencyArgs {
-    /// When a write is acknowledged: `last-write` (all backups in sync hold it) or `last-flush` (it is on its way to them: the newest
-    /// may be lost with a primary); or by how many: `all` is `last-write`, `1` is `last-flush`, and any other number is that of
+    /// When a write is acknowledged. `last-write` or `all`: all backups in sync hold it. `last-flush` or `1`: it is on its
+    /// way to them; the newest writes may be lost with a primary. Another number: that many copies hold it, as with
     /// `--quorum` [default: last-write]
     #[arg(long, value_name = "WHEN")]
     acknowledge: Option<By>,
-    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them [default: 1024]
+    /// With last-flush: KiB of writes that may be acknowledged before a backup has confirmed them [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
-    /// Copies, the primary's included, of which so many must have a write before it is acknowledged: a slow or dead backup holds
-    /// up no write. Set for good [default: all that are in sync]
+    /// Number of copies, the primary's included, that must have a write before it is acknowledged. A slow or dead backup then
+    /// delays no write. Cannot be changed later [default: all that are in sync]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=32))]
     quorum: Option<u32>,
-    /// Who answers reads that put up with an answer that is not the newest: `primary`, or `any` member in sync, whose answers are
-    /// stale for at most a second, or as many milliseconds as `any:MILLISECONDS` says, and tell how stale they may be. Each backup
-    /// then has as much in L0s as its primary [default: primary]
-    #[arg(long, value_name = "WHO")]
+    /// Which members answer reads that allow stale data: `primary`, or `any` member in sync. Answers of `any` are stale by at
+    /// most a second, or by the limit of `any:MILLISECONDS`, and say how stale they may be. Each backup then keeps as much in
+    /// L0s as its primary [default: primary]
+    #[arg(long, value_name = "MEMBERS")]
     reads: Option<Reads>,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for By {
             ("all", _) => Ok(By::When(Acknowledge::LastWrite)),
             (_, Ok(1)) => Ok(By::When(Acknowledge::LastFlush)),
             (_, Ok(copies @ 2..=32)) => Ok(By::Quorum(copies)),
-            (_, Ok(copies)) => Err(format!("{copies} copies: it is from 1 to 32, or all")),
+            (_, Ok(copies)) => Err(format!("{copies} copies: must be from 1 to 32, or all")),
             _ => text.parse().map(By::When).map_err(|why| format!("{why}, or a number of copies, or all")),
         }
     }

@@ -1,4 +1,4 @@
-//! The command line of what is done to a table as a whole: checkpoint and ingest.
+//! The command lines of what an operator does to whole tables or regions: checkpoint, ingest and accept-loss.
 
 use super::{Connect, InTable};
 use clap::Args;
@@ -10,14 +10,14 @@ use std::path::PathBuf;
 Examples:
   leeward checkpoint monday                    every region of every table
   leeward checkpoint monday --table orders
-Each region's primary copies it, as of one instant, to checkpoints/NAME/region-N in its data directory, while it goes on
-serving; instants of two regions differ. A copy is a store of its own: `leeward verify`, `leeward inspect` and the embedded
-engine open it, and `leeward ingest --from-store` reads it back. It takes as much space as the region.
+Each region's primary copies the region, as of one instant, to checkpoints/NAME/region-N in its data directory. It serves
+meanwhile. The instants of two regions differ. A copy is a store of its own: `leeward verify`, `leeward inspect` and the
+embedded engine open it, and `leeward ingest --from-store` reads it back. It takes as much space as the region.
 The name has 1 to 64 letters, digits, -, _ and ., and must be new on each node.")]
 pub(crate) struct CheckpointArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
-    /// Its name
+    /// Name of the checkpoint
     pub(crate) name: String,
     /// Only regions of this table
     #[arg(long, value_name = "NAME")]
@@ -32,7 +32,7 @@ Examples:
   leeward ingest orders.txt --dir /srv/embedded        to an embedded store, as finished segments, all or nothing
   leeward ingest --from-store node-1/checkpoints/monday/region-3 --table orders
 A line is a key, a tab and a value, both escaped as `leeward scan` prints them: \\t, \\n, \\r, \\', \\\", \\\\ and \\xNN. Keys
-ascend, as bytes. `-` is the standard input. After an error in a cluster the lines before it are there; the same
+ascend, as bytes. `-` is the standard input. If a cluster returns an error, the lines before it stay written; the same
 command may be repeated.")]
 pub(crate) struct IngestArgs {
     #[command(flatten)]
@@ -43,17 +43,17 @@ pub(crate) struct IngestArgs {
     /// Read the pairs of a store instead, such as a checkpoint's
     #[arg(long, value_name = "DIR", conflicts_with = "file")]
     pub(crate) from_store: Option<PathBuf>,
-    /// Into the embedded store in this directory, which nobody has open; made if there is none
+    /// Put them into the embedded store in this directory, which no process may have open; created if there is none
     #[arg(long, value_name = "DIR", conflicts_with_all = ["connect", "table"])]
     pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-A region whose in-sync members have all died waits for the volumes that may hold acknowledged writes which no other has;
-`leeward status` names them. This command gives the volumes of one server up: the region goes on with the longest copy of
-the others, WITHOUT what only the lost ones hold, once it waits for nobody else. Stop the server's old process first. It is
-refused for a server that the region does not wait for.
+If all in-sync members of a region have died, the region waits for the volumes that may hold acknowledged writes which no
+other volume has. `leeward status` names them. This command gives up the volumes of one server. Once the region waits for no
+other volume, it serves again from the longest copy that is left, WITHOUT the writes that only the lost volumes hold.
+Stop the server's old process first. The command is refused for a server that the region does not wait for.
 
 Example:
   leeward accept-loss --region 1 --server 2")]

@@ -1,4 +1,4 @@
-//! The command line of what is done to pairs: get, put, del, count and scan.
+//! The command lines of operations on pairs: get, put, del, count and scan.
 
 use super::InTable;
 use clap::Args;
@@ -13,7 +13,7 @@ pub(crate) struct GetArgs {
     pub(crate) place: InTable,
     /// The key
     pub(crate) key: String,
-    /// Tell its version and when it expires as well, on standard error
+    /// Also print the version and the time of expiry, to the standard error
     #[arg(long)]
     pub(crate) details: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct PutArgs {
     /// The key expires after this time: seconds, or a number with ms, s, m, h or d
     #[arg(long, value_parser = duration, conflicts_with = "keep_ttl")]
     pub(crate) ttl: Option<Duration>,
-    /// The key expires when it would have expired before
+    /// Keep the key's time of expiry
     #[arg(long)]
     pub(crate) keep_ttl: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ Examples:
   leeward del --if-value mine lock
   leeward del --from log/2024 --to log/2025    all keys from log/2024 up to, and without, log/2025
   leeward del --from z                         all from z on
-A range is deleted with one record a region, however many keys there are: atomically in each region, not over regions.
+A range is deleted with one record per region, however many keys it has: atomically in each region, not across regions.
 Exit code 1: there was no such key, or the condition did not hold.")]
 pub(crate) struct DelArgs {
     #[command(flatten)]
@@ -57,17 +57,17 @@ pub(crate) struct DelArgs {
     /// The key
     #[arg(required_unless_present_any = ["from", "to"], conflicts_with_all = ["from", "to"])]
     pub(crate) key: Option<String>,
-    /// Remove a range instead: from this key on [default: the first]
+    /// Remove a range instead: its first key [default: the first of all]
     #[arg(long, value_name = "KEY")]
     pub(crate) from: Option<String>,
-    /// Remove a range instead: up to, and without, this key [default: the last is removed, too]
+    /// Remove a range instead: the key after its last [default: none]
     #[arg(long, value_name = "KEY")]
     pub(crate) to: Option<String>,
     #[command(flatten)]
     pub(crate) when: ConditionArgs,
 }
 
-/// When a write takes place.
+/// The condition of a write.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub(crate) struct ConditionArgs {
@@ -77,7 +77,7 @@ pub(crate) struct ConditionArgs {
     /// Only if the key exists
     #[arg(long)]
     pub(crate) if_present: bool,
-    /// Only if the key was put last by the write of this version, which `get --details` and `put --if-...` tell
+    /// Only if the last put of the key has this version, which `get --details` and `put --if-...` print
     #[arg(long, value_name = "N")]
     pub(crate) if_version: Option<u64>,
     /// Only if the key has this value
@@ -106,7 +106,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 Examples:
   leeward count                        all keys of the table
   leeward count a z                    keys from a up to, and without, z
-Overwrites, deletes and what has expired are counted until compactions have seen them. `scan --keys` counts exactly.")]
+The estimate includes overwritten, deleted and expired pairs until compactions have removed them. `scan --keys` lists the
+exact ones.")]
 pub(crate) struct CountArgs {
     #[command(flatten)]
     pub(crate) place: InTable,

@@ -3,28 +3,28 @@
 use clap::Args;
 use std::path::PathBuf;
 
-/// What all clusters of one run have in common.
+/// Options that all clusters of one run share.
 #[derive(Args, Debug)]
 pub(crate) struct CellArgs {
-    /// Size at which an L0 freezes, in KiB, unless the mode has them smaller
+    /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one
     #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
     pub(crate) l0_kib: u64,
     /// Memory of each node, in MiB
     #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
     pub(crate) memory_mib: u64,
-    /// Number of regions, of the same size
+    /// Number of regions, all of the same size
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) regions: u32,
     /// Client threads
     #[arg(long, default_value_t = 2)]
     pub(crate) threads: usize,
-    /// Operations that each thread keeps under way
+    /// Operations that each thread keeps in flight
     #[arg(long, default_value_t = 32, value_name = "OPS")]
     pub(crate) depth: usize,
-    /// Directory in which each cluster makes one of its own [default: that for temporary files]
+    /// Directory in which each cluster creates its own [default: the one for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-    /// Write the results here as JSON; the names in it are stable
+    /// Write the results to this file as JSON; its names are stable
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -36,16 +36,16 @@ Examples:
   leeward bench replication --rounds 3 --out results
   leeward bench replication --only modes,send-index,build-index,sd,s --rounds 3
 
-Each cell is a cluster of three nodes of its own: Load A, then Run A (YCSB), on variants that differ in one thing. Cells that
-are compared run one after the other in each round. Experiments: modes, wire, acknowledge, posting, growth, small-share,
-presets, links; docs/replication-bench.md has their variants. A run whose data has fewer than three
-levels is refused. The report says of each target whether it is met.
+Each cell has its own cluster of three nodes and runs Load A, then Run A (YCSB). Variants of an experiment differ in one thing.
+Cells that are compared run one after the other in each round. Experiments: modes, wire, acknowledge, posting, growth,
+small-share, presets, links; docs/replication-bench.md lists their variants. A run whose data has fewer than three levels is
+refused. The report says of each target whether it is met.
 Exit code 1: a cell could not be measured.")]
 pub(crate) struct ReplicationArgs {
-    /// Only the mixes sd and s, unless --only names others, with two replicas, in one round unless --rounds says otherwise
+    /// Only two replicas; the mixes sd and s, unless --only names others; one round, unless --rounds says otherwise
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Only these experiments, variants and mixes; of a kind that none is named of, all are run
+    /// Only these experiments, variants and mixes. A kind of which none is named runs whole
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) only: Vec<String>,
     /// Rounds; figures are medians over them [default: 3]
@@ -59,7 +59,7 @@ pub(crate) struct ReplicationArgs {
     pub(crate) ops: Option<u64>,
     #[command(flatten)]
     pub(crate) cell: CellArgs,
-    /// Write the report and its plots into this directory, which is made
+    /// Write the report and its plots into this directory, which is created
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

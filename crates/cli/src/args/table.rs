@@ -16,7 +16,7 @@ pub(crate) struct TableCommands {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TableCommand {
-    /// Make a table, and wait until all of its regions are served
+    /// Create a table, and wait until all of its regions are served
     Create(Box<CreateTableArgs>),
     /// Change how a table is replicated, while it serves
     Alter(AlterTableArgs),
@@ -24,16 +24,16 @@ pub(crate) enum TableCommand {
     Drop(DropTableArgs),
     /// Show all tables
     List(ListTablesArgs),
-    /// Show the options and regions of a table, and about what they hold
+    /// Show the options and regions of a table, and estimate what they hold
     Describe(DescribeTableArgs),
 }
 
 /// A named set of options, as far as the engine has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
-    /// What suits most: as `anthus`, but backups rewrite nothing
+    /// Suits most uses: as `anthus`, but backups rewrite nothing
     Default,
-    /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log; physical addressing
+    /// Small pairs in leaves, medium ones in sorted runs until the last level, large ones in the large log; physical addressing
     Anthus,
     /// Every value in the large log; whole levels are merged, from L0 on; physical addressing
     #[value(alias = "talos")]
@@ -55,13 +55,14 @@ impl Preset {
     }
 }
 
-/// How keys are divided among regions, as `--partition` spells it.
+/// How keys are split among regions, as `--partition` spells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PartitionKind {
-    /// A region has all keys from its first one up to its end; it can become two
+    /// A region has all keys from its first one up to its end; regions can be split and merged
     #[default]
     Range,
-    /// A region has the keys whose hashes are between its bounds: writes of keys in order go to all regions, scans ask all of them
+    /// A region has the keys whose hashes are between its bounds. Writes of ascending keys go to all regions; scans ask all
+    /// of them
     Hash,
 }
 
@@ -72,38 +73,39 @@ Examples:
   leeward table create events --partition hash --tokens 12
   leeward table create logs --preset tebis --regions 8
   leeward table create users --split-at g,n,t --replicas 2
-  redis-cli -p 7379 select users               commands of this connection are on `users` from now on
+  redis-cli -p 7379 select users               later commands of this connection use `users`
 
-A name has 1 to 64 of the characters a-z, 0-9, _ and -, and begins with a letter. Options that are given win over those of
+A name has 1 to 64 of the characters a-z, 0-9, _ and -, and begins with a letter. Options that are given override those of
 the preset. docs/tables.md says more.")]
 pub(crate) struct CreateTableArgs {
     #[command(flatten)]
     connect: Connect,
-    /// Its name
+    /// Name of the table
     name: TableName,
-    /// Options that go together
+    /// A named set of options
     #[arg(long, value_enum, default_value = "default")]
     preset: Preset,
     /// Copies of each region, the primary's included [default: as the table `default` has]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
     replicas: Option<u32>,
-    /// Copies in sync without which writes are refused [default: more than half of the replicas]
+    /// Copies that must be in sync, or writes are refused [default: more than half of the replicas]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
     min_in_sync: Option<u32>,
-    /// Number of regions, each with the same part of all keys by their first bytes [default: 1]
+    /// Number of regions, which split all keys evenly by their first bytes [default: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16_384), conflicts_with = "split_at")]
     regions: Option<u32>,
-    /// First keys of the regions after the first, ascending
+    /// First keys of the second and later regions, ascending
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     split_at: Vec<String>,
-    /// How keys are divided among regions. Set for good
+    /// How keys are split among regions. Cannot be changed later
     #[arg(long, value_enum, default_value = "range", conflicts_with_all = ["regions", "split_at"])]
     partition: PartitionKind,
-    /// With --partition hash, number of regions, each with the same part of all hashes of keys. Set for good: some for each server that
-    /// the cluster may come to have [default: 16]
+    /// With --partition hash: number of regions, each with an equal share of the hashes. Cannot be changed later, so have
+    /// some for each server that the cluster may ever have [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     tokens: Option<u32>,
-    /// The coordinator lost its data: the regions, in the order of keys, are those with these numbers, of which servers have copies
+    /// Recover a table after the coordinator lost its data: the numbers of its regions, in the order of keys, as servers
+    /// still have copies of them
     #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
     recover: Vec<u32>,
     // Last, because its heading would be that of the options after it, too.
@@ -120,7 +122,7 @@ impl CreateTableArgs {
         &self.name
     }
 
-    /// The table to make, in a cluster whose default table has `replicas` copies.
+    /// The table to create, in a cluster whose default table has `replicas` copies.
     ///
     /// # Errors
     /// Options do not go together.
@@ -129,7 +131,7 @@ impl CreateTableArgs {
         let partition = match (self.partition, self.tokens) {
             (PartitionKind::Hash, tokens) => Partition::Hash { tokens: tokens.unwrap_or(DEFAULT_TOKENS) },
             (PartitionKind::Range, None) => Partition::Range,
-            (PartitionKind::Range, Some(_)) => return Err("--tokens is of tables with --partition hash".into()),
+            (PartitionKind::Range, Some(_)) => return Err("--tokens needs --partition hash".into()),
         };
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),
@@ -150,15 +152,15 @@ impl CreateTableArgs {
 #[command(after_help = "\
 Example:
   leeward table drop orders
-What the table holds is gone for good. The table `default` cannot be dropped.")]
+The data of the table is gone for good. The table `default` cannot be dropped.")]
 pub(crate) struct DropTableArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
-    /// Its name
+    /// Name of the table
     pub(crate) name: TableName,
 }
 
-/// First keys that part all keys into `regions` by their first two bytes.
+/// First keys that split all keys evenly into `regions` by their first two bytes.
 fn even_splits(regions: u32) -> Vec<bytes::Bytes> {
     let split = |part: u32| {
         let [.., high, low] = (part * (1 << 16) / regions).to_be_bytes();
@@ -175,20 +177,21 @@ Examples:
   leeward table alter orders --acknowledge last-flush --max-unacked-kib 256
   leeward table alter orders --split-bytes 2GiB
 
-Every option stays as it is that is not given. Where members have to be built anew, they leave the group one by one and come back
-when they are in sync, if enough are left to take writes; otherwise writes wait meanwhile. `leeward table describe` shows it.")]
+Options that are not given stay as they are. Some changes need members to be rebuilt. Those leave the group one by one and come
+back when they are in sync. If too few members for writes would be left, writes wait meanwhile. `leeward table describe` shows
+the progress.")]
 pub(crate) struct AlterTableArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
-    /// Its name
+    /// Name of the table
     pub(crate) name: TableName,
-    /// Copies in sync without which writes are refused
+    /// Copies that must be in sync, or writes are refused
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
     min_in_sync: Option<u32>,
-    /// How backups keep their copies: `send-index` or `build-index`
+    /// How backups get their index: `send-index` or `build-index`
     #[arg(long, value_name = "MODE")]
     backups: Option<BackupMode>,
-    /// How what compactions build is compressed on its way to backups: `none`, `lz4` or `zstd`
+    /// How the primary compresses the segments that it ships to backups: `none`, `lz4` or `zstd`
     #[arg(long, value_name = "CODEC")]
     wire: Option<Codec>,
     /// When a write is acknowledged: `last-write` or `last-flush`
@@ -197,13 +200,13 @@ pub(crate) struct AlterTableArgs {
     /// How records are posted to backups: `coalesced` or `per-record`
     #[arg(long, value_name = "HOW")]
     posting: Option<Posting>,
-    /// With last-flush, KiB that may be acknowledged before a backup has confirmed them
+    /// With last-flush: KiB of writes that may be acknowledged before a backup has confirmed them
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
-    /// Who answers reads that put up with an answer that is not the newest: `primary`, `any` or `any:MILLISECONDS`
-    #[arg(long, value_name = "WHO")]
+    /// Which members answer reads that allow stale data: `primary`, `any` or `any:MILLISECONDS`
+    #[arg(long, value_name = "MEMBERS")]
     reads: Option<Reads>,
-    /// Size from which on a region is divided, such as 8GiB or 512MiB; 0: none is, nor for its load
+    /// Size at which a region is split, such as 8GiB or 512MiB; 0: never, not for its load either
     #[arg(long, value_name = "SIZE", value_parser = size)]
     split_bytes: Option<u64>,
 }
@@ -219,7 +222,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "TiB" => 40,
         _ => return Err("the unit is KiB, MiB, GiB or TiB, or none: bytes".into()),
     };
-    let number: u64 = digits.parse().map_err(|_| "a size is a number, and perhaps a unit: 8GiB".to_owned())?;
+    let number: u64 =
+        digits.parse().map_err(|_| "a size is a number with an optional unit, such as 8GiB".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "that is too much".into())
 }
 
@@ -266,7 +270,7 @@ pub(crate) struct ListTablesArgs {
 pub(crate) struct DescribeTableArgs {
     #[command(flatten)]
     pub(crate) connect: Connect,
-    /// Its name
+    /// Name of the table
     pub(crate) name: TableName,
 }
 

@@ -1,4 +1,4 @@
-//! What the arguments of `leeward table create` come to.
+//! What the arguments of `leeward table create` mean.
 
 use super::super::{Cli, Command};
 use super::*;
@@ -118,7 +118,7 @@ fn so_many_acknowledge_as_it_is_said() {
 }
 
 #[test]
-fn whoever_is_said_answers_reads() {
+fn the_members_that_are_named_answer_reads() {
     assert_eq!(create("a").options.reads, Reads::Primary);
     assert_eq!(create("a --reads any").options.reads, Reads::ANY);
     assert_eq!(create("a --reads any:250").options.reads, Reads::Any { max_staleness_ms: 250 });

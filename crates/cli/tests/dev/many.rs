@@ -1,7 +1,7 @@
-//! Nodes with many regions keep to their budget of memory, mirror buffers and ship slots included: what the processes take is
-//! looked at while all of their regions are written to. What comes into mirror buffers between two looks of a node is in
-//! nobody's budget (docs/open.md), and a node that gets no processor looks late: so what counts is what it never is below for two
-//! seconds, and a fifth more than the budget is let pass.
+//! Nodes with many regions keep to their budget of memory, mirror buffers and ship slots included: the test samples the
+//! memory of the processes while all of their regions are written to. What arrives in mirror buffers between two looks of a
+//! node is in no budget (docs/open.md), and a node that gets no processor looks late. So the lowest sample of two seconds
+//! counts, and it may exceed the budget by a fifth.
 
 use crate::running::{Dev, Resp};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// Keys that one command sets.
 const BATCH: usize = 50;
-/// Between two looks at what a process takes; and looks in a row of which the lowest counts.
+/// Time between two samples of a process's memory; and the number of samples in a row of which the lowest counts.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS: usize = 100;
 
-/// Bytes of a process that are not the page cache's.
+/// Memory of a process in bytes, without the page cache.
 fn memory_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the node runs");
     let kib = |name: &str| {

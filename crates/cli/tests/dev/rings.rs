@@ -1,5 +1,5 @@
-//! Native clients through rings, against real nodes over shared memory: the same answers as over TCP, whoever sleeps, whatever
-//! the size, and whoever dies.
+//! Native clients through rings, against real nodes over shared memory: the answers are the same as over TCP, whichever side
+//! sleeps, whatever the size, and whichever process dies.
 
 use crate::running::{Dev, leeward, wait_for};
 use leeward_client::{Client, ClientError, ClientOptions, Op, OpResult, Range, Session, admin};
@@ -85,7 +85,7 @@ fn rings_give_what_tcp_gives() {
 }
 
 #[test]
-fn whoever_sleeps_is_woken() {
+fn a_sleeping_client_or_node_is_woken() {
     // Clients that never spin, and those that spin for ever; nodes likewise; over each fabric.
     let libfabric = std::env::var_os("LEEWARD_TEST_LIBFABRIC")
         .map(|_| (["--set", "ring_spin_us=0", "--set", "rings=libfabric:tcp"], Duration::ZERO));
@@ -108,7 +108,7 @@ fn whoever_sleeps_is_woken() {
 }
 
 #[test]
-fn many_under_way_are_answered_once_each() {
+fn many_requests_in_flight_are_answered_once_each() {
     let dev = Dev::start(1, &[]);
     let options = ClientOptions { ring_bytes: 16 << 10, ..options() };
     let mut session = Session::connect(&[address(&dev, "leeward+ring://", 1)], options).expect("the node has rings");
@@ -133,7 +133,7 @@ fn many_under_way_are_answered_once_each() {
 }
 
 #[test]
-fn nobody_oversleeps_among_many() {
+fn no_client_oversleeps_among_many() {
     // Each request has a bell of its own, and most bells stay unread until the next tick of the node, or its limit.
     let dev = Dev::start(1, &["--set", "ring_spin_us=0"]);
     let client = through_rings(&dev, ClientOptions { deadline: Duration::from_secs(10), ..options() });
@@ -187,7 +187,7 @@ fn a_node_that_is_started_again_has_new_rings() {
 }
 
 #[test]
-fn who_cannot_have_rings_is_told_why() {
+fn a_client_that_gets_no_rings_is_told_why() {
     let dev = Dev::start(1, &["--set", "rings=off"]);
     let refused = |dev: &Dev, options| match Client::connect(&[address(dev, "leeward+ring://", 1)], options) {
         Err(error @ ClientError::Rings { .. }) => error.to_string(),
@@ -203,7 +203,7 @@ fn who_cannot_have_rings_is_told_why() {
     let (one, two) = (through_rings(&dev, large()), through_rings(&dev, large()));
     let told = refused(&dev, large());
     assert!(told.contains("memory_budget") && told.contains("over TCP"), "{told}");
-    one.put("a", "1").expect("those who have rings keep them");
+    one.put("a", "1").expect("clients that have rings keep them");
     drop(one);
     wait_for("what is given back is had again", || {
         Client::connect(&[address(&dev, "leeward+ring://", 1)], large()).is_ok()

@@ -1,4 +1,4 @@
-//! A running `leeward dev` under test, and the little that is needed to talk to it and to harm it.
+//! A running `leeward dev` under test, and helpers to talk to it and to harm it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of every wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub(crate) fn leeward() -> Command {
@@ -18,9 +18,9 @@ pub(crate) fn leeward() -> Command {
 
 /// Waits until `condition` holds.
 pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -83,7 +83,7 @@ impl Dev {
 
     /// Reads lines up to one that contains `part`.
     pub(crate) fn wait_for_line(&mut self, part: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left).unwrap_or_else(|error| panic!("no line with {part:?}: {error}"));
@@ -172,14 +172,14 @@ impl Resp {
 
     pub(crate) fn try_connect(port: u16) -> Option<Resp> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a time limit");
         Some(Resp { stream: BufReader::new(stream) })
     }
 
     /// Calls a command; answers the line of a simple reply with its mark, the bytes of a bulk string, or what an array has with
     /// spaces between. A region that is recovering is asked again, as client libraries do.
     pub(crate) fn call(&mut self, args: &[&str]) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let reply = self.call_once(args);
             let again =

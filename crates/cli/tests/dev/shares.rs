@@ -14,7 +14,7 @@ fn a_server_is_told_to_join_and_its_share_is_shown() {
     let output = leeward().args(["join", "--server", "9", "--connect", &native]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
-    assert!(text.contains("server 9 is not there: start it first; live servers are 1, 2, 3"), "{text}");
+    assert!(text.contains("server 9 is not registered: start it first; live servers are 1, 2, 3"), "{text}");
 
     let mut watching = leeward()
         .args(["status", "--watch", "1", "--connect", &native])
@@ -22,8 +22,8 @@ fn a_server_is_told_to_join_and_its_share_is_shown() {
         .spawn()
         .expect("it starts");
     let lines = BufReader::new(watching.stdout.take().expect("it is piped")).lines();
-    let mut at_rest = lines.map_while(Result::ok).filter(|line| line.ends_with("regions move, 4 are at rest"));
-    assert!(at_rest.by_ref().nth(1).is_some(), "it shows it over and over");
+    let mut settled = lines.map_while(Result::ok).filter(|line| line.ends_with("regions move, 4 are settled"));
+    assert!(settled.by_ref().nth(1).is_some(), "it shows it over and over");
     watching.kill().expect("it runs until it is stopped");
     watching.wait().expect("it ends");
     dev.stop();
@@ -39,7 +39,7 @@ fn no_request_fails_while_servers_come_and_go() {
         .output()
         .expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    // Whether enough of the throughput is left is for machines that do nothing else.
+    // Whether enough throughput is left can be judged only on a machine that does nothing else.
     assert!(text.contains(", 0 misses (should be 0: met)"), "{text}");
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&json).expect("it was written")).expect("it is JSON");
@@ -49,5 +49,5 @@ fn no_request_fails_while_servers_come_and_go() {
     assert!(moves["ops"].as_u64() > Some(0) && moves["stages"].as_array().map(Vec::len) == Some(5), "{moves}");
     // Eighteen copies of six regions: five servers have three or four each.
     let joined = &moves["stages"][1];
-    assert!(joined["offices"][1].as_u64() <= Some(3), "{joined}");
+    assert!(joined["primaries"][1].as_u64() <= Some(3), "{joined}");
 }

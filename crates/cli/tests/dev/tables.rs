@@ -2,7 +2,7 @@
 
 use crate::running::{Dev, Resp, leeward, wait_for};
 
-/// A command that must fail; answers what it said.
+/// Runs a command that must fail, and returns what it printed.
 fn fails(dev: &Dev, args: &[&str]) -> String {
     let native = format!("127.0.0.1:{}", dev.base + 100);
     let output = leeward().args(args).args(["--connect", &native]).output().expect("it runs");
@@ -30,8 +30,8 @@ fn pages(dev: &Dev, table: &str, count: &str) -> Vec<String> {
 fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     let mut dev = Dev::start(3, &["--restart"]);
     let made = dev.leeward(&["table", "create", "orders", "--preset", "tebis", "--split-at", "g,n", "--l0-kib", "256"]);
-    assert!(made.contains("table orders is made and served: 3 regions"), "{made}");
-    // Every node knows it by then.
+    assert!(made.contains("table orders is created and served: 3 regions"), "{made}");
+    // Every node knows the table by then.
     for node in 1..=3 {
         let mut client = Resp::connect(dev.resp(node));
         assert_eq!(client.call(&["SELECT", "orders"]), "+OK");
@@ -87,7 +87,7 @@ fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
 fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
     let dev = Dev::start(3, &[]);
     let made = dev.leeward(&["table", "create", "events", "--partition", "hash", "--tokens", "6", "--l0-kib", "64"]);
-    assert!(made.contains("table events is made and served: 6 regions"), "{made}");
+    assert!(made.contains("table events is created and served: 6 regions"), "{made}");
     let lines: Vec<String> = (0..2_000).map(|number| format!("event-{number:05}\tvalue {number}\n")).collect();
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("pairs");
@@ -122,7 +122,7 @@ fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
     dev.stop();
 }
 
-/// Regions are divided and merged by an operator, who sees what is planned, and nothing of what they hold changes.
+/// An operator splits and merges regions and sees what is planned. None of their content changes.
 #[test]
 fn regions_are_made_two_and_one_again() {
     let dev = Dev::start(3, &[]);
@@ -140,16 +140,16 @@ fn regions_are_made_two_and_one_again() {
     let [left, right] = &made[..] else { panic!("{made:?}") };
     assert!(fails(&dev, &["merge", "--region", left, "--into", left]).contains("name a neighbour"));
     let text = dev.leeward(&["merge", "--region", right, "--into", left]);
-    assert_eq!(text, format!("region {right} is part of region {left}\n"));
+    assert_eq!(text, format!("region {right} was merged into region {left}\n"));
     assert_eq!(regions(), made[..1]);
     assert_eq!(dev.leeward(&["scan", "--table", "pieces"]), before);
     dev.leeward(&["split", "--region", left, "--at", "g"]);
-    let divided = regions();
-    assert_eq!(divided.len(), 2, "{divided:?}");
-    dev.leeward(&["merge", "--region", left, "--into", &divided[1]]);
-    assert_eq!(regions(), divided[1..]);
+    let split = regions();
+    assert_eq!(split.len(), 2, "{split:?}");
+    dev.leeward(&["merge", "--region", left, "--into", &split[1]]);
+    assert_eq!(regions(), split[1..]);
     assert_eq!(dev.leeward(&["scan", "--table", "pieces"]), before);
     assert!(fails(&dev, &["merge", "--region", left, "--into", right]).contains("there is no region"));
-    assert!(dev.leeward(&["merge", "--region", &divided[1], "--cancel"]).contains("stays as it is"));
+    assert!(dev.leeward(&["merge", "--region", &split[1], "--cancel"]).contains("stays as it is"));
     dev.stop();
 }

@@ -53,7 +53,7 @@ impl Servers {
         leeward().args(args).args(["--connect", &native.join(",")]).output().expect("it runs")
     }
 
-    /// Who serves the first region.
+    /// The server that is primary of the first region.
     fn primary(&self) -> Option<u64> {
         let status = self.run(&["status", "--json"]).stdout;
         let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
@@ -96,7 +96,7 @@ fn servers_on_zookeeper_lose_nothing_to_the_kill_of_a_primary() {
         assert_eq!(client.call(&["SET", &key(number), &format!("value-{number}")]), "+OK", "{number}");
     }
 
-    // The data path does not need the ensemble, nor the failover of that one.
+    // The data path needs neither the ensemble nor its failover.
     (0..3).for_each(|server| ensemble.signal(server, "STOP"));
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(client.call(&["SET", &key(0), "value-0"]), "+OK");
@@ -114,7 +114,7 @@ fn servers_on_zookeeper_lose_nothing_to_the_kill_of_a_primary() {
         regions.len() == 2
             && regions.iter().all(|region| region["backups"].as_array().is_some_and(|all| all.len() == 2))
     });
-    let victim = servers.primary().expect("somebody serves");
+    let victim = servers.primary().expect("a server is primary");
     servers.kill(victim);
     let killed = Instant::now();
     let survivor = if victim == 1 { 2 } else { 1 };

@@ -1,14 +1,14 @@
-//! A link whose requests go through rings: the handshake for them, what goes into them, what does not.
+//! A link whose requests go through rings: the handshake for them, and which requests go into them.
 //!
-//! - Nothing is sent before the rings are open: whoever asks for rings is told when there are none.
+//! - Nothing is sent before the rings are open: a client that asks for rings gets an error if there are none.
 //! - Operations keep their order. A request that no ring can hold goes over the connection, alone: it is sent when nothing else
-//!   is under way, and nothing else is sent until it is answered.
-//! - A request that was put into a ring may have been carried out, whatever happens then.
-//! - Once the rings are open, nothing else goes over the connection but bells: the node does not hurry to read it.
+//!   is in flight, and nothing else is sent until it is answered.
+//! - A request that was put into a ring may have been carried out, whatever happens afterwards.
+//! - Once the rings are open, only bells go over the connection otherwise: the node does not hurry to read it.
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
-use crate::ring::{Ends, Grant, Mail, Rooms, bind};
+use crate::ring::{Ends, Grant, Mailbox, Rooms, bind};
 use leeward_fabric::{Descriptor, LinkEvent, PeerId};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
@@ -19,13 +19,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What an operation takes in a frame besides its keys and values, at most.
+/// Most bytes of an operation in a frame, besides its keys and values.
 const OP_OVERHEAD_BYTES: usize = 48;
-/// What the request id of one takes besides, at most; and what its answer does.
+/// Most bytes of its request id; and of the answer to that.
 const NAME_BYTES: usize = 40;
-/// What an operation that makes a table takes, with its options.
+/// Most bytes of an operation that creates a table, with its options.
 const TABLE_OVERHEAD_BYTES: usize = 512;
-/// What a request takes besides its operations, at most.
+/// Most bytes of a request, besides its operations.
 const REQUEST_OVERHEAD_BYTES: usize = 128;
 /// Room for a region map, or routes: those of a small cluster. Larger ones are fetched.
 const MAP_ROOM_BYTES: usize = 4 << 10;
@@ -34,7 +34,7 @@ const MAP_ROOM_BYTES: usize = 4 << 10;
 #[derive(Clone)]
 pub(crate) struct RingOptions {
     pub(crate) ring_bytes: usize,
-    pub(crate) mail: Arc<Mail>,
+    pub(crate) mailbox: Arc<Mailbox>,
 }
 
 pub(super) struct Rings {
@@ -99,17 +99,17 @@ impl Link {
         ends.map(Ends::traffic).unwrap_or_default()
     }
 
-    /// Takes what the node says about rings.
+    /// Handles what the node says about rings.
     ///
     /// # Errors
     /// There are none for this client, in words.
     pub(crate) fn hear_of_rings(&mut self, reply: Reply) -> Result<(), String> {
-        let Some(rings) = &mut self.rings else { return Err("it speaks of rings that nobody asked for".into()) };
+        let Some(rings) = &mut self.rings else { return Err("it speaks of rings that were not asked for".into()) };
         match reply {
             Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
                 let bytes = ring_bytes(rings.options.ring_bytes, most_bytes as usize)?;
                 let local = self.stream.local_addr().map_err(|error| error.to_string())?.ip();
-                let fabric = bind(&fabric, PeerId(client), local, rings.options.mail.sink(rings.token))?;
+                let fabric = bind(&fabric, PeerId(client), local, rings.options.mailbox.sink(rings.token))?;
                 let ends = Ends::new(fabric, PeerId(node), &address, (bytes, bytes));
                 let ends = ends.map_err(|error| format!("this process has no memory for a ring: {error}"))?;
                 let open = Request::RingOpen {
@@ -210,7 +210,7 @@ impl Link {
     /// Takes answers out of the ring.
     ///
     /// # Errors
-    /// There is something in it that no node writes.
+    /// The ring holds something that no node writes.
     pub(crate) fn poll_rings(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
         let Some(rings) = &mut self.rings else { return Ok(()) };
         let Some(ends) = rings.ends.as_mut().filter(|ends| ends.is_open()) else { return Ok(()) };
@@ -243,7 +243,7 @@ impl Link {
         }
     }
 
-    /// Takes an event of the fabric; answers false when the rings are lost.
+    /// Handles an event of the fabric; returns false when the rings are lost.
     #[must_use]
     pub(crate) fn hear_fabric(&mut self, event: &LinkEvent) -> bool {
         self.rings.as_mut().and_then(|rings| rings.ends.as_mut()).is_none_or(|ends| ends.hear(event))
@@ -261,14 +261,14 @@ impl Link {
         Ok(())
     }
 
-    /// Has the node know that this thread sleeps, if it owes answers.
+    /// Lets the node know that this thread sleeps, if the node owes answers.
     pub(crate) fn announce_sleep(&mut self) {
         if let Some(ends) = self.rings.as_mut().and_then(Rings::open).filter(|ends| ends.due() > 0) {
             ends.announce_sleep();
         }
     }
 
-    /// Request `id` was answered; if it was alone under way, others may be again.
+    /// Request `id` was answered. If it had to be alone in flight, others may be sent again.
     pub(super) fn answered_over_stream(&mut self, id: u64) {
         if let Some(rings) = &mut self.rings {
             rings.over_stream.take_if(|over| *over == id);

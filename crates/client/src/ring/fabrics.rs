@@ -6,12 +6,13 @@ use leeward_platform::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Attaches to the fabric `name` as `me`, for whom [`Fabric::admit`] names; but for shared memory at the address `local`, which reaches the node.
+/// Attaches to the fabric `name` as `me`, for the peers that [`Fabric::admit`] names. Other fabrics than shared memory listen
+/// at the address `local`, which reaches the node.
 ///
 /// # Errors
 /// In words: the fabric is not known, or the system refuses it.
 pub(crate) fn bind(name: &str, me: PeerId, local: IpAddr, sink: Sink) -> Result<Arc<dyn Fabric>, String> {
-    let options = LinkOptions { admission: Admission::Guests, ..LinkOptions::default() };
+    let options = LinkOptions { admission: Admission::Sessions, ..LinkOptions::default() };
     let anywhere = SocketAddr::new(local, 0).to_string();
     let bound = match name {
         "shm" => {

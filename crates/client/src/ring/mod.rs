@@ -1,28 +1,29 @@
-//! The client's end of the rings of one connection: what is taken in both, which answers are due, who sleeps.
+//! The client's end of the rings of one connection: which space of both is in use, which answers are due, and whether the
+//! node or the client sleeps.
 //!
-//! What crosses the fabric, and why it is safe, is told in [`leeward_format::ring`]. The request ring is in the node's
-//! memory, the reply ring in this process's; this end keeps book of both ([`RingSpace`]).
+//! [`leeward_format::ring`] says what crosses the fabric, and why that is safe. The request ring is in the node's memory, the
+//! reply ring in this process's. This end tracks the space of both ([`RingSpace`]).
 //!
-//! - A place in the request ring is free again when its message was answered, and when its write is completed too: a
-//!   late byte of it must not land in another message. So is a slot when its answer was read.
+//! - A place in the request ring is free again when its message was answered and its write is completed: a late byte must not
+//!   land in another message. A slot is free again when its answer was read.
 //! - [`Ends::poll`] looks into the slots that are due: answers come in any order.
-//! - An answer that was too large for its slot is fetched into another, of the size that the node says. Until there is room for
-//!   that, nothing else takes any: it would wait for as long as smaller ones come.
-//! - The node says by a word behind the reply ring whether it is awake. If it is not when a request's write is completed,
-//!   it must be rung ([`Ends::must_ring`]).
+//! - An answer that was too large for its slot is fetched into another slot, of the size that the node says. Until there is
+//!   room for that slot, no other request gets room: otherwise smaller ones could delay it for ever.
+//! - A word behind the reply ring says whether the node is awake. If it is not when a request's write is completed, this end
+//!   must ring it ([`Ends::must_ring`]).
 //! - Before this end sleeps, it writes the number of its sleep behind the request ring, and looks once more after the
 //!   completion ([`Ends::announce_sleep`]). The node rings once for each number, so one that was not rung for is still good.
 //!
 //! Belongs to the session's thread. No clock, socket or thread of its own.
 
 mod fabrics;
-mod mail;
+mod mailbox;
 mod rooms;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use fabrics::bind;
-pub(crate) use mail::Mail;
+pub(crate) use mailbox::Mailbox;
 pub(crate) use rooms::Rooms;
 
 use crate::options::Traffic;

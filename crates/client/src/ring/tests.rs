@@ -171,8 +171,8 @@ fn pair(network: &SimNetwork) -> (Ends, Log, Node) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever the fabric does with bytes, and whoever sleeps when: each request is answered once, and nobody sleeps while the
-    /// other waits for him. Answers that fit no slot are not seen here: they come over the connection.
+    /// Whatever the fabric does with bytes, and whichever side sleeps when: each request is answered once, and neither side
+    /// sleeps while the other waits for it. Answers that fit no slot are not seen here: they come over the connection.
     #[test]
     fn every_request_is_answered_once_and_nobody_oversleeps(seed in any::<u64>()) {
         let network = SimNetwork::new(seed, SimOptions::default());
@@ -195,7 +195,7 @@ proptest! {
                         Some(at) => drop(due.swap_remove(at)),
                         None => wrong = true,
                     }).expect("the node keeps to the protocol");
-                    prop_assert!(!wrong, "nobody waits for that answer");
+                    prop_assert!(!wrong, "no request waits for that answer");
                     let mut has_some = ends.due() != before;
                     let (size, room) = (9 + rng.index(700), rng.index(900));
                     if left > 0 && ends.has_room(size, room) {
@@ -234,7 +234,7 @@ proptest! {
 fn a_node_that_is_gone_is_no_longer_heard() {
     let network = SimNetwork::new(1, SimOptions::default());
     let (mut ends, events, _node) = pair(&network);
-    ends.send(b"a request that nobody answers", 64);
+    ends.send(b"a request without an answer", 64);
     ends.flush();
     network.kill(NODE);
     let is_down = |event: &LinkEvent| matches!(event, LinkEvent::Down);

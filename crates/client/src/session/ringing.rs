@@ -1,9 +1,9 @@
 //! A session whose links have [rings](crate::ring): looks for answers, then spins, then sleeps.
 //!
-//! Answers come without a word from the system, so before the session waits in its poll it looks into its slots, for
-//! [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin) if none is there. Then it says that it sleeps and looks once more;
-//! from then on nodes ring over the connection, which the poll hears. However many answers come through rings, the sockets are asked
-//! every [`SOCKETS`], and oftener while something is expected of them.
+//! The system does not announce answers in rings. So before the session waits in its poll, it looks into its slots, for
+//! [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin) if no answer is there. Then it announces that it sleeps and
+//! looks once more. From then on nodes ring over the connection, which wakes the poll. However many answers come through
+//! rings, the sockets are polled every [`SOCKETS`], and more often while something is expected of them.
 
 use super::Session;
 use crate::options::ClientError;
@@ -11,7 +11,7 @@ use leeward_format::op::Reply;
 use mio::Token;
 use std::time::{Duration, Instant};
 
-/// How long the sockets are not asked at most, while the session is awake.
+/// The longest time without a poll of the sockets, while the session is awake.
 const SOCKETS: Duration = Duration::from_micros(50);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
@@ -37,7 +37,7 @@ impl Session {
         }
     }
 
-    /// Waits for rings and sockets and takes in what they bring.
+    /// Waits for rings and sockets and handles what they receive.
     pub(super) fn wait_with_rings(&mut self, timeout: Duration) -> Result<(), ClientError> {
         let begun = Instant::now();
         let mut has_announced = false;
@@ -60,19 +60,19 @@ impl Session {
                 has_announced = true;
                 continue;
             }
-            if self.mail.as_ref().is_some_and(|mail| !mail.may_sleep()) {
+            if self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.may_sleep()) {
                 continue;
             }
             return self.poll_sockets(timeout.saturating_sub(begun.elapsed())).map(drop);
         }
     }
 
-    /// Looks until there is something, at most for the spin, and until the sockets are to be asked.
+    /// Looks until there is an answer, for the spin time at most, and only until the sockets are due.
     fn spin(&self, begun: Instant, timeout: Duration) {
         let spin = self.options.ring_spin.min(timeout);
         while begun.elapsed() < spin && self.last_poll.elapsed() < SOCKETS {
             for _ in 0..LOOKS {
-                let has_mail = self.mail.as_ref().is_some_and(|mail| mail.has_some());
+                let has_mail = self.mailbox.as_ref().is_some_and(|mailbox| mailbox.has_some());
                 if has_mail || self.links.values().any(|link| link.has_answer()) {
                     return;
                 }
@@ -84,7 +84,7 @@ impl Session {
         }
     }
 
-    /// Takes answers out of all rings; answers whether there were any.
+    /// Takes answers out of all rings; returns whether there were any.
     fn take_from_rings(&mut self) -> bool {
         let mut taken: Vec<(Token, Reply)> = Vec::new();
         let mut broken = Vec::new();
@@ -105,7 +105,7 @@ impl Session {
         has_some
     }
 
-    /// The link ends: answers that lie in its slots count all the same.
+    /// The link ends. Answers that lie in its slots still count.
     pub(super) fn take_last_answers(&mut self, token: Token) {
         let Some(link) = self.links.get_mut(&token) else { return };
         let mut replies = Vec::new();
@@ -117,11 +117,11 @@ impl Session {
         }
     }
 
-    /// Pushes out what was put into rings, takes in what the fabrics say, rings nodes that sleep.
+    /// Pushes out what was put into rings, handles the events of the fabrics, and rings nodes that sleep.
     pub(super) fn settle_rings(&mut self) {
-        let Some(mail) = self.mail.clone() else { return };
+        let Some(mailbox) = self.mailbox.clone() else { return };
         self.links.values_mut().for_each(|link| link.flush_rings());
-        for (token, event) in mail.take() {
+        for (token, event) in mailbox.take() {
             let is_lost = self.links.get_mut(&token).is_some_and(|link| !link.hear_fabric(&event));
             if is_lost {
                 self.fail(token, "the link of its rings is lost");

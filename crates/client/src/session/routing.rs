@@ -1,6 +1,7 @@
-//! What a session knows of where regions are: whom it asks, when it takes another answer, and who is responsible by it.
+//! What a session knows of where regions are: which node it asks, when it accepts a new answer, and which node is responsible
+//! for an operation.
 //!
-//! Belongs to the session's thread, like all of it.
+//! Belongs to the session's thread, like the whole session.
 
 use super::{Session, TICK};
 use crate::link::{Link, Pending};
@@ -14,7 +15,7 @@ use leeward_format::table::TableName;
 use mio::Token;
 use std::time::Instant;
 
-/// Whom a session asks for routes or the region map, and when it did.
+/// Which node a session asks for routes or the region map, and when it asked last.
 #[derive(Default)]
 pub(super) struct Asking {
     next: usize,
@@ -89,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Where a read goes that any member may answer, the first time: to one after the other of those that live.
+    /// Where a read that any member may answer goes first: to the live members in turn.
     pub(super) fn any_member(&mut self, pending: &Pending) -> Option<String> {
         if pending.tries > 1 || !matches!(pending.op, Op::Stale { .. }) {
             return None;
@@ -109,12 +110,12 @@ impl Session {
         }
     }
 
-    /// Takes what a node says of routes: what waited for a primary is tried at once if there is anything new, and a server that
-    /// lost its office while it owes answers is given up.
+    /// Takes the routes that a node sent. If they are new, operations that waited for a primary are tried at once, and the
+    /// link to a server that is no longer primary and owes answers is given up.
     pub(super) fn take_routes(&mut self, token: Token, update: RoutesUpdate, now: Instant) {
         match self.routes.apply(update) {
             Err(error) => self.fail(token, &error.to_string()),
-            // Now everything is new.
+            // Asks for all routes.
             Ok(Applied::Unfit) => self.ask_routes(now),
             Ok(Applied::Known) => self.asking.answers += 1,
             Ok(Applied::Newer) => {
@@ -128,12 +129,12 @@ impl Session {
         for (at, _) in &mut self.parked {
             *at = now;
         }
-        let (routes, patience) = (&self.routes, self.options.patience);
+        let (routes, timeout) = (&self.routes, self.options.answer_timeout);
         let is_elsewhere = |link: &Link| {
             link.pendings().any(|pending| primary_address(routes, &pending.table, &pending.op) != Some(&link.address))
         };
         let deposed: Vec<Token> = (self.links.iter())
-            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > patience))
+            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > timeout))
             .filter(|(_, link)| is_elsewhere(link))
             .map(|(token, _)| *token)
             .collect();
@@ -142,21 +143,21 @@ impl Session {
         }
     }
 
-    /// Asks some node for what is new of the routes, unless one was asked a moment ago.
+    /// Asks some node for new routes, unless one was asked a moment ago.
     pub(super) fn ask_routes(&mut self, now: Instant) {
         self.ask(Request::Routes { known: self.routes.version() }, now);
     }
 
-    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer, else the next address of
-    /// the seeds and of the servers that are known.
+    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer, else the next address
+    /// of the seeds and of the servers that are known.
     fn ask(&mut self, question: Request, now: Instant) {
         let pause = self.options.retry_pause * 4;
         if self.asking.asked.is_some_and(|asked| now - asked < pause) {
             return;
         }
         self.asking.asked = Some(now);
-        let patience = self.options.patience;
-        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < patience);
+        let timeout = self.options.answer_timeout;
+        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < timeout);
         let healthy: Vec<&mut Link> = self.links.values_mut().filter(healthy).collect();
         self.asking.next = self.asking.next.wrapping_add(1);
         let (next, count) = (self.asking.next, healthy.len());

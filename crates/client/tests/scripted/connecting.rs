@@ -1,8 +1,8 @@
-//! What a client says, and how soon, where there is nothing to connect to; and what a node says of itself.
+//! What a client reports, and how soon, where there is nothing to connect to; and what a node reports of itself.
 
 use crate::fake::{FakeNode, map, succeed};
 use leeward_client::{
-    Client, ClientError, ClientOptions, Introduction, NewTable, RegionMap, Session, TableOptions, introduce,
+    Client, ClientError, ClientOptions, Handshake, NewTable, RegionMap, Session, TableOptions, shake_hands,
 };
 use leeward_format::ServerId;
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, version_frame};
@@ -27,7 +27,7 @@ fn options(connect_within: Duration) -> ClientOptions {
 fn addresses_where_nothing_listens_are_given_up_soon_and_named() {
     let seeds = nowhere(3);
     let begun = Instant::now();
-    let error = Session::connect(&seeds, options(Duration::from_millis(300))).expect_err("nobody is there");
+    let error = Session::connect(&seeds, options(Duration::from_millis(300))).expect_err("no node is there");
     assert!(begun.elapsed() < LONG / 2, "the deadline of operations is not waited for");
     let text = error.to_string();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{text}");
@@ -40,7 +40,7 @@ fn a_port_that_takes_connections_and_says_nothing_is_no_node() {
     let address = silent.local_addr().expect("it is bound").to_string();
     let error = Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("it says nothing");
     assert!(error.to_string().contains("no answer in time"), "{error}");
-    let error = introduce(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
+    let error = shake_hands(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
     assert_eq!(error.to_string(), "no answer in time");
 }
 
@@ -56,9 +56,10 @@ fn a_node_of_another_version_is_called_that() {
         }
     });
     let spoken = format!("it speaks version {} of the protocol, this program version", PROTOCOL_VERSION + 1);
-    let error = introduce(&address, "test", LONG).expect_err("nobody understands it");
+    let error = shake_hands(&address, "test", LONG).expect_err("no client understands it");
     assert!(error.to_string().contains(&spoken), "{error}");
-    let error = Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("nobody understands it");
+    let error =
+        Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("no client understands it");
     assert!(error.to_string().contains(&spoken), "{error}");
 }
 
@@ -72,7 +73,7 @@ fn a_node_without_regions_is_waited_for_and_then_told_from_none() {
 }
 
 #[test]
-fn whoever_makes_the_first_table_needs_no_region() {
+fn a_client_that_creates_the_first_table_needs_no_region() {
     let (listener, address) = FakeNode::bind();
     let _node = FakeNode::serve(listener, map(1, &[], &[&address]), succeed);
     let options = ClientOptions { needs_regions: false, ..options(LONG) };
@@ -85,8 +86,8 @@ fn a_node_says_who_it_is() {
     let (listener, address) = FakeNode::bind();
     let map = map(3, &[("", 1)], &[&address]);
     let _node = FakeNode::serve(listener, map.clone(), succeed);
-    let said = introduce(&address, "test", LONG).expect("it answers");
-    assert_eq!(said, Introduction { server: ServerId(1), admin_address: "admin:1".into(), map });
+    let said = shake_hands(&address, "test", LONG).expect("it answers");
+    assert_eq!(said, Handshake { server: ServerId(1), admin_address: "admin:1".into(), map });
     let [nowhere] = &nowhere(1)[..] else { panic!("one was asked for") };
-    introduce(nowhere, "test", LONG).expect_err("nobody is there");
+    shake_hands(nowhere, "test", LONG).expect_err("no node is there");
 }

@@ -104,7 +104,7 @@ impl FakeNode {
                 match request {
                     Request::Hello { .. } | Request::Routes { .. } => self.write_routes(&mut out),
                     Request::Map => write_frame(FrameKind::Reply, &Reply::Map(self.map()), &mut out),
-                    Request::Who => {
+                    Request::Identify => {
                         let node = Reply::Node { server: ServerId(1), admin_address: "admin:1".into() };
                         write_frame(FrameKind::Reply, &node, &mut out);
                     }
@@ -211,7 +211,9 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::DeleteRange { .. } => OpResult::RangeDeleted { resume: None },
         Op::Count { .. } => OpResult::Integer(0),
         Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } => OpResult::Done,
-        Op::RepairSegment { .. } | Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => OpResult::Done,
+        Op::RepairSegment { .. } | Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => {
+            OpResult::Done
+        }
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::Stale { read, .. } => success(&read.clone().op()),
         Op::In { op, .. } => success(&op.clone().into()),

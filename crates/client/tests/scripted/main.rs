@@ -1,4 +1,4 @@
-//! The client against nodes by script: what it retries, where it goes, and how scans go on.
+//! The client against scripted nodes: what it retries, which node it asks, and how scans continue.
 
 mod connecting;
 mod fake;

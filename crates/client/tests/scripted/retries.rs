@@ -12,7 +12,7 @@ fn options() -> ClientOptions {
     ClientOptions {
         deadline: Duration::from_secs(5),
         retry_pause: Duration::from_millis(2),
-        patience: Duration::from_millis(100),
+        answer_timeout: Duration::from_millis(100),
         ..ClientOptions::default()
     }
 }
@@ -91,7 +91,7 @@ fn after_the_deadline_the_last_error_is_answered() {
     let options = ClientOptions { deadline: Duration::from_millis(200), ..options() };
     let (_node, client) = lone_node(options, recovering);
     let started = Instant::now();
-    // A read: of a write that is under way at the deadline nobody knows the outcome.
+    // A read: the outcome of a write that is in flight at the deadline is unknown.
     match client.get("key") {
         Err(ClientError::Op(OpError::Recovering(RegionId(1)))) => {}
         other => panic!("{other:?}"),
@@ -114,7 +114,7 @@ fn bad_input_is_answered_at_once() {
 fn a_read_survives_broken_connections_and_a_plain_put_is_made_once() {
     let (node, client) = lone_node(options(), first_then_succeed(vec![close, close, succeed, close]));
     client.get("key").expect("a value, at the third attempt");
-    let error = client.put("key", "value").expect_err("nobody knows");
+    let error = client.put("key", "value").expect_err("the outcome is unknown");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
     assert_eq!((node.ops().len(), node.named().len()), (4, 0));
 }
@@ -146,7 +146,7 @@ fn a_write_with_a_name_is_asked_for_again_as_the_same() {
 }
 
 #[test]
-fn puts_have_names_if_that_is_wished() {
+fn puts_have_names_with_retry_puts() {
     let (node, client) =
         lone_node(ClientOptions { retry_puts: true, ..options() }, first_then_succeed(vec![close, unknown]));
     client.put("key", "value").expect("a put");
@@ -156,7 +156,7 @@ fn puts_have_names_if_that_is_wished() {
 }
 
 fn unknown(_: &[Op]) -> Act {
-    refuse(OpError::Unknown("lost its office".into()))
+    refuse(OpError::Unknown("is no longer primary".into()))
 }
 
 fn forgotten(_: &[Op]) -> Act {
@@ -227,9 +227,9 @@ fn no_more_is_under_way_than_may_be() {
     let hurried = ClientOptions { max_outstanding: 1, deadline: Duration::from_millis(200), ..options() };
     let (_silent, client) = lone_node(hurried, |_| Act::Silence);
     std::thread::scope(|scope| {
-        // One has its turn, and perhaps one more that began later; nobody answers either.
+        // One has its turn, and perhaps one more that began later; neither is answered.
         let threads = [0; 4].map(|_| scope.spawn(|| client.get("key")));
-        let errors = threads.map(|thread| thread.join().expect("no panic").expect_err("nobody answers"));
+        let errors = threads.map(|thread| thread.join().expect("no panic").expect_err("no node answers"));
         let busy = errors.iter().filter(|error| matches!(error, ClientError::Busy)).count();
         assert!((1..4).contains(&busy), "{errors:?}");
     });
@@ -318,7 +318,7 @@ fn the_first_seed_that_answers_is_enough() {
     client.put("key", "value").expect("a put");
 
     let hurried = ClientOptions { deadline: Duration::from_millis(100), ..options() };
-    let error = Client::connect(&[&dead], hurried).expect_err("nobody is there").to_string();
+    let error = Client::connect(&[&dead], hurried).expect_err("no node is there").to_string();
     assert!(error.contains(&dead), "{error}");
 }
 
@@ -331,7 +331,7 @@ fn a_node_that_talks_nonsense_is_left() {
 
     let too_few: fn(&[Op]) -> Act = |_| Act::Results(Vec::new());
     let (_node, client) = lone_node(options(), first_then_succeed(vec![too_few]));
-    let error = client.put("key", "value").expect_err("nobody knows");
+    let error = client.put("key", "value").expect_err("the outcome is unknown");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
 }
 
@@ -391,7 +391,7 @@ fn each_request_names_one_table_and_an_unknown_one_is_asked_for_anyway() {
 fn a_creation_whose_outcome_is_unknown_is_not_repeated() {
     let (node, client) = lone_node(options(), first_then_succeed(vec![close]));
     let table = NewTable::new(TableOptions::default(), Vec::new());
-    let error = client.create_table(table).expect_err("nobody knows");
+    let error = client.create_table(table).expect_err("the outcome is unknown");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error}");
     assert_eq!(node.ops().len(), 1);
 }

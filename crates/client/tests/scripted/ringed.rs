@@ -1,4 +1,4 @@
-//! Clients through rings, against a node by script: answers in slots, over the connection, and those that nobody rings for.
+//! Clients through rings, against a node by script: answers in slots, over the connection, and without a bell.
 
 use crate::fake::{FakeNode, map, success};
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session};
@@ -150,7 +150,7 @@ fn with_node<T: Send + 'static>(
     let map = map(3, &[("", 1)], &[&address]);
     let node = thread::spawn(move || script(Node::accept(&listener, map)));
     let options =
-        ClientOptions { ring_spin, deadline: LONG, connect_within: LONG, patience: LONG, ..Default::default() };
+        ClientOptions { ring_spin, deadline: LONG, connect_within: LONG, answer_timeout: LONG, ..Default::default() };
     let session = Session::connect(&[format!("leeward+ring://{address}")], options).expect("the node gives rings");
     (session, node)
 }
@@ -195,7 +195,7 @@ fn the_connection_is_heard_while_answers_keep_coming_through_the_ring() {
             is_answered |= done.ticket == large;
             if done.ticket != large {
                 small += 1;
-                assert!(small < 100_000, "nobody reads the connection");
+                assert!(small < 100_000, "the client does not read the connection");
                 session.submit(vec![Op::Get { key: "small".into() }]).expect("there is room");
             }
         }
@@ -218,7 +218,7 @@ fn rings_that_are_too_small_are_refused() {
             while let Some(request) = Node::frame(&mut stream, &mut input) {
                 let reply = match request {
                     Request::RingOffer => {
-                        let (fabric, address) = ("shm".into(), "@nobody".into());
+                        let (fabric, address) = ("shm".into(), "@nowhere".into());
                         Reply::RingOffer { fabric, node: 1, client: 2, address, most_bytes }
                     }
                     _ => Reply::Routes(RoutesUpdate::everything(&map)),

@@ -1,4 +1,4 @@
-//! Reads that any member may answer: whom the client asks, and what it makes of answers.
+//! Reads that any member may answer: which member the client asks, and how it handles the answers.
 
 use crate::fake::{Act, FakeNode, map, succeed};
 use leeward_client::{Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadResult, RegionMap, Stale};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const MOST: Duration = Duration::from_millis(500);
 
-/// What a backup answers that can.
+/// The answer of a backup that can answer.
 fn stale(ops: &[Op]) -> Act {
     let answer = |op: &Op| {
         let result = match op {

@@ -1,7 +1,9 @@
-//! Which version of the protocol the cluster speaks: the first server writes its own down, and a server of another version stays away.
-//! What such a one understood of the other values would be wrong, and what it wrote nobody could read. A server stays away, too, whose
-//! fabric cannot reach those that have the regions: it would be given copies, and never be in sync. Who has none is no measure: of
-//! a cluster that starts again, one that does not belong to it may be the first.
+//! The protocol version of the cluster. The first server writes its own version into the tree, and a server of another version
+//! does not join. It would misread the other values, and no other server could read what it wrote.
+//!
+//! A server does not join either if its fabric cannot reach the servers that have the regions: it would be given copies, and
+//! never be in sync. A server without copies does not count for this. When a cluster starts again, a server that does not belong
+//! to it may be the first to register.
 
 use super::{Agent, Purpose};
 use crate::View;
@@ -10,21 +12,21 @@ use leeward_format::ServerId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, ServerInfo, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;
 
-/// Why a server can be no part of the cluster that there is.
+/// Why a server cannot be part of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum Incompatible {
     /// The cluster speaks another version of the protocol: another version of Leeward made it.
     #[error(
         "the cluster speaks version {found} of the protocol, this program version {own}: run the version of Leeward that the other \
          nodes run"
     )]
     Protocol {
-        /// The cluster's.
+        /// The version of the cluster.
         found: u8,
-        /// This program's.
+        /// The version of this program.
         own: u8,
     },
-    /// The fabric of a server of the cluster is shared memory, and that of this one is not; or the other way round.
+    /// The fabric of a server of the cluster is shared memory and the fabric of this server is not, or the other way round.
     #[error(
         "the fabric of server {server}, at {address}, is {}: set `fabric` to what the other nodes have, and start this one again",
         if *.shares_memory { "shared memory, which this node's is not" } else { "reached by a network, and this node's is shared memory" }
@@ -34,25 +36,25 @@ pub enum Misfit {
         server: ServerId,
         /// The address of its fabric.
         address: String,
-        /// Which is shared memory.
+        /// Whether that fabric is shared memory.
         shares_memory: bool,
     },
 }
 
 impl Agent {
-    /// Whether this server and the cluster understand each other; writes down what this one speaks where nobody has.
+    /// Whether this server and the cluster are compatible. Writes the protocol version of this server if the tree has none.
     pub(super) fn agree(&mut self) -> bool {
         let path = ClusterPath::Protocol;
         if self.view.lacks(&path) && self.is_free(&path) {
             self.submit(path.clone(), create(path, encode_value(&PROTOCOL_VERSION), false), Purpose::Plain);
         }
-        self.view.protocol().is_some() && self.misfit().is_none()
+        self.view.protocol().is_some() && self.incompatible().is_none()
     }
 
     /// Why this server cannot be part of the cluster.
-    pub(super) fn misfit(&self) -> Option<Misfit> {
+    pub(super) fn incompatible(&self) -> Option<Incompatible> {
         if let Some(found) = self.view.protocol().filter(|found| *found != PROTOCOL_VERSION) {
-            return Some(Misfit::Protocol { found, own: PROTOCOL_VERSION });
+            return Some(Incompatible::Protocol { found, own: PROTOCOL_VERSION });
         }
         if self.is_registered() {
             return None;
@@ -62,12 +64,12 @@ impl Agent {
         };
         let other = self.view.servers().filter(unlike).find(|other| self.view.is_measure(other.member.server))?;
         let (server, address) = (other.member.server, other.fabric_address.clone());
-        Some(Misfit::Fabric { server, address, shares_memory: other.shares_memory() })
+        Some(Incompatible::Fabric { server, address, shares_memory: other.shares_memory() })
     }
 }
 
 impl View {
-    /// It has a region's copy, or nobody has one.
+    /// Whether the server counts for the fabric: it has a copy of a region, or no server has one.
     fn is_measure(&self, server: ServerId) -> bool {
         let mut copies = self.regions().flat_map(GroupConfig::in_sync).peekable();
         copies.peek().is_none() || copies.any(|member| member.server == server)

@@ -1,46 +1,48 @@
-//! The first server says what is spoken, and who speaks otherwise stays away.
+//! The first server sets the protocol version, and a server of another version does not join.
 
 use super::super::tests::{Fixture, member};
 use super::*;
-use crate::Absence;
 use crate::CoordinatorOp;
+use crate::NotJoined;
 use leeward_format::RegionId;
 
 const PATH: &str = "/leeward/protocol";
 
 #[test]
-fn the_first_server_writes_down_what_it_speaks_and_then_registers() {
+fn the_first_server_writes_its_protocol_version_and_then_registers() {
     let mut fixture = Fixture::unconnected();
     fixture.tell_tree(&[]);
     let (_, op) = fixture.ask();
     assert!(matches!(&op, CoordinatorOp::Create { path, ephemeral: false, .. } if path == PATH), "{op:?}");
-    assert!(fixture.asked.is_empty(), "it registers when that is written down");
+    assert!(fixture.asked.is_empty(), "it registers once the version is written");
     fixture.change(PATH, Some(encode_value(&PROTOCOL_VERSION)));
     let (_, op) = fixture.ask();
     assert!(matches!(&op, CoordinatorOp::Create { path, .. } if path == "/leeward/server/1"), "{op:?}");
 }
 
 #[test]
-fn a_server_that_speaks_another_version_asks_for_nothing_and_says_why() {
+fn a_server_of_another_protocol_version_asks_for_nothing_and_says_why() {
     let mut fixture = Fixture::unconnected();
     fixture.tell_tree(&[(PATH, Some(encode_value(&(PROTOCOL_VERSION + 1))))]);
     fixture.pass_a_second();
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
-    let other = Misfit::Protocol { found: PROTOCOL_VERSION + 1, own: PROTOCOL_VERSION };
-    assert_eq!(fixture.agent.absence(), Some(Absence::Misfit(other)));
+    let other = Incompatible::Protocol { found: PROTOCOL_VERSION + 1, own: PROTOCOL_VERSION };
+    assert_eq!(fixture.agent.not_joined(), Some(NotJoined::Incompatible(other)));
     assert!(fixture.agent.can_change().is_err());
 }
 
 #[test]
-fn a_server_whose_fabric_reaches_nobody_stays_away_until_they_are_gone() {
+fn a_server_whose_fabric_cannot_reach_the_others_does_not_join_until_they_are_gone() {
     let there = ServerInfo { fabric_address: "@leeward-1".into(), ..ServerInfo::of(member(2, 1)) };
     let mut fixture = Fixture::unconnected();
     let protocol = Some(encode_value(&PROTOCOL_VERSION));
     fixture.tell_tree(&[(PATH, protocol), ("/leeward/server/2", Some(encode_value(&there)))]);
     fixture.pass_a_second();
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
-    let Some(Absence::Misfit(misfit)) = fixture.agent.absence() else { panic!("{:?}", fixture.agent.absence()) };
-    let text = misfit.to_string();
+    let Some(NotJoined::Incompatible(incompatible)) = fixture.agent.not_joined() else {
+        panic!("{:?}", fixture.agent.not_joined())
+    };
+    let text = incompatible.to_string();
     assert!(text.contains("server 2, at @leeward-1, is shared memory") && text.contains("set `fabric`"), "{text}");
     fixture.change("/leeward/server/2", None);
     let (_, op) = fixture.ask();
@@ -48,7 +50,7 @@ fn a_server_whose_fabric_reaches_nobody_stays_away_until_they_are_gone() {
 }
 
 #[test]
-fn only_the_fabric_of_servers_with_copies_is_the_clusters() {
+fn only_the_fabric_of_servers_with_copies_counts() {
     let mut config = GroupConfig { primary: Some(member(3, 1)), ..GroupConfig::unassigned(RegionId(1), "default") };
     for has_copy in [false, true] {
         config.backups = Vec::from_iter(has_copy.then(|| member(2, 1)));

@@ -1,9 +1,9 @@
-//! Options of a table change once, whoever is faster and however the coordinator falls silent.
+//! Options of a table change once, whichever process is faster and whenever the coordinator stops answering.
 
 use super::super::tests::{Fixture, primary};
 use super::*;
 use crate::{CoordinatorError, CoordinatorEvent};
-use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions, Wishes};
+use leeward_format::cluster::{Acknowledge, BackupMode, DesiredState, TableOptions};
 
 fn build_index() -> TableChange {
     TableChange { backups: Some(BackupMode::BuildIndex), ..TableChange::default() }
@@ -38,7 +38,7 @@ fn a_change_is_a_compare_and_set_of_the_options() {
 }
 
 #[test]
-fn who_comes_second_changes_what_the_first_has_left() {
+fn the_second_change_applies_to_the_result_of_the_first() {
     let (mut fixture, _) = primary();
     let id = alter(&mut fixture, build_index());
     let (op, _) = fixture.ask();
@@ -53,7 +53,7 @@ fn who_comes_second_changes_what_the_first_has_left() {
 }
 
 #[test]
-fn after_a_lost_connection_it_is_asked_for_again() {
+fn after_a_lost_connection_a_change_is_repeated() {
     for made in [true, false] {
         let (mut fixture, config) = primary();
         let before = options(&fixture);
@@ -79,7 +79,7 @@ fn after_a_lost_connection_it_is_asked_for_again() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn an_impossible_change_is_refused() {
     let (mut fixture, _) = primary();
     let mut refuse = |change| fixture.agent.alter_table(fixture.now, change).unwrap_err();
     let nowhere = TableChange { name: "nowhere".parse().expect("a name"), ..build_index() };
@@ -116,7 +116,7 @@ fn drop_orders(fixture: &mut Fixture) -> ProposalId {
 }
 
 #[test]
-fn a_table_is_dropped_as_it_was_when_that_was_asked_for() {
+fn a_table_is_dropped_in_the_version_that_the_request_was_made_for() {
     let mut fixture = with_orders();
     let id = drop_orders(&mut fixture);
     let is_drop = |op: &CoordinatorOp, at: u64| matches!(op, CoordinatorOp::Delete { path, version } if path == "/leeward/table/orders" && *version == Some(at));
@@ -131,7 +131,7 @@ fn a_table_is_dropped_as_it_was_when_that_was_asked_for() {
 }
 
 #[test]
-fn a_table_that_is_another_by_now_is_not_dropped() {
+fn a_table_that_has_changed_since_is_not_dropped() {
     for is_answered in [true, false] {
         let mut fixture = with_orders();
         let id = drop_orders(&mut fixture);
@@ -142,7 +142,7 @@ fn a_table_that_is_another_by_now_is_not_dropped() {
             let version = fixture.version;
             fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
         } else {
-            // It was dropped, and made again, while nobody was listening.
+            // The table was dropped and made again while the agent had no connection.
             fixture.tell(CoordinatorEvent::Down);
             fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
             fixture.connect(&[("/leeward/table/orders", Some(encode_value(&other)))]);
@@ -153,19 +153,19 @@ fn a_table_that_is_another_by_now_is_not_dropped() {
     }
 }
 
-/// As often as somebody asks, failovers find epochs, and the region is served as it is.
+/// However often operators ask, epochs are left for failovers, and the region is still served.
 #[test]
 fn requests_without_end_leave_epochs_to_failovers() {
     let (mut fixture, config) = primary();
-    let wish = |fixture: &mut Fixture, number: u32| {
+    let request = |fixture: &mut Fixture, number: u32| {
         let server = ServerId(2 + number % 2);
-        let asked = fixture.agent.wish_of_region(fixture.now, config.region, RegionWish::Primary(server));
+        let asked = fixture.agent.request_for_region(fixture.now, config.region, RegionRequest::Primary(server));
         fixture.asked.extend(fixture.agent.take_ops());
         asked
     };
     let mut number = 0;
     let refused = loop {
-        match wish(&mut fixture, number) {
+        match request(&mut fixture, number) {
             Ok(_) => fixture.grant(),
             Err(why) => break why,
         }
@@ -174,19 +174,20 @@ fn requests_without_end_leave_epochs_to_failovers() {
     };
     assert_eq!(refused, "/leeward/region/1 was changed 60 times of late: ask again in 1 s");
     fixture.now += Nanos::from_secs(1);
-    wish(&mut fixture, number).expect("it was told to ask again");
+    request(&mut fixture, number).expect("it was told to ask again");
     fixture.grant();
 
-    let late = GroupConfig { epoch: super::super::pace::LAST_ASKED_FOR, wishes: Wishes::default(), ..config.clone() };
+    let late =
+        GroupConfig { epoch: super::super::pace::LAST_ASKED_FOR, desired: DesiredState::default(), ..config.clone() };
     fixture.change("/leeward/region/1", Some(encode_value(&late)));
     fixture.now += Nanos::from_secs(3_600);
-    let refused = wish(&mut fixture, number).unwrap_err();
+    let refused = request(&mut fixture, number).unwrap_err();
     assert!(refused.contains("those that are left are for failovers"), "{refused}");
-    let same = fixture.agent.wish_of_region(fixture.now, config.region, RegionWish::Nothing);
-    assert!(same.is_ok(), "what changes nothing is no change");
+    let same = fixture.agent.request_for_region(fixture.now, config.region, RegionRequest::KeepMembers);
+    assert!(same.is_ok(), "a request that changes nothing takes no epoch");
 }
 
-/// The primary goes on in the last of all terms, and hands the region to nobody.
+/// The primary continues in the last term, and hands the region to no other server.
 #[test]
 fn no_primary_begins_beyond_the_last_term() {
     let (mut fixture, config) = primary();

@@ -1,55 +1,56 @@
-//! How a master spreads copies and offices: it hears what servers have to do, asks the [planner](crate::balance) now and then, and
-//! writes what that wishes into configurations, where primaries find it.
+//! How a master spreads copies and primary roles. Servers report their load to it. At intervals it asks the
+//! [planner](crate::balance), and writes the requests of the planner into configurations, where primaries find them.
 //!
 //! Invariants:
-//! - It wishes nothing while servers come and go, nor before every live server has said what it has to do.
-//! - No region is divided again soon after it was or has taken in a neighbour, nor becomes part of one soon after it was divided; and
-//!   what could not be is tried again ever more rarely.
-//! - What an operator wishes stands: a region is left alone while a wish of another stands, and for a while after, also if a wish of
-//!   this master was taken back. A master that is new takes every wish that it finds for an operator's.
+//! - The master requests nothing while servers come and go, nor before every live server has reported its load.
+//! - No region is split again soon after a split or a merge, nor merged into a neighbour soon after a split. A split or merge
+//!   that failed is tried again after a longer and longer time.
+//! - An operator's request has precedence. The master leaves a region alone while a request of another is pending, and for a
+//!   while after. It does the same if an operator cancelled one of its own requests. A new master treats every request that it
+//!   finds as an operator's.
 
 use super::alteration::planned;
 use super::{Agent, ClusterOptions, Purpose};
 use crate::View;
-use crate::balance::{Figures, Picture, Shift, plan};
-use crate::wishes::wished;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Member, Plan, RegionWish, Wishes};
+use crate::balance::{Figures, Picture, plan};
+use crate::desired::requested;
+use leeward_format::cluster::{ClusterPath, DesiredState, GroupConfig, Intent, Member, Plan, RegionRequest};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// When a master looks whether servers have alike.
+/// When a master balances the load of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
-    /// So often.
+    /// The interval at which it looks.
     pub every: Nanos,
-    /// Not for so long after a server came, or was asked to leave, or an agent became the master.
+    /// It waits for so long after a server joined, or was asked to leave, or after the agent became the master.
     pub settle: Nanos,
-    /// Nor for so long after one went, which may come back.
-    pub mourn: Nanos,
-    /// Nothing more is wished of a region for so long after a wish of the master's has come about.
-    pub rest: Nanos,
-    /// Or after an operator's was seen last.
-    pub respect: Nanos,
-    /// So long it is remembered what the last wish of a region was, so as not to take it back.
+    /// It waits for so long after a server was lost: the server may come back.
+    pub server_loss_grace: Nanos,
+    /// The master makes no new request for a region for so long after its last request was fulfilled.
+    pub cooldown: Nanos,
+    /// Nor for so long after an operator's request was last seen.
+    pub operator_cooldown: Nanos,
+    /// The master remembers the last request for a region for so long, so that it does not undo it.
     pub remember: Nanos,
-    /// A server that has not said for so long what it has to do may have something else to do.
+    /// The load report of a server is out of date after so long.
     pub stale: Nanos,
-    /// Operations a second, a KiB written as one more, from which on a region may be divided because it has most of what its server
-    /// has to do; 0: none is for that.
+    /// Operations a second from which on a region may be split because it has most of its server's work. Each KiB written counts
+    /// as one more operation. 0: no region is split for its work.
     pub split_ops: u64,
-    /// It must have had so many for so long.
+    /// The region must have had so many operations for so long.
     pub busy: Nanos,
-    /// Neither side of a division is divided again for so long.
-    pub apart: Nanos,
-    /// A division that has not come about for so long is given up.
+    /// Neither side of a split is split again for so long.
+    pub split_cooldown: Nanos,
+    /// A split that is not done after so long is given up.
     pub attempt: Nanos,
-    /// And not tried again for so long; twice as long after each further time.
-    pub futile: Nanos,
-    /// Bytes of pairs that a region may have at most to become part of a neighbour; 0: none becomes that.
+    /// It is not tried again for so long; twice as long after each further failure.
+    pub failed_split_backoff: Nanos,
+    /// Bytes of key-value pairs that a region may have at most to be merged into a neighbour. 0: no regions are merged.
     pub merge_bytes: u64,
-    /// Both must have had little to do for so long.
+    /// Both regions of a merge must have had little work for so long.
     pub quiet: Nanos,
 }
 
@@ -58,62 +59,62 @@ impl Default for Balance {
         Balance {
             every: Nanos::from_secs(2),
             settle: Nanos::from_secs(10),
-            mourn: Nanos::from_secs(30),
-            rest: Nanos::from_secs(10),
-            respect: Nanos::from_secs(60),
+            server_loss_grace: Nanos::from_secs(30),
+            cooldown: Nanos::from_secs(10),
+            operator_cooldown: Nanos::from_secs(60),
             remember: Nanos::from_secs(300),
             stale: Nanos::from_secs(10),
             split_ops: 10_000,
             busy: Nanos::from_secs(10),
-            apart: Nanos::from_secs(60),
+            split_cooldown: Nanos::from_secs(60),
             attempt: Nanos::from_secs(120),
-            futile: Nanos::from_secs(300),
+            failed_split_backoff: Nanos::from_secs(300),
             merge_bytes: 4 << 20,
             quiet: Nanos::from_secs(600),
         }
     }
 }
 
-/// Rates are averages of about so long.
+/// Rates are averages over about so long.
 const SMOOTHED_OVER: Nanos = Nanos::from_secs(10);
-/// Bytes written that are as much to do as an operation.
+/// Bytes written that are as much work as an operation.
 const BYTES_AN_OPERATION: u64 = 1 << 10;
 
-/// Operations a second of a region that has little to do.
+/// Operations a second up to which a region has little work.
 const QUIET_OPS: u64 = 10;
 
-/// How often the time is doubled for which a division is not tried again.
+/// The backoff after a failed split is doubled so often at most.
 const MAX_DOUBLINGS: u32 = 8;
 
-/// What is known of a region's load.
+/// The known load of a region.
 #[derive(Clone, Debug)]
 struct Heard {
     at: Nanos,
     load: RegionLoad,
     /// Thousandths of operations a second.
     rate: u64,
-    /// Since when they have been as many as it may be divided for.
+    /// Since when the rate has been high enough for a split.
     busy_since: Option<Nanos>,
-    /// Since when they have been few.
+    /// Since when the rate has been low.
     quiet_since: Option<Nanos>,
 }
 
-/// A region that is not to be divided, nor to become part of another, for a while.
+/// A region that is not to be split or merged for a while.
 #[derive(Clone, Copy, Debug)]
-struct Undivided {
+struct SplitPause {
     until: Nanos,
-    /// Times that it could not be, since it was.
+    /// Failed attempts since the last one that succeeded.
     failed: u32,
 }
 
-/// What this master has wished of a region, and when.
+/// The request of this master for a region, and when it made it.
 #[derive(Clone, Debug)]
-struct Wished {
+struct Requested {
     at: Nanos,
-    /// Nothing once nothing of it stands.
-    wishes: Wishes,
-    /// What would take back what was wished last that can be.
-    undoing: Option<Shift>,
+    /// Empty once no part of it is pending.
+    desired: DesiredState,
+    /// The request that would undo the last request that can be undone.
+    undoing: Option<RegionRequest>,
 }
 
 /// See the module.
@@ -121,18 +122,18 @@ struct Wished {
 pub(super) struct Balancing {
     /// Regions whose configuration has changed since the last look.
     due: BTreeSet<RegionId>,
-    /// Wishes that stand, of any region that has any, as seen last.
-    standing: BTreeMap<RegionId, Wishes>,
-    wished: BTreeMap<RegionId, Wished>,
-    /// Of these a wish is on its way to the coordinator, and counts for nobody yet.
+    /// The last seen desired state of each region that has a pending request.
+    pending: BTreeMap<RegionId, DesiredState>,
+    requested: BTreeMap<RegionId, Requested>,
+    /// Regions for which a request is on its way to the coordinator, and has no effect yet.
     writing: BTreeSet<RegionId>,
-    /// Of these nothing is wished until then.
-    resting: BTreeMap<RegionId, Nanos>,
-    undivided: BTreeMap<RegionId, Undivided>,
+    /// The master makes no request for these regions until then.
+    left_alone: BTreeMap<RegionId, Nanos>,
+    split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
-    /// When each server was heard last, and how many more bytes it may take.
+    /// The time of the last report of each server, and how many more bytes the server can store.
     servers: BTreeMap<Member, (Nanos, u64)>,
-    /// Who was there at the last look, and what was to become of them.
+    /// The servers at the last look, and the intent for each.
     present: Option<BTreeMap<Member, Option<Intent>>>,
     unsettled_until: Nanos,
     looked: Nanos,
@@ -144,75 +145,75 @@ impl Balancing {
         self.due.extend(regions);
     }
 
-    /// Takes note of wishes that came, went or have come about.
-    fn note_wishes(&mut self, now: Nanos, view: &View, timing: &Balance) {
+    /// Takes note of requests that appeared, were cancelled or were fulfilled.
+    fn note_desired(&mut self, now: Nanos, view: &View, timing: &Balance) {
         for region in std::mem::take(&mut self.due) {
             let Some(config) = view.region(region) else {
-                let plan = self.standing.remove(&region).and_then(|wishes| wishes.plan);
+                let plan = self.pending.remove(&region).and_then(|desired| desired.plan);
                 if let Some(into) = plan.and_then(|plan| plan.neighbour()) {
-                    self.is_other(now, timing, &[into]);
+                    self.bounds_changed(now, timing, &[into]);
                 }
-                self.wished.remove(&region);
-                self.resting.remove(&region);
-                self.undivided.remove(&region);
+                self.requested.remove(&region);
+                self.left_alone.remove(&region);
+                self.split_pauses.remove(&region);
                 self.regions.remove(&region);
                 continue;
             };
-            let before = match config.wishes == Wishes::default() {
-                true => self.standing.remove(&region),
-                false => self.standing.insert(region, config.wishes.clone()),
+            let before = match config.desired == DesiredState::default() {
+                true => self.pending.remove(&region),
+                false => self.pending.insert(region, config.desired.clone()),
             };
             let before = before.unwrap_or_default();
-            if before == config.wishes {
+            if before == config.desired {
                 continue;
             }
-            let mine = self.wished.get(&region).map(|wished| &wished.wishes);
-            let is_mine = mine.is_some_and(|mine| is_part_of(&before, mine) && is_part_of(&config.wishes, mine));
-            if let Some(plan) = before.plan.as_ref().filter(|_| config.wishes.plan.is_none()) {
+            let mine = self.requested.get(&region).map(|requested| &requested.desired);
+            let is_mine = mine.is_some_and(|mine| is_part_of(&before, mine) && is_part_of(&config.desired, mine));
+            if let Some(plan) = before.plan.as_ref().filter(|_| config.desired.plan.is_none()) {
                 let child = plan.child().filter(|child| view.region(*child).is_some());
                 match child {
-                    Some(child) => self.is_other(now, timing, &[region, child]),
+                    Some(child) => self.bounds_changed(now, timing, &[region, child]),
                     None => self.stays_whole(now, timing, region),
                 }
             }
-            let has_come_about = is_mine && is_fulfilled(view, config, &before, &config.wishes);
-            let pause = if has_come_about { timing.rest } else { timing.respect };
-            self.resting.insert(region, now + pause);
+            let was_fulfilled = is_mine && is_fulfilled(view, config, &before, &config.desired);
+            let pause = if was_fulfilled { timing.cooldown } else { timing.operator_cooldown };
+            self.left_alone.insert(region, now + pause);
             self.close(region);
         }
-        self.resting.retain(|region, until| *until > now || self.standing.contains_key(region));
+        self.left_alone.retain(|region, until| *until > now || self.pending.contains_key(region));
     }
 
-    /// These regions were divided, or have taken in a neighbour.
-    fn is_other(&mut self, now: Nanos, timing: &Balance, regions: &[RegionId]) {
+    /// These regions come from a split or a merge.
+    fn bounds_changed(&mut self, now: Nanos, timing: &Balance, regions: &[RegionId]) {
         for region in regions {
-            self.undivided.insert(*region, Undivided { until: now + timing.apart, failed: 0 });
-            // What was heard was of other keys.
+            self.split_pauses.insert(*region, SplitPause { until: now + timing.split_cooldown, failed: 0 });
+            // The load reported so far was of other keys.
             self.regions.remove(region);
         }
     }
 
-    /// A region was not divided, or did not become part of another, or cannot: it is tried again later, and others have their turn.
+    /// A split or merge failed or is impossible. It is tried again later, and other regions have their turn.
     fn stays_whole(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
-        let failed = self.undivided.get(&region).map_or(0, |undivided| undivided.failed);
-        let until = now + Nanos(timing.futile.0 << failed.min(MAX_DOUBLINGS));
-        self.undivided.insert(region, Undivided { until, failed: failed + 1 });
+        let failed = self.split_pauses.get(&region).map_or(0, |pause| pause.failed);
+        let until = now + Nanos(timing.failed_split_backoff.0 << failed.min(MAX_DOUBLINGS));
+        self.split_pauses.insert(region, SplitPause { until, failed: failed + 1 });
     }
 
-    /// If nothing of what this master has wished of a region stands: another that wishes the same later is not this master.
+    /// Forgets the master's request for a region if no part of it is pending. If the same request appears later, it is another's.
     fn close(&mut self, region: RegionId) {
-        let Some(wished) = self.wished.get_mut(&region) else { return };
-        let stands = |standing: &Wishes| {
-            let Wishes { primary, leaving, plan } = &wished.wishes;
-            let is_same = [(primary, standing.primary), (leaving, standing.leaving)];
-            is_same.iter().any(|(mine, now)| mine.is_some() && *mine == now) || plan.is_some() && *plan == standing.plan
+        let Some(requested) = self.requested.get_mut(&region) else { return };
+        let is_pending = |pending: &DesiredState| {
+            let DesiredState { primary, leaving, plan } = &requested.desired;
+            let is_same = [(primary, pending.primary), (leaving, pending.leaving)];
+            is_same.iter().any(|(mine, now)| mine.is_some() && *mine == now) || plan.is_some() && *plan == pending.plan
         };
-        if !self.standing.get(&region).is_some_and(stands) {
-            wished.wishes = Wishes::default();
+        if !self.pending.get(&region).is_some_and(is_pending) {
+            requested.desired = DesiredState::default();
         }
     }
 
-    /// Whether servers have come or gone lately.
+    /// Whether servers have joined or left lately.
     fn is_unsettled(&mut self, now: Nanos, view: &View, timing: &Balance) -> bool {
         let intent = |member: Member| (member, view.intent(member.server));
         let present: BTreeMap<Member, Option<Intent>> = view.servers().map(|info| intent(info.member)).collect();
@@ -220,7 +221,7 @@ impl Balancing {
         if before.is_none() {
             let is_there = |gone: &Member| present.keys().any(|member| member.server == gone.server);
             let has_gone = self.present.iter().flat_map(BTreeMap::keys).any(|member| !is_there(member));
-            let pause = if has_gone { timing.mourn } else { timing.settle };
+            let pause = if has_gone { timing.server_loss_grace } else { timing.settle };
             self.unsettled_until = self.unsettled_until.max(now + pause);
             self.servers.retain(|member, _| present.contains_key(member));
             self.present = Some(present);
@@ -228,14 +229,14 @@ impl Balancing {
         now < self.unsettled_until
     }
 
-    /// Whether every live server has said lately what it has to do.
+    /// Whether the load report of every live server is up to date.
     fn knows_all(&self, now: Nanos, view: &View, timing: &Balance) -> bool {
         let is_known = |member: Member| self.servers.get(&member).is_some_and(|(at, _)| now.since(*at) <= timing.stale);
         view.servers().all(|info| is_known(info.member))
     }
 
     fn hear(&mut self, now: Nanos, member: Member, load: &ServerLoad) {
-        // A tenth is left: compactions need room, and what is written meanwhile.
+        // A tenth stays free: compactions need space, and so do the writes in the meantime.
         let room = load.capacity.map_or(u64::MAX, |capacity| (capacity - capacity / 10).saturating_sub(load.used));
         self.servers.insert(member, (now, room));
     }
@@ -259,13 +260,13 @@ impl Balancing {
         self.regions.insert(load.region, Heard { at: now, load: load.clone(), rate, busy_since, quiet_since });
     }
 
-    /// What the planner is to know of regions.
+    /// The figures of each region for the planner.
     fn figures(&self, now: Nanos, timing: &Balance) -> BTreeMap<RegionId, Figures> {
         let of = |(region, heard): (&RegionId, &Heard)| {
-            let last = self.wished.get(region).filter(|wished| now.since(wished.at) < timing.remember);
-            let undivided = self.undivided.get(region);
+            let last = self.requested.get(region).filter(|requested| now.since(requested.at) < timing.remember);
+            let pause = self.split_pauses.get(region);
             let is_busy = heard.busy_since.is_some_and(|since| now.since(since) >= timing.busy);
-            // A sum of them is to fit.
+            // The bound keeps sums from an overflow.
             let bytes = heard.load.bytes.min(1 << 50);
             let own_bytes = bytes.saturating_sub(heard.load.shared);
             let figures = Figures {
@@ -273,12 +274,12 @@ impl Balancing {
                 own_bytes,
                 size: own_bytes.saturating_sub(heard.load.inherited),
                 is_untrimmed: !heard.load.is_trimmed,
-                may_divide: undivided.is_none_or(|undivided| now >= undivided.until),
+                may_split: pause.is_none_or(|pause| now >= pause.until),
                 pair_bytes: heard.load.pair_bytes,
                 is_quiet: heard.quiet_since.is_some_and(|since| now.since(since) >= timing.quiet),
                 ops: (heard.rate / 1_000).min(1 << 40),
                 middle: heard.load.middle.clone().filter(|_| is_busy),
-                undoing: last.and_then(|wished| wished.undoing.clone()),
+                undoing: last.and_then(|requested| requested.undoing.clone()),
             };
             (*region, figures)
         };
@@ -287,13 +288,13 @@ impl Balancing {
 }
 
 impl Agent {
-    /// Whether this server is to tell the master what it has to do, and so who that is.
-    pub fn tells_load_to(&self) -> Option<ServerId> {
+    /// The master to which this server is to report its load, if it is to report it.
+    pub fn reports_load_to(&self) -> Option<ServerId> {
         self.options.balance.and(self.view.master()).filter(|_| self.view.is_synced()).map(|master| master.server)
     }
 
-    /// A server says what it has to do. Who is not the master forgets it.
-    pub fn hear_load(&mut self, now: Nanos, from: ServerId, load: &ServerLoad) {
+    /// A server reports its load. An agent that is not the master ignores the report.
+    pub fn record_load(&mut self, now: Nanos, from: ServerId, load: &ServerLoad) {
         let Some(member) = self.view.server(from).map(|info| info.member).filter(|_| self.is_master()) else { return };
         let split_ops = self.options.balance.map_or(0, |timing| timing.split_ops);
         self.balancing.hear(now, member, load);
@@ -305,7 +306,7 @@ impl Agent {
         }
     }
 
-    /// Wishes, as the master, what brings servers nearer to having alike.
+    /// As the master, makes requests that balance the load of servers.
     pub(super) fn balance(&mut self, now: Nanos) {
         let Some(timing) = self.options.balance.filter(|_| self.is_master()) else {
             self.balancing = Balancing::default();
@@ -314,7 +315,7 @@ impl Agent {
         if self.balancing.present.is_none() {
             self.balancing.due.extend(self.view.regions().map(|config| config.region));
         }
-        self.balancing.note_wishes(now, &self.view, &timing);
+        self.balancing.note_desired(now, &self.view, &timing);
         let is_asked = |region: &RegionId| self.asked.has(&ClusterPath::Region(*region));
         let (under_way, over) = std::mem::take(&mut self.balancing.writing).into_iter().partition(is_asked);
         self.balancing.writing = under_way;
@@ -335,96 +336,100 @@ impl Agent {
             let member = self.view.server(id).map(|info| info.member);
             member.and_then(|member| balancing.servers.get(&member)).map_or(0, |(_, room)| *room)
         };
-        let is_free = |region| !balancing.resting.contains_key(&region) && self.is_free(&ClusterPath::Region(region));
+        let is_free =
+            |region| !balancing.left_alone.contains_key(&region) && self.is_free(&ClusterPath::Region(region));
         let figures = balancing.figures(now, &timing);
         let mut picture = Picture::new(&self.view, &figures, room, is_free);
         picture.look_for_pairs(&self.view, &figures, timing.merge_bytes);
-        for (region, wish) in plan(picture) {
-            self.write_wish(now, region, wish);
+        for (region, request) in plan(picture) {
+            self.write_request(now, region, request);
         }
     }
 
-    /// Takes offices back that a member was to take over and has not for long: it may never, and four of them keep others waiting.
-    /// And divisions, which keep the region from being moved.
+    /// Cancels hand-overs of the primary role that are not done after a long time: they may never be, and four of them keep
+    /// others waiting. Cancels splits too, since a region that is to be split cannot be moved.
     fn take_back(&mut self, now: Nanos, timing: &Balance) {
         let balancing = &self.balancing;
-        let old = |(region, mine): (&RegionId, &Wished)| {
-            let (standing, age) = (balancing.standing.get(region)?, now.since(mine.at));
-            let Wishes { primary, plan, .. } = &mine.wishes;
-            let keeps_office = primary.is_some() && *primary == standing.primary && standing.leaving.is_none();
-            let stays_whole = plan.is_some() && *plan == standing.plan;
-            match (keeps_office && age >= timing.respect, stays_whole && age >= timing.attempt) {
-                (true, _) => Some((*region, RegionWish::Nothing)),
-                (_, true) => Some((*region, RegionWish::Whole)),
+        let old = |(region, mine): (&RegionId, &Requested)| {
+            let (pending, age) = (balancing.pending.get(region)?, now.since(mine.at));
+            let DesiredState { primary, plan, .. } = &mine.desired;
+            let keeps_primary = primary.is_some() && *primary == pending.primary && pending.leaving.is_none();
+            let stays_whole = plan.is_some() && *plan == pending.plan;
+            match (keeps_primary && age >= timing.operator_cooldown, stays_whole && age >= timing.attempt) {
+                (true, _) => Some((*region, RegionRequest::KeepMembers)),
+                (_, true) => Some((*region, RegionRequest::KeepBounds)),
                 _ => None,
             }
         };
         let is_free = |(region, _): &(RegionId, _)| self.is_free(&ClusterPath::Region(*region));
-        let old: Vec<(RegionId, RegionWish)> = balancing.wished.iter().filter_map(old).filter(is_free).collect();
-        for (region, wish) in old {
-            if let Ok(Some(next)) = wished(&self.view, region, &wish) {
-                tracing::info!(%region, ?wish, "what the master wished and has not come about for long is taken back");
+        let old: Vec<(RegionId, RegionRequest)> = balancing.requested.iter().filter_map(old).filter(is_free).collect();
+        for (region, request) in old {
+            if let Ok(Some(next)) = requested(&self.view, region, &request) {
+                tracing::info!(%region, ?request, "the master cancels its request: it was not fulfilled in time");
                 let op = self.replace(&next);
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
             }
         }
     }
 
-    /// Puts a wish of this master's into the configuration.
-    fn write_wish(&mut self, now: Nanos, region: RegionId, wish: Shift) {
+    /// Writes a request of this master into the configuration.
+    fn write_request(&mut self, now: Nanos, region: RegionId, request: RegionRequest) {
         let Some(config) = self.view.region(region) else { return };
-        let undoing = match undoing(config, &wish) {
-            None => self.balancing.wished.get(&region).and_then(|last| last.undoing.clone()),
+        let undoing = match undoing(config, &request) {
+            None => self.balancing.requested.get(&region).and_then(|last| last.undoing.clone()),
             undoing => undoing,
         };
-        match wished(&self.view, region, &wish.clone().into()) {
+        match requested(&self.view, region, &request) {
             Ok(Some(next)) => {
-                tracing::info!(%region, ?wish, "the master evens out what servers have");
-                let wished = Wished { at: now, wishes: next.wishes.clone(), undoing };
-                self.balancing.wished.insert(region, wished);
+                tracing::info!(%region, ?request, "the master balances the load of servers");
+                let requested = Requested { at: now, desired: next.desired.clone(), undoing };
+                self.balancing.requested.insert(region, requested);
                 self.balancing.writing.insert(region);
                 let op = planned(&self.view, &next, self.replace(&next));
                 self.submit(ClusterPath::Region(region), op, Purpose::Plain);
             }
             Ok(None) => {}
             Err(why) => {
-                tracing::warn!(%region, ?wish, why, "the master wishes what cannot be");
-                if let (Shift::Split { .. } | Shift::Merge { .. }, Some(timing)) = (&wish, self.options.balance) {
+                tracing::warn!(%region, ?request, why, "a request of the master is impossible");
+                if let (RegionRequest::Split { .. } | RegionRequest::Merge { .. }, Some(timing)) =
+                    (&request, self.options.balance)
+                {
                     self.balancing.stays_whole(now, &timing, region);
                 }
             }
         }
     }
 
-    /// A server restarts, and its places are kept: what others have in its place meanwhile is to stay.
+    /// Whether the places of a restarting server are kept. The copies that other servers have in the meantime are to stay.
     fn keeps_any_place(&self, now: Nanos) -> bool {
-        let ClusterOptions { restart_patience, .. } = self.options;
-        self.restarting.values().any(|since| now.since(*since) < restart_patience)
+        let ClusterOptions { restart_timeout, .. } = self.options;
+        self.restarting.values().any(|since| now.since(*since) < restart_timeout)
     }
 }
 
-/// What would take `wish` back, if anything can.
-fn undoing(config: &GroupConfig, wish: &Shift) -> Option<Shift> {
-    match wish {
-        Shift::Primary(_) => config.primary.map(|primary| Shift::Primary(primary.server)),
-        Shift::Move { from, to } => Some(Shift::Move { from: *to, to: *from }),
-        Shift::Split { .. } | Shift::Merge { .. } => None,
+/// The request that would undo `request`, if any can.
+fn undoing(config: &GroupConfig, request: &RegionRequest) -> Option<RegionRequest> {
+    match request {
+        RegionRequest::Primary(_) => config.primary.map(|primary| RegionRequest::Primary(primary.server)),
+        RegionRequest::Move { from, to } => Some(RegionRequest::Move { from: *to, to: *from }),
+        RegionRequest::Split { .. } | RegionRequest::Merge { .. } => None,
+        RegionRequest::KeepMembers | RegionRequest::KeepBounds => None,
     }
 }
 
-/// Whether `all` wishes everything that `part` does.
-fn is_part_of(part: &Wishes, all: &Wishes) -> bool {
+/// Whether `all` contains everything that `part` does.
+fn is_part_of(part: &DesiredState, all: &DesiredState) -> bool {
     let is_in = |one: Option<ServerId>, all| one.is_none() || one == all;
     let is_planned = part.plan.is_none() || part.plan == all.plan;
     is_planned && is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
 }
 
-/// Whether what was wished before, and is not any more, is so.
-fn is_fulfilled(view: &View, config: &GroupConfig, before: &Wishes, now: &Wishes) -> bool {
+/// Whether each part of the desired state that is gone since `before` was fulfilled.
+fn is_fulfilled(view: &View, config: &GroupConfig, before: &DesiredState, now: &DesiredState) -> bool {
     let gone = |before: Option<ServerId>, now: Option<ServerId>| before.filter(|_| now.is_none());
     let is_primary = |server| config.primary.is_some_and(|primary| primary.server == server);
     let is_member = |server| config.members().any(|member| member.server == server);
-    // One that is part of another by now has no configuration any more.
+    // A merge source has no configuration any more once it is merged.
     let has_child = |plan: &Plan| plan.child().is_some_and(|child| view.region(child).is_some());
     gone(before.primary, now.primary).is_none_or(is_primary)
         && gone(before.leaving, now.leaving).is_none_or(|server| !is_member(server))

@@ -1,4 +1,4 @@
-//! A master that evens out what servers have, told by hand what happens.
+//! A master that balances the load of servers. The tests feed it events by hand.
 
 use super::super::tests::Fixture;
 use super::*;
@@ -30,7 +30,7 @@ fn region(id: u32, primary: u32, backup: u32) -> GroupConfig {
     }
 }
 
-/// Server 1 is the master; six regions, of which servers 1 and 2 have all copies and offices; server 3 has nothing.
+/// Server 1 is the master. There are six regions. Servers 1 and 2 have all copies and primary roles, and server 3 has none.
 fn master() -> Fixture {
     let table = TableOptions { replicas: 2, min_in_sync: 1, ..TableOptions::default() };
     let servers: Vec<(String, bytes::Bytes)> =
@@ -49,7 +49,7 @@ fn master() -> Fixture {
     Fixture::new(&tree)
 }
 
-/// Every server says what it has to do, each region the same.
+/// Every server reports its load, the same for each region.
 fn report(fixture: &mut Fixture) {
     report_sizes(fixture, |_| 100 * MIB);
 }
@@ -67,7 +67,7 @@ fn report_sizes(fixture: &mut Fixture, size: impl Fn(RegionId) -> u64) {
             ..RegionLoad::default()
         };
         let load = ServerLoad { used: 0, capacity: None, regions: regions.map(of).collect() };
-        fixture.agent.hear_load(fixture.now, ServerId(server), &load);
+        fixture.agent.record_load(fixture.now, ServerId(server), &load);
     }
 }
 
@@ -79,7 +79,7 @@ fn pass(fixture: &mut Fixture, seconds: u64) {
     }
 }
 
-/// The configurations that were asked for.
+/// The configurations that the agent asked for.
 fn asked(fixture: &mut Fixture) -> Vec<(u64, GroupConfig)> {
     let config = |(id, op)| match op {
         CoordinatorOp::Set { value, .. } => (id, decode_value("region", &value).unwrap()),
@@ -88,14 +88,14 @@ fn asked(fixture: &mut Fixture) -> Vec<(u64, GroupConfig)> {
     std::mem::take(&mut fixture.asked).into_iter().map(config).collect()
 }
 
-/// The configuration is made as if its primary had asked for it.
+/// Applies the configuration as if its primary had asked for it.
 fn made(fixture: &mut Fixture, config: &GroupConfig) {
     let config = GroupConfig { epoch: config.epoch.next(), ..config.clone() };
     fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(&config)));
 }
 
-/// The master wishes for the first time: copies go to server 3. Answers the configurations, which are made.
-fn first_wishes(fixture: &mut Fixture) -> Vec<GroupConfig> {
+/// The first requests of the master: copies move to server 3. Applies the configurations and returns them.
+fn first_requests(fixture: &mut Fixture) -> Vec<GroupConfig> {
     pass(fixture, 15);
     let asked = asked(fixture);
     assert_eq!(asked.len(), 2, "two copies are built on a server at a time: {asked:?}");
@@ -106,28 +106,28 @@ fn first_wishes(fixture: &mut Fixture) -> Vec<GroupConfig> {
     asked.into_iter().map(|(_, config)| config).collect()
 }
 
-/// What becomes of a configuration whose wishes come about.
+/// The configuration once its desired state is reached.
 fn fulfilled(config: &GroupConfig) -> GroupConfig {
     let mut next = config.clone();
     next.backups.append(&mut next.learners);
-    if let Some(server) = config.wishes.primary {
-        let heir = next.backups.iter().copied().find(|backup| backup.server == server).unwrap();
-        next.backups.retain(|backup| *backup != heir);
-        next.backups.extend(next.primary.replace(heir));
+    if let Some(server) = config.desired.primary {
+        let target = next.backups.iter().copied().find(|backup| backup.server == server).unwrap();
+        next.backups.retain(|backup| *backup != target);
+        next.backups.extend(next.primary.replace(target));
     }
-    next.backups.retain(|backup| config.wishes.leaving != Some(backup.server));
-    next.wishes = Wishes::default();
+    next.backups.retain(|backup| config.desired.leaving != Some(backup.server));
+    next.desired = DesiredState::default();
     next
 }
 
 #[test]
-fn a_server_that_has_nothing_gets_copies_once_all_have_come_to_rest() {
+fn an_empty_server_gets_copies_once_all_servers_have_settled() {
     let mut fixture = master();
     pass(&mut fixture, 9);
-    assert!(fixture.asked.is_empty(), "servers may still be coming");
-    for config in first_wishes(&mut fixture) {
+    assert!(fixture.asked.is_empty(), "servers may still be joining");
+    for config in first_requests(&mut fixture) {
         assert_eq!(config.learners, [member(3)]);
-        assert_eq!(config.wishes.primary, None, "copies without offices are moved first");
+        assert_eq!(config.desired.primary, None, "copies of backups are moved first");
         made(&mut fixture, &fulfilled(&config));
     }
     pass(&mut fixture, 3);
@@ -135,32 +135,33 @@ fn a_server_that_has_nothing_gets_copies_once_all_have_come_to_rest() {
 }
 
 #[test]
-fn nothing_is_wished_while_a_server_is_gone_or_says_nothing() {
+fn nothing_is_requested_while_a_server_is_gone_or_reports_nothing() {
     let mut fixture = master();
     for _ in 0..30 {
         fixture.pass(Nanos::from_secs(1));
     }
-    assert!(fixture.asked.is_empty(), "nobody has said what it has to do");
+    assert!(fixture.asked.is_empty(), "no server has reported its load");
     let path = ClusterPath::Server(ServerId(3)).to_string();
     fixture.change(&path, None);
     fixture.change(&path, Some(info(3)));
     pass(&mut fixture, 8);
-    assert!(fixture.asked.is_empty(), "it has just come");
+    assert!(fixture.asked.is_empty(), "it has just joined");
 }
 
 #[test]
-fn what_an_operator_wishes_or_takes_back_is_left_alone_for_a_while() {
+fn the_region_of_an_operators_request_or_cancellation_is_left_alone_for_a_while() {
     let mut fixture = master();
     pass(&mut fixture, 5);
-    // Somebody else moves a copy, and that has come about.
-    let operators = region(1, 2, 1).wishing(Wishes { primary: Some(ServerId(1)), ..Wishes::default() });
+    // An operator moves the primary role, and that is done.
+    let operators =
+        region(1, 2, 1).with_desired(DesiredState { primary: Some(ServerId(1)), ..DesiredState::default() });
     made(&mut fixture, &operators);
     let before = fixture.agent.view().region(RegionId(1)).unwrap().clone();
-    made(&mut fixture, &GroupConfig { wishes: Wishes::default(), ..before });
-    let wished = first_wishes(&mut fixture);
-    // And takes back what the master wished of another.
-    let (cancelled, other) = (&wished[0], &wished[1]);
-    made(&mut fixture, &GroupConfig { wishes: Wishes::default(), learners: Vec::new(), ..cancelled.clone() });
+    made(&mut fixture, &GroupConfig { desired: DesiredState::default(), ..before });
+    let requested = first_requests(&mut fixture);
+    // The operator cancels a request of the master for another region.
+    let (cancelled, other) = (&requested[0], &requested[1]);
+    made(&mut fixture, &GroupConfig { desired: DesiredState::default(), learners: Vec::new(), ..cancelled.clone() });
     made(&mut fixture, &fulfilled(other));
     let mut named = Vec::new();
     for _ in 0..20 {
@@ -176,65 +177,65 @@ fn what_an_operator_wishes_or_takes_back_is_left_alone_for_a_while() {
 }
 
 #[test]
-fn whoever_is_not_the_master_wishes_nothing() {
+fn an_agent_that_is_not_the_master_requests_nothing() {
     let mut fixture = master();
     let path = ClusterPath::Master.to_string();
     fixture.change(&path, Some(encode_value(&member(2))));
     pass(&mut fixture, 40);
     assert!(fixture.asked.is_empty());
-    assert_eq!(fixture.agent.tells_load_to(), Some(ServerId(2)));
+    assert_eq!(fixture.agent.reports_load_to(), Some(ServerId(2)));
 }
 
 #[test]
-fn an_office_that_does_not_change_hands_stays_where_it_is() {
+fn a_hand_over_that_is_not_done_is_cancelled() {
     let mut fixture = master();
     for id in 1..=6 {
-        // All offices are on server 1.
+        // Server 1 is the primary of all regions.
         let config = GroupConfig { epoch: Epoch(2), ..region(id, 1, 2 + id % 2) };
         fixture.change(&ClusterPath::Region(RegionId(id)).to_string(), Some(encode_value(&config)));
     }
     pass(&mut fixture, 15);
-    let wished: Vec<(u64, GroupConfig)> = asked(&mut fixture);
-    let is_office = |wishes: &Wishes| wishes.primary.is_some() && wishes.leaving.is_none();
-    let offices = || wished.iter().filter(|(_, config)| is_office(&config.wishes));
-    assert!(offices().count() > 1, "{wished:?}");
-    for (id, config) in &wished {
+    let requested: Vec<(u64, GroupConfig)> = asked(&mut fixture);
+    let is_hand_over = |desired: &DesiredState| desired.primary.is_some() && desired.leaving.is_none();
+    let hand_overs = || requested.iter().filter(|(_, config)| is_hand_over(&config.desired));
+    assert!(hand_overs().count() > 1, "{requested:?}");
+    for (id, config) in &requested {
         fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(config)));
         fixture.tell(crate::CoordinatorEvent::Reply { id: *id, result: Ok(fixture.version) });
     }
     pass(&mut fixture, 50);
-    let regions: BTreeSet<RegionId> = offices().map(|(_, config)| config.region).collect();
+    let regions: BTreeSet<RegionId> = hand_overs().map(|(_, config)| config.region).collect();
     asked(&mut fixture).iter().for_each(|(_, config)| assert!(!regions.contains(&config.region), "it is waited for"));
     pass(&mut fixture, 20);
     let taken_back = asked(&mut fixture);
     let given_up: BTreeSet<RegionId> = taken_back
         .iter()
-        .filter(|(_, config)| config.wishes == Wishes::default())
+        .filter(|(_, config)| config.desired == DesiredState::default())
         .map(|(_, config)| config.region)
         .collect();
     assert!(regions.is_subset(&given_up), "{taken_back:?}");
 }
 
 #[test]
-fn an_operator_may_wish_what_the_master_wished_before() {
+fn an_operator_may_repeat_an_earlier_request_of_the_master() {
     let mut fixture = master();
-    let wished = first_wishes(&mut fixture);
-    let config = &wished[0];
+    let requested = first_requests(&mut fixture);
+    let config = &requested[0];
     made(&mut fixture, &fulfilled(config));
-    made(&mut fixture, &fulfilled(&wished[1]));
+    made(&mut fixture, &fulfilled(&requested[1]));
     pass(&mut fixture, 1);
-    assert_eq!(fixture.agent.balancing.wished[&config.region].wishes, Wishes::default());
+    assert_eq!(fixture.agent.balancing.requested[&config.region].desired, DesiredState::default());
     // The copy went back, and an operator moves it once more.
     let back = fixture.agent.view().region(config.region).unwrap().clone();
-    made(&mut fixture, &GroupConfig { wishes: config.wishes.clone(), ..back.clone() });
+    made(&mut fixture, &GroupConfig { desired: config.desired.clone(), ..back.clone() });
     pass(&mut fixture, 1);
     made(&mut fixture, &back);
     pass(&mut fixture, 1);
-    let left_alone_until = fixture.agent.balancing.resting[&config.region];
-    assert!(left_alone_until > fixture.now + Nanos::from_secs(50), "it is the operator's");
+    let left_alone_until = fixture.agent.balancing.left_alone[&config.region];
+    assert!(left_alone_until > fixture.now + Nanos::from_secs(50), "it is the operator's request");
 }
 
-/// A table whose regions are divided from 200 MiB on; region 5 has so many bytes. Lets so many seconds pass.
+/// Lets so many seconds pass while region 5 has so many bytes. The regions of the table are split from 200 MiB on.
 fn pass_with_large(fixture: &mut Fixture, seconds: u64, bytes: u64) -> Vec<(u64, CoordinatorOp)> {
     let mut of_region_5 = Vec::new();
     for _ in 0..seconds {
@@ -242,7 +243,7 @@ fn pass_with_large(fixture: &mut Fixture, seconds: u64, bytes: u64) -> Vec<(u64,
         fixture.pass(Nanos::from_secs(1));
         for (id, op) in std::mem::take(&mut fixture.asked) {
             match op {
-                // Nothing comes of the others.
+                // The other requests fail.
                 CoordinatorOp::Set { path, .. } if path != "/leeward/region/5" => {
                     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
                 }
@@ -253,14 +254,14 @@ fn pass_with_large(fixture: &mut Fixture, seconds: u64, bytes: u64) -> Vec<(u64,
     of_region_5
 }
 
-/// The plan of region 5 is asked for, with a number for its child, and made.
-fn planned_division(fixture: &mut Fixture) -> GroupConfig {
+/// The master asks for a split plan of region 5, with a number for its child. Applies the plan.
+fn planned_split(fixture: &mut Fixture) -> GroupConfig {
     let table = TableOptions { replicas: 2, min_in_sync: 1, split_bytes: 200 * MIB, ..TableOptions::default() };
     fixture.change(&ClusterPath::Table("default".into()).to_string(), Some(encode_value(&table)));
     let asked = pass_with_large(fixture, 15, 300 * MIB);
-    let is_division = |(_, op): &&(u64, CoordinatorOp)| matches!(op, CoordinatorOp::All(_));
-    let (id, op) = asked.iter().find(is_division).unwrap_or_else(|| panic!("no division: {asked:?}")).clone();
-    assert_eq!(asked.iter().filter(is_division).count(), 1, "{asked:?}");
+    let is_split_plan = |(_, op): &&(u64, CoordinatorOp)| matches!(op, CoordinatorOp::All(_));
+    let (id, op) = asked.iter().find(is_split_plan).unwrap_or_else(|| panic!("no split: {asked:?}")).clone();
+    assert_eq!(asked.iter().filter(is_split_plan).count(), 1, "{asked:?}");
     let CoordinatorOp::All(ops) = op else { unreachable!("just looked at") };
     let [CoordinatorOp::Set { path, value, .. }, CoordinatorOp::Create { .. }] = &ops[..] else { panic!("{ops:?}") };
     assert_eq!(path, "/leeward/region/5");
@@ -270,28 +271,28 @@ fn planned_division(fixture: &mut Fixture) -> GroupConfig {
     config
 }
 
-fn has_division(asked: &[(u64, CoordinatorOp)]) -> bool {
+fn has_split(asked: &[(u64, CoordinatorOp)]) -> bool {
     asked.iter().any(|(_, op)| format!("{op:?}").contains("/leeward/region/5"))
 }
 
 #[test]
-fn a_region_that_is_too_large_is_divided_and_not_soon_again() {
+fn a_region_that_is_too_large_is_split_and_not_soon_again() {
     let mut fixture = master();
-    let config = planned_division(&mut fixture);
-    let child = config.wishes.plan.as_ref().and_then(|plan| plan.child()).expect("a plan");
-    let (left, right) = config.divided("0005x".into(), child, leeward_format::SegmentId(9));
-    assert_eq!(right.wishes, Wishes::default());
+    let config = planned_split(&mut fixture);
+    let child = config.desired.plan.as_ref().and_then(|plan| plan.child()).expect("a plan");
+    let (left, right) = config.split("0005x".into(), child, leeward_format::SegmentId(9));
+    assert_eq!(right.desired, DesiredState::default());
     fixture.change(&ClusterPath::Region(child).to_string(), Some(encode_value(&right)));
     fixture.change("/leeward/region/5", Some(encode_value(&left)));
-    assert!(!has_division(&pass_with_large(&mut fixture, 58, 300 * MIB)), "it was divided just now");
-    assert!(has_division(&pass_with_large(&mut fixture, 10, 300 * MIB)), "it is still too large");
+    assert!(!has_split(&pass_with_large(&mut fixture, 58, 300 * MIB)), "it was split just now");
+    assert!(has_split(&pass_with_large(&mut fixture, 10, 300 * MIB)), "it is still too large");
 }
 
 #[test]
-fn a_division_that_does_not_come_about_is_given_up_and_tried_again_ever_more_rarely() {
+fn a_split_that_is_not_done_is_given_up_and_tried_again_with_a_growing_backoff() {
     let mut fixture = master();
-    let mut config = planned_division(&mut fixture);
-    assert!(!has_division(&pass_with_large(&mut fixture, 115, 300 * MIB)), "it is waited for");
+    let mut config = planned_split(&mut fixture);
+    assert!(!has_split(&pass_with_large(&mut fixture, 115, 300 * MIB)), "it is waited for");
     for (attempt, pause) in [300, 600].into_iter().enumerate() {
         let asked = pass_with_large(&mut fixture, 20, 300 * MIB);
         let given_up = asked.iter().find_map(|(id, op)| match op {
@@ -299,11 +300,11 @@ fn a_division_that_does_not_come_about_is_given_up_and_tried_again_ever_more_rar
             _ => None,
         });
         let (id, value) = given_up.unwrap_or_else(|| panic!("attempt {attempt}: {asked:?}"));
-        config = GroupConfig { wishes: Wishes::default(), epoch: config.epoch.next(), ..config };
+        config = GroupConfig { desired: DesiredState::default(), epoch: config.epoch.next(), ..config };
         assert_eq!(decode_value::<GroupConfig>("region", &value).unwrap(), config);
         fixture.change("/leeward/region/5", Some(value));
         fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
-        assert!(!has_division(&pass_with_large(&mut fixture, pause - 30, 300 * MIB)), "attempt {attempt}: too soon");
+        assert!(!has_split(&pass_with_large(&mut fixture, pause - 30, 300 * MIB)), "attempt {attempt}: too soon");
         let asked = pass_with_large(&mut fixture, 40, 300 * MIB);
         let again = asked.iter().find_map(|(id, op)| match op {
             CoordinatorOp::All(ops) => Some((*id, ops.clone())),
@@ -318,9 +319,9 @@ fn a_division_that_does_not_come_about_is_given_up_and_tried_again_ever_more_rar
     }
 }
 
-/// An operator has a region divided whose office the master wishes elsewhere, and that does not come about either.
+/// An operator asks for a split of a region that the master wants to hand over. Neither is done.
 #[test]
-fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
+fn a_plan_of_an_operator_does_not_keep_a_request_of_the_master_pending() {
     let mut fixture = master();
     for id in 1..=6 {
         let config = GroupConfig { epoch: Epoch(2), ..region(id, 1, 2 + id % 2) };
@@ -332,18 +333,18 @@ fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
     for (id, _) in others {
         fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
     }
-    assert!(config.wishes.primary.is_some(), "{config:?}");
+    assert!(config.desired.primary.is_some(), "{config:?}");
     fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(&config)));
     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
     let plan = Some(Plan::Split { at: None, child: RegionId(99) });
-    let wishes = Wishes { plan: plan.clone(), ..config.wishes.clone() };
-    made(&mut fixture, &config.wishing(wishes));
+    let desired = DesiredState { plan: plan.clone(), ..config.desired.clone() };
+    made(&mut fixture, &config.with_desired(desired));
     let mut found = Vec::new();
     for _ in 0..70 {
         pass(&mut fixture, 1);
         for (id, other) in asked(&mut fixture) {
             match other.region == config.region {
-                true => found.push(other.wishes),
+                true => found.push(other.desired),
                 false => {
                     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) })
                 }
@@ -352,22 +353,22 @@ fn a_plan_of_an_operator_does_not_keep_a_wish_of_the_master_standing() {
     }
     assert_eq!(
         found.first(),
-        Some(&Wishes { plan, ..Wishes::default() }),
-        "the office stays, the plan as well: {found:?}"
+        Some(&DesiredState { plan, ..DesiredState::default() }),
+        "the primary stays, and so does the plan: {found:?}"
     );
 }
 
-/// The wish, if there is one among what was asked for, that region 5 become part of region 6, or the other way round.
+/// The request, if there is one, to merge region 5 into region 6 or the other way round.
 fn merge_of(asked: Vec<(u64, CoordinatorOp)>) -> Option<(u64, bytes::Bytes, GroupConfig)> {
     asked.into_iter().find_map(|(id, op)| {
         let CoordinatorOp::Set { value, .. } = op else { return None };
         let config: GroupConfig = decode_value("region", &value).unwrap();
-        config.wishes.plan.as_ref().and_then(|plan| plan.neighbour())?;
+        config.desired.plan.as_ref().and_then(|plan| plan.neighbour())?;
         Some((id, value, config))
     })
 }
 
-/// Time passes, with regions that have nothing to do.
+/// Time passes, with idle regions.
 fn pass_idle(fixture: &mut Fixture, seconds: u64) -> Vec<(u64, CoordinatorOp)> {
     let mut asked = Vec::new();
     for _ in 0..seconds {
@@ -377,7 +378,7 @@ fn pass_idle(fixture: &mut Fixture, seconds: u64) -> Vec<(u64, CoordinatorOp)> {
             match &op {
                 CoordinatorOp::Set { value, .. }
                     if decode_value::<GroupConfig>("region", value)
-                        .is_ok_and(|config| config.wishes.plan.is_none()) =>
+                        .is_ok_and(|config| config.desired.plan.is_none()) =>
                 {
                     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Err(crate::CoordinatorError::Missing) });
                 }
@@ -389,20 +390,20 @@ fn pass_idle(fixture: &mut Fixture, seconds: u64) -> Vec<(u64, CoordinatorOp)> {
 }
 
 #[test]
-fn neighbours_that_divisions_have_made_are_merged_once_both_have_been_quiet_for_long() {
+fn neighbours_from_splits_are_merged_once_both_have_been_quiet_for_long() {
     let mut fixture = master();
-    // All servers have alike.
+    // All servers have the same load.
     for (id, primary, backup) in [(1, 1, 2), (2, 2, 3), (3, 1, 3), (4, 2, 1), (5, 3, 1), (6, 3, 2)] {
-        let divided = leeward_format::SegmentId(if id >= 5 { 9 } else { 0 });
-        let config = GroupConfig { epoch: Epoch(2), inherited_below: divided, ..region(id, primary, backup) };
+        let split = leeward_format::SegmentId(if id >= 5 { 9 } else { 0 });
+        let config = GroupConfig { epoch: Epoch(2), inherited_below: split, ..region(id, primary, backup) };
         fixture.change(&ClusterPath::Region(RegionId(id)).to_string(), Some(encode_value(&config)));
     }
     assert!(merge_of(pass_idle(&mut fixture, 590)).is_none(), "they may have been busy before");
     let (id, value, config) = merge_of(pass_idle(&mut fixture, 30)).expect("they are quiet");
-    assert_eq!((config.region, config.wishes.plan.as_ref()), (RegionId(5), Some(&Plan::Merge { into: RegionId(6) })));
+    assert_eq!((config.region, config.desired.plan.as_ref()), (RegionId(5), Some(&Plan::Merge { into: RegionId(6) })));
     fixture.change("/leeward/region/5", Some(value));
     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
-    // It does not come about, and is taken back; and not tried again for a while.
+    // The merge is not done, and the master cancels it. It is not tried again for a while.
     let asked = pass_idle(&mut fixture, 100);
     assert!(merge_of(asked).is_none(), "it is waited for");
     let mut taken_back = None;
@@ -420,19 +421,19 @@ fn neighbours_that_divisions_have_made_are_merged_once_both_have_been_quiet_for_
         }
     }
     let (id, value) = taken_back.expect("it is taken back");
-    assert_eq!(decode_value::<GroupConfig>("region", &value).unwrap().wishes.plan, None);
+    assert_eq!(decode_value::<GroupConfig>("region", &value).unwrap().desired.plan, None);
     fixture.change("/leeward/region/5", Some(value));
     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
     assert!(merge_of(pass_idle(&mut fixture, 250)).is_none(), "too soon");
     let (id, value, config) = merge_of(pass_idle(&mut fixture, 100)).expect("it is tried again");
     fixture.change("/leeward/region/5", Some(value));
     fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
-    // It comes about: what is one now is not divided, nor looked at as if it had been quiet for long.
+    // The merge is done. The merged region is not split, nor does it count as quiet for long.
     let other = fixture.agent.view().region(RegionId(6)).unwrap().clone();
     fixture.change("/leeward/region/6", Some(encode_value(&other.merged_with(&config))));
     fixture.change("/leeward/region/5", None);
     assert!(!fixture.agent.balancing.regions.contains_key(&RegionId(6)) || fixture.agent.balancing.due.is_empty());
     pass_idle(&mut fixture, 1);
-    let undivided = fixture.agent.balancing.undivided.get(&RegionId(6)).expect("it is known what it has become");
-    assert!(undivided.until > fixture.now && undivided.failed == 0);
+    let pause = fixture.agent.balancing.split_pauses.get(&RegionId(6)).expect("the master knows of the merge");
+    assert!(pause.until > fixture.now && pause.failed == 0);
 }

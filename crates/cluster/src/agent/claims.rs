@@ -1,9 +1,9 @@
-//! What a server says that it has copies of, and how it stops to say so before it destroys one.
+//! The copies that a server registers, and how it deregisters one before it destroys it.
 //!
-//! Invariant: once regions are disclaimed, the view shows everything that happened before this server asked for that: an operation's
-//! answer comes after whatever was done before it. So whoever finds by the view, then, that nobody needs a copy, and was not told
-//! otherwise by a primary since it asked, knows that nobody counts on it; and who looks for the best copy of a region that the
-//! coordinator lost does not look here.
+//! Invariant: once regions are deregistered, the view shows everything that happened before this server asked for that. The
+//! reason is that the answer to an operation comes after everything that was done before it. Suppose that the view then shows
+//! that no group needs a copy, and that no primary has said otherwise since the server asked. Then no node counts on the copy.
+//! And a master that looks for the best copy of a region that the coordinator lost does not look here.
 
 use super::{Agent, Answer, Purpose};
 use crate::CoordinatorOp;
@@ -15,25 +15,25 @@ use std::collections::BTreeSet;
 /// Copies that this server is about to destroy.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Not said yet.
+    /// To be deregistered.
     wanted: BTreeSet<RegionId>,
-    /// Said, and not taken.
+    /// Deregistered, but not yet returned by [`Agent::take_deregistered`].
     done: BTreeSet<RegionId>,
 }
 
 impl Agent {
-    /// Has this server say no more that it has a copy of `region`; [`Agent::take_disclaimed`] tells when it has.
-    pub fn disclaim(&mut self, now: Nanos, region: RegionId) {
+    /// Deregisters the copy of `region` on this server. [`Agent::take_deregistered`] returns the region when that is done.
+    pub fn deregister(&mut self, now: Nanos, region: RegionId) {
         self.claims.wanted.insert(region);
         self.advance(now);
     }
 
-    /// Regions that were disclaimed since the last call.
-    pub fn take_disclaimed(&mut self) -> BTreeSet<RegionId> {
+    /// Regions that were deregistered since the last call.
+    pub fn take_deregistered(&mut self) -> BTreeSet<RegionId> {
         std::mem::take(&mut self.claims.done)
     }
 
-    /// Changes this server's path as is wanted.
+    /// Writes this server's path without the copies that are to be deregistered.
     pub(super) fn carry_claims(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
         let version = self.view.version_of(&path).filter(|_| self.is_registered());
@@ -41,11 +41,11 @@ impl Agent {
         let regions = std::mem::take(&mut self.claims.wanted);
         self.me.copies.retain(|copy| !regions.contains(&copy.region));
         let op = CoordinatorOp::Set { path: path.to_string(), value: encode_value(&self.me), version };
-        self.submit(path, op, Purpose::Disclaimer(regions));
+        self.submit(path, op, Purpose::Deregistration(regions));
     }
 
-    /// It was said, or not, or nobody knows.
-    pub(super) fn settle_disclaimer(&mut self, regions: BTreeSet<RegionId>, answer: Option<Answer>) {
+    /// The operation was done, or it failed, or its answer was lost.
+    pub(super) fn settle_deregistration(&mut self, regions: BTreeSet<RegionId>, answer: Option<Answer>) {
         match answer {
             Some(Answer { done: true, .. }) => self.claims.done.extend(regions),
             _ => self.claims.wanted.extend(regions),

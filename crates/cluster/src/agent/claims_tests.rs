@@ -1,4 +1,4 @@
-//! A copy is disclaimed by an operation of its own, whatever the coordinator says.
+//! A copy is deregistered by an operation of its own, whatever the coordinator answers.
 
 use super::super::tests::{Fixture, primary};
 use super::*;
@@ -12,7 +12,7 @@ fn copies(numbers: &[u32]) -> Vec<CopyFound> {
     numbers.iter().map(|number| CopyFound { region: RegionId(*number), term: Epoch(1), lsn: Lsn(1) }).collect()
 }
 
-/// A server that has said that it has copies of regions 7, 8 and 9.
+/// A server that has registered copies of regions 7, 8 and 9.
 fn with_copies() -> Fixture {
     let (mut fixture, _) = primary();
     fixture.agent.me.copies = copies(&[7, 8, 9]);
@@ -21,38 +21,38 @@ fn with_copies() -> Fixture {
     fixture
 }
 
-fn disclaim(fixture: &mut Fixture, region: u32) {
-    fixture.agent.disclaim(fixture.now, RegionId(region));
+fn deregister(fixture: &mut Fixture, region: u32) {
+    fixture.agent.deregister(fixture.now, RegionId(region));
     fixture.asked.extend(fixture.agent.take_ops());
 }
 
-fn said(op: &CoordinatorOp) -> ServerInfo {
+fn registered(op: &CoordinatorOp) -> ServerInfo {
     let CoordinatorOp::Set { path, value, .. } = op else { panic!("{op:?}") };
     assert_eq!(path, SERVER);
     decode_value("server", value).expect("as it was encoded")
 }
 
 #[test]
-fn a_copy_is_disclaimed_once_the_coordinator_has_it() {
+fn a_copy_is_deregistered_once_the_coordinator_has_recorded_that() {
     let mut fixture = with_copies();
-    disclaim(&mut fixture, 8);
-    // Those that come meanwhile go together, also of a region that was not found at the start.
-    disclaim(&mut fixture, 7);
-    disclaim(&mut fixture, 30);
-    assert!(fixture.agent.take_disclaimed().is_empty());
-    assert_eq!(said(&fixture.asked[0].1).copies, copies(&[7, 9]));
+    deregister(&mut fixture, 8);
+    // Requests that arrive in the meantime go together, also for a region that was not found at the start.
+    deregister(&mut fixture, 7);
+    deregister(&mut fixture, 30);
+    assert!(fixture.agent.take_deregistered().is_empty());
+    assert_eq!(registered(&fixture.asked[0].1).copies, copies(&[7, 9]));
     fixture.grant();
-    assert_eq!(fixture.agent.take_disclaimed(), [RegionId(8)].into());
-    assert_eq!(said(&fixture.asked[0].1).copies, copies(&[9]));
+    assert_eq!(fixture.agent.take_deregistered(), [RegionId(8)].into());
+    assert_eq!(registered(&fixture.asked[0].1).copies, copies(&[9]));
     fixture.grant();
-    assert_eq!(fixture.agent.take_disclaimed(), [RegionId(7), RegionId(30)].into());
+    assert_eq!(fixture.agent.take_deregistered(), [RegionId(7), RegionId(30)].into());
     assert!(fixture.asked.is_empty());
 }
 
 #[test]
-fn it_is_said_again_until_it_was_heard() {
+fn a_deregistration_is_repeated_until_it_is_answered() {
     let mut fixture = with_copies();
-    disclaim(&mut fixture, 8);
+    deregister(&mut fixture, 8);
     let (op, _) = fixture.ask();
     let version = fixture.version;
     fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
@@ -60,17 +60,17 @@ fn it_is_said_again_until_it_was_heard() {
     let (op, _) = fixture.ask();
     fixture.tell(CoordinatorEvent::Down);
     fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Disconnected) });
-    assert!(fixture.agent.take_disclaimed().is_empty() && fixture.asked.is_empty());
-    // Its session ended with the connection: it registers first, with what it has.
+    assert!(fixture.agent.take_deregistered().is_empty() && fixture.asked.is_empty());
+    // The session ended with the connection: the server registers first, with the copies that it has.
     fixture.connect(&[]);
     let (id, create) = fixture.asked.remove(0);
     let CoordinatorOp::Create { value, .. } = &create else { panic!("{create:?}") };
     assert_eq!(decode_value::<ServerInfo>("server", value).expect("as encoded").copies, copies(&[7, 9]));
-    assert!(fixture.agent.take_disclaimed().is_empty());
+    assert!(fixture.agent.take_deregistered().is_empty());
     fixture.apply(create);
     let version = fixture.version;
     fixture.tell(CoordinatorEvent::Reply { id, result: Ok(version) });
     fixture.asked.retain(|(_, op)| matches!(op, CoordinatorOp::Set { .. }));
     fixture.grant();
-    assert_eq!(fixture.agent.take_disclaimed(), [RegionId(8)].into());
+    assert_eq!(fixture.agent.take_deregistered(), [RegionId(8)].into());
 }

@@ -1,24 +1,24 @@
-//! Makes tables: an operator's wish becomes an operation of the coordinator, which creates all of a table's regions and its path,
-//! or, where that is too much for one, several.
+//! Makes tables. An operator's request becomes an operation of the coordinator, which creates all of a table's regions and its
+//! path. If that is too much for one operation, it becomes several.
 //!
 //! ```text
 //! one:      table, regions, numbers
 //! several:  making, numbers    regions, making    regions, making ...    regions, table, no more making
 //! ```
-//! Changes of one operation may be told one by one, in this order: so nobody takes regions for left over, or copies for those of
-//! regions that are no more; and who sees that numbers were taken sees by whom.
+//! The changes of one operation may be told one by one, in this order. So no process mistakes the regions for leftovers, or their
+//! copies for those of removed regions. And a process that sees that numbers were taken also sees by which process.
 //!
 //! Invariants:
-//! - Of several operations the last makes the table's path: regions without one are nobody's. Whoever makes a table step by step holds
-//!   its [`Making`](ClusterPath::Making) path, which vanishes with his session, and each step compares it. So when a table comes about,
-//!   all of its regions are there, and none beside: what an earlier attempt has left, or a table that was dropped, is removed first, and
-//!   whoever was about to remove it finds another version.
-//! - A region's number is given once: see [`RegionNumbers`](leeward_format::cluster::RegionNumbers). Whoever takes numbers first
-//!   wins; the other asks again with the next free ones. Numbers of copies that servers have are passed over, unless they are asked
-//!   for: they may be of a table that the coordinator does not know any more.
+//! - Of several operations, the last one makes the table's path: regions without that path belong to no table. An agent that
+//!   makes a table step by step holds the table's [`Making`](ClusterPath::Making) path. This path vanishes with the agent's
+//!   session, and each step compares its version. So when a table appears, exactly its own regions are there. Leftovers of an
+//!   earlier attempt, or of a dropped table, are removed first, and a master that was about to remove them finds another version.
+//! - A region's number is given once: see [`RegionNumbers`](leeward_format::cluster::RegionNumbers). The agent that takes numbers
+//!   first wins, and the other asks again with the next free ones. Numbers of copies that servers have are skipped unless the
+//!   operator asks for them: they may belong to a table that the coordinator does not know any more.
 //! - At most one creation of this agent is under way.
-//! - After a lost connection the view tells whether the table is there; one with the same options and regions is taken for
-//!   the one that was asked for.
+//! - After a lost connection the view shows whether the table is there. A table with the same options and regions counts as the
+//!   one that was asked for.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
@@ -28,7 +28,7 @@ use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
 use leeward_platform::Nanos;
 
-/// Attempts after which something must be in the way that the view cannot show, such as a value that makes no sense.
+/// After so many attempts, something must be in the way that the view cannot show, such as an unreadable value.
 const MOST_ATTEMPTS: u32 = 16;
 
 /// A table that is being made.
@@ -36,31 +36,31 @@ const MOST_ATTEMPTS: u32 = 16;
 pub(super) struct Creation {
     id: ProposalId,
     table: NewTable,
-    /// Attempts that the coordinator answered with no.
+    /// Attempts that the coordinator rejected.
     failed: u32,
-    /// Once its numbers are taken and the table is made step by step.
+    /// Present once its numbers are taken and the table is made step by step.
     claim: Option<Claim>,
-    /// What is asked for.
+    /// What the present operation does.
     step: Step,
-    /// The answer to an attempt was lost: it may have been made, or may still be.
+    /// The answer to an attempt was lost: the attempt may have succeeded, or may still succeed.
     is_doubtful: bool,
-    /// Why the coordinator will not have it.
+    /// Why the coordinator refuses it.
     pub(super) refusal: Option<String>,
 }
 
 /// The right to make a table step by step.
 #[derive(Clone, Debug)]
 struct Claim {
-    /// Of its regions.
+    /// The numbers of its regions.
     numbers: Vec<RegionId>,
-    /// Version of the operation that took it: whatever there is of the table's regions since then was made under it.
+    /// Version of the operation that took the right. Every region of the table that is newer was made under it.
     since: u64,
 }
 
 /// What one operation does for a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// It makes the table, or the last of it.
+    /// It makes the table, or the last part of it.
     Last,
     /// It takes these numbers, and the right to make the table.
     Claim(Vec<RegionId>),
@@ -73,7 +73,7 @@ impl Agent {
     /// [`Outcome::Rejected`].
     ///
     /// # Errors
-    /// There is such a table, what is asked for cannot be, or the coordinator cannot be reached.
+    /// The table exists already, the request is impossible, or the coordinator cannot be reached.
     pub fn create_table(&mut self, now: Nanos, table: NewTable) -> Result<ProposalId, String> {
         self.can_change()?;
         table.check()?;
@@ -120,7 +120,7 @@ impl Agent {
         }
     }
 
-    /// What is to be asked for next.
+    /// The next operation.
     fn next_step(&self, creation: &Creation) -> Result<(Step, CoordinatorOp), String> {
         let (table, name) = (&creation.table, &creation.table.options.name);
         self.must_lack(table)?;
@@ -142,8 +142,8 @@ impl Agent {
             if chunk(&all) == all.len() && in_the_way.is_empty() && holds.is_none() {
                 return Ok((Step::Last, CoordinatorOp::All(all)));
             }
-            // Numbers of regions that are to be recovered are given when those are there. Until then they are only compared, so that
-            // whoever makes the table at once knows of this one, or comes before it.
+            // Numbers of regions that are to be recovered are given once those regions are there. Until then the operation only
+            // compares them. So an agent that makes the table in one operation knows of this creation, or comes before it.
             let give = give(&self.view, if table.numbers.is_empty() { &numbers } else { &[] });
             return Ok((Step::Claim(numbers), CoordinatorOp::All(vec![hold, give])));
         };
@@ -171,7 +171,8 @@ impl Agent {
         Ok((Step::Between, CoordinatorOp::All(ops)))
     }
 
-    /// Refuses a table whose regions could be there although it is not shown: they would be taken for left over.
+    /// Refuses a table whose path has a value that the view cannot read. Regions of it could be there, and would be mistaken for
+    /// leftovers.
     fn must_lack(&self, table: &NewTable) -> Result<(), String> {
         let name = &table.options.name;
         match self.view.lacks(&ClusterPath::Table(name.clone())) {
@@ -180,9 +181,8 @@ impl Agent {
         }
     }
 
-    /// Operations that remove what is there under the name of a table that is not there, but for the regions that were made for it
-    /// under this claim. An earlier one's are not taken over even if they have the right numbers: the master may be about to remove
-    /// them.
+    /// Operations that remove the regions of a table that does not exist, except for those that were made under this claim. The
+    /// regions of an earlier claim are not reused even if they have the right numbers: the master may be about to remove them.
     fn in_the_way(&self, name: &str, claim: Option<&Claim>) -> Vec<CoordinatorOp> {
         let is_made = |config: &GroupConfig| {
             let version = self.view.version_of(&ClusterPath::Region(config.region));
@@ -198,7 +198,7 @@ impl Agent {
         CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) }
     }
 
-    /// Gives up the right to make tables that this server makes no more.
+    /// Gives up the right to make tables that this server no longer makes.
     fn let_go_of_makings(&mut self) {
         let me = self.me.member;
         let wanted = |agent: &Agent, name: &str| {
@@ -212,7 +212,7 @@ impl Agent {
         mine.into_iter().for_each(|path| self.let_go(path, Some(me)));
     }
 
-    /// A creation was answered, and the view holds whatever the answer is about; or its answer was lost.
+    /// A creation was answered, and the view holds the state that the answer is about; or its answer was lost.
     pub(super) fn settle_creation(&mut self, mut creation: Creation, answer: Option<Answer>) {
         match (answer, std::mem::replace(&mut creation.step, Step::Last)) {
             (Some(Answer { done: true, .. }), Step::Last) => {
@@ -239,7 +239,7 @@ impl Agent {
         }
     }
 
-    /// Ends a creation by what the view holds, or lets it try again.
+    /// Ends a creation by what the view shows, or lets it try again.
     fn judge_creation(&mut self, mut creation: Creation) {
         let outcome = match self.view.table(&creation.table.options.name) {
             Some(_) if creation.is_doubtful && self.is_there(&creation.table) => Outcome::Accepted,
@@ -256,7 +256,7 @@ impl Agent {
         self.outcomes.push((creation.id, outcome));
     }
 
-    /// Whether the view holds a table exactly as `table` says.
+    /// Whether the view holds a table exactly as `table` describes it.
     fn is_there(&self, table: &NewTable) -> bool {
         let name = &table.options.name;
         let starts = self.view.routes().regions_of(name).map(|config| config.start.clone());

@@ -1,4 +1,4 @@
-//! Tables are made whole or not at all, whatever the coordinator says and however it falls silent.
+//! Tables are made completely or not at all, whatever the coordinator answers and whenever it stops answering.
 
 use super::super::tests::{Fixture, primary};
 use super::*;
@@ -39,7 +39,7 @@ fn steps(op: &CoordinatorOp) -> Vec<String> {
     ops.iter().map(|op| step(op).replace("/leeward/", "")).collect()
 }
 
-/// The operation that makes a table whose regions have numbers from `first` on, as somebody else asks for it.
+/// The operation of another agent that makes a table whose regions have numbers from `first` on.
 fn made_by_another(fixture: &Fixture, table: &NewTable, first: u32) -> CoordinatorOp {
     let regions: Vec<RegionId> = (first..).take(table.splits.len() + 1).map(RegionId).collect();
     let mut numbers = fixture.agent.view().numbers();
@@ -75,7 +75,7 @@ fn a_table_is_made_with_the_next_region_numbers_and_routes() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anybody_is_asked() {
+fn an_impossible_table_is_refused_before_the_coordinator_is_asked() {
     let (mut fixture, _) = primary();
     let mut refuse = |table| fixture.agent.create_table(fixture.now, table).unwrap_err();
     assert_eq!(refuse(named("default")), "there is a table default already");
@@ -105,7 +105,7 @@ fn of_two_tables_of_one_name_one_is_made() {
     let (mut fixture, _) = primary();
     let id = create(&mut fixture, orders());
     let (op, _) = fixture.ask();
-    // Even one with the same options: it was somebody else's wish.
+    // Even a table with the same options: it was the request of another.
     let other = made_by_another(&fixture, &orders(), 2);
     fixture.apply(other);
     exists_now(&mut fixture, op);
@@ -126,7 +126,7 @@ fn creations_of_one_node_go_one_after_the_other() {
 }
 
 #[test]
-fn after_a_lost_connection_the_tree_tells_what_became_of_a_table() {
+fn after_a_lost_connection_the_tree_shows_whether_a_table_was_made() {
     for made in [true, false] {
         let (mut fixture, config) = primary();
         let id = create(&mut fixture, orders());
@@ -162,7 +162,7 @@ fn a_refusal_is_told_and_endless_contention_ends() {
     fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(full) });
     assert_eq!(fixture.outcomes(), [(id, Outcome::Refused("the coordinator is full".into()))]);
 
-    // Something is there that the view cannot show.
+    // There is a path that the view cannot show.
     fixture.change("/leeward/regions", Some(bytes::Bytes::new()));
     let id = create(&mut fixture, named("second"));
     for _ in 0..MOST_ATTEMPTS {
@@ -182,7 +182,7 @@ fn a_table_that_cannot_be_read_is_not_made_again() {
     fixture.change("/leeward/table/orders", Some(bytes::Bytes::new()));
     let refused = fixture.agent.create_table(fixture.now, orders()).unwrap_err();
     assert!(refused.contains("cannot read"), "{refused}");
-    // Nor if it comes to be unreadable before the next step.
+    // Nor if its path becomes unreadable before the next step.
     let id = create(&mut fixture, many());
     fixture.change("/leeward/table/many", Some(bytes::Bytes::new()));
     fixture.grant();
@@ -191,7 +191,7 @@ fn a_table_that_cannot_be_read_is_not_made_again() {
     );
 }
 
-/// Grants whatever is asked for until there is an outcome; answers the steps of each operation.
+/// Grants every operation until there is an outcome. Returns the steps of each operation.
 fn grant_all(fixture: &mut Fixture) -> (Vec<Vec<String>>, Outcome) {
     let mut all = Vec::new();
     loop {
@@ -220,7 +220,7 @@ fn a_large_table_is_made_in_steps_and_its_path_comes_last() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_table_is_removed_first() {
+fn leftovers_in_the_way_of_a_table_are_removed_first() {
     let (mut fixture, _) = primary();
     let left = made_by_another(&fixture, &orders(), 2);
     fixture.apply(left);
@@ -237,18 +237,18 @@ fn what_is_in_the_way_of_a_table_is_removed_first() {
 }
 
 #[test]
-fn who_lost_the_right_to_make_a_table_begins_anew() {
+fn an_agent_that_lost_the_right_to_make_a_table_begins_anew() {
     let (mut fixture, _) = primary();
     let id = create(&mut fixture, many());
     fixture.grant();
     fixture.grant();
-    // Its session ended, and the next step finds that it does not hold the path any more.
+    // The session ended, and the next step finds that the agent does not hold the path any more.
     let (op, _) = fixture.ask();
     fixture.change("/leeward/making/many", None);
     fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Missing) });
     assert!(fixture.asked.is_empty() && fixture.outcomes().is_empty());
     fixture.pass_a_second();
-    // Another makes it now.
+    // Another process makes the table now.
     let other = encode_value(&leeward_format::cluster::Member { server: leeward_format::ServerId(2), ..fixture.me() });
     let (op, asked) = fixture.ask();
     assert_eq!(steps(&asked), ["+making/many", "=regions"]);
@@ -260,12 +260,12 @@ fn who_lost_the_right_to_make_a_table_begins_anew() {
     let (all, outcome) = grant_all(&mut fixture);
     assert_eq!(outcome, Outcome::Accepted, "{id:?}");
     assert_eq!(all[0], ["+making/many", "=regions"]);
-    assert!(all[1][0].starts_with("-region/"), "what it had made by then is in the way");
+    assert!(all[1][0].starts_with("-region/"), "the regions made by then are in the way");
     assert_eq!(fixture.agent.view().regions().filter(|config| config.table == "many").count(), 6_001);
 }
 
 #[test]
-fn a_right_that_is_of_no_use_any_more_is_given_up() {
+fn a_right_that_is_not_needed_any_more_is_given_up() {
     let (mut fixture, _) = primary();
     let me = encode_value(&fixture.me());
     fixture.change("/leeward/making/orders", Some(me));
@@ -274,7 +274,7 @@ fn a_right_that_is_of_no_use_any_more_is_given_up() {
 }
 
 #[test]
-fn numbers_of_copies_are_passed_over_or_asked_for() {
+fn numbers_of_copies_are_skipped_unless_asked_for() {
     let (mut fixture, _) = primary();
     let copies = vec![leeward_format::cluster::CopyFound {
         region: RegionId(40),
@@ -288,7 +288,7 @@ fn numbers_of_copies_are_passed_over_or_asked_for() {
     assert_eq!(steps(&fixture.asked[0].1), ["+table/new", "+region/41", "+regions"]);
     fixture.grant();
     let numbers = fixture.agent.view().numbers();
-    assert!(numbers.has(RegionId(41)) && !numbers.has(RegionId(40)), "what was passed over was not given");
+    assert!(numbers.has(RegionId(41)) && !numbers.has(RegionId(40)), "a skipped number was not given");
     let recovered = NewTable { numbers: vec![RegionId(40), RegionId(7)], ..orders() };
     create(&mut fixture, recovered.clone());
     assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/40", "+region/7", "=regions"]);
@@ -330,7 +330,7 @@ fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers
     };
     let earlier = made(&fixture);
     assert!(!earlier.is_empty() && earlier.len() < 6_001);
-    // Its session ended; a master took what there was for left over, and its removal is still on its way.
+    // The session ended. A master treats the regions as leftovers, and their removal is still on its way.
     let (op, _) = fixture.ask();
     let region = ClusterPath::Region(earlier[0]);
     let version = fixture.agent.view().version_of(&region);
@@ -343,12 +343,16 @@ fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers
     let removed: Vec<&String> = all.iter().flatten().filter(|step| step.starts_with("-region/")).collect();
     assert_eq!(removed.len(), earlier.len());
     assert_eq!(made(&fixture).len(), 6_001);
-    assert_ne!(fixture.agent.view().version_of(&region), version, "a removal of what there was removes nothing of it");
+    assert_ne!(
+        fixture.agent.view().version_of(&region),
+        version,
+        "a removal of the earlier regions removes none of these"
+    );
 }
 
-/// The highest number of all, that an operator named by mistake, does not leave none for those that come.
+/// An operator may name the highest number of all by mistake. Later regions still find free numbers.
 #[test]
-fn numbers_go_on_below_the_highest_of_all() {
+fn numbers_continue_below_the_highest_of_all() {
     let (mut fixture, _) = primary();
     let id = create(&mut fixture, NewTable { numbers: vec![RegionId::LAST], ..named("last") });
     fixture.grant();

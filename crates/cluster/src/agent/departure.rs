@@ -1,4 +1,4 @@
-//! A server that stops in order says so first, and takes it back when it is there again; its places are kept meanwhile.
+//! A server that stops in order announces that first, and cancels that when it is back. Its places are kept in the meantime.
 
 use super::{Agent, Purpose};
 use crate::CoordinatorOp;
@@ -7,13 +7,14 @@ use leeward_format::cluster::{ClusterPath, Intent, encode_value};
 use leeward_platform::Nanos;
 
 impl Agent {
-    /// Its process is about to end, and is to come back: asks all groups to go on without this server, until they have heard it.
+    /// The process of this server is about to restart. Asks all groups to continue without the server, until all have heard of
+    /// it.
     pub fn depart(&mut self, now: Nanos) {
         self.is_departing = true;
         self.advance(now);
     }
 
-    /// Says that this server is about to be away, or that it is back.
+    /// Announces that this server is about to stop, or that it is back.
     pub(super) fn tell_departure(&mut self) {
         let path = ClusterPath::Intent(self.me.member.server);
         let intent = self.view.intent(self.me.member.server);
@@ -33,7 +34,7 @@ impl Agent {
         self.submit(path, op, Purpose::Plain);
     }
 
-    /// Whether the places of servers that restart are kept: for a while.
+    /// Whether the places of restarting servers are kept. They are kept for a while.
     pub(super) fn keeps_places(&mut self, now: Nanos) -> bool {
         let restarting = self.view.intents().filter(|(_, intent)| *intent == Intent::Restart);
         let restarting: Vec<ServerId> = restarting.map(|(server, _)| server).collect();
@@ -41,6 +42,6 @@ impl Agent {
         for server in restarting {
             self.restarting.entry(server).or_insert(now);
         }
-        self.restarting.values().any(|since| now.since(*since) < self.options.restart_patience)
+        self.restarting.values().any(|since| now.since(*since) < self.options.restart_timeout)
     }
 }

@@ -1,30 +1,34 @@
-//! A region becomes part of its neighbour, or not at all, whatever becomes of answers; and goes before to where that has its primary.
+//! A merge happens completely or not at all, whatever happens to the answers. The source moves to the server of the target's
+//! primary first.
 
 use super::tests::{Fixture, primary};
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, Outcome, ProposalId};
 use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Plan, RegionNumbers, RegionWish, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, Plan, RegionNumbers, RegionRequest, encode_value};
 
-const TAKEN: RegionId = RegionId(2);
+const SOURCE: RegionId = RegionId(2);
 
-/// Regions 1 and 2 have their primary here; the second is to become part of the first.
+/// Regions 1 and 2 have their primary here. Region 2 is to be merged into region 1.
 fn planned() -> (Fixture, GroupConfig, GroupConfig) {
     let (mut fixture, config) = primary();
     let one = GroupConfig { end: Some("m".into()), epoch: config.epoch.next(), ..config.clone() };
-    let two = GroupConfig { region: TAKEN, start: "m".into(), ..config };
+    let two = GroupConfig { region: SOURCE, start: "m".into(), ..config };
     let mut numbers = RegionNumbers::default();
-    numbers.give([RegionId(1), TAKEN]);
+    numbers.give([RegionId(1), SOURCE]);
     fixture.change("/leeward/regions", Some(encode_value(&numbers)));
     fixture.change("/leeward/region/2", Some(encode_value(&two)));
     fixture.change("/leeward/region/1", Some(encode_value(&one)));
-    let id = fixture.agent.wish_of_region(fixture.now, TAKEN, RegionWish::Merge { into: RegionId(1) }).expect("it may");
+    let id = fixture
+        .agent
+        .request_for_region(fixture.now, SOURCE, RegionRequest::Merge { into: RegionId(1) })
+        .expect("it may");
     fixture.asked.extend(fixture.agent.take_ops());
     assert!(matches!(&fixture.asked[0].1, CoordinatorOp::Set { path, .. } if path == "/leeward/region/2"));
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
-    let two = fixture.agent.view().region(TAKEN).expect("it is there").clone();
-    assert_eq!(two.wishes.plan, Some(Plan::Merge { into: RegionId(1) }));
-    assert_eq!(fixture.agent.view().merging().collect::<Vec<_>>(), [(TAKEN, RegionId(1))]);
+    let two = fixture.agent.view().region(SOURCE).expect("it is there").clone();
+    assert_eq!(two.desired.plan, Some(Plan::Merge { into: RegionId(1) }));
+    assert_eq!(fixture.agent.view().merging().collect::<Vec<_>>(), [(SOURCE, RegionId(1))]);
     (fixture, one, two)
 }
 
@@ -36,25 +40,25 @@ fn merge(fixture: &mut Fixture, one: &GroupConfig, two: &GroupConfig) -> (Propos
 }
 
 #[test]
-fn the_one_grows_and_the_other_ends_or_neither() {
+fn the_target_grows_and_the_source_ends_or_neither() {
     let (mut fixture, one, two) = planned();
     let (id, wider) = merge(&mut fixture, &one, &two);
     let version = |fixture: &Fixture, region| fixture.agent.view().version_of(&ClusterPath::Region(region));
-    let (first, second) = (version(&fixture, RegionId(1)).expect("it is there"), version(&fixture, TAKEN));
+    let (first, second) = (version(&fixture, RegionId(1)).expect("it is there"), version(&fixture, SOURCE));
     let grow = CoordinatorOp::Set { path: "/leeward/region/1".into(), value: encode_value(&wider), version: first };
     let end = CoordinatorOp::Delete { path: "/leeward/region/2".into(), version: second };
     assert_eq!(fixture.asked[0].1, CoordinatorOp::All(vec![grow, end]), "no key is without a region in between");
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
     let view = fixture.agent.view();
-    assert_eq!((view.region(RegionId(1)), view.region(TAKEN)), (Some(&wider), None));
-    assert!(view.is_gone(TAKEN) && view.merging().next().is_none());
+    assert_eq!((view.region(RegionId(1)), view.region(SOURCE)), (Some(&wider), None));
+    assert!(view.is_gone(SOURCE) && view.merging().next().is_none());
 }
 
 #[test]
-fn who_comes_too_late_merges_nothing() {
+fn a_late_merge_changes_nothing() {
     let (mut fixture, one, two) = planned();
-    // The other one has another configuration before it is asked for, or while that is on its way.
+    // The other region gets a new configuration before the operation is sent, or while it is on its way.
     let (id, _) = merge(&mut fixture, &one, &two);
     let (op, _) = fixture.ask();
     fixture.change("/leeward/region/2", Some(encode_value(&two.renewed())));
@@ -66,9 +70,9 @@ fn who_comes_too_late_merges_nothing() {
     assert_eq!(fixture.agent.view().region(RegionId(1)), Some(&one));
 }
 
-/// Whether it was done is known by the region that is no more, however far the other has gone on.
+/// The absence of the source shows whether the merge was done, whatever changes of the target followed.
 #[test]
-fn a_lost_answer_is_known_by_the_region_that_ended() {
+fn the_ended_region_shows_the_result_of_a_merge_whose_answer_was_lost() {
     for done in [true, false] {
         let (mut fixture, one, two) = planned();
         let (id, wider) = merge(&mut fixture, &one, &two);
@@ -88,21 +92,21 @@ fn a_lost_answer_is_known_by_the_region_that_ended() {
     }
 }
 
-/// The answer to the wish was lost, and the region has become part of the other since.
+/// The answer to the request was lost, and the region was merged since.
 #[test]
-fn a_wish_that_has_come_about_is_accepted() {
+fn a_fulfilled_request_is_accepted() {
     let (mut fixture, one, two) = planned();
-    let whole = fixture.agent.wish_of_region(fixture.now, TAKEN, RegionWish::Whole).expect("it may be");
+    let whole = fixture.agent.request_for_region(fixture.now, SOURCE, RegionRequest::KeepBounds).expect("it may be");
     fixture.asked.extend(fixture.agent.take_ops());
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(whole, Outcome::Accepted)]);
-    let wish = RegionWish::Merge { into: RegionId(1) };
-    let id = fixture.agent.wish_of_region(fixture.now, TAKEN, wish.clone()).expect("it may be");
+    let request = RegionRequest::Merge { into: RegionId(1) };
+    let id = fixture.agent.request_for_region(fixture.now, SOURCE, request.clone()).expect("it may be");
     fixture.asked.clear();
     fixture.agent.take_ops();
     fixture.tell(CoordinatorEvent::Down);
     fixture.connect(&[("/leeward/region/1", Some(encode_value(&one.merged_with(&two))))]);
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
-    let refusal = fixture.agent.wish_of_region(fixture.now, TAKEN, wish);
-    assert_eq!(refusal, Err("there is no region 2".into()), "somebody who asks only now may mean another");
+    let refusal = fixture.agent.request_for_region(fixture.now, SOURCE, request);
+    assert_eq!(refusal, Err("there is no region 2".into()), "an operator who asks only now may mean another region");
 }

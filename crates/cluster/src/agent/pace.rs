@@ -1,28 +1,29 @@
-//! How often operators may have the same thing changed. Each change of a region's group takes an epoch, and those in which primaries can
-//! begin are not without end ([`Epoch::LAST_TERM`]): failovers must find some, whatever was asked for before.
+//! How often operators may change the same thing. Each change of a region's group takes an epoch, and the number of epochs in
+//! which a primary can begin is limited ([`Epoch::LAST_TERM`]). Some must be left for failovers, whatever operators ask for.
 //!
-//! Invariants: a burst is carried out at once, what goes on and on is slowed down, the more the nearer the end is; half of all epochs are
-//! for changes that nobody asks for. One agent, one thread; what it remembers is bounded by what has been changed lately.
+//! Invariants: a burst of changes is carried out at once. A steady stream of changes is slowed down, the more the fewer epochs
+//! are left. Half of all epochs are reserved for changes that no operator asks for. One agent, one thread. The memory in use is
+//! bounded by the number of recent changes.
 
 use leeward_format::Epoch;
 use leeward_format::cluster::ClusterPath;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// From this epoch on a region's group is changed by failovers only, and whatever else servers do by themselves.
+/// From this epoch on, only failovers and other changes by the servers themselves change a region's group.
 pub(crate) const LAST_ASKED_FOR: Epoch = Epoch(Epoch::LAST_TERM.0 / 2);
 
 /// Changes of one path that are carried out at once.
 const BURST: u64 = 60;
 
-/// When something may be changed again.
+/// When each path may be changed again.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// By path: the instant at which it would be as if nothing had been asked for.
+    /// By path: the instant at which all earlier changes are forgotten.
     paid_at: BTreeMap<ClusterPath, Nanos>,
 }
 
-/// How long one change takes to be forgotten, of what is in such an epoch: 2^23 of them come about in nine years.
+/// How long it takes to forget one change of a group in this epoch. Altogether, 2^23 changes take nine years.
 fn price(epoch: Epoch) -> Nanos {
     match epoch.0 {
         0..0x10_0000 => Nanos::from_secs(1),
@@ -32,10 +33,10 @@ fn price(epoch: Epoch) -> Nanos {
 }
 
 impl Pace {
-    /// Takes note of a change of what is in this epoch.
+    /// Takes note of a change of `path`, which is in this epoch.
     ///
     /// # Errors
-    /// It was changed too often of late; says when to ask again.
+    /// The path was changed too often lately. The text says when to ask again.
     pub(super) fn admit(&mut self, now: Nanos, path: &ClusterPath, epoch: Epoch) -> Result<(), String> {
         let price = price(epoch);
         let paid_at = self.paid_at.get(path).map_or(now, |paid_at| *paid_at.max(&now)) + price;

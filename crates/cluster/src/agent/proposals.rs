@@ -1,5 +1,5 @@
-//! What primaries propose of their groups, from the proposal to its outcome: another configuration, and with it perhaps that a region is
-//! made, or is no more, both or neither.
+//! The proposals of primaries for their groups, from the proposal to its outcome. A proposal changes a configuration. Together
+//! with that, it may create a region (a split) or end one (a merge): the coordinator does both or neither.
 
 use super::{Agent, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
@@ -16,13 +16,13 @@ pub(super) struct Proposal {
     other: Other,
 }
 
-/// What else a proposal does, if it does that.
+/// What else a proposal does.
 #[derive(Clone, Debug)]
 pub(super) enum Other {
     Nothing,
-    /// A region is made.
+    /// It creates a region.
     Made(GroupConfig),
-    /// One that has this configuration is no more.
+    /// It ends the region that has this configuration.
     Ended(GroupConfig),
 }
 
@@ -37,42 +37,43 @@ impl Agent {
             new.region == old.region && new.epoch == old.epoch.next(),
             "a proposal is the next epoch of its region"
         );
-        let gives_up = new.voided() == Some(old.term);
-        let hands_over = (old.must_hear > 0 || gives_up) && new.term == new.epoch;
-        let keeps_office = new.primary == old.primary && new.term == old.term;
-        assert!(keeps_office || hands_over, "a primary does not propose another");
+        let gives_up = new.released_term() == Some(old.term);
+        let hands_over = (old.recovery_quorum > 0 || gives_up) && new.term == new.epoch;
+        let keeps_primary = new.primary == old.primary && new.term == old.term;
+        assert!(keeps_primary || hands_over, "a primary does not propose another");
         self.carry(now, old, new, Other::Nothing)
     }
 
-    /// Proposes, as the primary of `old`, to replace it by `left`, and to make the region of `right` at once: see
-    /// [`GroupConfig::divided`]. The proposal is accepted if the region was made, whatever has become of both since.
+    /// Proposes, as the primary of `old`, to replace it by `left`, and to create the region of `right` in the same step: see
+    /// [`GroupConfig::split`]. The proposal is accepted if the region was created, whatever happened to both regions since.
     ///
     /// # Panics
-    /// These are not what follows from `old`, or its plan names another region.
-    pub fn divide(&mut self, now: Nanos, old: GroupConfig, left: GroupConfig, right: GroupConfig) -> ProposalId {
-        let is_planned = old.wishes.plan.as_ref().and_then(Plan::child) == Some(right.region);
-        assert!(is_planned && left.region == old.region, "a region is divided as it is planned");
+    /// The configurations do not follow from `old`, or its plan names another region.
+    pub fn split(&mut self, now: Nanos, old: GroupConfig, left: GroupConfig, right: GroupConfig) -> ProposalId {
+        let is_planned = old.desired.plan.as_ref().and_then(Plan::child) == Some(right.region);
+        assert!(is_planned && left.region == old.region, "a region is split as it is planned");
         assert!(left.epoch == old.epoch.next() && right.epoch == left.epoch, "both begin with the next epoch");
         self.carry(now, old, left, Other::Made(right))
     }
 
-    /// Proposes, as the primary of `old` and of `taken`, to replace `old` by `new`, which has the keys of both, and that `taken` is no
-    /// more: see [`GroupConfig::merged_with`]. The proposal is accepted if that is no more, whatever has become of the other since.
+    /// Proposes, as the primary of `old` and of the merge source `source`, to replace `old` by `new`, which has the keys of both,
+    /// and to end `source`: see [`GroupConfig::merged_with`]. The proposal is accepted if `source` ended, whatever happened to
+    /// the merge target since.
     ///
     /// # Panics
-    /// These are not what follows from `old`, or the plan of `taken` names another region.
-    pub fn merge(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, taken: GroupConfig) -> ProposalId {
-        let is_planned = taken.wishes.plan.as_ref().and_then(Plan::neighbour) == Some(old.region);
-        assert!(is_planned && old.is_next_to(&taken), "a region is taken in as it is planned");
-        assert!(new == old.merged_with(&taken) && old.primary == taken.primary, "by a primary that both have");
-        self.carry(now, old, new, Other::Ended(taken))
+    /// The configurations do not follow from `old`, or the plan of `source` names another region.
+    pub fn merge(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, source: GroupConfig) -> ProposalId {
+        let is_planned = source.desired.plan.as_ref().and_then(Plan::neighbour) == Some(old.region);
+        assert!(is_planned && old.is_next_to(&source), "a merge follows the plan of its source");
+        assert!(new == old.merged_with(&source) && old.primary == source.primary, "both regions have the same primary");
+        self.carry(now, old, new, Other::Ended(source))
     }
 
     pub(super) fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, other: Other) -> ProposalId {
         let id = self.new_proposal();
         let made = if let Other::Made(child) = &other { child.term } else { new.term };
         if !(new.term.can_be_term() && made.can_be_term()) {
-            // The primary that there is goes on.
+            // The present primary continues.
             tracing::error!(region = %new.region, epoch = %new.epoch, "no primary can begin in so high a term");
             self.outcomes.push((id, Outcome::Rejected));
             return id;
@@ -82,7 +83,7 @@ impl Agent {
         id
     }
 
-    /// Sends proposals that still fit the view, judges the others.
+    /// Sends the proposals that still fit the view, and decides the outcome of the others.
     pub(super) fn carry_proposals(&mut self) {
         for proposal in std::mem::take(&mut self.proposals) {
             let region = proposal.old.region;
@@ -92,13 +93,13 @@ impl Agent {
                 self.proposals.push_back(proposal);
             } else if current == Some(&proposal.old) && self.may_end(&proposal.other) {
                 let replace = self.replace(&proposal.new);
-                // In this order: who is shown the changes one by one sees each key in some region.
+                // In this order: a process that is shown the changes one by one sees each key in some region.
                 let op = match &proposal.other {
                     Other::Made(child) => {
                         let make = create(ClusterPath::Region(child.region), encode_value(child), false);
                         CoordinatorOp::All(vec![make, replace])
                     }
-                    Other::Ended(taken) => CoordinatorOp::All(vec![replace, self.remove(taken.region)]),
+                    Other::Ended(source) => CoordinatorOp::All(vec![replace, self.remove(source.region)]),
                     Other::Nothing => replace,
                 };
                 self.submit(path, op, Purpose::Proposal(Box::new(proposal)));
@@ -108,27 +109,28 @@ impl Agent {
         }
     }
 
-    /// Ends a proposal by what the view holds: its answer was lost, or someone else was faster, perhaps with the same.
+    /// Decides the outcome of a proposal by the view. Its answer was lost, or another process was faster, perhaps with the same
+    /// change.
     pub(super) fn judge(&mut self, proposal: &Proposal) {
         let made = match &proposal.other {
-            // Its number was given for this alone.
+            // The number of the child was taken for this split alone.
             Other::Made(child) => self.view.region(child.region).is_some(),
-            // Nothing else ends a region of a table that is there.
-            Other::Ended(taken) => self.view.region(taken.region).is_none(),
+            // Only a merge ends a region of an existing table.
+            Other::Ended(source) => self.view.region(source.region).is_none(),
             Other::Nothing => self.view.region(proposal.new.region) == Some(&proposal.new),
         };
         self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
     }
 
-    /// The region that is to end with a proposal, if one is, is as it was.
+    /// Whether the region that a proposal is to end, if any, is unchanged.
     fn may_end(&self, other: &Other) -> bool {
         match other {
-            Other::Ended(taken) => self.view.region(taken.region) == Some(taken),
+            Other::Ended(source) => self.view.region(source.region) == Some(source),
             Other::Nothing | Other::Made(_) => true,
         }
     }
 
-    /// The compare-and-set that makes `config` from what the view holds.
+    /// The compare-and-set that replaces the configuration in the view by `config`.
     pub(super) fn replace(&self, config: &GroupConfig) -> CoordinatorOp {
         let path = ClusterPath::Region(config.region);
         let version = self.view.version_of(&path).expect("a configuration replaces one that the view holds");

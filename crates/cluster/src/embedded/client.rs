@@ -1,11 +1,13 @@
-//! A process's connection to an embedded coordinator, as its thread has it.
+//! A process's connection to an embedded coordinator: the state of its thread.
 //!
-//! Invariants: `Up`, the tree, `Synced`, changes and replies come in the order in which the host sent them; every
-//! submitted operation gets exactly one `Reply`, [`CoordinatorError::Disconnected`] if the connection was lost first;
-//! `Down` comes as soon as heartbeats are unanswered for a third of the session timeout, so a process learns that it is
-//! cut off well before the others believe that it died.
+//! Invariants:
+//! - `Up`, the tree, `Synced`, changes and replies come in the order in which the host sent them.
+//! - Every submitted operation gets exactly one `Reply`. It is [`CoordinatorError::Disconnected`] if the connection was lost
+//!   first.
+//! - `Down` comes as soon as heartbeats are unanswered for a third of the session timeout. So a process learns that it is cut off
+//!   well before the others conclude that it died.
 
-use crate::client::{Client, Context, Link, RETRY, SOCKET, heartbeat_interval, patience};
+use crate::client::{Client, Context, Link, RETRY, SOCKET, heartbeat_interval, silence_timeout};
 use crate::connection::{Broken, Connection};
 use crate::{CoordinatorError, CoordinatorEvent, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
@@ -16,30 +18,30 @@ use std::io;
 use std::net::SocketAddr;
 
 const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
-/// What a request takes besides its operation, at most.
+/// Maximum bytes of a request besides its operation.
 const REQUEST_OVERHEAD_BYTES: usize = 64;
 
-/// Which coordinator, and how fast it must notice this process's death.
+/// The address of the coordinator, and how fast it must notice this process's death.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientOptions {
-    /// Where the host listens.
+    /// The address at which the host listens.
     pub address: SocketAddr,
     /// Silence after which the session expires. The host grants 100 ms to 60 s.
     pub session_timeout: Nanos,
 }
 
 impl ClientOptions {
-    /// The host at `address`, with the default session timeout of one second.
+    /// Options for the host at `address`, with the default session timeout of one second.
     pub fn new(address: SocketAddr) -> ClientOptions {
         ClientOptions { address, session_timeout: Nanos::from_secs(1) }
     }
 }
 
-/// Begins to connect, and goes on until the client is dropped. Events go to `sink`, from the client's thread; it must not
+/// Begins to connect, and reconnects until the client is dropped. Events go to `sink`, from the client's thread; `sink` must not
 /// block.
 ///
 /// # Errors
-/// The machine refuses a thread or descriptors. A host that cannot be reached is no error: it may come.
+/// The machine refuses a thread or descriptors. An unreachable host is no error: it may start later.
 pub fn connect(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
     Client::start(EmbeddedLink {
         options,
@@ -56,18 +58,18 @@ enum State {
     Idle { retry: Nanos },
     /// Connecting, or waiting to be attached.
     Attaching { connection: Connection, since: Nanos },
-    /// The session is up. `confirmed`: when the newest heartbeat that was answered was sent; `sent`: the newest sent.
+    /// The session is up. `confirmed`: when the newest answered heartbeat was sent. `sent`: when the newest heartbeat was sent.
     Up { connection: Connection, confirmed: Nanos, sent: Nanos },
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 struct EmbeddedLink {
     options: ClientOptions,
     context: Context,
     session: Option<SessionId>,
     timeout: Nanos,
     state: State,
-    /// Operations that were sent and not answered.
+    /// Operations that were sent but not answered.
     pending: BTreeSet<u64>,
 }
 
@@ -81,7 +83,7 @@ impl Link for EmbeddedLink {
             State::Idle { retry } => *retry,
             State::Attaching { since, .. } => *since + self.timeout,
             State::Up { confirmed, sent, .. } => {
-                (*sent + heartbeat_interval(self.timeout)).min(*confirmed + patience(self.timeout))
+                (*sent + heartbeat_interval(self.timeout)).min(*confirmed + silence_timeout(self.timeout))
             }
         }
     }
@@ -109,14 +111,14 @@ impl Link for EmbeddedLink {
 }
 
 impl EmbeddedLink {
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     fn keep_time(&mut self) {
         let now = self.context.now();
-        let (interval, patience) = (heartbeat_interval(self.timeout), patience(self.timeout));
+        let (interval, timeout) = (heartbeat_interval(self.timeout), silence_timeout(self.timeout));
         match &mut self.state {
             State::Idle { retry } if *retry <= now => self.connect(now),
             State::Attaching { since, .. } if *since + self.timeout <= now => self.lose(&Broken::Silent),
-            State::Up { confirmed, .. } if *confirmed + patience <= now => self.lose(&Broken::Silent),
+            State::Up { confirmed, .. } if *confirmed + timeout <= now => self.lose(&Broken::Silent),
             State::Up { connection, sent, .. } if *sent + interval <= now => {
                 *sent = now;
                 connection.queue(REQUEST, &CoordinatorRequest::Heartbeat { nonce: now.0 });
@@ -132,7 +134,7 @@ impl EmbeddedLink {
         match Connection::begin(self.options.address, &self.context.poll, SOCKET) {
             Ok(mut connection) => {
                 let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
-                // Waits in the connection until the socket is connected.
+                // The request waits in the connection until the socket is connected.
                 connection.queue(REQUEST, &CoordinatorRequest::Attach { session: self.session, timeout_ms });
                 self.state = State::Attaching { connection, since: now };
             }
@@ -140,7 +142,7 @@ impl EmbeddedLink {
         }
     }
 
-    /// The connection is over: tells what is lost with it.
+    /// The connection is over: reports what is lost with it.
     fn lose(&mut self, broken: &Broken) {
         let now = self.context.now();
         let before = std::mem::replace(&mut self.state, State::Idle { retry: now + RETRY });
@@ -153,7 +155,7 @@ impl EmbeddedLink {
         }
     }
 
-    /// Remembers why there is no session, for whoever asks: the first failure's time, the last one's reason.
+    /// Records why there is no session, for callers that ask: the time of the first failure, and the reason of the last one.
     fn note_outage(&self, now: Nanos, before: &State, broken: &Broken) {
         let since = match before {
             State::Up { confirmed, .. } => *confirmed,
@@ -167,7 +169,7 @@ impl EmbeddedLink {
         });
     }
 
-    /// Takes everything that the host has sent.
+    /// Handles everything that the host has sent.
     fn receive(&mut self) -> Result<(), Broken> {
         loop {
             let connection = match &mut self.state {
@@ -198,7 +200,7 @@ impl EmbeddedLink {
             (CoordinatorReply::Changed(change), State::Up { .. }) => CoordinatorEvent::Changed(vec![change]),
             (CoordinatorReply::Synced { version }, State::Up { .. }) => CoordinatorEvent::Synced { version },
             (CoordinatorReply::Heartbeat { nonce }, State::Up { confirmed, sent, .. }) => {
-                // Never later than what was sent, whatever the peer says.
+                // Never later than the newest heartbeat sent, whatever the peer answers.
                 *confirmed = Nanos(nonce).min(*sent).max(*confirmed);
                 return Ok(());
             }
@@ -227,7 +229,7 @@ impl EmbeddedLink {
         Ok(())
     }
 
-    /// Sends what was submitted, or refuses it while there is nobody to send it to.
+    /// Sends submitted operations, or answers them at once while no session is up.
     fn send(&mut self) -> Result<(), Broken> {
         let ops = self.context.mailbox.take_ops();
         match &mut self.state {

@@ -21,7 +21,7 @@ fn host(directory: &Path, listen: SocketAddr) -> Host {
     loop {
         match Host::start(HostOptions { directory: directory.into(), listen }) {
             Ok(host) => return host,
-            // Port and lock may be held for an instant by what was just stopped.
+            // The host that was just stopped may hold port and lock for an instant.
             Err(error) if Instant::now() > deadline => panic!("{error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -82,7 +82,7 @@ fn changed(path: &str, version: u64, value: Option<&'static str>) -> Coordinator
 }
 
 #[test]
-fn everyone_hears_every_change_in_one_order_and_before_the_answer() {
+fn every_client_is_told_every_change_in_one_order_and_before_the_answer() {
     let directory = tempfile::tempdir().unwrap();
     let host = fresh_host(directory.path());
     assert_eq!(host.apply(create("/first", "1", false)), Ok(1));
@@ -103,7 +103,7 @@ fn everyone_hears_every_change_in_one_order_and_before_the_answer() {
     assert_eq!(two.submit(2, set(1)), [changed("/first", 3, Some("2")), reply(2, Ok(3))]);
     let stale = one.submit(8, set(1));
     assert_eq!(stale, [changed("/first", 3, Some("2")), reply(8, Err(CoordinatorError::Stale { version: 3 }))]);
-    // A client that leaves takes its ephemeral paths along at once.
+    // The ephemeral paths of a leaving client vanish at once.
     drop(one.client);
     assert_eq!(two.next(), changed("/a", 4, None));
 }
@@ -134,7 +134,7 @@ fn many_writers_get_one_order() {
                         let version = result.expect("nothing is refused");
                         assert!(
                             order.iter().any(|change: &Change| change.version == version),
-                            "answered before it was told"
+                            "answered before the change was told"
                         );
                         replies += 1;
                     }
@@ -149,7 +149,7 @@ fn many_writers_get_one_order() {
 }
 
 #[test]
-fn a_restarted_host_knows_everything_and_sessions_go_on() {
+fn a_restarted_host_knows_everything_and_sessions_continue() {
     let directory = tempfile::tempdir().unwrap();
     let first = fresh_host(directory.path());
     let address = first.address();
@@ -174,7 +174,7 @@ fn a_restarted_host_knows_everything_and_sessions_go_on() {
 }
 
 #[test]
-fn a_session_that_nobody_goes_on_with_expires_after_a_restart_too() {
+fn a_session_that_no_client_continues_expires_after_a_restart_too() {
     let directory = tempfile::tempdir().unwrap();
     let first = fresh_host(directory.path());
     let dead = Probe::new(first.address(), 600);
@@ -210,11 +210,11 @@ fn silence_expires_a_session_in_time_and_a_lost_connection_alone_does_not() {
     let since = Instant::now();
     let events = watcher.until(|event| *event == changed("/silent", 3, None));
     let took = since.elapsed();
-    // Its last heartbeat may have been a ninth of the timeout earlier. A busy machine may be late, never early.
+    // Its last heartbeat may have been sent a ninth of the timeout earlier. A busy machine may be late, never early.
     assert!(took >= Duration::from_millis(850) && took < Duration::from_secs(5), "{took:?}");
     assert!(!events.contains(&changed("/lively", 4, None)));
     std::thread::sleep(Duration::from_millis(500));
-    assert!(watcher.events.try_iter().next().is_none(), "the other one lives on");
+    assert!(watcher.events.try_iter().next().is_none(), "the other session stays");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn hostile_bytes_close_the_connection_and_nothing_else() {
     for bytes in [heartbeat_first, damaged, huge, wrong_kind, unknown_session, noise, http, other_version] {
         let mut stream = TcpStream::connect(host.address()).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
-        // The host may close before it was told everything.
+        // The host may close the connection before it has read everything.
         drop(stream.write_all(&bytes));
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {
@@ -255,7 +255,7 @@ fn hostile_bytes_close_the_connection_and_nothing_else() {
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}"),
         }
         if bytes[4] != PROTOCOL_VERSION {
-            assert_eq!(answer, version_frame(FrameKind::CoordinatorReply), "it hears what is spoken here");
+            assert_eq!(answer, version_frame(FrameKind::CoordinatorReply), "it is told the version of this host");
             continue;
         }
         let told = read_frame::<CoordinatorReply>(FrameKind::CoordinatorReply, &answer, 100).unwrap();
@@ -266,7 +266,7 @@ fn hostile_bytes_close_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn an_older_connection_of_a_session_is_not_listened_to() {
+fn an_older_connection_of_a_session_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let host = fresh_host(directory.path());
     let say = |stream: &mut TcpStream, request: CoordinatorRequest| {
@@ -297,7 +297,7 @@ fn an_older_connection_of_a_session_is_not_listened_to() {
     say(&mut old, CoordinatorRequest::Submit { id: 1, op: create("/late", "", false) });
     let mut rest = Vec::new();
     drop(old.read_to_end(&mut rest));
-    assert_eq!(host.apply(create("/late", "", false)), Ok(1), "what the old connection said did not happen");
+    assert_eq!(host.apply(create("/late", "", false)), Ok(1), "the operation of the old connection was not done");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn an_operation_that_is_too_long_is_refused_without_losing_the_connection() {
 }
 
 #[test]
-fn a_port_or_directory_in_use_is_said_clearly() {
+fn a_port_or_directory_in_use_is_reported_clearly() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let host = fresh_host(first.path());
     let error = Host::start(HostOptions { directory: second.path().into(), listen: host.address() }).unwrap_err();
@@ -327,7 +327,7 @@ fn a_port_or_directory_in_use_is_said_clearly() {
 }
 
 #[test]
-fn a_host_that_cannot_write_its_log_stops_and_says_so() {
+fn a_host_that_cannot_write_its_log_stops_and_reports_it() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, tree) = log::Log::open(directory.path()).unwrap();
     log.fill_disk();
@@ -345,6 +345,6 @@ fn a_host_that_cannot_write_its_log_stops_and_says_so() {
     assert_eq!(
         fresh_host(directory.path()).apply(create("/a", "", false)),
         Ok(1),
-        "nothing was told that is not there"
+        "no change was told that is not durable"
     );
 }

@@ -1,7 +1,7 @@
-//! The process that keeps the tree: starts, answers its own process, stops. [`super::service`] is its thread.
+//! The host of the tree: it starts, serves its own process, and stops. [`super::service`] is its thread.
 //!
-//! A [`Host`] may be used from any thread. Dropping it stops the service without ending any session, exactly as if its
-//! process had died: a host on the same directory goes on from there.
+//! A [`Host`] may be used from any thread. Dropping it stops the service without ending any session, exactly as if its process
+//! had died. A host on the same directory continues from there.
 
 use super::log::{HostError, Log};
 use super::service::{Command, Service};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-/// Where a host keeps its data and listens.
+/// The directory and the address of a host.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// Directory of the log; one host at a time.
     pub directory: PathBuf,
-    /// Address to listen at. Requests are not authenticated: it should be loopback. Port 0 takes any free one.
+    /// Address to listen at. Requests are not authenticated, so it should be loopback. Port 0 stands for any free port.
     pub listen: SocketAddr,
 }
 
@@ -71,13 +71,13 @@ impl Host {
         Ok(Host { address, commands, waker: Arc::new(waker), failure, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Does `op` as the host itself, which has no session, and answers the version of its last change. Blocks until it
-    /// is durable.
+    /// Does `op` as the host itself, which has no session, and returns the version of its last change. Blocks until the change is
+    /// durable.
     ///
     /// # Errors
     /// The comparison failed, the operation breaks a limit, or the coordinator has stopped ([`Host::failure`]).
@@ -87,7 +87,7 @@ impl Host {
         answered.recv().unwrap_or(Err(CoordinatorError::Disconnected))
     }
 
-    /// Why the coordinator stopped by itself: its log could not be written. It must be started anew.
+    /// Why the coordinator stopped by itself: its log could not be written. It must be restarted.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }

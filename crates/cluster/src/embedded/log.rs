@@ -5,9 +5,9 @@
 //! coordinator.log.new    the next file while a compaction writes it; renamed over the log once it is durable
 //! coordinator.lock       held by the process that uses the directory
 //! ```
-//! Invariants: a batch is one frame, and is durable before the next is written, so only the last can be torn; batches
-//! are numbered without a gap. A batch that is incomplete at the end of the file was never acknowledged and is cut
-//! off; anything wrong before a whole batch is damage, and an error. Used by the host's thread only.
+//! Invariants: a batch is one frame, and is durable before the next is written, so only the last can be torn. Batches are
+//! numbered without a gap. An incomplete batch at the end of the file was never acknowledged and is cut off. Anything wrong
+//! before a whole batch is damage, and an error. Used by the host's thread only.
 
 use crate::Tree;
 use leeward_format::DecodeError;
@@ -24,12 +24,12 @@ const MIN_COMPACTION_BYTES: u64 = 1024 * 1024;
 /// Why a host cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The machine refuses something.
+    /// The operating system refuses an operation.
     #[error("coordinator: cannot {what} {path}: {source}{}", advice(source))]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// With what.
+        /// The file or address.
         path: String,
         /// The refusal.
         source: io::Error,
@@ -53,7 +53,7 @@ pub enum HostError {
         /// The format that this program reads.
         known: u32,
     },
-    /// The log holds something that it cannot hold, before its end.
+    /// The log has invalid content before its end.
     #[error(
         "coordinator: {path} is damaged at byte {offset}: {detail}. Nothing was changed. Restore the file from a copy; \
          or move it away to begin with an empty coordinator, which assigns each region to the best copy that the \
@@ -69,7 +69,7 @@ pub enum HostError {
     },
 }
 
-/// What to do about a refusal that says too little.
+/// Advice about an error of the operating system that says too little.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
@@ -98,7 +98,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens the log in `directory`, making both if they are missing, and answers the tree that it holds.
+    /// Opens the log in `directory`, making both if they are missing, and returns the tree that it holds.
     pub(super) fn open(directory: &Path) -> Result<(Log, Tree), HostError> {
         std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         let lock = lock(directory)?;
@@ -110,7 +110,7 @@ impl Log {
             return Ok((log, tree));
         }
         let content = std::fs::read(&path).map_err(failed("read", &path))?;
-        // With a batch of this version behind it, it is a damaged one of this version.
+        // If a batch of this version follows, the log is a damaged log of this version.
         if let Err(DecodeError::Version { found, known, .. }) = frame_bytes(KIND, &content, MAX_LOG_BATCH_BYTES)
             && find_batch(&content, 1, 0).is_none()
         {
@@ -139,7 +139,7 @@ impl Log {
         Ok((log, replayed.tree))
     }
 
-    /// Appends one batch and makes it durable. After an error the log must not be used: nobody knows what it holds.
+    /// Appends one batch and makes it durable. After an error the log must not be used: its content is unknown.
     pub(super) fn append(&mut self, entries: Vec<LogEntry>) -> io::Result<()> {
         let mut frame = Vec::new();
         write_frame(KIND, &LogBatch { sequence: self.sequence, entries }, &mut frame);
@@ -164,7 +164,7 @@ impl Log {
         Ok(())
     }
 
-    /// From now on the device has no room.
+    /// From now on the device is full.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         self.file = OpenOptions::new().write(true).open("/dev/full").expect("every Linux has it");
@@ -182,7 +182,7 @@ fn lock(directory: &Path) -> Result<File, HostError> {
     }
 }
 
-/// Writes a log that holds only a snapshot, and puts it in place of the log at once.
+/// Writes a log that holds only a snapshot, and replaces the log by it in one step.
 fn write_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File, u64)> {
     let new = directory.join("coordinator.log.new");
     let mut frame = Vec::new();
@@ -202,7 +202,7 @@ struct Replayed {
     snapshot_bytes: usize,
 }
 
-/// Repeats every batch of `content`. An error is where a bad batch begins and what is wrong with it.
+/// Replays every batch of `content`. The error says where a bad batch begins, and what is wrong with it.
 fn replay(content: &[u8]) -> Result<Replayed, (usize, String)> {
     let mut replayed = Replayed { tree: Tree::new(), sequence: 0, bytes: 0, snapshot_bytes: 0 };
     while replayed.bytes < content.len() {

@@ -1,4 +1,4 @@
-//! Every way in which the log's file may be cut or damaged, and compaction.
+//! Every cut of and every kind of damage to the log's file, and compaction.
 
 use super::*;
 use bytes::Bytes;
@@ -35,7 +35,7 @@ fn a_log_cut_anywhere_holds_the_batches_before_the_cut() {
         let whole = offsets.iter().filter(|offset| **offset <= cut).count() - 2;
         let (mut log, mut tree) = Log::open(directory.path()).unwrap();
         assert_eq!(tree, trees[whole], "cut at {cut}");
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), offsets[whole + 1] as u64, "what was torn is cut off");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), offsets[whole + 1] as u64, "a torn batch is cut off");
         let entry = create(&mut tree, 100);
         log.append(vec![entry]).unwrap();
         drop(log);
@@ -48,7 +48,7 @@ fn a_log_cut_anywhere_holds_the_batches_before_the_cut() {
 }
 
 #[test]
-fn damage_before_the_last_batch_is_an_error_that_says_where() {
+fn damage_before_the_last_batch_is_an_error_with_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let (content, offsets, trees) = written(directory.path());
     let path = directory.path().join("coordinator.log");
@@ -101,7 +101,7 @@ fn compaction_keeps_the_tree_and_bounds_the_file() {
     }
     assert_eq!(log.bytes, std::fs::metadata(directory.path().join("coordinator.log")).unwrap().len());
     drop(log);
-    // A compaction that was interrupted leaves a file that nobody reads.
+    // An interrupted compaction leaves a file that is never read.
     std::fs::write(directory.path().join("coordinator.log.new"), b"half").unwrap();
     let (mut log, restored) = Log::open(directory.path()).unwrap();
     assert_eq!(restored, tree);

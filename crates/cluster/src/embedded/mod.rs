@@ -1,11 +1,11 @@
 //! The embedded coordinator: [`crate::Tree`] with a log, sockets and threads, for clusters on one machine.
 //!
-//! - [`Host`] keeps the tree. One thread owns everything: it takes requests, makes them durable, tells everyone, and
-//!   expires sessions. A change is durable before anyone hears of it.
+//! - [`Host`] keeps the tree. One thread owns everything: it accepts requests, makes them durable, tells every client, and
+//!   expires sessions. A change is durable before any client is told of it.
 //! - [`connect`] makes a process's connection to it. One thread connects, heartbeats, reconnects with the same session, and
 //!   delivers [`crate::CoordinatorEvent`]s to a closure.
 //!
-//! There is one host and no copy of its log: while it is down, the data path goes on, and nothing is reconfigured.
+//! There is one host and no copy of its log. While it is down, the data path continues, and no group is reconfigured.
 //! `docs/formats/coordinator.md` describes the bytes.
 
 mod client;

@@ -1,10 +1,10 @@
-//! The host's thread: one loop that reads requests, applies them, makes them durable together, and then tells.
+//! The host's thread: one loop that reads requests, applies them, makes them durable together, and then tells the clients.
 //!
 //! Invariants:
-//! - Nothing is told to anyone before it is durable: effects are gathered in order, and released by `commit`.
+//! - No client is told of anything before it is durable: effects are gathered in order, and `commit` releases them.
 //! - Every peer is told the same changes in the same order, and an operation's changes before its answer.
-//! - A session speaks through one connection. What an older connection of it still had to say is not listened to, so
-//!   after `Synced` a process knows that nothing it asked for earlier is still on its way.
+//! - A session uses one connection. Pending requests of an older connection of the session are ignored. So after `Synced` a
+//!   process knows that none of its earlier requests is still on its way.
 //! - If the log fails, the loop ends with everything dropped: a host never guesses what its log holds.
 
 use super::log::Log;
@@ -38,17 +38,17 @@ const READS_PER_TURN: usize = 16;
 const ATTACH_WITHIN: Nanos = Nanos::from_secs(5);
 /// Session timeouts that are granted, in milliseconds.
 const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
-/// The loop was late by more than this: then the sessions are not blamed for silence.
+/// If the loop was late by more than this, the deadlines of sessions are postponed.
 const LATE: Nanos = Nanos::from_millis(20);
 
-/// What the host's own process asks of the thread.
+/// A request of the host's own process to the thread.
 #[derive(Debug)]
 pub(super) enum Command {
     Apply { op: CoordinatorOp, answer: SyncSender<Result<u64, CoordinatorError>> },
     Stop,
 }
 
-/// What is told once the batch is durable.
+/// An effect that is told once the batch is durable.
 enum Effect {
     Broadcast(Change),
     Send(usize, CoordinatorReply),
@@ -60,7 +60,7 @@ struct Peer {
     address: String,
     since: Nanos,
     session: Option<SessionId>,
-    /// Backlog that is forgiven: the first snapshot.
+    /// Backlog that does not count: the first snapshot.
     allowance: usize,
 }
 
@@ -115,7 +115,7 @@ impl Service {
         let mut listening_since = self.clock.now();
         loop {
             let wait = if self.unread.is_empty() { self.wait(listening_since) } else { Nanos::ZERO };
-            // Rounded up: waking before the deadline would only mean waking again.
+            // Rounded up: a thread that wakes before the deadline would only have to wake again.
             let timeout = wait.duration() + std::time::Duration::from_micros(999);
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != ErrorKind::Interrupted
@@ -123,7 +123,7 @@ impl Service {
                 return Err(error);
             }
             let now = self.clock.now();
-            // Time in which this thread was kept from listening, by its own disk or by a machine that slept.
+            // Time in which this thread could not listen, because of its own disk or a sleeping machine.
             let late = now.since(listening_since).since(wait);
             if late > LATE {
                 self.deadlines.excuse(late);
@@ -144,23 +144,23 @@ impl Service {
         }
     }
 
-    /// How long nothing needs to be done unless someone speaks.
+    /// How long there is no work unless a message arrives.
     fn wait(&self, now: Nanos) -> Nanos {
         let waiting = self.peers.values().filter(|peer| peer.session.is_none()).map(|peer| peer.since + ATTACH_WITHIN);
         let next = waiting.chain(self.deadlines.next()).min();
         next.map_or(Nanos::from_secs(1), |next| next.since(now))
     }
 
-    /// Takes the connections that wait. Called every turn, so that one that was refused for want of descriptors is
-    /// not forgotten.
+    /// Accepts the waiting connections. Called every turn, so that a connection that was refused for lack of descriptors is not
+    /// forgotten.
     fn accept(&mut self, now: Nanos) -> io::Result<()> {
         loop {
             let (mut stream, address) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => {
-                    // The peer is gone already, or descriptors are short: the others go on.
-                    tracing::warn!(%error, "the coordinator cannot take a connection");
+                    // The peer is gone already, or descriptors are short: the other peers are still served.
+                    tracing::warn!(%error, "the coordinator cannot accept a connection");
                     return Ok(());
                 }
             };
@@ -180,7 +180,7 @@ impl Service {
         }
     }
 
-    /// Reads what a peer has to say and writes what waits for it.
+    /// Reads the requests of a peer, and writes the output that waits for it.
     fn serve(&mut self, now: Nanos, token: usize) -> io::Result<()> {
         let mut reads = 0;
         let outcome = loop {
@@ -214,7 +214,7 @@ impl Service {
                 && error.other_version().is_some()
             {
                 peer.connection.queue_bytes(&version_frame(REPLY));
-                // Whoever does not read it ends as one that is told nothing.
+                // A failure to send it does not matter: the connection is closed anyway.
                 peer.connection.flush().ok();
             }
             self.drop_peer(token, &broken);
@@ -222,7 +222,7 @@ impl Service {
         Ok(())
     }
 
-    /// Does what a peer asks. The outer error ends the service, the inner one the connection.
+    /// Handles a request of a peer. The outer error ends the service, and the inner error ends the connection.
     fn take(&mut self, now: Nanos, token: usize, request: CoordinatorRequest) -> io::Result<Result<(), Broken>> {
         let session = self.peers.get(&token).and_then(|peer| peer.session);
         let Some(session) = session else {
@@ -252,7 +252,7 @@ impl Service {
         Ok(Ok(()))
     }
 
-    /// Begins a session or goes on with one, and tells the whole tree.
+    /// Begins or continues a session, and tells the whole tree.
     fn attach(
         &mut self,
         now: Nanos,
@@ -298,7 +298,7 @@ impl Service {
         Ok(peer.connection.flush())
     }
 
-    /// Applies `op` and gathers what follows from it.
+    /// Applies `op` and gathers its effects.
     fn apply(&mut self, session: Option<SessionId>, op: CoordinatorOp) -> Result<u64, CoordinatorError> {
         let applied = self.tree.apply(session, &op)?;
         self.entry_bytes += op.bytes();
@@ -316,7 +316,7 @@ impl Service {
         self.attached.remove(&session);
     }
 
-    /// Does what the host's own process asks. Whether it is to stop.
+    /// Handles the requests of the host's own process. Returns whether the service is to stop.
     fn obey(&mut self) -> io::Result<bool> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -336,7 +336,7 @@ impl Service {
     /// Ends sessions that were silent for too long, and connections that never attached.
     fn expire(&mut self, now: Nanos) {
         if !self.unread.is_empty() {
-            return; // Someone's heartbeat may be among what was not read yet.
+            return; // The heartbeat of a silent session may be among the unread bytes.
         }
         for session in self.deadlines.expired(now) {
             tracing::info!(session = session.0, "a session expired");
@@ -353,7 +353,7 @@ impl Service {
         }
     }
 
-    /// Makes what was gathered durable, then tells it.
+    /// Makes the gathered effects durable, then tells them.
     fn commit(&mut self) -> io::Result<()> {
         if !self.entries.is_empty() {
             self.log.append(std::mem::take(&mut self.entries))?;
@@ -393,7 +393,7 @@ impl Service {
         Ok(())
     }
 
-    /// Closes a connection. Its session lives on until it attaches elsewhere or expires.
+    /// Closes a connection. Its session stays until it attaches through another connection or expires.
     fn drop_peer(&mut self, token: usize, broken: &Broken) {
         let Some(peer) = self.peers.remove(&token) else { return };
         match broken {

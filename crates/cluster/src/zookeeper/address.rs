@@ -1,9 +1,9 @@
-//! Where an ensemble is, which part of it is a cluster's, and who Leeward is there: what operators write. Pure.
+//! The address of an ensemble, the path of a cluster in it, and the user that Leeward is there, as operators write them. Pure.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// What every address begins with.
+/// The beginning of every address.
 pub const SCHEME: &str = "zk://";
 /// ZooKeeper's usual port for clients.
 const DEFAULT_PORT: u16 = 2181;
@@ -64,7 +64,7 @@ impl FromStr for Ensemble {
         let Some(rest) = text.strip_prefix(SCHEME) else { return refuse(format!("does not begin with {SCHEME}")) };
         if rest.contains('@') {
             return Err(
-                "an address of ZooKeeper holds no user and password, where everybody could read them: put them \
+                "an address of ZooKeeper holds no user and password, where everyone could read them: put them \
                         into a file and set zookeeper_auth_file to its path"
                     .into(),
             );
@@ -120,7 +120,7 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
     Ok((host.to_owned(), port))
 }
 
-/// What is wrong with `path`, for ZooKeeper.
+/// Checks `path` by the rules of ZooKeeper. The error says what is wrong with it.
 pub(super) fn check_path(path: &str, max_bytes: usize) -> Result<(), String> {
     let Some(parts) = path.strip_prefix('/') else { return Err("does not begin with a slash".into()) };
     if path.len() > max_bytes {
@@ -135,7 +135,7 @@ pub(super) fn check_path(path: &str, max_bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Who Leeward is for the ensemble: only he can read and change what Leeward writes.
+/// The user that Leeward is for the ensemble. Only this user can read and change what Leeward writes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     user: String,
@@ -143,14 +143,14 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// As ZooKeeper's scheme `digest` takes them.
+    /// The form that ZooKeeper's scheme `digest` expects.
     pub(super) fn digest(&self) -> String {
         format!("{}:{}", self.user, self.password)
     }
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the password: logs are read by many.
+    /// Without the password: many people read logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({})", self.user)
     }
@@ -159,7 +159,7 @@ impl fmt::Debug for Credentials {
 impl FromStr for Credentials {
     type Err = String;
 
-    /// Reads `user:password`. What it answers does not hold the password.
+    /// Reads `user:password`. The error does not contain the password.
     fn from_str(text: &str) -> Result<Credentials, String> {
         match text.split_once(':') {
             Some((user, password)) if !user.is_empty() && !password.is_empty() => {

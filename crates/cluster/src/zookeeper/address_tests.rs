@@ -1,4 +1,4 @@
-//! What operators write is read, or refused with what is wrong.
+//! Input of operators is accepted, or refused with the reason.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn addresses_are_read_and_written_back() {
 }
 
 #[test]
-fn what_is_wrong_with_an_address_is_said() {
+fn a_wrong_address_is_refused_with_the_reason() {
     for (given, why) in [
         ("127.0.0.1:7779", "does not begin with zk://"),
         ("zk://a", "names no path"),

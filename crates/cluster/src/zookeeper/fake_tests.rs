@@ -1,4 +1,4 @@
-//! Servers for tests that are played here: what they send, byte by byte, and a socket at which they do.
+//! Fake servers for tests: their packets, byte by byte, and a socket.
 
 use leeward_format::zookeeper::{LENGTH_BYTES, read_packet};
 use std::io::{Read, Write};
@@ -19,14 +19,14 @@ pub(super) fn text(value: &str) -> Vec<u8> {
     [int(value.len() as i32), value.into()].concat()
 }
 
-/// What was found at a path: a value and its numbers.
+/// The state of a path: a value and its numbers.
 pub(super) fn found(value: Option<&str>, mzxid: i64, version: i32, children: i32) -> Vec<u8> {
     let value = value.map_or(int(-1), text);
     let numbers = [&mzxid.to_be_bytes()[..], &[0; 16], &int(version), &[0; 20], &int(children), &[0; 8]].concat();
     [int(4), vec![0], int(-1), value, vec![0; 8], numbers].concat()
 }
 
-/// That a path, or a step, was refused; the code is 0 for a step that comes before.
+/// The refusal of a path or a step; the code is 0 for a step before the failed one.
 pub(super) fn refused(code: i32) -> Vec<u8> {
     [int(-1), vec![0], int(-1), int(code)].concat()
 }
@@ -36,7 +36,7 @@ pub(super) fn multi(results: &[Vec<u8>]) -> Vec<u8> {
     [results.concat(), int(-1), vec![1], int(-1)].concat()
 }
 
-/// The answer to the question for one path.
+/// The answer to the read of one path.
 pub(super) fn data(value: Option<&str>, mzxid: i64, version: i32, children: i32) -> Vec<u8> {
     multi(&[found(value, mzxid, version, children)])
 }
@@ -57,12 +57,12 @@ pub(super) fn answer(xid: i32, zxid: i64, code: i32, body: &[u8]) -> Vec<u8> {
     [&int(xid)[..], &zxid.to_be_bytes(), &int(code), body].concat()
 }
 
-/// What a client asked for.
+/// The request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) xid: i32,
     pub(super) kind: i32,
-    /// Where; several paths have spaces between them. None of what changes something.
+    /// The paths, separated by spaces; empty for requests that change something.
     pub(super) paths: String,
 }
 
@@ -85,8 +85,7 @@ pub(super) fn asked(body: &[u8]) -> Asked {
     Asked { xid: number(0), kind, paths: paths.join(" ") }
 }
 
-/// Listens, and has `serve` do what a server does with one connection after the other, each on a thread of its own; the
-/// first is number 0. Never ends.
+/// Listens, and calls `serve` for each connection, each on a thread of its own. The first connection is number 0. Never ends.
 pub(super) fn listen(serve: impl Fn(usize, Peer) + Send + Sync + Clone + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -124,7 +123,7 @@ impl Peer {
 
     /// Sends a packet.
     pub(super) fn send(&mut self, body: &[u8]) {
-        // Whoever is gone need not be told.
+        // A client that is gone needs no answer.
         drop(self.stream.write_all(&[&int(body.len() as i32)[..], body].concat()));
     }
 }

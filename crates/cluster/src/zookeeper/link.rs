@@ -1,17 +1,20 @@
-//! The thread of a client: it finds a server of the ensemble, keeps time, and goes on with the session elsewhere when a
-//! server fails.
+//! The thread of a client. It finds a server of the ensemble, keeps time, and continues the session on another server when one
+//! fails.
 //!
-//! Invariants: every submitted operation gets exactly one `Reply`. `Down` comes as soon as the server is lost, or has left
-//! everything unanswered for a third of the session's timeout, by this process's own clock from when the question was
-//! sent: an ensemble that this server belongs to lets the session go two thirds later at the earliest. One that is cut off
-//! from its leader answers until it notices, which takes `syncLimit` x `tickTime`, and `Down` comes that late; it comes
-//! before the end of the session only where that is shorter. Only the ensemble says that a session is over.
+//! Invariants:
+//! - Every submitted operation gets exactly one `Reply`.
+//! - `Down` comes as soon as the server is lost, or has left everything unanswered for a third of the session's timeout. The time
+//!   counts by this process's own clock from when the request was sent. The ensemble of the server ends the session two thirds of
+//!   the timeout later at the earliest.
+//! - A server that is cut off from its leader answers until it notices, which takes `syncLimit` x `tickTime`. `Down` comes that
+//!   late. So it comes before the end of the session only where that is shorter.
+//! - Only the ensemble decides that a session is over.
 
 use super::client::ClientOptions;
-use super::conversation::{Conversation, End};
 use super::plan::Place;
+use super::protocol_session::{End, ProtocolSession};
 use super::servers::{Host, Servers, Unknown};
-use crate::client::{Context, Link, SOCKET, heartbeat_interval, patience};
+use crate::client::{Context, Link, SOCKET, heartbeat_interval, silence_timeout};
 use crate::connection::{Broken, Connection};
 use crate::{CoordinatorEvent, Outage};
 use leeward_format::zookeeper::{Access, Connect, LENGTH_BYTES, read_packet};
@@ -19,7 +22,7 @@ use leeward_platform::{Nanos, Rng};
 use std::io;
 use std::net::ToSocketAddrs;
 
-/// Shortest pause after a refusal, which only an operator can mend.
+/// Shortest pause after a refusal, which only an operator can resolve.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 
 enum State {
@@ -27,25 +30,25 @@ enum State {
     Idle { retry: Nanos },
     /// No server's address is known yet.
     Resolving,
-    /// With a server.
+    /// Connected to a server.
     Talking(Box<Talk>),
 }
 
 struct Talk {
     connection: Connection,
-    conversation: Conversation,
+    protocol_session: ProtocolSession,
     server: String,
     since: Nanos,
-    /// How long the server may take to go on with the session, or to begin one.
-    patience: Nanos,
+    /// How long the server may take to continue the session, or to begin one.
+    silence_timeout: Nanos,
     pinged: Nanos,
 }
 
-/// What the thread owns.
+/// The state that the thread owns.
 pub(super) struct ZooKeeperLink {
     options: ClientOptions,
     context: Context,
-    /// The session to go on with, and the newest change that was seen.
+    /// The session to continue, and the newest change seen.
     session: Connect,
     timeout: Nanos,
     state: State,
@@ -79,16 +82,16 @@ impl Link for ZooKeeperLink {
     fn leave(&mut self) {
         let now = self.context.now();
         if let State::Talking(talk) = &mut self.state
-            && talk.conversation.connected().is_some()
+            && talk.protocol_session.connected().is_some()
         {
-            talk.conversation.leave(now);
+            talk.protocol_session.leave(now);
         }
     }
 
-    /// Until it is answered: a socket that is closed before may take the request back.
+    /// The socket stays open until the request is answered: closing it earlier may lose the request.
     fn is_leaving(&mut self) -> bool {
         let State::Talking(talk) = &self.state else { return false };
-        talk.conversation.connected().is_some() && self.send().is_ok() && self.receive().is_ok()
+        talk.protocol_session.connected().is_some() && self.send().is_ok() && self.receive().is_ok()
     }
 }
 
@@ -111,13 +114,13 @@ impl ZooKeeperLink {
         })
     }
 
-    /// When its server counts as lost, if nothing comes.
+    /// The instant at which the server counts as lost if nothing arrives.
     fn missed_at(&self, talk: &Talk) -> Nanos {
-        let is_greeted = talk.conversation.connected().is_some();
-        talk.conversation.alive() + if is_greeted { patience(self.timeout) } else { talk.patience }
+        let is_greeted = talk.protocol_session.connected().is_some();
+        talk.protocol_session.alive() + if is_greeted { silence_timeout(self.timeout) } else { talk.silence_timeout }
     }
 
-    /// Does what is due by the clock.
+    /// Does the work that is due by the clock.
     fn keep_time(&mut self) {
         let now = self.context.now();
         let is_lost = match &self.state {
@@ -133,8 +136,8 @@ impl ZooKeeperLink {
             && talk.pinged + heartbeat_interval(self.timeout) <= now
         {
             talk.pinged = now;
-            if talk.conversation.connected().is_some() {
-                talk.conversation.ping(now);
+            if talk.protocol_session.connected().is_some() {
+                talk.protocol_session.ping(now);
             }
         }
     }
@@ -150,17 +153,17 @@ impl ZooKeeperLink {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
-                let conversation = Conversation::new(now, place, digest, &self.session);
-                let patience = self.servers.patience(self.timeout, self.session.session == 0);
+                let protocol_session = ProtocolSession::new(now, place, digest, &self.session);
+                let silence_timeout = self.servers.silence_timeout(self.timeout, self.session.session == 0);
                 let server = server.name;
-                let talk = Talk { connection, conversation, server, since: now, patience, pinged: now };
+                let talk = Talk { connection, protocol_session, server, since: now, silence_timeout, pinged: now };
                 self.state = State::Talking(Box::new(talk));
             }
             Err(error) => self.fail(now, now, &server.name, &error.into()),
         }
     }
 
-    /// Goes on when the names were looked up.
+    /// Continues once the names were looked up.
     fn resolved(&mut self, now: Nanos) {
         match self.servers.found() {
             None => {}
@@ -172,7 +175,7 @@ impl ZooKeeperLink {
         }
     }
 
-    /// Remembers why there is no session, for whoever asks, and when to try again.
+    /// Records why there is no session, for callers that ask, and when to try again.
     fn fail(&mut self, now: Nanos, since: Nanos, server: &str, broken: &Broken) {
         let pause = self.servers.failed(self.timeout);
         let least = if let Broken::Refused(_) = broken { RETRY_REFUSED } else { Nanos::ZERO };
@@ -194,15 +197,15 @@ impl ZooKeeperLink {
         }
     }
 
-    /// The connection is over: tells what is lost with it.
+    /// The connection is over: reports what is lost with it.
     fn end(&mut self, end: End) {
         let now = self.context.now();
         let State::Talking(talk) = std::mem::replace(&mut self.state, State::Idle { retry: now }) else { return };
-        let Talk { conversation, server, since, .. } = *talk;
-        let is_greeted = conversation.connected().is_some();
-        let since = if conversation.is_up() { conversation.heard() } else { since };
-        self.session.last_zxid = conversation.last_zxid();
-        conversation.lose().into_iter().for_each(&mut self.context.sink);
+        let Talk { protocol_session, server, since, .. } = *talk;
+        let is_greeted = protocol_session.connected().is_some();
+        let since = if protocol_session.is_up() { protocol_session.heard() } else { since };
+        self.session.last_zxid = protocol_session.last_zxid();
+        protocol_session.lose().into_iter().for_each(&mut self.context.sink);
         let has_expired = matches!(end, End::Expired) && self.session.session != 0;
         let broken = match end {
             End::Left => return,
@@ -222,19 +225,19 @@ impl ZooKeeperLink {
         }
     }
 
-    /// Takes everything that the server has sent.
+    /// Handles everything that the server has sent.
     fn receive(&mut self) -> Result<(), End> {
         loop {
             let State::Talking(talk) = &mut self.state else { return Ok(()) };
-            let Talk { connection, conversation, .. } = &mut **talk;
+            let Talk { connection, protocol_session, .. } = &mut **talk;
             let now = self.context.now();
             if let Some(packet) = read_packet(connection.unread()).map_err(Broken::from)? {
-                let is_greeting = conversation.connected().is_none();
-                let was_up = conversation.is_up();
-                conversation.take(now, packet)?;
+                let is_greeting = protocol_session.connected().is_none();
+                let was_up = protocol_session.is_up();
+                protocol_session.take(now, packet)?;
                 let bytes = LENGTH_BYTES + packet.len();
                 connection.take(bytes);
-                let is_up = conversation.is_up();
+                let is_up = protocol_session.is_up();
                 if is_greeting {
                     self.greeted();
                 }
@@ -247,17 +250,17 @@ impl ZooKeeperLink {
                 continue;
             }
             match connection.fill() {
-                Ok(true) => conversation.receive(now),
+                Ok(true) => protocol_session.receive(now),
                 Ok(false) => return Ok(()),
                 Err(broken) => return Err(broken.into()),
             }
         }
     }
 
-    /// A server took the session on.
+    /// A server accepted the session.
     fn greeted(&mut self) {
         let State::Talking(talk) = &self.state else { return };
-        let Some(connected) = talk.conversation.connected() else { return };
+        let Some(connected) = talk.protocol_session.connected() else { return };
         let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
         if self.session.session != connected.session && timeout != self.options.session_timeout {
             tracing::info!(
@@ -271,29 +274,29 @@ impl ZooKeeperLink {
         self.session.password = connected.password;
     }
 
-    /// Hands on what is to be told.
+    /// Delivers events to the sink.
     fn tell(&mut self) {
         if let State::Talking(talk) = &mut self.state {
-            talk.conversation.events.drain(..).for_each(&mut self.context.sink);
+            talk.protocol_session.events.drain(..).for_each(&mut self.context.sink);
         }
     }
 
-    /// Asks for what was submitted, or refuses it while there is nobody to ask.
+    /// Sends submitted operations, or answers them at once while no session is up.
     fn submit(&mut self) {
         let now = self.context.now();
         for (id, op) in self.context.mailbox.take_ops() {
             match &mut self.state {
-                State::Talking(talk) => talk.conversation.submit(now, id, op),
+                State::Talking(talk) => talk.protocol_session.submit(now, id, op),
                 State::Idle { .. } | State::Resolving => self.context.disconnected(id),
             }
         }
         self.tell();
     }
 
-    /// Sends what is to be sent, as far as the socket takes it.
+    /// Writes the output, as far as the socket accepts it.
     fn send(&mut self) -> Result<(), End> {
         if let State::Talking(talk) = &mut self.state {
-            talk.connection.queue_bytes(&std::mem::take(&mut talk.conversation.output));
+            talk.connection.queue_bytes(&std::mem::take(&mut talk.protocol_session.output));
             talk.connection.flush()?;
         }
         Ok(())

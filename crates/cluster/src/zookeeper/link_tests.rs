@@ -1,4 +1,4 @@
-//! The thread of a client, with servers that are played here and lookups that never end.
+//! The thread of a client, with fake servers and look-ups that never end.
 
 use super::super::fake::{self, Asked, CHILDREN, DATA, Peer};
 use super::*;
@@ -53,12 +53,12 @@ fn serve(mut peer: Peer, timeout_ms: i32, paths: usize, each: Duration) {
 }
 
 #[test]
-fn a_server_that_is_slow_to_tell_the_tree_is_not_asked_anew() {
+fn a_server_that_is_slow_to_send_the_tree_is_not_asked_anew() {
     const PATHS: usize = 640;
     let (sender, connections) = channel();
     let server = fake::listen(move |_, peer| {
         sender.send(()).unwrap();
-        // 192 ms for each answer; a third of the timeout is over before those that were asked for at once are there.
+        // 192 ms for each answer. A third of the timeout is over before the answers to the first reads are there.
         serve(peer, 1500, PATHS, Duration::from_millis(3));
     });
     let (client, events) = start(server, Nanos::from_millis(1500));
@@ -71,7 +71,7 @@ fn a_server_that_is_slow_to_tell_the_tree_is_not_asked_anew() {
         }
     }
     assert_eq!((told, connections.try_iter().count()), (PATHS, 1));
-    // What it was slow with before is not held against it from then on.
+    // Its slowness before does not count from then on.
     assert!(events.recv_timeout(Duration::from_secs(1)).is_err(), "nothing happens");
     assert_eq!(client.outage(), None);
 }
@@ -91,11 +91,11 @@ fn an_ensemble_that_is_away_is_asked_less_and_less_often() {
 }
 
 #[test]
-fn a_server_that_has_seen_less_is_told_from_one_that_only_closes() {
+fn a_server_that_has_seen_less_is_distinguished_from_one_that_only_closes() {
     let server = fake::listen(|number, mut peer| match number {
         0 => {}
         1 => {
-            // Until it is up, and some heartbeats longer.
+            // Until the session is up, and some heartbeats longer.
             drop(peer.next());
             peer.send(&fake::greeting(600));
             while let Some(packet) = peer.next() {
@@ -116,7 +116,7 @@ fn a_server_that_has_seen_less_is_told_from_one_that_only_closes() {
 }
 
 #[test]
-fn nobody_waits_for_the_resolver() {
+fn no_caller_waits_for_the_resolver() {
     let (release, held) = channel::<()>();
     let (sender, events) = channel();
     let options = options("127.0.0.1:1".parse().unwrap(), Nanos::from_secs(1));

@@ -1,12 +1,13 @@
-//! What a client knows of the tree, and what it has yet to read: how single reads become states of the tree that existed.
+//! The part of the tree that a client knows, and the paths that it has yet to read. Single reads become states of the tree that
+//! existed.
 //!
-//! ZooKeeper tells which path changed, not what it holds now, so each word leads to a read. On one connection a server
-//! tells of every change before it answers a read that shows it, or anything later. So whenever nothing is left to be
-//! read, what is known is the whole tree as it was at one instant: [`Mirror::is_settled`]. Only then is anything told, and
-//! all that is new at once. While changes come without a pause of one round trip, it is told later.
+//! ZooKeeper reports which path changed, not its new value, so each notification leads to a read. On one connection a server
+//! reports every change before it answers a read that shows that change, or anything later. So whenever no read is left to do,
+//! the known tree is the whole tree as it was at one instant: [`Mirror::is_settled`]. Only then events are told, and all news at
+//! once. While changes come without a pause of one round trip, the events are delayed.
 //!
-//! Paths are relative to the cluster's; its own is the empty one. A path whose value is `None` was only made so that
-//! others can be beneath it; it is known, and not told. Pure; one thread at a time.
+//! Paths are relative to the cluster's path, which is the empty path itself. A path whose value is `None` was only made so that
+//! others can be beneath it. The mirror knows such a path, but does not tell it. Pure; one thread at a time.
 
 use bytes::Bytes;
 use leeward_format::coordinator::Change;
@@ -16,17 +17,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Reads that are under way at a time, so that heartbeats do not wait behind more.
 const MOST_UNDER_WAY: usize = 4;
 
-/// What is known of a path.
+/// The known state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Number of the change that made its value: the version that others name.
+    /// Number of the change that made its value: the version in operations.
     pub(super) version: u64,
-    /// How often its value was replaced: what ZooKeeper compares.
+    /// How often its value was replaced: the number that ZooKeeper compares.
     pub(super) changes: i32,
     has_value: bool,
 }
 
-/// Something to be read.
+/// A read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     /// The values of paths, at most [`MAX_READS`].
@@ -35,31 +36,31 @@ pub(super) enum Read {
     Children(String),
 }
 
-/// The tree as far as it is known.
+/// The known part of the tree.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     paths: BTreeMap<String, Known>,
-    /// Those whose values are to be read.
+    /// Paths whose values are to be read.
     wanted: BTreeSet<String>,
-    /// Those beneath which names are to be read.
+    /// Paths beneath which names are to be read.
     unlisted: Vec<String>,
     /// Reads that are not answered.
     under_way: usize,
-    /// What is to be told, by path.
+    /// News to be told, by path.
     news: BTreeMap<String, Change>,
-    /// Everything was told once; what is made later is heard of by itself.
+    /// The whole tree was told once. ZooKeeper reports new paths by itself from then on.
     is_whole: bool,
     /// The highest version that was told.
     told: u64,
 }
 
 impl Mirror {
-    /// `path` changed, or is to be read first.
+    /// `path` changed, or is to be read for the first time.
     pub(super) fn changed(&mut self, path: String) {
         self.wanted.insert(path);
     }
 
-    /// The next read to be sent, if one is to be. [`Mirror::answered`] follows, and what it found.
+    /// The next read to be sent, if there is one. The caller then calls [`Mirror::answered`], and reports what the read found.
     pub(super) fn next_read(&mut self) -> Option<Read> {
         if self.under_way >= MOST_UNDER_WAY {
             return None;
@@ -67,7 +68,7 @@ impl Mirror {
         let read = match self.unlisted.pop() {
             Some(path) => Read::Children(path),
             None if self.wanted.is_empty() => return None,
-            // What changes from here on is to be read again.
+            // A path that changes from here on is to be read again.
             None => Read::Data(std::iter::from_fn(|| self.wanted.pop_first()).take(MAX_READS).collect()),
         };
         self.under_way += 1;
@@ -81,11 +82,11 @@ impl Mirror {
 
     /// A read found a path, with or without a value.
     pub(super) fn found(&mut self, path: String, value: Option<Bytes>, stat: Stat) {
-        // Once: what is made beneath it later is heard of by itself.
+        // Only once: ZooKeeper reports later paths beneath it by itself.
         if !self.is_whole && stat.children > 0 && !self.paths.contains_key(&path) {
             self.unlisted.push(path.clone());
         }
-        // Whoever made the cluster's own path may have given it one, which means nothing.
+        // The process that made the cluster's own path may have given it a value, which means nothing.
         let value = value.filter(|_| !path.is_empty());
         let version = stat.mzxid.unsigned_abs();
         let known = Known { version, changes: stat.version, has_value: value.is_some() };
@@ -111,13 +112,13 @@ impl Mirror {
         names.into_iter().for_each(|name| self.changed(format!("{path}/{name}")));
     }
 
-    /// Whether everything that changed was read: what is known is one state of the tree.
+    /// Whether everything that changed was read: the known tree is one state of the tree.
     pub(super) fn is_settled(&self) -> bool {
         self.under_way == 0 && self.wanted.is_empty() && self.unlisted.is_empty()
     }
 
-    /// What is new since the last call, ascending by version; the first time the whole tree. `zxid` is the number of the
-    /// newest change that was heard of.
+    /// The news since the last call, ascending by version; the first time the whole tree. `zxid` is the number of the newest
+    /// change that the server reported.
     pub(super) fn take_news(&mut self, zxid: i64) -> Vec<Change> {
         let mut news: Vec<Change> = std::mem::take(&mut self.news).into_values().collect();
         news.sort_by_key(|change| change.version);
@@ -133,7 +134,7 @@ impl Mirror {
         self.told
     }
 
-    /// What is known of `path`.
+    /// The known state of `path`.
     pub(super) fn get(&self, path: &str) -> Option<Known> {
         self.paths.get(path).copied()
     }

@@ -1,4 +1,4 @@
-//! Single reads become states that existed, whatever is told between them.
+//! Single reads become states that existed, whatever notifications come between them.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn value(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from(text))
 }
 
-/// A mirror that has told an empty tree as of 10.
+/// A mirror that has told an empty tree at version 10.
 fn whole() -> Mirror {
     let mut mirror = Mirror::default();
     mirror.changed(String::new());
@@ -24,7 +24,7 @@ fn data(paths: &[&str]) -> Option<Read> {
     Some(Read::Data(paths.iter().map(|path| (*path).to_owned()).collect()))
 }
 
-/// What a read finds at a path.
+/// The result of a read of a path.
 type Found = Option<(Option<Bytes>, Stat)>;
 
 /// Answers the oldest read, which was for these paths; removed ones vanished with change 19.
@@ -62,7 +62,7 @@ fn the_tree_is_read_down_to_its_leaves_and_told_by_version() {
     let mut mirror = Mirror::default();
     mirror.changed(String::new());
     let inner = |mzxid, version, children| Some((None, Stat { mzxid, version, children }));
-    read(&mut mirror, &[("", Some((value("somebody's"), Stat { mzxid: 1, version: 0, children: 1 })))]);
+    read(&mut mirror, &[("", Some((value("another's"), Stat { mzxid: 1, version: 0, children: 1 })))]);
     list(&mut mirror, "", &["d"]);
     read(&mut mirror, &[("/d", inner(2, 3, 2))]);
     list(&mut mirror, "/d", &["b", "gone", "a"]);
@@ -75,14 +75,14 @@ fn the_tree_is_read_down_to_its_leaves_and_told_by_version() {
 }
 
 #[test]
-fn what_changes_while_the_tree_is_read_is_not_cause_to_read_all_beneath_it_again() {
+fn a_change_during_the_first_reads_does_not_repeat_the_reads_beneath_it() {
     let mut mirror = Mirror::default();
     let inner = |version, children| Some((None, Stat { mzxid: 1, version, children }));
     mirror.changed(String::new());
     read(&mut mirror, &[("", inner(0, 2))]);
     list(&mut mirror, "", &["a", "b"]);
     assert_eq!(mirror.next_read(), data(&["/a", "/b"]));
-    // Another path is made beside them: the one above changes with it.
+    // Another path is made beside them: the path above changes with it.
     mirror.changed(String::new());
     mirror.changed("/c".into());
     assert_eq!(mirror.next_read(), data(&["", "/c"]));
@@ -97,7 +97,7 @@ fn nothing_is_told_between_two_changes_of_one_step() {
     let mut mirror = whole();
     mirror.changed("/a".into());
     assert_eq!(mirror.next_read(), data(&["/a"]));
-    // Before it is answered, more changed; /a itself, too.
+    // More paths change before the answer, /a itself too.
     for path in ["/b", "/a", "/b"] {
         mirror.changed(path.into());
     }
@@ -108,14 +108,14 @@ fn nothing_is_told_between_two_changes_of_one_step() {
     answer(&mut mirror, &[("/a", Some((value("2"), stat(13, 1)))), ("/b", Some((value("1"), stat(12, 0))))]);
     assert_eq!(told(&mut mirror), [("/b".into(), 12, value("1")), ("/a".into(), 13, value("2"))]);
     assert_eq!(mirror.told(), 13);
-    // What is read again and is the same is no news.
+    // A path that is read again and is the same is no news.
     mirror.changed("/a".into());
     read(&mut mirror, &[("/a", Some((value("2"), stat(13, 1))))]);
     assert!(told(&mut mirror).is_empty());
 }
 
 #[test]
-fn what_vanished_is_told_even_if_it_was_never_shown() {
+fn a_removed_path_is_told_even_if_it_was_never_shown() {
     let mut mirror = whole();
     mirror.changed("/a".into());
     mirror.changed("/b".into());

@@ -2,31 +2,31 @@
 //!
 //! ```text
 //! threads of the process            thread coordinator-client                   ensemble
-//!   Client::submit ---- Mailbox ----> ZooKeeperLink -- Conversation -- TCP ----> one server, another when that fails
+//!   Client::submit ---- Mailbox ----> ZooKeeperLink -- ProtocolSession -- TCP -> one server, another when that fails
 //!                  <---- events ------                   Mirror, Place
 //! ```
-//! - `ZooKeeperLink` has the socket and keeps time, `Servers` knows whom to try next, `Conversation` has the protocol, `Mirror`
-//!   what is known of the tree, and `Place` knows how an operation becomes one request. The last three are pure.
-//! - **Versions** are ZooKeeper's zxids: a path's is that of the change that made its value, so they are one order for the
-//!   whole ensemble.
-//! - **Everything is a value at a path** beneath the cluster's; paths above others are made as they are needed, hold no
+//! - `ZooKeeperLink` has the socket and keeps time. `Servers` decides which server to try next. `ProtocolSession` has the
+//!   protocol, `Mirror` the known part of the tree, and `Place` turns an operation into one request. The last three are pure.
+//! - **Versions** are ZooKeeper's zxids. The version of a path is the zxid of the change that made its value, so versions have
+//!   one order for the whole ensemble.
+//! - **Everything is a value at a path** beneath the cluster's path. Paths above others are made as they are needed, hold no
 //!   value, and are not told. A path with a value has no paths beneath it.
-//! - Whatever is made belongs to the configured user alone.
+//! - Every path belongs to the configured user alone.
 //!
-//! The protocol is spoken here and not by a client library, because the order on the wire, of words of the watch, answers
-//! and reads, is what the promises of [`crate::Coordinator`] are made of, and libraries hand these out through separate
-//! doors. They also take a session for alive for longer than the ensemble may: here `Down` follows the process's own clock.
-//! `docs/zookeeper.md` is for operators.
+//! The protocol is implemented here and not by a client library. The guarantees of [`crate::Coordinator`] depend on the order of
+//! watch notifications, answers and reads on the wire, and libraries deliver these on separate paths. Libraries also consider a
+//! session alive for longer than the ensemble may: here `Down` follows the process's own clock. `docs/zookeeper.md` is for
+//! operators.
 
 mod address;
 mod client;
-mod conversation;
 #[cfg(test)]
 #[path = "fake_tests.rs"]
 mod fake;
 mod link;
 mod mirror;
 mod plan;
+mod protocol_session;
 mod servers;
 
 pub use address::{Credentials, Ensemble, SCHEME};

@@ -1,11 +1,13 @@
-//! How an operation becomes one request of ZooKeeper, which does all of it or nothing, and what its refusal means.
+//! Turns an operation into one request of ZooKeeper, which does all of it or nothing, and interprets a refusal of the request.
 //!
-//! Invariant: what is compared is the change that made a path's value, as operations name it. ZooKeeper compares how often
-//! the value was replaced since the path was made, so a path that was removed and made again could pass for the one
-//! before. So each making of a path replaces the value of the one above it as well, and whoever compares a path
-//! compares the one above it too. When only that one differs, another was made beside: the operation is planned anew on
-//! what is known by then ([`Verdict::Again`]). So only paths without a value have others beneath them: nothing is planned
-//! that would make one beneath a value, which would be lost. Pure; one thread at a time.
+//! Invariant: an operation compares the change that made a path's value. ZooKeeper compares how often the value was replaced
+//! since the path was made, so a path that was removed and made again could pass for the earlier one. For this reason each
+//! creation of a path also replaces the value of the path above it, and each comparison of a path also compares the path above
+//! it. If only the path above differs, another path was made beside the compared one. Then the operation is planned anew on the
+//! newer state ([`Verdict::Again`]).
+//!
+//! It follows that only paths without a value have others beneath them. No plan makes a path beneath a value, since the value
+//! would be lost. Pure; one thread at a time.
 
 use super::address::check_path;
 use super::mirror::Mirror;
@@ -15,34 +17,34 @@ use leeward_format::coordinator::{MAX_ALL_OPS, MAX_NODE_BYTES, MAX_PATH_BYTES};
 use leeward_format::zookeeper::{Access, MAX_REQUEST_BYTES, Request, Step, error, write_request};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a request is made of.
+/// The steps of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// With the whole paths.
+    /// The steps, with absolute paths.
     pub(super) steps: Vec<Step>,
-    /// For each step the path, relative to the cluster's, that it is asked for; `None` for a step that guards others.
+    /// The path of each step, relative to the cluster's path; `None` for a step that guards others.
     subjects: Vec<Option<String>>,
 }
 
-/// What a refusal means.
+/// The meaning of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Something changed beside what was asked for: plan it again, once what is new is known.
+    /// Another path changed beside the requested one: plan the operation again, once the change is known.
     Again,
     /// This is the answer.
     Failed(CoordinatorError),
 }
 
-/// Where everything is, and who may read it.
+/// The cluster's path, and the access rights of all paths.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The cluster's path.
     pub(super) root: String,
-    /// Of what is made.
+    /// The access rights of new paths.
     pub(super) access: Access,
 }
 
-/// What a plan does above the paths that it is about.
+/// What a plan does with a path above the paths of its operation.
 #[derive(Default)]
 struct Above {
     is_compared: bool,
@@ -50,10 +52,10 @@ struct Above {
 }
 
 impl Place {
-    /// The request for `op`, on what is known of the tree.
+    /// The request for `op`, based on the known tree.
     ///
     /// # Errors
-    /// It cannot be done, as far as is known, or it breaks a limit.
+    /// The operation fails on the known tree, or it breaks a limit.
     pub(super) fn plan(&self, mirror: &Mirror, op: &CoordinatorOp) -> Result<Plan, CoordinatorError> {
         let ops = match op {
             CoordinatorOp::All(ops) => &ops[..],
@@ -91,7 +93,7 @@ impl Place {
         Ok(Plan { steps, subjects })
     }
 
-    /// The step that `op` is, after a look at whether it can be done.
+    /// The step for `op`, after a check that it can be done.
     fn step<'a>(
         &self,
         mirror: &Mirror,
@@ -125,7 +127,7 @@ impl Place {
         }
     }
 
-    /// The steps that guard the others: see the top of this file. What is not there yet is made.
+    /// The steps that guard the others: see the top of this file. They make missing paths.
     fn guards(&self, mirror: &Mirror, above: BTreeMap<String, Above>) -> Vec<(Option<String>, Step)> {
         let mut missing = BTreeSet::new();
         let mut steps = Vec::new();
@@ -146,7 +148,7 @@ impl Place {
                 }
             }
         }
-        // Ascending, so each comes after the one that it is beneath.
+        // Ascending, so each path comes after the path above it.
         for path in missing {
             let path = format!("{}{path}", self.root);
             steps.push((None, Step::Create { path, value: None, ephemeral: false, access: self.access }));
@@ -154,8 +156,8 @@ impl Place {
         steps
     }
 
-    /// What it means that ZooKeeper refused the step `index` of `plan` with `code`. `mirror` has been told of whatever
-    /// was done before.
+    /// The meaning of a refusal of the step `index` of `plan` with `code`. `mirror` knows of everything that was done before the
+    /// refusal.
     pub(super) fn judge(&self, mirror: &Mirror, plan: &Plan, index: usize, code: i32) -> Verdict {
         let Some(Some(path)) = plan.subjects.get(index) else {
             return match code {
@@ -163,7 +165,7 @@ impl Place {
                 _ => Verdict::Failed(CoordinatorError::Refused(self.explain(code, None))),
             };
         };
-        // If it was removed meanwhile, that was told.
+        // If the path was removed in the meantime, the mirror was told of that.
         let version = mirror.version(path).unwrap_or(mirror.told());
         Verdict::Failed(match code {
             error::NODE_EXISTS if mirror.get(path).is_some() && mirror.version(path).is_none() => {
@@ -176,7 +178,7 @@ impl Place {
         })
     }
 
-    /// An error of ZooKeeper for people, about the part of the cluster's own path that ends with `part`.
+    /// The text for an error of ZooKeeper about the part of the cluster's own path that ends with `part`.
     pub(super) fn explain_part(&self, code: i32, part: &str) -> String {
         let above = match parent(part) {
             "" => "/",
@@ -188,14 +190,14 @@ impl Place {
                  user make paths in {above}, check the file that zookeeper_auth_file names, or take another path"
             ),
             (error::NO_AUTH, Access::Anyone) => format!(
-                "ZooKeeper refuses to make {part}: {above} belongs to a user. Set zookeeper_auth_file to a file with his \
+                "ZooKeeper refuses to make {part}: {above} belongs to a user. Set zookeeper_auth_file to a file with its \
                  user:password, or take another path"
             ),
             (code, _) => self.explain(code, None),
         }
     }
 
-    /// An error of ZooKeeper for people.
+    /// The text for an error of ZooKeeper.
     pub(super) fn explain(&self, code: i32, path: Option<&str>) -> String {
         let at = format!("{}{}", self.root, path.unwrap_or_default());
         match (code, self.access) {
@@ -204,7 +206,7 @@ impl Place {
                  that zookeeper_auth_file names, or take another path"
             ),
             (error::NO_AUTH, Access::Anyone) => format!(
-                "ZooKeeper refuses access to {at}: it belongs to a user. Set zookeeper_auth_file to a file with his \
+                "ZooKeeper refuses access to {at}: it belongs to a user. Set zookeeper_auth_file to a file with its \
                  user:password, or take another path"
             ),
             (error::AUTH_FAILED, _) => {
@@ -227,12 +229,12 @@ fn compare(mirror: &Mirror, path: &str, version: u64) -> Result<i32, Coordinator
     }
 }
 
-/// The path that `path` is directly beneath.
+/// The path directly above `path`.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// `path` and those that it is beneath, upwards; without the cluster's own.
+/// `path` and the paths above it, upwards; without the cluster's own path.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| Some(parent(path))).take_while(|path| !path.is_empty())
 }

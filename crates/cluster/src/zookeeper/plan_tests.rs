@@ -1,4 +1,4 @@
-//! What is asked of ZooKeeper for an operation, and what its refusals mean.
+//! The requests to ZooKeeper for operations, and the meaning of its refusals.
 
 use super::*;
 use crate::bootstrap::{chunk, region_ops};
@@ -11,7 +11,7 @@ fn place(access: Access) -> Place {
     Place { root: "/r".into(), access }
 }
 
-/// Knows these paths, with version and number of changes; without a value, if the version is below 5.
+/// A mirror that knows these paths, each with its version and number of changes. Paths with a version below 5 have no value.
 fn mirror(paths: &[(&str, i64, i32)]) -> Mirror {
     let mut mirror = Mirror::default();
     for (path, mzxid, version) in paths {
@@ -34,7 +34,7 @@ fn set(path: &str, version: u64) -> CoordinatorOp {
     CoordinatorOp::Set { path: path.into(), value: "w".into(), version }
 }
 
-/// The steps of a plan, shortly.
+/// The steps of a plan, in short form.
 fn steps(mirror: &Mirror, op: CoordinatorOp) -> Vec<String> {
     let plan = place(Access::Anyone).plan(mirror, &op).unwrap();
     assert_eq!(plan.steps.len(), plan.subjects.len());
@@ -63,7 +63,7 @@ fn making_a_path_changes_the_one_above_and_comparing_compares_it() {
 }
 
 #[test]
-fn what_is_above_is_made_as_well() {
+fn missing_paths_above_are_made_as_well() {
     let made = ["create /r/a false false", "create /r/a/b false false", "create /r/a/b/c true true"];
     assert_eq!(steps(&known(), create("/a/b/c")), made);
 }
@@ -81,14 +81,14 @@ fn nothing_is_made_beneath_a_value() {
         let why = CoordinatorError::Refused(format!("nothing can be made beneath {value}, which has a value"));
         assert_eq!(refused(ops), why);
     }
-    // What is only above others is not there for whoever wants to remove it, and stays.
+    // A path that is only above others is not there for a removal, and stays.
     let delete = |path: &str| CoordinatorOp::Delete { path: path.into(), version: None };
     assert_eq!(refused(vec![delete("/y"), delete("/d")]), CoordinatorError::Missing);
     assert_eq!(steps(&mirror, delete("/unknown")), ["delete /r/unknown None"], "it may have been made meanwhile");
 }
 
 #[test]
-fn what_makes_a_large_table_is_parted_so_that_each_part_fits() {
+fn the_operations_for_a_large_table_are_parted_so_that_each_part_fits() {
     let place = Place { root: format!("/{}", "r".repeat(200)), access: Access::Creator };
     for (regions, key_bytes) in [(MAX_NEW_REGIONS, 8), (MAX_NEW_REGIONS / 8, MAX_KEY_BYTES)] {
         let splits = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
@@ -107,7 +107,7 @@ fn what_makes_a_large_table_is_parted_so_that_each_part_fits() {
 }
 
 #[test]
-fn what_cannot_be_done_is_not_asked_for() {
+fn impossible_operations_are_not_sent() {
     let refusal = |op: CoordinatorOp| place(Access::Creator).plan(&known(), &op).unwrap_err();
     assert_eq!(refusal(set("/d/x", 19)), CoordinatorError::Stale { version: 20 });
     assert_eq!(refusal(set("/d/q", 19)), CoordinatorError::Missing);

@@ -1,22 +1,26 @@
-//! The servers of an ensemble: where they are, whose turn it is, how long each is given, and how long the pause is after one
-//! that failed.
+//! The servers of an ensemble: their addresses, the next one to try, the time for each attempt, and the pause after a failed
+//! attempt.
 //!
-//! Invariants: whoever was tried has his next turn after all others. Names are looked up by a thread of its own, which may
-//! take as long as it likes: what was found at a name counts until something else is found there. In a first round all
-//! addresses have a third of the session's timeout together, and a ninth is lost between them: so a session outlives a server
-//! that falls silent, which is noticed after a third, and the silence of all others but one. A round in which nobody served
-//! doubles what each is given in the next, and the pauses. One thread at a time.
+//! Invariants:
+//! - A server that was tried has its next turn after all others.
+//! - A separate thread looks up names, and may take any time. An address of a name counts until another is found for the name.
+//! - In a first round all addresses together have a third of the session's timeout, and the pauses between them a ninth. The
+//!   silence of a server is noticed after a third. So a session outlives a server that falls silent, and the silence of all
+//!   others but one.
+//! - A round in which no server served doubles the time for each server in the next round, and the pauses.
+//!
+//! One thread at a time.
 
-use crate::client::{RETRY, patience};
+use crate::client::{RETRY, silence_timeout};
 use leeward_platform::{Nanos, Rng};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Longest pause, where a third of the session's timeout is longer.
+/// Longest pause, if a third of the session's timeout is longer.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(5);
-/// Rounds after which nothing is doubled any more.
+/// Rounds after which times are not doubled any more.
 const MOST_DOUBLED: usize = 16;
 
 /// A host's name or IP address, and its port.
@@ -25,22 +29,22 @@ pub(super) type Host = (String, u16);
 /// A server to be tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// As it is called in the ensemble's address.
+    /// Its name in the ensemble's address.
     pub(super) name: String,
     pub(super) address: SocketAddr,
 }
 
-/// A name at which nothing is found, and why.
+/// A name without an address, and why.
 #[derive(Debug)]
 pub(super) struct Unknown {
     pub(super) name: String,
     pub(super) error: io::Error,
 }
 
-/// What was found for each host.
+/// The result of the look-up of each host.
 type Found = Vec<io::Result<Vec<SocketAddr>>>;
 
-/// The thread that looks names up, for as long as this lives.
+/// The thread that looks up names. It ends after this is dropped.
 #[derive(Debug)]
 struct Resolver {
     ask: Sender<()>,
@@ -56,13 +60,13 @@ pub(super) struct Servers {
     /// Known addresses, each with its host's index: the next first.
     turns: VecDeque<(usize, SocketAddr)>,
     rng: Rng,
-    /// Attempts that failed since one served.
+    /// Failed attempts since a server last served.
     failures: usize,
 }
 
 impl Servers {
-    /// Those of `hosts`. `resolve` looks one up, `wake` is called when all were; both by the thread that is started here,
-    /// which ends after the last look-up that was begun.
+    /// The servers of `hosts`. `resolve` looks up one host, and `wake` is called when all were looked up. The thread that is
+    /// started here calls both. It ends after the last look-up that was begun.
     ///
     /// # Errors
     /// The machine refuses a thread.
@@ -85,7 +89,7 @@ impl Servers {
         Ok(Servers { hosts: hosts.to_vec(), resolver, turns: VecDeque::new(), rng, failures: 0 })
     }
 
-    /// The one whose turn it is; `None` while no address is known. Each round begins with another look at the names.
+    /// The next server to try; `None` while no address is known. Each round begins with another look-up of the names.
     pub(super) fn next(&mut self) -> Option<Server> {
         let _ = self.found();
         if self.failures.is_multiple_of(self.addresses()) && !self.resolver.is_asked {
@@ -96,8 +100,8 @@ impl Servers {
         Some(Server { name: self.name(host), address })
     }
 
-    /// Takes in what was found at the names, if they were looked up; answers whether any address is known by then, or
-    /// which name is to blame.
+    /// Handles the results of a look-up, if one is finished. Returns whether any address is known by then, or a name that has
+    /// none.
     pub(super) fn found(&mut self) -> Option<Result<(), Unknown>> {
         let found = self.resolver.found.try_recv().ok()?;
         self.resolver.is_asked = false;
@@ -117,7 +121,7 @@ impl Servers {
                 Err(error) => unknown = Some((host, error)),
             }
         }
-        // In an order that differs from client to client; those that nobody tried come first.
+        // The order differs from client to client. Addresses that were not tried yet come first.
         self.rng.shuffle(&mut new);
         new.into_iter().for_each(|turn| self.turns.push_front(turn));
         Some(match unknown {
@@ -135,33 +139,33 @@ impl Servers {
         self.turns.len().max(1)
     }
 
-    /// The part of a session's timeout that each address has of a round.
+    /// The share of each address in the time of a round, for a session with that timeout.
     fn share(&self, timeout: Nanos) -> Nanos {
-        Nanos(patience(timeout).0 / self.addresses() as u64)
+        Nanos(silence_timeout(timeout).0 / self.addresses() as u64)
     }
 
-    /// `span`, doubled for each round that failed.
+    /// `span`, doubled for each failed round.
     fn doubled(&self, span: Nanos) -> Nanos {
         let rounds = (self.failures / self.addresses()).min(MOST_DOUBLED);
         Nanos(span.0.saturating_mul(1 << rounds))
     }
 
-    /// How long the next server may take to go on with a session of that timeout, or to begin one.
-    pub(super) fn patience(&self, timeout: Nanos, is_new: bool) -> Nanos {
-        let most = if is_new { timeout } else { patience(timeout) };
+    /// How long the next server may take to continue a session of that timeout, or to begin one.
+    pub(super) fn silence_timeout(&self, timeout: Nanos, is_new: bool) -> Nanos {
+        let most = if is_new { timeout } else { silence_timeout(timeout) };
         self.doubled(self.share(timeout)).min(most)
     }
 
-    /// An attempt failed: answers how long to wait before the next, for a session of that timeout. Clients that failed at
-    /// the same time wait for different times.
+    /// An attempt failed. Returns the pause before the next, for a session of that timeout. Clients that failed at the same time
+    /// get different pauses.
     pub(super) fn failed(&mut self, timeout: Nanos) -> Nanos {
         self.failures += 1;
         let first = RETRY.min(Nanos(self.share(timeout).0 / 3));
-        let most = self.doubled(first).min(patience(timeout)).min(LONGEST_PAUSE);
+        let most = self.doubled(first).min(silence_timeout(timeout)).min(LONGEST_PAUSE);
         Nanos(self.rng.between(most.0 / 2, most.0))
     }
 
-    /// A server does what it is there for.
+    /// A server serves the session.
     pub(super) fn served(&mut self) {
         self.failures = 0;
     }

@@ -1,4 +1,4 @@
-//! Whose turn it is, and how much time it gets; what is done with names that cannot be looked up.
+//! The order of the servers, the time for each, and names that cannot be looked up.
 
 use super::*;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ fn ports(servers: &Servers) -> Vec<u16> {
     servers.turns.iter().map(|(_, address)| address.port()).collect()
 }
 
-/// Hosts `0`, `1` and so on, at which `names` are found: then the resolver hangs, until there is something else to be found.
+/// Hosts `0`, `1` and so on, with the addresses in `names`. After a look-up the resolver hangs until `names` has a new answer.
 fn servers(hosts: usize, seed: u64, names: &Names) -> (Servers, Receiver<()>) {
     let hosts: Vec<Host> = (0..hosts).map(|host| (host.to_string(), 1)).collect();
     let names = names.clone();
@@ -47,7 +47,7 @@ fn known(count: u16, seed: u64) -> Servers {
 }
 
 #[test]
-fn whoever_was_tried_is_last() {
+fn a_tried_server_is_last() {
     let mut firsts = std::collections::BTreeSet::new();
     for seed in 0..50 {
         let mut servers = known(3, seed);
@@ -69,30 +69,33 @@ fn a_session_outlives_all_servers_but_one() {
     for count in 1..=9 {
         for timeout in [SECOND, Nanos::from_secs(60)] {
             let mut servers = known(count, 1);
-            // The one that was served by is missed after a third.
+            // The loss of the server that served is noticed after a third.
             let mut passed = Nanos(timeout.0 / 3);
             for _ in 1..count - 1 {
                 passed += servers.failed(timeout);
-                passed += servers.patience(timeout, false);
+                passed += servers.silence_timeout(timeout, false);
             }
             passed += servers.failed(timeout);
             let left = timeout.since(passed);
-            assert!(left >= servers.patience(timeout, false), "{count}: {left:?} are left for the last");
+            assert!(left >= servers.silence_timeout(timeout, false), "{count}: {left:?} are left for the last");
         }
     }
 }
 
 #[test]
-fn who_fails_for_long_is_given_more_time_and_waits_longer() {
+fn long_failure_gives_servers_more_time_and_lengthens_pauses() {
     let mut servers = known(3, 1);
     let mut pauses = Vec::new();
-    let mut patience = Vec::new();
+    let mut silence_timeout = Vec::new();
     for _ in 0..30 {
-        patience.push((servers.patience(SECOND, false).as_millis(), servers.patience(SECOND, true).as_millis()));
+        silence_timeout.push((
+            servers.silence_timeout(SECOND, false).as_millis(),
+            servers.silence_timeout(SECOND, true).as_millis(),
+        ));
         pauses.push(servers.failed(SECOND));
     }
     for (attempt, expected) in [(0, (111, 111)), (2, (111, 111)), (3, (222, 222)), (6, (333, 444)), (29, (333, 1000))] {
-        assert_eq!(patience[attempt], expected, "{attempt}");
+        assert_eq!(silence_timeout[attempt], expected, "{attempt}");
     }
     for (attempt, most) in [(0, 37), (1, 37), (2, 74), (5, 148), (8, 296), (29, 333)] {
         let most = Nanos::from_millis(most + 1);
@@ -104,12 +107,12 @@ fn who_fails_for_long_is_given_more_time_and_waits_longer() {
     let longest = (0..30).map(|_| servers.failed(Nanos::from_secs(60))).max();
     assert!(longest <= Some(LONGEST_PAUSE), "{longest:?}");
     servers.served();
-    assert_eq!(servers.patience(SECOND, true).as_millis(), 111);
+    assert_eq!(servers.silence_timeout(SECOND, true).as_millis(), 111);
     assert!(servers.failed(SECOND) <= RETRY);
 }
 
 #[test]
-fn what_was_found_at_a_name_counts_while_the_resolver_hangs_or_fails() {
+fn known_addresses_of_a_name_count_while_the_resolver_hangs_or_fails() {
     let names = Names::new(Mutex::new(vec![Ok(vec![address(1), address(2)]), Ok(vec![address(3)])]));
     let (mut servers, woken) = servers(2, 1, &names);
     assert_eq!(servers.next(), None);
@@ -129,7 +132,7 @@ fn what_was_found_at_a_name_counts_while_the_resolver_hangs_or_fails() {
         assert_eq!(round(3), [1, 2, 3], "the resolver hangs");
     }
     for (found, expected) in [
-        // One name is not known just now, the other is that of two.
+        // One name has no address now, the other has two.
         (vec![Err(io::ErrorKind::TimedOut.into()), Ok(vec![address(3), address(4)])], vec![1, 2, 3, 4]),
         (vec![Ok(vec![address(2)]), Ok(Vec::new())], vec![2, 3, 4]),
     ] {
@@ -141,7 +144,7 @@ fn what_was_found_at_a_name_counts_while_the_resolver_hangs_or_fails() {
 }
 
 #[test]
-fn a_name_that_is_not_known_is_blamed_only_where_no_address_is() {
+fn an_unknown_name_is_reported_only_if_no_address_is_known() {
     let refused = || Err(io::ErrorKind::TimedOut.into());
     let names = Names::new(Mutex::new(vec![refused(), refused()]));
     let (mut servers, woken) = servers(2, 1, &names);

@@ -1,4 +1,4 @@
-//! The coordinators from outside: one suite of promises for each, and what only ZooKeeper does, with real servers.
+//! The coordinators from outside: one suite of guarantees for each of them, and cases for ZooKeeper alone, with real servers.
 //!
 //! Tests with ZooKeeper are skipped, and say so, where it is not installed; with `LEEWARD_TEST_ZOOKEEPER` set they fail there.
 
@@ -31,7 +31,7 @@ impl Stage for Embedded {
 }
 
 #[test]
-fn the_embedded_coordinator_keeps_every_promise() {
+fn the_embedded_coordinator_passes_every_case() {
     for (name, case) in CASES {
         println!("{name}");
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! A client that checks, at each event, what every coordinator promises.
+//! A client that checks the guarantees of every coordinator at each event.
 
 use leeward_cluster::{
     Change, Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, Outage, SessionId,
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// What a client of either kind can do beside what it is for.
+/// A client of either kind, which can also be abandoned.
 pub(crate) trait Actor: Coordinator {
     /// Stops without ending the session.
     fn abandon(self: Box<Self>);
@@ -23,7 +23,7 @@ impl Actor for Client {
     }
 }
 
-/// Where events go.
+/// The receiver of events.
 pub(crate) type Sink = Box<dyn FnMut(CoordinatorEvent) + Send>;
 
 /// The tree at one version.
@@ -43,21 +43,21 @@ struct Seen {
     answers: BTreeMap<u64, Result<u64, CoordinatorError>>,
 }
 
-/// A client, and what it was told.
+/// A client, and the events that it was told.
 pub(crate) struct Probe {
     client: Box<dyn Actor>,
     events: Receiver<(Instant, CoordinatorEvent)>,
     seen: RefCell<Seen>,
 }
 
-/// Where a client's events are to go, and where they come out.
+/// A sink for a client's events, and the channel at which they come out.
 pub(crate) fn sink() -> (Sink, Receiver<(Instant, CoordinatorEvent)>) {
     let (sender, events): (Sender<_>, _) = channel();
     (Box::new(move |event| drop(sender.send((Instant::now(), event)))), events)
 }
 
 impl Probe {
-    /// Checks what `client` tells through `events`.
+    /// A probe that checks the `events` of `client`.
     pub(crate) fn new(client: Box<dyn Actor>, events: Receiver<(Instant, CoordinatorEvent)>) -> Probe {
         Probe { client, events, seen: RefCell::default() }
     }
@@ -69,7 +69,7 @@ impl Probe {
         (at, event)
     }
 
-    /// Takes events until one is `wanted`; answers when that came.
+    /// Takes events until one is `wanted`. Returns when that came.
     pub(crate) fn until(&self, wanted: impl Fn(&CoordinatorEvent) -> bool) -> Instant {
         loop {
             let (at, event) = self.next();
@@ -79,7 +79,7 @@ impl Probe {
         }
     }
 
-    /// Takes events until the tree is as `wanted`; answers when that came.
+    /// Takes events until the tree is as `wanted`. Returns when the last one came.
     pub(crate) fn until_tree(&self, wanted: impl Fn(&State) -> bool) -> Instant {
         let mut at = Instant::now();
         while !wanted(&self.tree()) {
@@ -88,31 +88,31 @@ impl Probe {
         at
     }
 
-    /// Waits for the whole tree; answers the session.
+    /// Waits for the whole tree. Returns the session.
     pub(crate) fn synced(&self) -> SessionId {
         self.until(|event| matches!(event, CoordinatorEvent::Synced { .. }));
         self.session()
     }
 
-    /// The session, as it was told last.
+    /// The session that was told last.
     pub(crate) fn session(&self) -> SessionId {
         self.seen.borrow().session.expect("a session")
     }
 
-    /// Takes what was told already, and answers it.
+    /// Takes the events that were told already, and returns them.
     pub(crate) fn catch_up(&self) -> Vec<CoordinatorEvent> {
         let told: Vec<_> = self.events.try_iter().map(|(_, event)| event).collect();
         told.iter().for_each(|event| self.seen.borrow_mut().check(event));
         told
     }
 
-    /// Asks, without waiting.
+    /// Submits an operation without waiting.
     pub(crate) fn ask(&self, id: u64, op: CoordinatorOp) {
         assert!(self.seen.borrow_mut().asked.insert(id, ()).is_none(), "{id} was used");
         self.client.submit(id, op);
     }
 
-    /// The answer to what was asked.
+    /// The answer to operation `id`.
     pub(crate) fn answer(&self, id: u64) -> Result<u64, CoordinatorError> {
         while !self.seen.borrow().answers.contains_key(&id) {
             self.next();
@@ -120,19 +120,19 @@ impl Probe {
         self.seen.borrow().answers[&id].clone()
     }
 
-    /// Asks and waits.
+    /// Submits an operation and waits for the answer.
     pub(crate) fn submit(&self, op: CoordinatorOp) -> Result<u64, CoordinatorError> {
         let id = 1_000_000 + self.seen.borrow().asked.len() as u64;
         self.ask(id, op);
         self.answer(id)
     }
 
-    /// The tree as it was told last.
+    /// The tree that was told last.
     pub(crate) fn tree(&self) -> State {
         self.seen.borrow().tree.clone()
     }
 
-    /// Version at which a path was changed last, as it was told.
+    /// The told version of the last change of a path.
     pub(crate) fn version(&self, path: &str) -> u64 {
         self.seen.borrow().tree[path].0
     }
@@ -147,7 +147,7 @@ impl Probe {
         self.client.outage()
     }
 
-    /// Dies.
+    /// Ends the client as if its process had been killed.
     pub(crate) fn abandon(self) {
         self.client.abandon();
     }
@@ -158,7 +158,7 @@ impl Seen {
         match event {
             CoordinatorEvent::Up { session } => {
                 assert!(!self.is_up, "up twice");
-                assert!(self.session.is_none_or(|before| before == *session), "another session, without a word");
+                assert!(self.session.is_none_or(|before| before == *session), "another session, without `Expired`");
                 (self.is_up, self.is_synced, self.session) = (true, false, Some(*session));
                 self.gathered.clear();
             }

@@ -1,11 +1,11 @@
-//! A network between a client and its coordinator that can be cut, or lead elsewhere. Its threads end with the connections.
+//! A network between a client and its coordinator that can be cut or led to another server. Its threads end with the connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Carries bytes between a client and a server until it is cut; then it takes them and says nothing.
+/// Carries bytes between a client and a server until it is cut. Then it accepts bytes and sends none.
 pub(crate) struct Proxy {
     /// Where clients connect.
     pub(crate) address: SocketAddr,
@@ -35,12 +35,12 @@ impl Proxy {
         Proxy { address, cut, host }
     }
 
-    /// Has new connections lead to the server at `host`.
+    /// Leads new connections to the server at `host`.
     pub(crate) fn lead_to(&self, host: SocketAddr) {
         *self.host.lock().unwrap() = host;
     }
 
-    /// Cuts what is connected, or lets new connections work.
+    /// Cuts the present connections, or lets new connections work.
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! What every coordinator promises: the same cases for each of them.
+//! The guarantees of every coordinator: the same cases for each of them.
 
 use crate::probe::{Actor, LONG, Probe, Sink, State, sink};
 use crate::proxy::Proxy;
@@ -18,24 +18,24 @@ use std::time::{Duration, Instant};
 
 /// A coordinator with an empty tree.
 pub(crate) trait Stage {
-    /// Where one of its servers listens.
+    /// The address of one of its servers.
     fn server(&self) -> SocketAddr;
 
-    /// A client whose session expires after `timeout` of silence, and who knows the coordinator, or only what is at
+    /// A client whose session expires after `timeout` of silence. It knows the whole coordinator, or only the server at
     /// `through`.
     fn client(&self, through: Option<SocketAddr>, timeout: Duration, sink: Sink) -> Box<dyn Actor>;
 
-    /// One whose promises are checked, with a session that does not end by itself.
+    /// A client that checks the guarantees, with a session that does not end by itself.
     fn probe(&self) -> Probe {
         self.probe_with(Duration::from_secs(20))
     }
 
-    /// One with that timeout.
+    /// A probe with that timeout.
     fn probe_with(&self, timeout: Duration) -> Probe {
         self.probe_through(None, timeout)
     }
 
-    /// One that knows only what is at `through`.
+    /// A probe that knows only the server at `through`.
     fn probe_through(&self, through: Option<SocketAddr>, timeout: Duration) -> Probe {
         let (sink, events) = sink();
         let probe = Probe::new(self.client(through, timeout, sink), events);
@@ -50,14 +50,14 @@ pub(crate) type Case = (&'static str, fn(&dyn Stage));
 /// All of them.
 pub(crate) const CASES: [Case; 12] = [
     ("answers say what became of it", answers_say_what_became_of_it),
-    ("everyone sees the same trees", everyone_sees_the_same_trees),
+    ("all clients see the same trees", all_clients_see_the_same_trees),
     ("several operations are done wholly or not at all", several_operations_are_done_wholly_or_not_at_all),
-    ("of those who compare and set at once one wins", of_those_who_compare_and_set_at_once_one_wins),
+    ("of concurrent compare-and-sets one wins", of_concurrent_compare_and_sets_one_wins),
     ("a path that is made anew is not the one before", a_path_that_is_made_anew_is_not_the_one_before),
     ("a path has a value or others beneath it", a_path_has_a_value_or_others_beneath_it),
     ("what breaks a limit is refused", what_breaks_a_limit_is_refused),
     ("silence ends a session and its paths", silence_ends_a_session_and_its_paths),
-    ("whoever is cut off knows before the others", whoever_is_cut_off_knows_before_the_others),
+    ("a client that is cut off knows before the others", a_cut_off_client_knows_before_the_others),
     ("a newcomer is told a large tree", a_newcomer_is_told_a_large_tree),
     ("agents elect and assign", agents_elect_and_assign),
     ("a large table comes and goes", a_large_table_comes_and_goes),
@@ -85,7 +85,7 @@ fn answers_say_what_became_of_it(stage: &dyn Stage) {
     let made = one.submit(create("/a/b", "1", false)).unwrap();
     assert_eq!(values(&one.tree()), [("/a/b", "1")]);
     assert_eq!(one.version("/a/b"), made);
-    // The other need not have heard of it yet when it asks, but has when it is answered.
+    // The other client need not have been told of it when it asks, but it was told when it gets the answer.
     assert_eq!(two.submit(create("/a/b", "2", false)), Err(CoordinatorError::Exists { version: made }));
     assert_eq!(two.tree(), one.tree());
     let changed = two.submit(set("/a/b", "3", made)).unwrap();
@@ -100,14 +100,14 @@ fn answers_say_what_became_of_it(stage: &dyn Stage) {
     assert!(one.submit(create("/gone", "", false)).is_ok());
     assert!(one.submit(delete("/gone", None)).is_ok());
     two.until_tree(|tree| tree.len() == 1 && tree.contains_key("/empty"));
-    // A client that leaves takes its ephemeral paths along at once.
+    // The ephemeral paths of a leaving client vanish at once.
     let left = Instant::now();
     drop(one);
     let gone = two.until_tree(State::is_empty);
     assert!(gone - left < Duration::from_secs(10), "its session lasts for 20 s");
 }
 
-fn everyone_sees_the_same_trees(stage: &dyn Stage) {
+fn all_clients_see_the_same_trees(stage: &dyn Stage) {
     let probes: Vec<Probe> = (0..3).map(|_| stage.probe()).collect();
     probes[0].submit(create("/shared", "", false)).unwrap();
     for number in 0..100u64 {
@@ -132,7 +132,7 @@ fn everyone_sees_the_same_trees(stage: &dyn Stage) {
     }
     let last = probes.iter().flat_map(|probe| probe.history().into_keys().last()).max();
     for probe in &probes {
-        // As many paths there are also before one is made and another is deleted.
+        // The number of paths is the same before one is made and another is deleted.
         let is_as_asked = |tree: &State, index: usize, number: u64| {
             tree.contains_key(&format!("/made/{index}-{number}")) == (number % 10 != 4)
         };
@@ -167,19 +167,19 @@ fn several_operations_are_done_wholly_or_not_at_all(stage: &dyn Stage) {
         create("/z/2", "4", false),
         set("/x", "5", made),
     ]);
-    // What a process proposes is held against what it was told, and it may be told later than others.
+    // An operation is compared with the tree that its process was told, and the process may be told later than others.
     two.until_tree(|tree| tree.contains_key("/x"));
     let done = two.submit(op).unwrap();
     let expected = [("/x", "5"), ("/y", "2"), ("/z/1", "3"), ("/z/2", "4")];
     assert_eq!(values(&two.tree()), expected);
     assert!(done >= two.version("/x"));
-    // What is told as of a version is whole.
+    // The tree that is told at a version is complete.
     one.until_tree(|tree| values(tree) == expected);
     drop(two);
     one.until_tree(|tree| !tree.contains_key("/y"));
 }
 
-fn of_those_who_compare_and_set_at_once_one_wins(stage: &dyn Stage) {
+fn of_concurrent_compare_and_sets_one_wins(stage: &dyn Stage) {
     const EACH: u64 = 40;
     let mut counters: Vec<(Probe, u64, u64)> = (0..3).map(|_| (stage.probe(), 0, 0)).collect();
     counters[0].0.submit(create("/n/count", "0", false)).unwrap();
@@ -187,7 +187,7 @@ fn of_those_who_compare_and_set_at_once_one_wins(stage: &dyn Stage) {
         probe.until_tree(|tree| tree.contains_key("/n/count"));
     }
     while counters.iter().any(|(_, done, _)| *done < EACH) {
-        // All ask on what they know, and make paths beside it; then all look at what came of it.
+        // All clients compare with what they know, and make paths beside it. Then all look at the result.
         for (probe, done, asked) in counters.iter_mut().filter(|(_, done, _)| *done < EACH) {
             let (version, value) = probe.tree()["/n/count"].clone();
             let next = String::from_utf8(value).unwrap().parse::<u64>().unwrap() + 1;
@@ -220,7 +220,7 @@ fn a_path_that_is_made_anew_is_not_the_one_before(stage: &dyn Stage) {
     for op in [set("/p/x", "?", first), delete("/p/x", Some(first))] {
         assert_eq!(two.submit(op), Err(CoordinatorError::Stale { version: second }));
     }
-    // Whatever the other has heard of when it asks.
+    // Whatever the other client was told when it asks.
     for round in 0..50 {
         let known = one.version("/p/x");
         two.until_tree(|tree| tree.get("/p/x").is_some_and(|(version, _)| *version >= known));
@@ -238,7 +238,7 @@ fn a_path_has_a_value_or_others_beneath_it(stage: &dyn Stage) {
     let (one, two) = (stage.probe(), stage.probe());
     let made = one.submit(create("/p/x", "1", false)).unwrap();
     let all = |ops: Vec<CoordinatorOp>| CoordinatorOp::All(ops);
-    // The other need not have heard of it.
+    // The other client need not have been told of it.
     for probe in [&two, &one] {
         for op in [
             create("/p/x/y", "2", false),
@@ -255,7 +255,7 @@ fn a_path_has_a_value_or_others_beneath_it(stage: &dyn Stage) {
         assert_eq!(probe.version("/p/x"), made);
     }
     assert!(two.submit(set("/p/x", "2", made)).is_ok());
-    // Whoever comes first wins, and nothing of it is lost, whatever the other has heard of by then.
+    // The first operation wins, and no part of it is lost, whatever the other client was told by then.
     for round in 0..30 {
         let (above, beneath) = (format!("/race/{round}"), format!("/race/{round}/beneath"));
         one.ask(round, create(&above, "above", false));
@@ -305,7 +305,7 @@ fn silence_ends_a_session_and_its_paths(stage: &dyn Stage) {
     let since = Instant::now();
     let gone = watcher.until_tree(|tree| !tree.contains_key("/s/silent")) - since;
     println!("    an owner that died was noticed after {gone:?}, with a timeout of {TIMEOUT:?}");
-    // Its last heartbeat may have been a ninth of the timeout earlier. A busy machine may be late, never early.
+    // Its last heartbeat may have been sent a ninth of the timeout earlier. A busy machine may be late, never early.
     assert!(gone >= TIMEOUT * 8 / 10 && gone < TIMEOUT * 5, "{gone:?}");
     std::thread::sleep(TIMEOUT);
     watcher.catch_up();
@@ -314,7 +314,7 @@ fn silence_ends_a_session_and_its_paths(stage: &dyn Stage) {
     assert_eq!(lively.tree(), watcher.tree());
 }
 
-fn whoever_is_cut_off_knows_before_the_others(stage: &dyn Stage) {
+fn a_cut_off_client_knows_before_the_others(stage: &dyn Stage) {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let proxy = Proxy::start(stage.server());
     let watcher = stage.probe();
@@ -328,7 +328,7 @@ fn whoever_is_cut_off_knows_before_the_others(stage: &dyn Stage) {
     let gone = watcher.until_tree(State::is_empty) - since;
     println!("    cut off: known after {knew:?}, dead for the others after {gone:?}, with a timeout of {TIMEOUT:?}");
     assert!(knew >= TIMEOUT / 6, "{knew:?}");
-    assert!(knew + TIMEOUT / 6 < gone, "it knew after {knew:?}, the others believed after {gone:?}");
+    assert!(knew + TIMEOUT / 6 < gone, "it knew after {knew:?}, the others after {gone:?}");
     proxy.cut(false);
     probe.until(|event| *event == CoordinatorEvent::Expired);
     assert_ne!(probe.synced(), session);
@@ -346,7 +346,7 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     (0..4).for_each(|chunk| {
         writer.answer(chunk).unwrap();
     });
-    // More bytes beside each other than one message to a coordinator may have.
+    // More bytes beneath one path than one message to a coordinator may have.
     for id in 0..BIG {
         let value = Bytes::from(vec![b'x'; MAX_NODE_BYTES]);
         let op = CoordinatorOp::Create { path: format!("/large/big-{id}"), value, ephemeral: false };
@@ -366,7 +366,7 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
     assert_eq!(newcomer.tree(), writer.tree());
 }
 
-/// Three agents: they register, elect, assign, and move on when one dies.
+/// Three agents: they register, elect a master, assign regions, and recover when one dies.
 fn agents_elect_and_assign(stage: &dyn Stage) {
     let probe = stage.probe();
     probe.submit(bootstrap_op(&TableOptions::default(), &["m".into()])).unwrap();

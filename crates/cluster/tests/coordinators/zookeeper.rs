@@ -1,4 +1,4 @@
-//! ZooKeeper: the suite with one server and with three, and what becomes of sessions when servers stop, die and come back.
+//! ZooKeeper: the suite with one server and with three, and sessions while servers stop, die and come back.
 
 use crate::ensemble::{Ensemble, is_there};
 use crate::probe::{Actor, Probe, Sink, State, sink};
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// A part of an ensemble, and who uses it.
+/// A part of an ensemble, and the user that uses it.
 struct Part {
     /// Its servers, as an address begins.
     hosts: String,
@@ -56,14 +56,14 @@ fn create(path: &str, ephemeral: bool) -> CoordinatorOp {
 }
 
 #[test]
-fn a_server_keeps_every_promise() {
+fn a_server_passes_every_case() {
     if is_there() {
         every_case(&Ensemble::start(1));
     }
 }
 
 #[test]
-fn three_servers_keep_every_promise() {
+fn three_servers_pass_every_case() {
     if is_there() {
         every_case(&Ensemble::start(3));
     }
@@ -94,7 +94,7 @@ fn a_session_outlives_its_server_and_an_outage_is_explained() {
 }
 
 #[test]
-fn a_server_that_stops_is_missed_in_time_and_its_word_on_sessions_is_taken() {
+fn a_stopped_server_is_noticed_in_time_and_decides_about_its_sessions_later() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     if !is_there() {
         return;
@@ -111,18 +111,18 @@ fn a_server_that_stops_is_missed_in_time_and_its_word_on_sessions_is_taken() {
     assert!(down >= TIMEOUT / 9 && down < TIMEOUT * 2 / 3, "{down:?}");
     std::thread::sleep(TIMEOUT * 2);
     ensemble.signal(0, "CONT");
-    // Which it does first is the server's to choose: end sessions that were silent, or take one on that knocks. Who is told of another
-    // session without `Expired` fails in the probe.
+    // The server may first end silent sessions, or first accept one that reconnects. The probe fails if it is told of another
+    // session without `Expired`.
     let has_expired = probe.synced() != session;
     println!("    when it went on, the session had expired: {has_expired}");
     match has_expired {
         true => drop(probe.until_tree(State::is_empty)),
-        false => assert_eq!(probe.tree().len(), 1, "its path lives as long as the session"),
+        false => assert_eq!(probe.tree().len(), 1, "its path stays as long as the session"),
     }
     assert_eq!(probe.submit(create("/mine", true)).is_ok(), has_expired);
 }
 
-/// Of five addresses three are silent and one falls silent: a session outlives that, whichever order they come in.
+/// Of five addresses three are silent and one falls silent. A session outlives that in any order of the addresses.
 #[test]
 fn a_session_finds_the_one_server_that_speaks() {
     const TIMEOUT: Duration = Duration::from_secs(6);
@@ -140,7 +140,7 @@ fn a_session_finds_the_one_server_that_speaks() {
         write!(hosts, ",{}", listener.local_addr().expect("it is bound")).expect("it is a string");
     }
     let part = Part { hosts, path: "/leeward".into(), credentials: None };
-    // As many as it takes for some to be with the one that is stopped, and to meet the silent ones first.
+    // Enough clients that some are connected to the stopped server, and try the silent ones first.
     let started = Instant::now();
     let begin = |_| {
         let (sink, events) = sink();
@@ -169,7 +169,7 @@ fn a_session_finds_the_one_server_that_speaks() {
 }
 
 #[test]
-fn an_empty_ensemble_in_place_of_the_one_before_is_not_taken_for_it() {
+fn an_empty_ensemble_in_place_of_the_earlier_one_is_not_mistaken_for_it() {
     if !is_there() {
         return;
     }
@@ -186,7 +186,7 @@ fn an_empty_ensemble_in_place_of_the_one_before_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_leader_that_dies_takes_no_session_along() {
+fn no_session_ends_with_a_dead_leader() {
     if !is_there() {
         return;
     }
@@ -206,14 +206,14 @@ fn a_leader_that_dies_takes_no_session_along() {
         assert_eq!(probe.synced(), session, "the same session");
         assert_eq!(probe.tree().len(), 3);
     }
-    println!("    everyone was back {:?} after the leader's death", killed.elapsed());
+    println!("    every client was back {:?} after the leader's death", killed.elapsed());
     assert!(probes[0].submit(create("/more", false)).is_ok());
     probes[2].until_tree(|tree| tree.len() == 4);
     ensemble.restart(leader);
 }
 
 #[test]
-fn what_leeward_writes_belongs_to_its_user() {
+fn paths_of_leeward_belong_to_its_user() {
     if !is_there() {
         return;
     }
@@ -227,7 +227,7 @@ fn what_leeward_writes_belongs_to_its_user() {
         ("/private/cluster", None, "it belongs to a user. Set zookeeper_auth_file"),
         ("/private/other", Some("other:secret"), "refuses to make /private/other: /private belongs to another user"),
         ("/private/a/b", None, "refuses to make /private/a: /private belongs to a user"),
-        // What lies above may be anybody's; each path is its owner's none the less.
+        // The path above may belong to anyone. Each path still belongs to its owner.
         ("/private/cluster/leeward/kept", Some("other:secret"), "refuses access"),
     ] {
         let (sink, events) = sink();
@@ -238,7 +238,7 @@ fn what_leeward_writes_belongs_to_its_user() {
         let late = stranger.submit(create("/x", false));
         assert_eq!(late, Err(CoordinatorError::Disconnected), "nothing was up");
     }
-    // Where all may make paths, each is its maker's.
+    // Where everyone may make paths, each path belongs to the user that made it.
     let anyone = Part::of(&ensemble, "/shared", None).probe();
     anyone.submit(create("/public", false)).expect("it is made");
     let user = Part::of(&ensemble, "/shared", Some("leeward:secret")).probe();
@@ -250,10 +250,10 @@ fn what_leeward_writes_belongs_to_its_user() {
 }
 
 #[test]
-fn servers_that_are_not_there_are_named() {
-    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+fn missing_servers_are_named() {
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     for (host, why) in
-        [(nobody.to_string(), "onnection refused"), ("no-such-host.invalid:1".into(), "its address is not known")]
+        [(closed.to_string(), "onnection refused"), ("no-such-host.invalid:1".into(), "its address is not known")]
     {
         let (sink, events) = sink();
         let options = ClientOptions::new(format!("zk://{host}/x").parse().expect("an address"));
@@ -265,7 +265,7 @@ fn servers_that_are_not_there_are_named() {
     }
 }
 
-/// Waits for an outage whose reason holds `part`; answers the reason.
+/// Waits for an outage whose reason contains `part`. Returns the reason.
 fn until_outage(probe: &Probe, part: &str) -> String {
     let deadline = Instant::now() + crate::probe::LONG;
     loop {

@@ -1,7 +1,7 @@
 //! Real ZooKeeper servers for tests: processes that this file starts and ends, with ports and directories of their own.
 //!
-//! Invariant: no server outlives the process of the test, however that ends: a shell that waits for the end of its standard
-//! input kills it.
+//! Invariant: no server outlives the process of the test, however that ends. A shell waits for the end of its standard input, and
+//! then kills the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-/// Set where the tests of ZooKeeper must run: there it is an error that it is not installed.
+/// Set where the tests of ZooKeeper must run. There it is an error if ZooKeeper is not installed.
 const REQUIRED: &str = "LEEWARD_TEST_ZOOKEEPER";
-/// Where Debian puts `libzookeeper-java` and what it needs.
+/// The directory of `libzookeeper-java` and its dependencies on Debian.
 const JARS: &str = "/usr/share/java";
 const CLASS_PATH: [&str; 6] = [
     "zookeeper.jar",
@@ -22,12 +22,12 @@ const CLASS_PATH: [&str; 6] = [
     "netty-codec.jar",
     "netty-resolver.jar",
 ];
-/// Sessions end at a multiple of it.
+/// Sessions end at a multiple of this.
 const TICK: Duration = Duration::from_millis(200);
 /// Longer than a server takes to start on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Whether servers can be started; says why not.
+/// Whether servers can be started. Prints the reason if not.
 pub(crate) fn is_there() -> bool {
     let java = Command::new("java").arg("-version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let missing = match java {
@@ -47,10 +47,10 @@ pub(crate) fn is_there() -> bool {
     missing.is_none()
 }
 
-/// Some servers that know each other, or one alone.
+/// One server alone, or several that know each other.
 pub(crate) struct Ensemble {
     servers: Vec<Server>,
-    /// Vanishes with it.
+    /// The directory vanishes with the ensemble.
     _directory: tempfile::TempDir,
 }
 
@@ -108,7 +108,7 @@ impl Ensemble {
         Ensemble { servers: servers.collect(), _directory: directory }
     }
 
-    /// Where clients reach it, with `path` for the cluster.
+    /// The address for clients, with `path` for the cluster.
     pub(crate) fn address(&self, path: &str) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| server.client.to_string()).collect();
         format!("zk://{}{path}", hosts.join(","))
@@ -153,7 +153,7 @@ impl Ensemble {
         false
     }
 
-    /// What a server answers to a word of four letters.
+    /// The answer of a server to a four-letter command.
     pub(crate) fn says(&self, server: usize, word: &str) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(self.servers[server].client).and_then(|mut stream| {
@@ -190,7 +190,7 @@ impl Ensemble {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // What it waited for is gone.
+        // The input that the shell waited for is closed.
         drop(self.shell.wait());
     }
 }

@@ -1,11 +1,11 @@
-//! Whole clusters of agents over one tree, with delays, lost connections, expired sessions, kills and restarts: every
-//! change of a replica group is checked, and so is what becomes of acknowledged data.
+//! Whole clusters of agents over one tree, with delays, lost connections, expired sessions, kills and restarts. The tests check
+//! every change of a replica group, and that no acknowledged data is lost.
 //!
-//! Data is modelled by one number a region and process: the last LSN in its memory, and the last on its disk. A write
-//! is acknowledged only while every in-sync member runs. A killed primary keeps on disk what it had acknowledged; a
-//! killed backup keeps any part of what it had not flushed, even if it was promoted but had not taken office.
+//! The data of a region is modelled by two numbers for each process: the last LSN in its memory, and the last on its disk. A
+//! write is acknowledged only while every in-sync member runs. A killed primary keeps on disk everything that it had
+//! acknowledged. A killed backup keeps any part of what it had not flushed, even if it was promoted but did not serve yet.
 //!
-//! - `quiet`: clusters to which nothing happens. - `tables`: tables that come and go, and copies that nobody needs.
+//! - `quiet`: clusters without faults. - `tables`: tables that are made and dropped, and copies that no group needs.
 //!
 //! `LEEWARD_SEED=n cargo test -p leeward-cluster --test simulation` replays one seed.
 
@@ -28,10 +28,10 @@ const REGIONS: u32 = 4;
 const SEEDS: u64 = 150;
 const SESSION: Nanos = Nanos::from_millis(1000);
 
-/// What a process's memory or disk holds of a region: everything up to an LSN, last in sync in a term.
+/// The data of a region in a process's memory or disk: everything up to an LSN, last in sync in a term.
 type Copy = (Epoch, Lsn);
 
-/// One life of a server's process.
+/// One incarnation of a server's process.
 struct Process {
     member: Member,
     agent: Agent,
@@ -45,10 +45,10 @@ struct Process {
     memory: BTreeMap<RegionId, Copy>,
     proposals: BTreeMap<ProposalId, GroupConfig>,
     /// Tables that it was asked to make or to drop.
-    wishes: BTreeMap<ProposalId, String>,
+    requests: BTreeMap<ProposalId, String>,
     /// Copies that it is about to destroy.
     leaving: BTreeSet<RegionId>,
-    /// Stopped, but not dead: it acts on old knowledge once it goes on.
+    /// Stopped, but not dead: it acts on old knowledge once it continues.
     paused_until: Nanos,
 }
 
@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     fn delay(&mut self) -> Nanos {
-        // Mostly quick, sometimes longer than a session.
+        // Mostly short, sometimes longer than a session timeout.
         let slow = self.random.u32(..100) < 3;
         Nanos::from_millis(self.random.u64(1..if slow { 1500 } else { 10 }))
     }
@@ -134,7 +134,7 @@ impl Cluster {
             outbox: VecDeque::new(),
             memory,
             proposals: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            requests: BTreeMap::new(),
             leaving: BTreeSet::new(),
             paused_until: self.now,
         };
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Breaks a process's connection; what it had sent may have arrived.
+    /// Breaks a process's connection. Operations that it had sent may have arrived.
     fn disconnect(&mut self, server: ServerId) {
         while self.random.bool() {
             let Some((_, id, op)) = self.processes.get_mut(&server).and_then(|process| process.outbox.pop_front())
@@ -188,12 +188,12 @@ impl Cluster {
         }
     }
 
-    /// An event begins its way to a process, behind those before it.
+    /// Sends an event to a process, behind the earlier ones.
     fn send(&mut self, server: ServerId, event: CoordinatorEvent) {
         let delay = self.delay();
         let is_together = self.random.bool();
         let Some(process) = self.processes.get_mut(&server).filter(|process| process.up) else { return };
-        // What is on its way may be told together with what follows, of each path the last.
+        // Changes on their way may be told together with later ones: of each path only the last.
         if let (CoordinatorEvent::Changed(new), Some((_, CoordinatorEvent::Changed(changes)))) =
             (&event, process.inbox.back_mut().filter(|_| is_together))
         {
@@ -240,7 +240,7 @@ impl Cluster {
         };
         let new = change.value.as_ref().map(|value| decode_value::<GroupConfig>("region", value).unwrap());
         let (Some(old), Some(new)) = (self.truth.get(&region).cloned(), new.clone()) else {
-            return self.observe_coming_or_going(region, new);
+            return self.observe_creation_or_removal(region, new);
         };
         self.truth.insert(region, new.clone());
         let seed = self.seed;
@@ -262,7 +262,7 @@ impl Cluster {
         for backup in &new.backups {
             assert!(
                 is_first || old.backups.contains(backup),
-                "seed {seed}: a new term keeps only who was in sync: {old:?} -> {new:?}"
+                "seed {seed}: a new term keeps only members that were in sync: {old:?} -> {new:?}"
             );
         }
         let was_in_sync = old.backups.contains(&primary);
@@ -271,13 +271,13 @@ impl Cluster {
             for member in old.in_sync() {
                 assert!(
                     self.incarnations[&member.server] > member.incarnation.0,
-                    "seed {seed}: {member:?} may live: {old:?} -> {new:?}"
+                    "seed {seed}: {member:?} may be live: {old:?} -> {new:?}"
                 );
             }
             self.all_restarted += 1;
         }
         self.promotions += u32::from(old.primary.is_some());
-        // Its process may have died in the meantime: then its disk is what counts.
+        // Its process may have died in the meantime: then only its disk counts.
         let acknowledged = self.acknowledged.get(&region).copied().unwrap_or_default();
         let process = self.processes.get_mut(&primary.server).filter(|process| process.member == primary);
         let held = match &process {
@@ -290,9 +290,9 @@ impl Cluster {
         );
     }
 
-    /// A new primary takes office, some time after it was promoted: it makes durable what it took over, under its term,
-    /// and brings every survivor to that prefix. It serves only then.
-    fn take_office(&mut self, region: RegionId) {
+    /// A new primary starts to serve, some time after its promotion. First it makes the data that it took over durable, under its
+    /// term, and brings every survivor to that prefix.
+    fn become_primary(&mut self, region: RegionId) {
         let config = &self.truth[&region];
         let Some(process) = config.primary.and_then(|primary| self.running(primary)) else { return };
         let (term, held) = process.memory.get(&region).copied().unwrap_or_default();
@@ -306,7 +306,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the primary of `region` has taken office.
+    /// Whether the primary of `region` serves.
     fn serves(&self, region: RegionId) -> bool {
         let config = &self.truth[&region];
         let process = config.primary.and_then(|primary| self.running(primary));
@@ -350,9 +350,9 @@ impl Cluster {
             let serves = self.truth.get(&old.region) == Some(&old) && self.serves(old.region);
             let new = match (dead, ready) {
                 (Some(dead), _) => old.without(dead),
-                _ if serves && !old.former.is_empty() && self.random.bool() => old.settled(),
+                _ if serves && !old.prior_members.is_empty() && self.random.bool() => old.settled(),
                 (None, Some(learner)) if serves => {
-                    // It is brought to what its primary has before the primary proposes it.
+                    // The learner has the data of its primary before the primary proposes it.
                     let copy = self.processes[&server].memory.get(&old.region).copied().unwrap_or((old.term, Lsn(0)));
                     let copy = (old.term, copy.1);
                     self.processes.get_mut(&learner.server).expect("it runs").receive(old.region, copy);
@@ -367,7 +367,7 @@ impl Cluster {
         }
     }
 
-    /// A learner that becomes a backup has mirrored everything since it was brought up to its primary.
+    /// A learner that becomes a backup has mirrored everything since it had caught up with its primary.
     fn mirror_to_learners(&mut self) {
         let mut mirrored = Vec::new();
         for config in self.truth.values() {
@@ -399,7 +399,7 @@ impl Cluster {
             }) {
                 self.execute(server, id, &op);
             }
-            let process = self.processes.get_mut(&server).expect("nobody is killed here");
+            let process = self.processes.get_mut(&server).expect("no process is killed here");
             if let Some(session) = process.session.filter(|_| process.up && process.paused_until <= now) {
                 self.deadlines.heard(now, session);
             }
@@ -414,10 +414,10 @@ impl Cluster {
                 process.agent.tick(now);
             }
             self.destroy_unneeded(server);
-            let process = self.processes.get_mut(&server).expect("nobody is killed here");
+            let process = self.processes.get_mut(&server).expect("no process is killed here");
             let ops = process.agent.take_ops();
             for (proposal, outcome) in process.agent.take_outcomes() {
-                if let Some(table) = process.wishes.remove(&proposal) {
+                if let Some(table) = process.requests.remove(&proposal) {
                     self.tables.judge(self.seed, &table, outcome);
                     continue;
                 }
@@ -432,7 +432,7 @@ impl Cluster {
             }
             for (id, op) in ops {
                 let delay = self.delay();
-                let process = self.processes.get_mut(&server).expect("nobody is killed here");
+                let process = self.processes.get_mut(&server).expect("no process is killed here");
                 assert!(process.up, "nothing is asked for while the coordinator is out of reach");
                 let last = process.outbox.back().map_or(Nanos::ZERO, |(at, ..)| *at);
                 process.outbox.push_back(((now + delay).max(last), id, op));
@@ -449,7 +449,7 @@ impl Cluster {
         }
     }
 
-    fn misfortune(&mut self) {
+    fn fault(&mut self) {
         let servers: Vec<ServerId> = self.incarnations.keys().copied().collect();
         let Some(server) = self.random.choice(servers) else { return };
         match self.random.u32(..100) {
@@ -476,10 +476,10 @@ impl Cluster {
             self.step();
             let chance = self.random.u32(..1000);
             if faults && chance < 4 {
-                self.misfortune();
+                self.fault();
             }
             if faults && chance == 999 {
-                self.wish_for_tables();
+                self.request_tables();
             }
             for server in self.processes.keys().copied().collect::<Vec<_>>() {
                 if !self.processes[&server].up && self.random.u32(..200) == 0 {
@@ -494,14 +494,14 @@ impl Cluster {
                 let region = *self.truth.keys().nth(region).expect("the first table stays");
                 self.write(region);
                 if self.random.u32(..50) == 0 {
-                    self.take_office(region);
+                    self.become_primary(region);
                 }
             }
             self.mirror_to_learners();
         }
     }
 
-    /// Everyone runs and nothing goes wrong any more: the cluster must become whole.
+    /// Every process runs and there are no more faults: the cluster must become complete.
     fn settle(&mut self) {
         for server in self.down.clone() {
             self.start(server);
@@ -515,10 +515,10 @@ impl Cluster {
         for process in self.processes.values_mut() {
             assert!(process.agent.is_registered(), "seed {seed}");
             assert!(process.proposals.is_empty(), "seed {seed}: every proposal has its outcome");
-            assert!(process.wishes.is_empty(), "seed {seed}: every wish has its outcome");
+            assert!(process.requests.is_empty(), "seed {seed}: every request has its outcome");
             maps.insert(format!("{:?}", process.agent.view().routes().region_map()));
         }
-        assert_eq!(maps.len(), 1, "seed {seed}: everyone has the same map");
+        assert_eq!(maps.len(), 1, "seed {seed}: every process has the same map");
         for config in self.truth.values() {
             assert_eq!((config.backups.len(), config.learners.len()), (2, 0), "seed {seed}: {config:?}");
             for member in config.members() {
@@ -529,7 +529,7 @@ impl Cluster {
     }
 }
 
-/// Runs one seed; answers the cluster as it was left.
+/// Runs one seed. Returns the cluster in its final state.
 fn run_seed(seed: u64) -> Cluster {
     let mut cluster = Cluster::new(seed, if seed.is_multiple_of(3) { 5 } else { 3 });
     for server in cluster.down.clone() {
@@ -556,12 +556,12 @@ fn replica_groups_keep_the_rules_and_every_acknowledged_write() {
     }
     assert!(
         promotions > 1000 && all_restarted > 50 && made > 300 && destroyed > 1000,
-        "too little happened: {promotions} promotions, {all_restarted} after all restarted, {made} tables made, {destroyed} copies \
+        "too few events: {promotions} promotions, {all_restarted} after all restarted, {made} tables made, {destroyed} copies \
          destroyed"
     );
 }
 
-/// The checks prove themselves on a rule that is broken on purpose.
+/// The checks must find a rule that is broken on purpose.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn promoting_restarted_processes_is_found() {

@@ -1,4 +1,4 @@
-//! A cluster to which nothing happens is left alone.
+//! A cluster without faults is left alone.
 
 use super::Cluster;
 use leeward_cluster::{CoordinatorError, bootstrap_op};

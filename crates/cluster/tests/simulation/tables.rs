@@ -1,6 +1,11 @@
-//! Tables that come and go at random, small ones and ones that take several operations, while everything else goes wrong; and copies
-//! that nobody needs, which processes destroy as nodes do. Checked: a number is given to a region once; when a table comes about, its
-//! regions part all keys, and none beside is there; nothing is left of what was dropped; nobody destroys what a group counts on.
+//! Tables that are made and dropped at random, small ones and ones that take several operations, among all other faults. And
+//! copies that no group needs, which processes destroy as nodes do.
+//!
+//! The tests check:
+//! - A number is given to one region only.
+//! - When a table appears, its regions partition all keys, and it has no other regions.
+//! - No region of a dropped table is left.
+//! - No process destroys a copy that a group counts on.
 
 use super::{Cluster, Copy, Process, fingerprint};
 use bytes::Bytes;
@@ -15,7 +20,7 @@ const NAMES: [&str; 3] = ["one", "two", "three"];
 /// Regions of a large table: their long keys are too much for one operation.
 const MANY: usize = 66;
 
-/// What is known of tables that come and go.
+/// The tables that were made and dropped.
 #[derive(Default)]
 pub(super) struct Tables {
     /// Every number that a region has had.
@@ -28,18 +33,18 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// What became of a wish makes sense.
+    /// Checks the outcome of a request.
     pub(super) fn judge(&self, seed: u64, table: &str, outcome: Outcome) {
         match outcome {
             Outcome::Accepted => assert!(self.ever.contains(table), "seed {seed}: {table}"),
             Outcome::Refused(_) => {}
-            Outcome::Rejected => panic!("seed {seed}: a wish is refused for a reason"),
+            Outcome::Rejected => panic!("seed {seed}: a request is refused with a reason"),
         }
     }
 }
 
 impl Process {
-    /// A primary has brought the copy of a region to this.
+    /// A primary has brought the copy of a region to this state.
     pub(super) fn receive(&mut self, region: RegionId, copy: Copy) {
         self.leaving.remove(&region);
         self.memory.insert(region, copy);
@@ -47,8 +52,8 @@ impl Process {
 }
 
 impl Cluster {
-    /// Somebody wants a table, or wants it no more.
-    pub(super) fn wish_for_tables(&mut self) {
+    /// An operator asks to make or to drop a table.
+    pub(super) fn request_tables(&mut self) {
         let servers: Vec<ServerId> = self.processes.keys().copied().collect();
         let Some(server) = self.random.choice(servers) else { return };
         let name = self.random.choice(NAMES).expect("there are some").to_owned();
@@ -64,11 +69,11 @@ impl Cluster {
             false => process.agent.create_table(self.now, table),
         };
         if let Ok(id) = asked {
-            process.wishes.insert(id, name);
+            process.requests.insert(id, name);
         }
     }
 
-    /// A table comes or goes.
+    /// A table is made or dropped.
     pub(super) fn observe_table(&mut self, change: &Change) {
         let Some(ClusterPath::Table(name)) = ClusterPath::parse(&change.path) else { return };
         if change.value.is_none() {
@@ -80,11 +85,11 @@ impl Cluster {
         self.tables.ever.insert(name);
     }
 
-    /// A region comes, or goes.
-    pub(super) fn observe_coming_or_going(&mut self, region: RegionId, new: Option<GroupConfig>) {
+    /// A region is created or removed.
+    pub(super) fn observe_creation_or_removal(&mut self, region: RegionId, new: Option<GroupConfig>) {
         let seed = self.seed;
         let Some(new) = new else {
-            let old = self.truth.remove(&region).expect("what goes was there");
+            let old = self.truth.remove(&region).expect("a removed region was there");
             assert!(
                 !self.tables.there.contains(&old.table),
                 "seed {seed}: {old:?} is removed from a table that is there"
@@ -98,7 +103,7 @@ impl Cluster {
         self.truth.insert(region, new);
     }
 
-    /// After each operation: the regions of each table part all keys.
+    /// After each operation: the regions of each table partition all keys.
     pub(super) fn check_tables(&self) {
         let seed = self.seed;
         for name in &self.tables.there {
@@ -115,15 +120,16 @@ impl Cluster {
         }
     }
 
-    /// A process disclaims copies that nobody needs by what it sees, and destroys those that nobody needs still.
+    /// A process deregisters copies that no group needs by its view. Once that is done, it destroys those that are still not
+    /// needed.
     pub(super) fn destroy_unneeded(&mut self, server: ServerId) {
         let (seed, now) = (self.seed, self.now);
         let process = self.processes.get_mut(&server).expect("it runs");
         let is_unneeded = |process: &Process, region: RegionId| {
             let view = process.agent.view();
-            view.is_gone(region) || view.is_surplus(region, server)
+            view.is_gone(region) || view.is_replica_garbage(region, server)
         };
-        for region in process.agent.take_disclaimed() {
+        for region in process.agent.take_deregistered() {
             if !process.leaving.remove(&region) || !is_unneeded(process, region) {
                 continue;
             }
@@ -140,12 +146,12 @@ impl Cluster {
         let here: Vec<RegionId> = process.memory.keys().copied().collect();
         for region in here {
             if is_unneeded(process, region) && process.leaving.insert(region) {
-                process.agent.disclaim(now, region);
+                process.agent.deregister(now, region);
             }
         }
     }
 
-    /// When all is well again, there is nothing of tables that are not there, and no copy that no group names.
+    /// Once the cluster has settled, there is no region of a missing table, and no copy that no group names.
     pub(super) fn check_that_nothing_is_left(&self) {
         let seed = self.seed;
         for config in self.truth.values() {

@@ -1,10 +1,10 @@
-//! What the cache let go of, or did not take, lately: hashes only. A miss of something that was noted here not long ago would
-//! have been a hit in a cache that is larger by what was noted since.
+//! What the cache evicted, or did not admit, recently: hashes only. A miss of something that was noted here not long ago would
+//! have been a hit in a cache that is larger by as many bytes as were noted since.
 //!
 //! ```text
 //!  slot   | 16 bits of the hash, never 0 | time: bytes that passed, in 8192ths of the cache's, wrapping |
 //! ```
-//! Hints: two threads may overwrite each other's, and hashes may collide. Any thread.
+//! These are hints: two threads may overwrite each other's notes, and hashes may collide. Any thread.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +19,7 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// Room for `slots` hashes of what a cache of `cache_bytes` lets go of.
+    /// Room for `slots` hashes of what a cache of `cache_bytes` evicts.
     pub(super) fn new(slots: u64, cache_bytes: u64) -> Ghosts {
         Ghosts {
             slots: (0..slots.max(1)).map(|_| AtomicU32::new(0)).collect(),

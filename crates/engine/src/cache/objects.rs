@@ -1,6 +1,6 @@
-//! Whole things that many share: leaves, indexes beyond the resident ones, values too long for a record.
+//! Whole objects that many keys share: leaves, indexes beyond the resident ones; and values too long for a record.
 //!
-//! Each shard is a clock (Corbató 1968): whoever was asked for since the hand last passed is passed over. Any thread; a
+//! Each shard is a clock (Corbató 1968): the hand passes over objects that were asked for since it last came by. Any thread; a
 //! shard's lock is held for a look-up or a step of the hand.
 
 use super::{Item, Key};
@@ -61,8 +61,8 @@ impl Objects {
         Some(item)
     }
 
-    /// What is kept under `key`, whose place others take: it goes before all that is still asked for.
-    pub(super) fn hand_on(&self, key: &Key) -> Option<Item> {
+    /// The object under `key`, which others are about to replace: it is evicted before all objects that are still asked for.
+    pub(super) fn supersede(&self, key: &Key) -> Option<Item> {
         self.find(key, |_| 0)
     }
 

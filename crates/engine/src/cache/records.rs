@@ -1,5 +1,5 @@
-//! Key-value pairs, packed: under a skewed load a pair of 33 bytes is a hundredth of its leaf, and what is kept beside
-//! its bytes decides how many fit. Here that is 16 bytes and some eight of the hash table.
+//! Key-value pairs, packed. Under a skewed load a pair of 33 bytes is a hundredth of its leaf, and the overhead of each pair
+//! decides how many fit. Here the overhead is 16 bytes, and about eight in the hash table.
 //!
 //! ```text
 //!  page     | record | record | ... | free |                            a block of 4 to 32 KiB
@@ -8,15 +8,15 @@
 //! ```
 //! The expiry is there only if the top bit of the key's length says so.
 //!
-//! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23): what is new goes to the
-//! *probation* ring, a tenth of the memory; what was used there, or was let go lately, to the *main* ring. Of a page
-//! that is emptied the records that were used since stay, with half of their uses. A miss costs the same whatever its size is, and
-//! the room of one large value is that of a dozen small ones. So one that is so many times as large as the others must have been
-//! used as many times to stay, and be missed again as many times as soon to be taken into the main ring at once; and a use of one
-//! that is as many times as small counts as many times.
+//! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23). A new record goes to the *probation*
+//! ring, a tenth of the memory; a record that was used there, or was evicted recently, goes to the *main* ring. When a page is
+//! emptied, the records that were used since stay, with half of their uses. A miss costs the same whatever the size of the
+//! record, and one large value takes the room of a dozen small ones. So sizes weigh: a record that is `n` times as large as the
+//! others must have been used `n` times to stay, and must be missed again `n` times as soon to enter the main ring at once. A use
+//! of a record that is `n` times smaller counts `n` times.
 //!
-//! What was replaced or forgotten leaves a hole in its page. A ring that is mostly holes is turned before anything else gives way
-//! for it.
+//! A record that was replaced or forgotten leaves a hole in its page. A ring that consists mostly of holes is turned before
+//! anything else is evicted for it.
 //!
 //! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
 

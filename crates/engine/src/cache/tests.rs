@@ -190,7 +190,7 @@ fn of_what_is_used_alike_the_small_stays() {
     assert!(small > 90 && large < 30, "{small} and {large} percent are found");
 }
 
-/// Records that are written anew leave holes, which are closed although leaves would give way.
+/// Records that are written anew leave holes, which are closed although leaves could be evicted.
 #[test]
 fn holes_are_closed_before_anything_else_gives_way() {
     let cache = cache_of(1 << 20);

@@ -1,5 +1,5 @@
-//! What each compaction under way has to itself: the positions of the levels that it changes, the frozen L0s, the sweep. Two
-//! that share nothing are carried out side by side, and installed in either order.
+//! What each compaction under way has exclusively: the positions of the levels that it changes, the frozen L0s, the sweep. Two
+//! compactions that share nothing run side by side, and are installed in either order.
 //!
 //! Any thread.
 
@@ -39,12 +39,12 @@ const _: () = assert!(MAX_LEVELS <= 30);
 pub(crate) struct Claims(AtomicU32);
 
 impl Claims {
-    /// Nobody else has any of it.
+    /// No compaction has any of it.
     pub(crate) fn is_free(&self, what: What) -> bool {
         self.0.load(Ordering::Acquire) & what.0 == 0
     }
 
-    /// Takes what is free. Under the lock of the picker: nobody else takes anything meanwhile.
+    /// Claims what is free. Under the lock of the picker: no other thread claims anything meanwhile.
     pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
         let before = self.0.fetch_or(what.0, Ordering::AcqRel);
         assert_eq!(before & what.0, 0, "two compactions want the same");
@@ -60,7 +60,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Lets it go, before it is dropped.
+    /// Gives up the claim, before it is dropped.
     pub(crate) fn release(&self) {
         self.claims.0.fetch_and(!self.what.swap(0, Ordering::AcqRel), Ordering::AcqRel);
     }

@@ -103,9 +103,9 @@ impl Finish {
     /// Writes the next index segment; `None` when all are written.
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<BuiltSegment>> {
         let Some(BuiltIndexSegment { id, segment, bytes }) = self.pending.next() else { return Ok(None) };
-        let lease = context.reads.volume.memory().lease(Purpose::Compactions);
+        let reservation = context.reads.volume.memory().reserve(Purpose::Compactions);
         let memory_bytes = bytes.capacity();
-        let bytes = lease.hold(bytes, memory_bytes);
+        let bytes = reservation.hold(bytes, memory_bytes);
         context.write(&segment, &bytes, counters)?;
         let built = BuiltSegment { id, kind: SegmentKind::Index, segment, bytes };
         self.added.push(built.added());

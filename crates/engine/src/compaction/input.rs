@@ -7,7 +7,7 @@ use super::plan::Counters;
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::log::Wanted;
-use crate::memory::{Lease, Purpose};
+use crate::memory::{Purpose, Reservation};
 use crate::tree::LeafSegment;
 use crate::version::Reads;
 use crate::volume::Reading;
@@ -36,14 +36,14 @@ pub(super) struct Run {
     chunk: Bytes,
     /// The chunk after it, which is being read.
     next_chunk: Option<(u32, Reading)>,
-    /// Leaves of the chunk that were looked at for the values in `ahead`.
+    /// Leaves of the chunk whose values are in `ahead` already.
     parsed: VecDeque<Leaf>,
     here: Option<(Leaf, usize)>,
     key: Vec<u8>,
     /// Values of entries from the current one on, in their order.
     ahead: VecDeque<(Pointer, Bytes)>,
     /// For the values in `ahead`.
-    lease: Lease,
+    reservation: Reservation,
 }
 
 impl Input for Run {
@@ -96,7 +96,7 @@ impl Run {
             here: None,
             key: Vec::new(),
             ahead: VecDeque::new(),
-            lease: reads.volume.memory().lease(Purpose::Compactions),
+            reservation: reads.volume.memory().reserve(Purpose::Compactions),
         };
         run.next_leaf(counters)?;
         Ok(run)
@@ -139,7 +139,7 @@ impl Run {
         self.ahead.clear();
         let fetched = self.reads.log.fetch(&wanted)?;
         counters.value_bytes_read += fetched.bytes_read;
-        self.lease.set(fetched.bytes_read);
+        self.reservation.set(fetched.bytes_read);
         self.ahead = wanted.iter().map(|wanted| wanted.pointer).zip(fetched.values).collect();
         Ok(())
     }

@@ -292,7 +292,7 @@ impl Filling {
     pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
-        let bytes = bytes.hold(context.reads.volume.memory().lease(Purpose::Compactions));
+        let bytes = bytes.hold(context.reads.volume.memory().reserve(Purpose::Compactions));
         keep(context, counters, (id, segment), (bytes, footer), |index| were_kept(context, index))
     }
 }
@@ -328,7 +328,7 @@ fn were_kept(context: &Context, index: &LeafIndex) -> Vec<bool> {
     for level in context.levels[..=context.source.target()].iter().rev().take(2).filter(|level| !level.is_empty()) {
         let segments = level.segment_of(&span.first)..=level.segment_of(&span.last);
         for segment in &level.segments()[segments] {
-            segment.hand_on_leaves(&mut |first, last| {
+            segment.supersede_leaves(&mut |first, last| {
                 if *last >= span.first[..] && !span.is_below(first) {
                     were_kept[index.leaf_of(first)..=index.leaf_of(last)].fill(true);
                 }

@@ -1,4 +1,4 @@
-//! What a merge writes, in the order in which it is answered: a sorted run before the leaf segments that point into it.
+//! What a merge writes, in the order in which it is returned: a sorted run before the leaf segments that point into it.
 //!
 //! Runs and leaf segments fill up side by side. A leaf segment that is complete is held back until every run that was
 //! open then is; at most [`HELD_LEAVES`] are, then the runs are ended as they are.
@@ -6,7 +6,7 @@
 use super::plan::{Counters, Output};
 use super::{BuiltSegment, Context};
 use crate::error::Result;
-use crate::memory::{Buffer, Lease, Purpose};
+use crate::memory::{Buffer, Purpose, Reservation};
 use crate::memtable::Entry;
 use crate::volume::Segment;
 use leeward_format::leaf_segment::Sink;
@@ -47,7 +47,7 @@ struct OpenRun {
     /// A record on its way there.
     record: Vec<u8>,
     /// For its bytes.
-    lease: Lease,
+    reservation: Reservation,
 }
 
 impl Outbox {
@@ -87,8 +87,8 @@ impl Outbox {
         let record = Record { stamp, kind: RecordKind::Put, flags: 0, request: None, key, value };
         record.append_to(run.seed, &mut run.record);
         run.bytes.put(&run.record);
-        if run.lease.bytes() < run.bytes.memory_bytes() as u64 {
-            run.lease.set(run.bytes.memory_bytes() as u64);
+        if run.reservation.bytes() < run.bytes.memory_bytes() as u64 {
+            run.reservation.set(run.bytes.memory_bytes() as u64);
         }
         Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
     }
@@ -120,10 +120,10 @@ impl Outbox {
 
     /// Writes a run's segment.
     fn end_run(&mut self, context: &Context, counters: &mut Counters, at: usize) -> Result<()> {
-        let OpenRun { log, id, segment, mut bytes, lease, .. } = self.open.remove(at);
+        let OpenRun { log, id, segment, mut bytes, reservation, .. } = self.open.remove(at);
         let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
         bytes.put(&[0; BLOCK_BYTES][..padding]);
-        let bytes = bytes.hold(lease);
+        let bytes = bytes.hold(reservation);
         context.write(&segment, &bytes, counters)?;
         counters.run_bytes_written += bytes.len() as u64;
         if padding > 0 {
@@ -148,10 +148,10 @@ impl OpenRun {
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let segment = volume.allocate(region)?;
         let id = (context.ids)()?;
-        let lease = volume.memory().lease(Purpose::Compactions);
+        let reservation = volume.memory().reserve(Purpose::Compactions);
         let mut bytes = Buffer::new(volume.segment_bytes());
         bytes.put(&LogHeader { region, log, id, first_lsn }.encode());
         debug_assert_eq!(bytes.len(), LOG_HEADER_BYTES);
-        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, record: Vec::new(), lease })
+        Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, record: Vec::new(), reservation })
     }
 }

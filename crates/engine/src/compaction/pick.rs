@@ -38,9 +38,9 @@ const TURNS_BEYOND_LIMIT: u32 = 2;
 /// once there is so much.
 const DRIVEN_PERCENT: u32 = 150;
 const EVERY_SECOND_PERCENT: u32 = 200;
-/// Bytes that sweeps of what a division left behind may read and write in a second where the table does not say: such garbage comes
-/// at once, and nobody waits for the space.
-const DIVISION_RATE: u64 = 16 << 20;
+/// Bytes that sweeps of what a split left behind may read and write in a second where the table does not say: such garbage
+/// appears all at once, and no writer waits for the space.
+const SPLIT_RATE: u64 = 16 << 20;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub struct Picker {
@@ -76,7 +76,7 @@ pub(crate) struct Picked {
     swept_at: UnixMs,
 }
 
-/// Which compactions one asks for.
+/// Which compactions a caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// The most urgent.
@@ -154,8 +154,8 @@ impl Picker {
     /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. What has expired by `now` is
     /// dropped. Touches no device.
     ///
-    /// A sweep that is driven takes what time the others leave; every second compaction when there is yet more garbage; and
-    /// two of three where the space is beyond its limit.
+    /// A sweep that is driven uses the time that other compactions leave. With yet more garbage every second compaction is a part
+    /// of it, and two of three if the space is beyond its limit.
     pub(crate) fn pick(
         &mut self,
         version: &Version,
@@ -166,7 +166,7 @@ impl Picker {
     ) -> Option<Compaction> {
         let mut l0s = L0s { least, ..self.ready(version, commit, extents) };
         if version.reads().volume.is_short_of_space() && self.can_make_room(version) {
-            // A run more would take what is left, and only others give any back.
+            // Another run would use the space that is left, and only other compactions give any back.
             l0s.tables.clear();
         }
         let source = match lane {
@@ -189,7 +189,7 @@ impl Picker {
         let turns =
             if is_beyond { TURNS_BEYOND_LIMIT } else { u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)) };
         let must = is_beyond || version.reads().volume.is_short_of_space();
-        let swept = if must || !self.sweep_rests(now) { self.next_of_sweep(version, logs) } else { None };
+        let swept = if must || !self.sweep_is_throttled(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
             Some(swept) if self.picked.swept_last < turns => Some(swept),
             swept => {
@@ -226,7 +226,7 @@ impl Picker {
         Compaction::new(context, claim)
     }
 
-    /// `None` if others are at what it would change.
+    /// `None` if another compaction has claimed something that this one would change.
     fn unless_claimed(&self, source: Source) -> Option<Source> {
         self.claims.is_free(source.claims()).then_some(source)
     }
@@ -241,8 +241,8 @@ impl Picker {
         accounts.is_over(self.garbage_percent.saturating_mul(percent) / 100)
     }
 
-    /// Sweeps have had what they may for now, as far as the clock can be trusted.
-    pub(crate) fn sweep_rests(&self, now: UnixMs) -> bool {
+    /// Sweeps have used their share of the device for now, as far as the clock can be trusted.
+    pub(crate) fn sweep_is_throttled(&self, now: UnixMs) -> bool {
         (self.picked.swept_at.0..self.sweeps_from.0).contains(&now.0)
     }
 
@@ -276,7 +276,7 @@ impl Picker {
     /// A compaction was installed; `gone` were given back with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done.swept.as_ref(), gone);
-        let rate = if self.sweep_rate == 0 && self.sweep.is_of_division() { DIVISION_RATE } else { self.sweep_rate };
+        let rate = if self.sweep_rate == 0 && self.sweep.is_of_split() { SPLIT_RATE } else { self.sweep_rate };
         if done.swept.is_some() && rate > 0 {
             let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
             self.sweeps_from = UnixMs(self.picked.swept_at.0 + bytes * 1000 / rate);
@@ -292,8 +292,8 @@ impl Picker {
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
             // One that is driven reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
-            let is_of_division = !self.has_garbage(&accounts.own(), 100);
-            self.sweep.begin((logs.choose)(goal, left), is_driven, is_of_division, accounts);
+            let is_of_split = !self.has_garbage(&accounts.own(), 100);
+            self.sweep.begin((logs.choose)(goal, left), is_driven, is_of_split, accounts);
         }
         loop {
             let (position, resume) = self.sweep.place()?;
@@ -319,7 +319,7 @@ impl Picker {
                 }
             };
             match source {
-                // What others have merged down from here is met again below.
+                // What other compactions have merged down from here is met again below.
                 Some(source) => return self.unless_claimed(source),
                 None => self.sweep.next_level(),
             }
@@ -329,7 +329,7 @@ impl Picker {
     /// The next merge, of L0s too if `lane` says so.
     fn pick_merge(&mut self, version: &Version, l0s: &L0s<'_>, lane: Lane) -> Option<Source> {
         let into = if lane == Lane::Any { self.pick_l0s(version, l0s) } else { None };
-        let yields = |position: usize| match lane {
+        let is_deferred = |position: usize| match lane {
             // L0s must not wait for merges of the one run of L1 that they go into.
             Lane::Levels => position == L1 && self.l1_runs == 1 && l0s.are_enough(),
             _ => into.is_some(),
@@ -337,7 +337,7 @@ impl Picker {
         let least_urgency = l0s.tables.len() as f64 * L0_WEIGHT;
         let mut full = self.full(version);
         full.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        let urgent = full.into_iter().filter(|(position, fill)| !yields(*position) || *fill > least_urgency);
+        let urgent = full.into_iter().filter(|(position, fill)| !is_deferred(*position) || *fill > least_urgency);
         let mut sources = urgent.map(|(position, _)| position).collect::<Vec<_>>().into_iter();
         sources.find_map(|position| self.take(version, position)).or(into)
     }
@@ -379,7 +379,7 @@ impl Picker {
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if self.l1_runs > 1 {
-            // What runs hide is garbage that nobody knows of before they are merged: it may be all that there is to give back.
+            // What runs hide is garbage that is not known before they are merged: it may be all that there is to give back.
             let is_short = runs::count(levels) > 0 && version.reads().volume.is_short_of_space();
             full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(is_short)))));
         }
@@ -421,7 +421,7 @@ impl Picker {
         }
     }
 
-    /// The next part of a level, into the one below; `None` if others are at it.
+    /// The next part of a level, into the one below; `None` if another compaction has claimed it.
     fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
         if self.picked.resume.len() <= position {
             self.picked.resume.resize(position + 1, Vec::new());

@@ -7,8 +7,8 @@
 //! | large | its pointer | its pointer | as it is |
 //!
 //! A large value in a *victim*, a segment that is mostly garbage, goes into a run of the large log: that is its garbage
-//! collection. What has expired becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves, so nothing about its order against newer writes, or what a snapshot
-//! shows, is decided here.
+//! collection. What has expired becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves, so this
+//! decides nothing about its order relative to newer writes, or about what a snapshot shows.
 
 use super::Context;
 use crate::memtable::Entry;

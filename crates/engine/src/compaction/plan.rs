@@ -53,7 +53,7 @@ impl Counters {
         let (reads, mut all) = (&context.reads, BTreeMap::<SegmentId, u32>::new());
         let sorted = if let Source::Sorted { sorted, .. } = &context.source { Some(sorted) } else { None };
         for (name, bytes) in &self.dead {
-            // Of ingested pairs none but they themselves know where they are.
+            // Only the ingest itself knows the runs that hold its pairs.
             let id = sorted.and_then(|sorted| sorted.run(reads, *name)).or_else(|| reads.log.segment_id(*name));
             let id = id.ok_or_else(|| {
                 let detail = format!("a pointer into {name}, which is no segment of a log that leaves point to");
@@ -169,7 +169,7 @@ pub(super) fn overlap(context: &Context, target: &Level, span: &Span, counters: 
     Ok(start..end.max(start))
 }
 
-/// Merges a neighbour along that is less than half full, so that a level does not fill up with small segments.
+/// Includes a neighbour that is less than half full in the merge, so that a level does not fill up with small segments.
 fn take_small_neighbour(context: &Context, target: &Level, below: &mut Range<usize>) {
     let is_small = |leaf: &Arc<LeafSegment>| leaf.end() < context.reads.volume.segment_bytes() / 2;
     if target.segments().get(below.end).is_some_and(is_small) {

@@ -121,7 +121,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// The pair of `key` has no room in `full`, which is not empty: cuts the range tombstone that goes on behind it. Where
+    /// The pair of `key` has no room in `full`, which is not empty: cuts the range tombstone that continues behind it. Where
     /// only range tombstones are in its way, the one that covers the key leaves a hole for it: the pair is newer.
     pub(super) fn cut(&mut self, full: &mut Filling, key: &[u8]) {
         if !full.builder.is_empty() {
@@ -138,7 +138,7 @@ impl Ranges {
         }
     }
 
-    /// Nothing of `full` lies at or above `bound`: what goes on there comes into the next segment.
+    /// Nothing of `full` lies at or above `bound`: what continues there comes into the next segment.
     pub(super) fn cut_at(&mut self, full: &mut Filling, bound: &[u8]) {
         if let Some(rest) = full.builder.cut(bound) {
             self.pending.push_front(rest);

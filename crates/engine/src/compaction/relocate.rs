@@ -1,8 +1,8 @@
 //! A part of a sweep: leaf segments that lead to victims, with pointers to where their values have moved; one a step.
 //!
-//! Only pointers change, so a segment is copied and not built anew: its keys, their order, filter and index stay, and the cache
-//! goes on with the leaves that it had. What has expired moves like all else; merges drop it. A few segments are looked at
-//! together, since their values lie in the same victims: the more are wanted at a time, the fewer reads it takes.
+//! Only pointers change, so a segment is copied and not built anew: its keys, their order, filter and index stay, and its cached
+//! leaves stay cached. What has expired moves like all else; merges drop it. A step reads the pointers of a few segments
+//! together, since their values lie in the same victims: the more values are fetched at a time, the fewer reads that takes.
 
 use super::merge::keep;
 use super::output::{Built, Outbox};
@@ -21,7 +21,7 @@ use leeward_format::{LogKind, Pointer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Leaf segments that are looked at together, where there is memory.
+/// Leaf segments that are read together, if there is memory.
 const MOST_TOGETHER: usize = 2;
 /// Leaf segments that one compaction looks at, at most.
 const MAX_SEARCHED: usize = 32;
@@ -50,8 +50,8 @@ struct Leading {
     moved: VecDeque<(Pointer, Pointer)>,
 }
 
-/// Memory that it is sure to need, in bytes, beside values and what it builds: no more than other compactions, which would
-/// always go before it.
+/// Memory that it is sure to need, in bytes, beside values and what it builds. This is no more than other compactions need;
+/// otherwise they would always go first.
 pub(super) fn memory_bytes(reads: &Reads) -> u64 {
     let segment_bytes = reads.volume.segment_bytes();
     (together(reads.volume.memory(), segment_bytes) * segment_bytes) as u64
@@ -119,7 +119,7 @@ impl Relocate {
         let most = input::ahead_bytes_of(&context.reads);
         let all: Vec<_> =
             leading.iter().enumerate().flat_map(|(i, one)| (0..one.moves.len()).map(move |j| (i, j))).collect();
-        let lease = context.reads.volume.memory().lease(Purpose::Compactions);
+        let reservation = context.reads.volume.memory().reserve(Purpose::Compactions);
         let mut rest = &all[..];
         while !rest.is_empty() {
             // A value that lies alone takes a read of a block or two.
@@ -128,7 +128,7 @@ impl Relocate {
             let wanted: Vec<Wanted> = batch.iter().map(|(i, j)| leading[*i].moves[*j].1).collect();
             let fetched = context.reads.log.fetch(&wanted)?;
             counters.value_bytes_read += fetched.bytes_read;
-            lease.set(fetched.bytes_read);
+            reservation.set(fetched.bytes_read);
             for ((i, j), value) in batch.iter().zip(&fetched.values) {
                 let Leading { moves, moved, .. } = &mut leading[*i];
                 let (key, Wanted { pointer, stamp, value_bytes, .. }) = &moves[*j];
@@ -164,14 +164,14 @@ impl Relocate {
         done.map_err(|error| context.reads.damaged(leaf.segment().no(), 0, &error))?;
         assert!(moved.is_empty(), "every entry that was found is met again in its order");
         let memory_bytes = copy.memory_bytes();
-        let bytes = volume.memory().lease(Purpose::Compactions).hold(copy, memory_bytes);
+        let bytes = volume.memory().reserve(Purpose::Compactions).hold(copy, memory_bytes);
         counters.entries_written += u64::from(footer.entries);
         let (output, built) =
-            keep(context, counters, (id, segment), (bytes, footer), |index| leaf.hand_on_all(index.leaves()))?;
+            keep(context, counters, (id, segment), (bytes, footer), |index| leaf.supersede_all(index.leaves()))?;
         self.outbox.leaf(context, counters, output, built)
     }
 
-    /// What it came to, once all segments that it changed are in `outputs`.
+    /// Its result, once all segments that it changed are in `outputs`.
     pub(super) fn done(self, context: &Context, outputs: &mut Outputs) -> Result<Plan> {
         let (Some(first), Some(last)) = (self.changed.first(), self.changed.last()) else {
             return Ok(Plan { below: self.next..self.next, moves: false, swept_to: self.next });

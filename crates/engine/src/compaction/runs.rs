@@ -1,9 +1,9 @@
 //! L1 as several sorted runs: where a new one goes, where its leaf segments end, and which part of all is merged next.
 //!
-//! L0s become a run of their own, without any other being read. A run's leaf segments end at *guards*: keys at which those of
-//! all runs that are there end. So between two guards all runs can be merged into L2 without a segment being cut, and each
-//! compaction is bounded although runs overlap. The merging goes round the key space; a run is gone when it was passed
-//! everywhere, the oldest first. Where there is no guard, more is merged at once.
+//! L0s become a new run; no other run is read for that. A run's leaf segments end at *guards*: keys at which the leaf segments of
+//! all existing runs end. So between two guards all runs can be merged into L2 without cutting a segment, and each
+//! compaction is bounded although runs overlap. Merges go round the key space. A run is gone when they have passed all of it, the
+//! oldest run first. Where there is no guard, more is merged at once.
 //!
 //! Memory only: a segment whose index is not in memory makes no guard.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// A new run's leaf segments end at so much of a full one where there are no guards yet: later runs may be a little larger.
 const FOUNDING_FILL: f64 = 0.75;
-/// Guards are passed over where segments between them would be smaller than this part of a full one.
+/// Guards are skipped where segments between them would be smaller than this part of a full one.
 const LEAST_FILL: u64 = 16;
 
 /// Where the leaf segments of a new run end.
@@ -81,7 +81,7 @@ struct Guard<'a> {
     cuts: Vec<usize>,
 }
 
-/// Ascending. Each run is looked at once: what is in memory now need not be a moment later.
+/// Ascending. Each run is checked once: what is in memory now need not be a moment later.
 fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>]) -> Vec<Guard<'a>> {
     let mut keys: Vec<&[u8]> =
         runs(levels).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();

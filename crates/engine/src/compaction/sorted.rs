@@ -5,9 +5,8 @@
 //! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
 //! 3. Once the L0s from before are compacted, the segments go into the deepest level in which, and above which, nothing
 //!    overlaps them; or else are merged into L1, like those of a level above it.
-//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: pairs of which levels have newer versions
-//!    are left out of it. So that those are there to be found, nothing that is deleted loses its tombstone while an ingest is
-//!    open, not even in the last level.
+//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: it leaves out pairs of which levels have
+//!    newer versions. These must be found, so while an ingest is open no tombstone is dropped, not even in the last level.
 //!
 //! Values below the large size are in place, wherever they go. One thread at a time.
 
@@ -58,7 +57,7 @@ pub struct Sorted {
     _open: Open,
 }
 
-/// An ingest is under way for as long as somebody has this.
+/// An ingest is under way for as long as this is held.
 pub(crate) type Open = Arc<()>;
 
 impl SortedBuilder {
@@ -143,7 +142,7 @@ impl SortedBuilder {
         Ok(())
     }
 
-    /// Takes in what is written; its bytes are let go.
+    /// Collects the segments that are written, and frees their bytes in memory.
     fn collect(&mut self) {
         while let Some(built) = self.outbox.pop() {
             match built {

@@ -1,19 +1,19 @@
 //! Garbage collection of the large log: when to begin, which segments to empty, and how far it is.
 //!
-//! A *sweep* chooses victims, the segments with the least that is live in them. Every merge that passes moves values out of
-//! them. That is all, as long as there is not much more garbage than there should be: merges read and write the leaves
-//! anyway. Beyond that the sweep is *driven*: with the victims that are best by then, it rewrites, level by level from the
-//! top, the pointers of leaf segments that lead there (`relocate`): values move into sorted runs, and entries keep their LSNs. A victim is given back with the edit that kills its last record, like any
-//! segment; so no pointer ever leads to a segment that is gone, nothing competes with writers, and backups need to know
-//! nothing of it.
+//! A *sweep* chooses victims, the segments with the least live data. Every merge that passes moves values out of them. That is
+//! all, as long as there is not much more garbage than there should be: merges read and write the leaves anyway. Beyond that the
+//! sweep is *driven*: with the victims that are best by then, it rewrites the pointers of leaf segments that lead to them
+//! (`relocate`), level by level from the top. Values move into sorted runs, and entries keep their LSNs. A victim is freed with
+//! the edit that kills its last record, like any segment. So no pointer ever leads to a segment that is gone, nothing competes
+//! with writers, and backups need to know nothing of it.
 //!
-//! From the top: what is compacted during a sweep goes down, and is met by it or was already. The runs of L1, where there are
-//! several, are merged into L2 once round, which reads that no more often than it is rewritten anyway.
+//! The sweep starts from the top because what is compacted during it goes down, and the sweep meets it or has met it already. If
+//! L1 has several runs, they are merged into L2 once round. That reads L2 no more often than it is rewritten anyway.
 //!
-//! After a division several regions of the volume have the same segments, and about half of each is live in either. Such a segment is
-//! given back when all of them have let go of it, so what is live in any of them is not garbage, and each counts its part of the
-//! rest. All choose the same victims then. Where another of them is not on this volume, or not any more, its half is garbage
-//! at once: no writer has made that, so none waits for its collection, which takes its time.
+//! After a split several regions of the volume have the same segments, and about half of each is live in either. Such a segment
+//! is freed when all of these regions have given it up. So what is live in any of them is not garbage, and each region counts its
+//! part of the rest. All choose the same victims then. If one of these regions is on another volume, or has left this one, its
+//! half is garbage at once. No writer has made that garbage, so no writer waits for its collection, which takes its time.
 
 use super::Swept;
 use crate::volume::Sharing;
@@ -30,7 +30,7 @@ pub struct Accounts {
     pub space_bytes: u64,
     /// Bytes of records that leaves point to, of any of the regions that share them.
     pub live_bytes: u64,
-    /// Bytes that are not live in segments that were there when the region was divided last.
+    /// Bytes that are not live in segments that were there when the region was split last.
     pub inherited_garbage_bytes: u64,
 }
 
@@ -52,9 +52,9 @@ pub(crate) type Victims = BTreeMap<SegmentId, Victim>;
 pub(crate) struct Ledger<'a> {
     pub(crate) state: &'a RegionState,
     pub(crate) segment_bytes: usize,
-    /// Segments with lower ids were there when the region was divided last; 0: it never was.
+    /// Segments with lower ids were there when the region was split last; 0: it never was.
     pub(crate) inherited_below: SegmentId,
-    /// Who else has a segment.
+    /// Which other regions have a segment.
     pub(crate) sharing: &'a dyn Fn(&SegmentState) -> Sharing,
 }
 
@@ -94,7 +94,7 @@ impl Accounts {
         accounts
     }
 
-    /// As if there were no garbage in segments that were there when the region was divided.
+    /// As if there were no garbage in segments that were there when the region was split.
     pub(crate) fn own(&self) -> Accounts {
         let space_bytes = self.space_bytes.saturating_sub(self.inherited_garbage_bytes);
         Accounts { space_bytes, inherited_garbage_bytes: 0, ..*self }
@@ -110,7 +110,7 @@ impl Accounts {
         self.garbage_bytes() * 100 > self.space_bytes * u64::from(percent)
     }
 
-    /// Whether the space is more than `percent` of what is live, but for what a division left behind.
+    /// Whether the space is more than `percent` of what is live, but for what a split left behind.
     pub(crate) fn is_beyond(&self, percent: u32) -> bool {
         self.own().space_bytes * 100 > self.live_bytes * u64::from(percent)
     }
@@ -118,7 +118,7 @@ impl Accounts {
 
 impl<'a> Ledger<'a> {
     /// Of all of the region's segments, the bytes that other regions count: only those are shared that were there when it was
-    /// divided.
+    /// split.
     pub(crate) fn shared_bytes(self) -> u64 {
         let segment_bytes = self.segment_bytes as u64;
         let of_others = |segment| segment_bytes - segment_bytes / (1 + (self.sharing)(segment).others);
@@ -192,8 +192,8 @@ pub(super) struct Sweep {
     stuck: Option<u64>,
     /// It does not wait for merges that pass.
     is_driven: bool,
-    /// There was no other garbage to speak of than what a division left behind.
-    is_of_division: bool,
+    /// There was no other garbage to speak of than what a split left behind.
+    is_of_split: bool,
 }
 
 impl Sweep {
@@ -205,7 +205,7 @@ impl Sweep {
     }
 
     /// Begins with `victims`, which are none if there is nothing to gain.
-    pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, is_of_division: bool, accounts: &Accounts) {
+    pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, is_of_split: bool, accounts: &Accounts) {
         let began_with = accounts.garbage_bytes();
         *self = Sweep {
             serial: self.serial + 1,
@@ -218,7 +218,7 @@ impl Sweep {
             stuck: victims.is_empty().then_some(began_with),
             victims,
             is_driven,
-            is_of_division,
+            is_of_split,
         };
     }
 
@@ -235,9 +235,9 @@ impl Sweep {
         &self.names
     }
 
-    /// There was no other garbage to speak of than what a division left behind.
-    pub(super) fn is_of_division(&self) -> bool {
-        self.is_of_division
+    /// There was hardly any garbage but what a split left behind.
+    pub(super) fn is_of_split(&self) -> bool {
+        self.is_of_split
     }
 
     /// Which one it is.
@@ -245,7 +245,7 @@ impl Sweep {
         self.serial
     }
 
-    /// Where it goes on, if one is driven: level and key.
+    /// Where it continues, if one is driven: level and key.
     pub(super) fn place(&self) -> Option<(usize, &[u8])> {
         (self.is_driven && !self.victims.is_empty()).then_some((self.level, &self.resume[..]))
     }

@@ -79,7 +79,7 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1001) });
 }
 
-/// In the last level nothing is left of a pair that has expired; above it, it goes on hiding what is below.
+/// In the last level nothing is left of a pair that has expired; above it, it still hides what is below.
 #[test]
 fn what_has_expired_is_dropped_like_what_was_deleted() {
     let mut store = Store::new(0, 16 << 10);

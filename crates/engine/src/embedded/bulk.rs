@@ -1,4 +1,4 @@
-//! What a store takes in and gives away as a whole: sorted pairs, and checkpoints. Any thread.
+//! Bulk operations of a store: ingests of sorted pairs, and checkpoints. Any thread.
 
 use super::Db;
 use crate::error::{Error, Result};
@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Db {
-    /// Takes in pairs in ascending order of their keys, all of them or none, durably: segments are built of them directly, past
+    /// Ingests pairs in ascending order of their keys, all of them or none, durably: segments are built of them directly, past
     /// the logs and the L0, and become part of the store with one edit. They are newer than what was written before the call,
-    /// and older than what is written while it goes on. Answers how many there were. Others may read and write meanwhile.
+    /// and older than what is written during it. Returns how many there were. Other threads may read and write meanwhile.
     ///
     /// ```
     /// # use leeward_engine::embedded::{Db, DbOptions};
@@ -43,9 +43,9 @@ impl Db {
             let turn = self.workers.turn();
             let ingest = self.region.ingest(&sorted, self.now())?;
             let is_last = ingest.is_some();
-            // L0s from before are compacted first, and wait for no other.
+            // L0s from before are compacted first, and do not wait for further L0s.
             let Some(compaction) = ingest.or_else(|| self.region.next_compaction_at_once(self.now())) else {
-                // But where space is short: then others make room.
+                // Except where space is short: then other compactions make room.
                 drop(turn);
                 self.workers.call();
                 self.workers.wait(seen)?;

@@ -1,5 +1,5 @@
-//! A store on a disk that fails, or is full, at any moment: what was answered is there, what was refused is not, and nothing else
-//! is told than what happened. A failed sync may lose what came after the last one that did not fail.
+//! A store on a disk that fails, or is full, at any moment: what was acknowledged is there, what was refused is not, and every
+//! error says what happened. A failed sync may lose what came after the last sync that succeeded.
 
 use super::*;
 use leeward_platform::SimDisk;
@@ -168,7 +168,7 @@ fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
             Err((Error::VolumeFailed { reason, .. }, _)) => reason.contains("sync"),
             _ => false,
         };
-        // Nobody can say whether the last of them was done.
+        // It is unknown whether the last of them was done.
         let doubtful: BTreeMap<_, _> = match stopped {
             Err((Error::Io { .. } | Error::VolumeFailed { .. }, changes)) => changes.into_iter().collect(),
             Err((error, _)) => panic!("operation {op}: {error}"),

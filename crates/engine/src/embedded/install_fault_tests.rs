@@ -1,5 +1,6 @@
-//! A disk that fails at each operation of writes, of a flush and of an install, one after the other, beside the threads of the store:
-//! nothing that was answered is lost, and nothing of it is damage, neither before nor after the store is opened again.
+//! A disk that fails at each operation of writes, of a flush and of an install, one after the other, beside the threads of the
+//! store: nothing that was acknowledged is lost, and nothing of it reads as damage, neither before nor after the store is opened
+//! again.
 
 use super::fault_tests::{Model, everything, options};
 use super::*;

@@ -1,4 +1,4 @@
-//! Figures of a [`Db`], for whoever runs one. Each is exact when it is read; together they are not of one instant.
+//! Figures of a [`Db`], for its operator. Each is exact when it is read; together they are not of one instant.
 
 use super::Db;
 use crate::memory::MemoryStats;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Stats {
     /// L0s, levels, logs and compactions.
     pub data: RegionStats,
-    /// How memory is divided now, in bytes.
+    /// How memory is used now, in bytes.
     pub memory: MemoryStats,
     /// Look-ups of leaves, indexes and records that memory has answered.
     pub cache_hits: u64,
@@ -60,7 +60,7 @@ impl Db {
 /// Why writers have waited, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// Rests in which compactions catch up, before L0 is full.
+    /// Pauses in which compactions catch up, before L0 is full.
     pub slowed: Duration,
     /// The L0 and those frozen were full.
     pub l0_full: Duration,

@@ -1,9 +1,9 @@
-//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side where they
-//! are about other levels.
+//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side if they
+//! work on different levels.
 //!
 //! They sleep until a write, or the time of a sync, gives them something to do. What they finish is *progress*, which a
-//! writer that was refused waits for. A worker that fails tries again, and meanwhile whoever would wait gets its error. One that
-//! panics is the last: the volume takes no more writes, the others end, and everyone who waits, or comes later, is told.
+//! writer that was refused waits for. A worker that fails tries again; meanwhile a writer that would wait gets its error. If a
+//! worker panics, the volume takes no more writes, the other workers end, and every present and later writer gets the error.
 
 use super::SyncMode;
 use crate::compaction::{Lane, Step};
@@ -36,7 +36,7 @@ struct Shared {
     work: Condvar,
     /// A worker has done or failed something.
     progress: Condvar,
-    /// Held from the choice of a compaction to its install; whole by an ingest, beside which none goes on.
+    /// Held from the choice of a compaction to its install; whole by an ingest, during which no compaction runs.
     turn: RwLock<()>,
 }
 
@@ -47,13 +47,13 @@ struct State {
     calls: u64,
     /// Counts what the workers finished.
     progress: u64,
-    /// Why the worker of that number cannot go on; cleared when it can again.
-    trouble: [Option<Error>; 4],
-    /// A worker has panicked, and this is what to say.
+    /// Why the worker of that number cannot continue; cleared when it can again.
+    errors: [Option<Error>; 4],
+    /// A worker has panicked: the error for all callers.
     dead: Option<Error>,
 }
 
-/// Position of a worker in [`State::trouble`].
+/// Position of a worker in [`State::errors`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Worker {
     Flusher,
@@ -126,7 +126,7 @@ impl Workers {
     pub(super) fn wait(&self, seen: u64) -> Result<()> {
         let mut state = self.shared.state.lock();
         while state.progress == seen {
-            if let Some(error) = state.dead.iter().chain(state.trouble.iter().flatten()).next() {
+            if let Some(error) = state.dead.iter().chain(state.errors.iter().flatten()).next() {
                 return Err(error.clone());
             }
             self.shared.progress.wait(&mut state);
@@ -139,7 +139,7 @@ impl Workers {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic in it was caught, and told.
+            // A panic in it was caught, and reported.
             drop(thread.join());
         }
     }
@@ -169,7 +169,7 @@ impl Shared {
         (!state.stop).then_some(state.calls)
     }
 
-    /// A worker has panicked: nobody goes on, nobody waits.
+    /// A worker has panicked: no worker continues, no writer waits.
     fn die(&self, error: Error) {
         let mut state = self.state.lock();
         (state.stop, state.dead) = (true, Some(error));
@@ -177,17 +177,17 @@ impl Shared {
         self.progress.notify_all();
     }
 
-    /// Notes what came of a worker's turn, and whether it did anything; answers whether it can go on at once. Writers are
+    /// Notes the outcome of a worker's turn, and whether it did anything; answers whether it can continue at once. Writers are
     /// woken only by what they may have waited for.
     fn note(&self, worker: Worker, result: Result<bool>) -> bool {
         let mut state = self.state.lock();
         let (is_ok, did) = (result.is_ok(), !matches!(result, Ok(false)));
         if let Err(error) = &result
-            && state.trouble[worker as usize].is_none()
+            && state.errors[worker as usize].is_none()
         {
             tracing::warn!(worker = worker.name(), %error, "a worker of the store cannot go on, and tries again");
         }
-        state.trouble[worker as usize] = result.err();
+        state.errors[worker as usize] = result.err();
         if did {
             state.progress += u64::from(is_ok);
             self.progress.notify_all();

@@ -1,5 +1,5 @@
-//! Threads that panic, and what the flusher does where it cannot do all: nobody waits for ever, and nothing that was answered is
-//! lost.
+//! Threads that panic, and what the flusher does where it cannot do all: no writer waits for ever, and nothing that was
+//! acknowledged is lost.
 
 use super::*;
 use crate::embedded::{Db, DbOptions};
@@ -10,7 +10,7 @@ use std::io;
 use std::sync::mpsc::channel;
 
 /// How long something takes that does not wait for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A disk that a thread panics of which has a name that begins so.
 #[derive(Clone)]
@@ -103,16 +103,16 @@ fn open(disk: &dyn Disk) -> Db {
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (answer, answers) = channel();
     std::thread::spawn(move || answer.send(work()));
-    answers.recv_timeout(PATIENCE).expect("nobody waits for ever")
+    answers.recv_timeout(TIMEOUT).expect("no writer waits for ever")
 }
 
 #[test]
-fn a_worker_that_panics_ends_all_writing_and_keeps_nobody_waiting() {
+fn a_worker_that_panics_ends_all_writing_and_leaves_no_writer_waiting() {
     for name in ["lw-flush", "lw-l0s", "lw-levels"] {
         let disk = cursed();
         let db = Arc::new(open(&disk));
         *disk.names.lock() = Some(name);
-        // Several, that the last of those who wait is woken too.
+        // Several, so that the last of the waiting writers is woken too.
         let writers: Vec<_> = (0..3u32)
             .map(|writer| {
                 let db = db.clone();
@@ -174,7 +174,7 @@ fn what_was_written_is_synced_also_where_there_is_no_room_for_more() {
     assert!(matches!(error, Error::NoSpace { .. }), "{error}");
     let since = Instant::now();
     while db.region.is_unsynced() {
-        assert!(since.elapsed() < PATIENCE, "synced to {:?} of {:?}", db.region.synced_lsn(), db.region.last_lsn());
+        assert!(since.elapsed() < TIMEOUT, "synced to {:?} of {:?}", db.region.synced_lsn(), db.region.last_lsn());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

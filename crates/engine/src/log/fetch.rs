@@ -1,7 +1,8 @@
 //! Reading many records at once for a merge that moves values: in the order in which they lie on the device, neighbours
-//! with one read, several reads in flight, past every cache (Anthus 3.6). A sorted run is so read sequentially, from its start to its end.
+//! with one read, several reads in flight, past every cache (Anthus 3.6). So a sorted run is read sequentially, from its start
+//! to its end.
 //!
-//! Any thread may read. Only records that were written to the device are asked for.
+//! Any thread may read. The caller asks only for records that were written to the device.
 
 use super::LogReader;
 use super::reader::RecordAt;

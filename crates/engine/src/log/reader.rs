@@ -1,5 +1,4 @@
-//! Values that live in the large and the medium log, found by pointer: from a tail while it is in memory, otherwise from
-//! the device.
+//! Values in the large and the medium log, found by pointer: in a tail while it is in memory, otherwise on the device.
 //!
 //! Any thread may read. No lock is held across I/O.
 
@@ -51,7 +50,7 @@ pub(crate) struct LogSegment {
     id: SegmentId,
     no: SegmentNo,
     origin: RegionId,
-    /// Dead once it is free: nobody can meet a pointer to it any more.
+    /// Dead once the segment is free: then no pointer to it can be met any more.
     held: Weak<Segment>,
 }
 

@@ -5,7 +5,7 @@
 
 use super::{decode_record, read_header};
 use crate::error::Result;
-use crate::memory::{Lease, Purpose};
+use crate::memory::{Purpose, Reservation};
 use crate::volume::Volume;
 use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RECORD_HEADER_BYTES, Record, RecordSeed, read_record_unchecked};
@@ -104,8 +104,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The valid prefix, once [`Replay::next`] has answered `None`, and where the records of each segment end that belong to it or lie
-    /// before the first one asked for.
+    /// The valid prefix, once [`Replay::next`] has answered `None`, and where the records of each segment end that belong to it
+    /// or lie before the first one asked for.
     pub(crate) fn finish(mut self) -> (Prefix, Ends) {
         let damage = self.sources.iter().find_map(|source| source.damage.clone());
         let prefix = Prefix { last: self.last, stopped: self.stopped(), damage };
@@ -151,7 +151,7 @@ enum Contents<'a> {
         /// Bytes that were.
         bytes: usize,
         /// For those.
-        lease: Lease,
+        reservation: Reservation,
     },
 }
 
@@ -165,12 +165,12 @@ impl Contents<'_> {
 
     /// Reads on; `false` if there is no more.
     fn read_on(&mut self, volume: &Volume, no: SegmentNo) -> Result<bool> {
-        let Contents::Read { block, bytes, lease } = self else { return Ok(false) };
+        let Contents::Read { block, bytes, reservation } = self else { return Ok(false) };
         let (from, to) = (*bytes, (4 * *bytes).max(FIRST_READ_BYTES).min(block.len()));
         if from == to {
             return Ok(false);
         }
-        lease.set(to as u64);
+        reservation.set(to as u64);
         block.make_ready(from, to - from);
         volume.read(no, from as u32, &mut block[from..to])?;
         *bytes = to;
@@ -199,7 +199,7 @@ struct Source<'a> {
     contents: Contents<'a>,
     /// Of the record that comes next in them.
     offset: usize,
-    /// First and last LSN and length of the record at `offset`, once it was looked at.
+    /// First and last LSN and length of the record at `offset`, once it was read.
     head: Option<(Lsn, Lsn, usize)>,
     /// Of the last record taken or passed over.
     last: Lsn,
@@ -299,7 +299,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Whether a record at `offset` may go on behind what was read.
+    /// Whether a record at `offset` may continue behind what was read.
     fn is_cut(&self) -> bool {
         let rest = &self.contents.bytes()[self.offset..];
         rest.len() < RECORD_HEADER_BYTES || matches!(read_record_unchecked(rest), Err(DecodeError::Short { .. }))
@@ -328,7 +328,7 @@ impl<'a> Source<'a> {
             Some(bytes) => Contents::Overlay(&bytes[..bytes.len().min(wanted)]),
             None => {
                 let block = Block::bare(wanted.min(self.volume.segment_bytes()));
-                Contents::Read { block, bytes: 0, lease: self.volume.memory().lease(Purpose::Reads) }
+                Contents::Read { block, bytes: 0, reservation: self.volume.memory().reserve(Purpose::Reads) }
             }
         };
         self.contents.read_on(self.volume, segment.no)?;

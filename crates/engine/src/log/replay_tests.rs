@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const REGION: RegionId = RegionId(3);
 
-/// A log segment's bytes with records of these LSNs; an LSN with `true` says that its batch goes on.
+/// A log segment's bytes with records of these LSNs; an LSN with `true` says that its batch continues.
 fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
     let id = SegmentId(id);
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(lsns[0].0) }.encode().to_vec();

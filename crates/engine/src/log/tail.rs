@@ -5,7 +5,7 @@
 //! [`Tail::write_new`] has to follow.
 
 use crate::error::Result;
-use crate::memory::Lease;
+use crate::memory::Reservation;
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::record::{Record, RecordSeed};
@@ -29,7 +29,7 @@ pub struct Tail {
     bytes: Arc<AppendBuffer>,
     segment: Arc<Segment>,
     /// For what of the memory is present.
-    lease: Lease,
+    reservation: Reservation,
     last_lsn: AtomicU64,
     sealed: AtomicBool,
     /// Of a tail that is not mapped, the bytes that were written to the page cache; the lock serialises the writing.
@@ -46,7 +46,7 @@ pub(crate) struct Prepared {
     pub(crate) appender: Appender,
     pub(crate) segment: Arc<Segment>,
     /// For the appender's memory.
-    pub(crate) lease: Lease,
+    pub(crate) reservation: Reservation,
 }
 
 /// A tail's writer side.
@@ -70,8 +70,8 @@ struct Written {
 impl OpenTail {
     /// A tail whose first record will have `first_lsn`, made of what was prepared, in which the header was reserved.
     pub(crate) fn new(region: RegionId, log: LogKind, index: u64, prepared: Prepared, first_lsn: Lsn) -> OpenTail {
-        let Prepared { id, name, segment, mut appender, lease } = prepared;
-        lease.set(appender.resident_bytes() as u64);
+        let Prepared { id, name, segment, mut appender, reservation } = prepared;
+        reservation.set(appender.resident_bytes() as u64);
         let header = LogHeader { region, log, id, first_lsn }.encode();
         appender.append(LOG_HEADER_BYTES, |spare| spare.copy_from_slice(&header));
         let tail = Arc::new(Tail {
@@ -80,7 +80,7 @@ impl OpenTail {
             id,
             name,
             segment,
-            lease,
+            reservation,
             seed: RecordSeed::new(region, log, id),
             bytes: appender.buffer().clone(),
             last_lsn: AtomicU64::new(0),
@@ -109,11 +109,11 @@ impl OpenTail {
             return Ok(());
         }
         let reserved = volume.reserve(&mut self.appender, bytes);
-        self.tail.lease.set(self.appender.resident_bytes() as u64);
+        self.tail.reservation.set(self.appender.resident_bytes() as u64);
         reserved
     }
 
-    /// Appends a record, whose bytes were reserved; answers its offset. Nobody sees it before it is published.
+    /// Appends a record, whose bytes were reserved; answers its offset. No reader sees it before it is published.
     #[inline]
     pub(crate) fn append(&mut self, record: &Record<'_>) -> u32 {
         let (bytes, seed) = (record.bytes(), self.tail.seed);

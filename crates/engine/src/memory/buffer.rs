@@ -1,9 +1,9 @@
-//! A segment while it is built: bytes that follow each other in a block as large as it may become, which takes
-//! memory as it is filled.
+//! A segment while it is built: consecutive bytes in a block that is as large as the segment may become. The block uses memory
+//! only as far as it is filled.
 //!
 //! One thread at a time.
 
-use super::Lease;
+use super::Reservation;
 use bytes::Bytes;
 use leeward_format::leaf_segment::Sink;
 use leeward_platform::Block;
@@ -36,10 +36,10 @@ impl Buffer {
         self.ready
     }
 
-    /// It is complete; its memory is leased until the last slice is gone.
-    pub(crate) fn hold(self, lease: Lease) -> Bytes {
+    /// It is complete; its memory is reserved until the last slice is gone.
+    pub(crate) fn hold(self, reservation: Reservation) -> Bytes {
         let (filled, memory_bytes) = (self.filled, self.memory_bytes());
-        lease.hold(self.block, memory_bytes).slice(..filled)
+        reservation.hold(self.block, memory_bytes).slice(..filled)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Leases, turns, and who is asked to freeze.
+//! Reservations, turns, and which L0s are asked to freeze.
 
 use super::*;
 use leeward_format::{Lsn, filter};
@@ -6,7 +6,7 @@ use leeward_format::{Lsn, filter};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn the_cache_gives_way_to_leases_and_comes_back() {
+fn the_cache_gives_way_to_reservations_and_comes_back() {
     let memory = Memory::new(4 * MIB);
     let fill = || {
         for n in 0..100_000u64 {
@@ -16,11 +16,11 @@ fn the_cache_gives_way_to_leases_and_comes_back() {
     };
     fill();
     assert!(memory.stats().cache > 3 * MIB, "{memory:?}");
-    let lease = memory.take(Purpose::Reads, 3 << 20);
+    let reservation = memory.take(Purpose::Reads, 3 << 20);
     assert!(memory.stats().used() <= 4 * MIB && memory.stats().reads == 3 * MIB, "{memory:?}");
     fill();
     assert!(memory.stats().used() <= 4 * MIB + MIB / 8, "{memory:?}");
-    drop(lease);
+    drop(reservation);
     fill();
     assert!(memory.stats().cache > 3 * MIB && memory.stats().reads == 0, "{memory:?}");
 }
@@ -56,10 +56,11 @@ fn compactions_that_do_not_fit_take_turns() {
     assert!(memory.admit((3, 1), MIB / 2).is_none());
     let second = memory.admit((2, 1), MIB / 2).expect("its turn");
     memory.leave(3, 1);
-    let third = memory.admit((1, 1), MIB / 2).expect("nobody else waits, and there is room for two");
+    let third = memory.admit((1, 1), MIB / 2).expect("no other region waits, and there is room for two");
     assert!(memory.admit((4, 1), 1).is_none());
     drop((second, third));
-    assert!((0..=PATIENCE + 1).any(|_| memory.admit((5, 1), 1).is_some()), "who does not come loses its turn");
+    let mut asks = 0..=MAX_PASSED_OVER + 1;
+    assert!(asks.any(|_| memory.admit((5, 1), 1).is_some()), "a region that does not ask again loses its turn");
 }
 
 #[test]

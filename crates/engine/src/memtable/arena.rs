@@ -1,16 +1,16 @@
-//! Memory that is only ever added to. What lies in it has a number of 32 bits, half of a pointer.
+//! Memory that only grows. An allocation in it is named by a number of 32 bits, half of a pointer.
 //!
 //! ```text
 //!  number  0        4 KiB      8 KiB           32 KiB       40 KiB            96 KiB
 //!          | chunk 0 | chunk 1 | ... chunk 7   | chunk 8    | ... chunk 15    | ...
 //!          |  eight of 4 KiB                   |  eight of 8 KiB              |  eight of 16 KiB, and so on
 //! ```
-//! A chunk is a block of a pool, taken when something comes to lie in it. So at most an eighth of the memory is free, and a few shifts and one
-//! load find the chunk of a number.
+//! A chunk is a block of a pool, taken when the first allocation falls into it. So at most an eighth of the memory is free, and a
+//! few shifts and one load find the chunk of a number.
 //!
-//! Invariants that the unsafe code rests on:
-//! - Only [`Room`], of which there is one for each arena and which is borrowed mutably for it, hands out memory, none of it twice.
-//! - A chunk is in the table before a number in it is given to anyone; [`Room`] has its block until all of it is freed.
+//! Invariants that the unsafe code relies on:
+//! - Only [`Room`] hands out memory, none of it twice. Each arena has one, which is borrowed mutably for that.
+//! - A chunk is in the table before a number in it is given to any caller; [`Room`] has its block until all of it is freed.
 
 use leeward_platform::{Block, Pool};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -30,7 +30,7 @@ const SIZES: usize = 18;
 const CHUNKS: usize = SIZES << SIZE_SHIFT;
 /// Added to a number, so that the highest bit tells the size of its chunk.
 const BEFORE: usize = 1 << (FIRST_CHUNK_SHIFT + SIZE_SHIFT);
-/// Of chunks, and so of whatever asks for it.
+/// Alignment of chunks, and so of any allocation that asks for it.
 pub(super) const ALIGN: usize = 64;
 
 pub(super) struct Arena {
@@ -39,7 +39,7 @@ pub(super) struct Arena {
     memory: AtomicU64,
 }
 
-/// What is free in an arena: of the one who adds to it.
+/// What is free in an arena. It belongs to the writer that adds to it.
 pub(super) struct Room {
     /// Beyond everything that was handed out.
     end: usize,
@@ -96,18 +96,18 @@ impl Arena {
     #[inline]
     pub(super) fn at(&self, at: At) -> NonNull<u8> {
         let (index, offset, _) = locate(at as usize);
-        // SAFETY: the chunk was put into the table before anyone had the number, and has the byte.
+        // SAFETY: the chunk was put into the table before any caller had the number, and has the byte.
         unsafe { NonNull::new_unchecked(self.chunks[index].load(Relaxed).add(offset)) }
     }
 
-    /// Fetches what lies at `at` into the processor's cache, while the caller goes on.
+    /// Fetches what lies at `at` into the processor's cache, while the caller continues.
     #[inline]
     pub(super) fn prefetch(&self, at: At) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let (index, offset, _) = locate(at as usize);
-            // Who was not given the number need not know of the chunk yet.
+            // A thread that was not given the number may not see the chunk yet.
             let address = self.chunks[index].load(Relaxed).wrapping_add(offset);
             // SAFETY: it changes nothing, and no address is wrong.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };

@@ -6,21 +6,21 @@
 //!  level 0    [ . . . ]->[ . . ]->[ . . . ]--->[ . . ]->[ . ]
 //!  arena       entries, in the order in which they were written
 //! ```
-//! A node has slots in order: numbers of entries, or of nodes of the level below, each of which knows the lowest of its entries. Beside
-//! each slot is the [hint](super::hint) of its key, by the scale of the node: so a search looks at few entries, and an insert often at
-//! none.
+//! A node has slots in order: numbers of entries, or of nodes of the level below, each of which knows the lowest of its entries.
+//! Beside each slot is the [hint](super::hint) of its key, by the scale of the node: so a search reads few entries, and an insert
+//! often none.
 //!
 //! What readers rely on (as in FAST and FAIR, Hwang et al. 2018):
-//! - The writer inserts by moving slots to the right, one atomic store each, the last one first and before it is counted; then the
-//!   hints likewise. So a slot's content only ever falls, none is ever missing, and one may stand twice for a moment. A search by
-//!   hints ends at the right slot or to the left of it, and goes on to the right by keys.
-//! - A node that is full gives its upper half to a new one, which is linked before the node counts fewer slots. What is left beyond the
-//!   count may be overwritten after `splits` has changed: whoever finds it as it was saw none of that. Who comes to the end of
-//!   a node looks at the one to its right, which may have what was sought.
-//! - A root that is full is replaced, and stays as it was for those who are in it.
+//! - The writer inserts by moving slots to the right, one atomic store each, the last one first and before it is counted; then
+//!   the hints likewise. So a slot's content only ever falls, none is ever missing, and one may stand twice for a moment. A search
+//!   by hints ends at the right slot or to the left of it, and continues to the right by keys.
+//! - A node that is full gives its upper half to a new one, which is linked before the node counts fewer slots. What is left
+//!   beyond the count may be overwritten after `splits` has changed: a reader that finds `splits` unchanged saw none of that. A
+//!   reader that comes to the end of a node looks at the one to its right, which may have what it searches for.
+//! - A root that is full is replaced, and stays as it was for the readers that are in it.
 //!
-//! Invariants that the unsafe code rests on:
-//! - Entries and nodes are written completely before a `Release` store makes their number reachable; whoever reaches it does so by
+//! Invariants that the unsafe code relies on:
+//! - Entries and nodes are written completely before a `Release` store makes their number reachable; a reader reaches it by
 //!   an `Acquire` load. Of a node, only atomics are written afterwards.
 //! - A slot of a node of level 0 is an entry's number, one of a higher level a node's of the level below; `low` is an entry's.
 //! - Memory is freed by `Drop` only; every [`Found`] borrows the tree, and every [`Position`] owns it.
@@ -39,7 +39,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Hints are looked at in pieces of so many. Under Miri few, so that small tables have several levels.
+/// Hints are compared in pieces of so many. Under Miri few, so that small tables have several levels.
 const PIECE: usize = if cfg!(miri) { 2 } else { 8 };
 /// Slots of a node.
 const SLOTS: usize = PIECE * PIECE - 1;
@@ -47,7 +47,7 @@ const SLOTS: usize = PIECE * PIECE - 1;
 const MAX_LEVELS: usize = 16;
 /// Slots that an estimate is made of at least.
 const LEAST_SAMPLE: u64 = 64;
-/// Whoever walks has the entry fetched that is so many slots further.
+/// A walk prefetches the entry that is so many slots further.
 const AHEAD: usize = 2;
 
 struct Node {
@@ -264,7 +264,7 @@ impl BLink {
         self.len.load(Acquire)
     }
 
-    /// Whether a key may have several versions. Who sees two of them is told so.
+    /// Whether a key may have several versions. A reader that can see two of them gets `true`.
     #[inline]
     pub(super) fn has_versions(&self) -> bool {
         self.versions.load(Relaxed) > 0
@@ -297,11 +297,12 @@ impl BLink {
         node.scale.hint(key, || self.entry(node.low).key())
     }
 
-    /// How many slots come before `(key, lsn)`, whose hint in the node this is; beside the writer perhaps less. The first of an inner node does in any case.
+    /// How many slots come before `(key, lsn)`, whose hint in the node this is; beside the writer perhaps less. The first of an
+    /// inner node does in any case.
     #[inline]
     fn position(&self, node: &Node, hint: u16, key: &[u8], lsn: Lsn) -> usize {
-        // How many are lower, first of those that end a piece, then of one piece. No branch depends on what is found, which nobody
-        // could predict, and no load but those of the second piece waits for another.
+        // How many are lower, first of those that end a piece, then of one piece. No branch depends on what is found, which is
+        // unpredictable, and no load but those of the second piece waits for another.
         let is_lower = |at: usize| usize::from(node.hints[at].load(Acquire) < hint);
         let piece = (1..PIECE).map(|piece| is_lower(piece * PIECE - 1)).sum::<usize>() * PIECE;
         let mut start = piece + (piece..piece + PIECE - 1).map(is_lower).sum::<usize>();
@@ -447,7 +448,7 @@ impl BLink {
             let hint = self.hint(&node, self.lowest(level, *at).key());
             *node.hints[slot].get_mut() = hint;
         }
-        // SAFETY: fresh memory that is large enough and aligned; nobody knows its number.
+        // SAFETY: fresh memory that is large enough and aligned; no other thread knows its number.
         unsafe { memory.cast().write(node) };
         let nodes = &self.nodes[usize::from(level)];
         nodes.store(nodes.load(Relaxed) + 1, Relaxed);

@@ -14,8 +14,8 @@ fn keys_from(found: Option<Found<'_>>) -> Vec<u16> {
     found.map(|found| u16::from_be_bytes(found.key().try_into().expect("two bytes"))).collect()
 }
 
-/// A split links the new node before the old one counts fewer slots. Whoever came to the old one's end went back to the
-/// beginning of the new one, whose entries it had seen already.
+/// A split links the new node before the old one counts fewer slots. Story of a bug: a reader that came to the old node's end
+/// continued at the beginning of the new one, whose entries it had seen already.
 #[test]
 fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
     let tree = BLink::new(Pool::new(0));
@@ -29,8 +29,9 @@ fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
     assert_eq!(keys_from(tree.seek(&[], Lsn(u64::MAX))), keys.collect::<Vec<_>>());
 }
 
-/// Who was on an entry that was moved to the right, where more entries than it had counted were meanwhile, passed over those
-/// that follow; and as an entry that is moved stands twice for a moment, it could follow itself.
+/// Story of a bug: a reader was on an entry that was moved to the right, where there were more entries by then than it had
+/// counted. It skipped the entries that follow. And since an entry that is moved stands twice for a moment, it could follow
+/// itself.
 #[test]
 fn what_follows_an_entry_that_is_being_moved_is_found() {
     for _ in 0..if cfg!(miri) { 3 } else { 3000 } {

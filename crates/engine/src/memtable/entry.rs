@@ -6,12 +6,12 @@
 //!  long   | kind | LSN-first u24   | key u16 | value u32    | LSN u64 | key ... | value ... | expiry u64 |
 //!         0      1                 4         6              10
 //! ```
-//! Not aligned. LSNs count from the first one of the table; one that is too far from it is *late* and stands behind the lengths, which
-//! are then long. In place of a value in the log stands its pointer, 8 bytes; in place of one of more than [`MOST_BESIDE`] bytes its
-//! address apart. An expiry is there only if the kind says so.
+//! Not aligned. LSNs count from the first one of the table. An LSN that is too far from it is *late*: it stands behind the
+//! lengths, which are then long. A value in the log is replaced by its pointer, 8 bytes; a value of more than [`MOST_BESIDE`]
+//! bytes lies apart, and its address stands here. An expiry is there only if the kind says so.
 //!
-//! Invariants that the unsafe code rests on: an entry is written completely before anyone else knows where it is, and never again;
-//! it lives as long as its arena.
+//! Invariants that the unsafe code relies on: an entry is written completely before another thread knows where it is, and never
+//! again; it lives as long as its arena.
 
 use super::Entry;
 use super::arena::{Arena, At, Room};
@@ -81,7 +81,7 @@ impl Entries {
         Entries { arena, first: AtomicU64::new(NO_LSN) }
     }
 
-    /// Writes an entry, of which nobody knows yet.
+    /// Writes an entry, which no other thread knows of yet.
     pub(super) fn write(&self, room: &mut Room, key: &[u8], stamp: Stamp, entry: Entry<'_>) -> At {
         let pointer_bytes;
         let (mut kind, mut stored, value_bytes) = match entry {

@@ -1,8 +1,8 @@
 //! Hints: 16 bits of a key, in the same order as the keys, or equal.
 //!
-//! Those of a node are by one scale, made of what its keys had in common and how far they reached when it was made. A key that does
-//! not begin as they do has the least hint or the greatest. Digits, of which many keys are made, decimal or hexadecimal in lower case,
-//! say four bits in eight: where they stand, only those four count, so that hints tell four digits apart and not two.
+//! All hints of a node use one scale. It is computed when the node is made, from the common prefix of its keys and their range. A
+//! key without that prefix has the least hint or the greatest. Many keys consist of digits, decimal or hexadecimal in lower case,
+//! which carry four bits in a byte: for those only the four bits count, so that a hint distinguishes four digits and not two.
 
 use super::entry::compare;
 use std::cmp::Ordering;
@@ -60,8 +60,8 @@ fn nibbles(window: u64) -> (u64, u64) {
     (value & each(0x0f), others)
 }
 
-/// [`nibbles`] of a window with a letter, or with something else: what follows that is all low or all high, as it is lower than the
-/// digits next to it or higher.
+/// [`nibbles`] of a window with a letter, or with something else: what follows that is all low or all high, as it is lower than
+/// the digits next to it or higher.
 fn mixed_digits(window: u64) -> u64 {
     let (digits, others) = nibbles(window);
     if others == 0 {
@@ -151,9 +151,9 @@ mod tests {
     #[test]
     fn digits_are_in_the_order_of_windows() {
         let starts = [b"".as_slice(), b"0", b"9", b"a", b"f", b"03af"];
-        let rests = [&[0; 8], b"00000000", b"9a0f9a0f", b"ffffffff", &[u8::MAX; 8]];
+        let ends = [&[0; 8], b"00000000", b"9a0f9a0f", b"ffffffff", &[u8::MAX; 8]];
         for start in starts {
-            let with = |byte: u8| rests.map(|rest| [start, &[byte], rest].concat());
+            let with = |byte: u8| ends.map(|end| [start, &[byte], end].concat());
             let windows: Vec<u64> = (0..=u8::MAX).flat_map(with).map(|key| window(&key, 0)).collect();
             assert!(windows.is_sorted());
             assert!(windows.is_sorted_by_key(|window| digits(*window)), "behind {start:?}");

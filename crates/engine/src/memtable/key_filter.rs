@@ -1,11 +1,11 @@
-//! Which keys an L0 may have: a Bloom filter, so that a look-up of a key that it does not have, as most are that are read
-//! and not written, costs no walk down the list.
+//! Which keys an L0 may have: a Bloom filter, so that a look-up of a key that is not in the L0 costs no walk down the tree. Most
+//! keys that are read and not written are not there.
 //!
 //! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in one
 //! word of a layer: 16 bits a key, four of which are set, let about one in fifty absent keys pass.
 //!
-//! One writer at a time; readers beside it. Whoever knows that a key was written, by having seen something that was stored
-//! behind [`KeyFilter::add`] with `Release`, finds it.
+//! One writer at a time; readers beside it. A reader that knows that a key was written, because it has seen something that was
+//! stored after [`KeyFilter::add`] with `Release`, finds the key.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

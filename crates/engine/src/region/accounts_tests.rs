@@ -280,8 +280,8 @@ fn runs_that_nothing_points_to_are_given_back() {
 /// What the volume takes beside the large log: manifest, recovery log, tails, levels of keys and pointers, and what a
 /// sweep moves before it gives anything back.
 const BESIDE_BYTES: u64 = (9 + 30) * SEGMENT_BYTES as u64;
-/// Values that four L0s of pointers lead to, and the run of L1 that three make: until they are merged with L2, nobody knows what
-/// they overwrite.
+/// Values that four L0s of pointers lead to, and the run of L1 that three make: until they are merged with L2, it is not known
+/// what they overwrite.
 const UNCOMPACTED_BYTES: u64 = 7 * (24 << 10) / 48 * 1034;
 
 #[test]
@@ -314,7 +314,7 @@ fn a_volume_stays_within_its_limit_however_often_all_is_overwritten() {
     }
 }
 
-/// A snapshot, or a cursor that is left of one, goes on reading what a sweep has emptied and given back.
+/// A snapshot, or a cursor that is left of one, continues to read what a sweep has emptied and given back.
 #[test]
 fn a_snapshot_reads_segments_that_were_collected() {
     let (disk, mut rng) = (SimDisk::new(3, u64::MAX), Rng::new(3));
@@ -354,7 +354,7 @@ fn garbage_is_collected_no_faster_than_it_may_be() {
         for n in 0..6000u64 {
             write(&region, format!("key{:05}", rng.below(1500)).as_bytes(), Some(&[n as u8; 1000]), None);
         }
-        // From here on nothing is written; the clock goes on by a tenth of a second a turn.
+        // From here on nothing is written; the clock advances by a tenth of a second a turn.
         let (mut sweeps, mut now) = (Vec::new(), 1_000_000);
         for _ in 0..400 {
             now += 100;

@@ -1,8 +1,8 @@
 //! The write path: a batch goes into the tails and the L0, all of it or nothing.
 //!
-//! Everything that can refuse the batch is looked at before anything is changed. No allocation per record; a value in
-//! place is copied twice, into its tail and into the L0's arena. Records are published, which on a mapped tail makes them
-//! survive the process, before the L0 shows them.
+//! Everything that can refuse the batch is checked before anything is changed. No allocation per record; a value in
+//! place is copied twice, into its tail and into the L0's arena. Records are published before the L0 shows them; on a mapped tail
+//! that makes them survive the process.
 
 use super::{MAX_FROZEN_L0S, Moment, Region, View, Writer};
 use crate::error::Error;
@@ -21,12 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Frozen L0s that slow nobody down.
+/// Frozen L0s that do not slow writers down.
 const FREE_L0S: usize = 3;
-/// Bytes of L0 after which a writer may have to rest; an eighth of an L0 where that is less. Few enough operations rest that
-/// their 99.9th percentile is not such a rest.
+/// Bytes of L0 after which a writer may have to pause; an eighth of an L0 if that is less. So few operations pause that the
+/// 99.9th percentile of latency is not such a pause.
 const PAUSE_BYTES: u64 = 512 << 10;
-/// Rest after so many bytes when writes are about to stop.
+/// Pause after so many bytes when writes are about to stop.
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
 /// One write.
@@ -41,8 +41,8 @@ pub struct Write<'a> {
     /// Deletes every key from this one, or from the first if it is empty, up to, and without, the value; without a value, up
     /// to the last.
     pub is_range: bool,
-    /// Writes nothing: a write with this request id was decided, and its condition did not hold. The value says what version of a pair
-    /// there was ([`RecordKind::Refused`]).
+    /// Writes nothing: a write with this request id was decided, and its condition did not hold. The value says what version of a
+    /// pair there was ([`RecordKind::Refused`]).
     pub is_refusal: bool,
     /// Stands in its record; the region remembers it: see [`Region::take_requests`].
     pub request: Option<RequestId>,
@@ -138,7 +138,7 @@ pub struct Appended {
     pub last: Lsn,
     /// It is in the page cache, and survives the process; otherwise it does so after [`Region::write_tails`].
     pub is_written: bool,
-    /// How long its writer should rest before the next append, so that compactions keep up; most often not at all.
+    /// How long its writer should pause before the next append, so that compactions keep up; most often not at all.
     pub pause: Duration,
     /// It opened a tail, or half filled one, or froze an L0: there is upkeep to do.
     pub wants_upkeep: bool,
@@ -205,7 +205,7 @@ impl Region {
         self.append_if(std::slice::from_ref(write), is_unchanged)
     }
 
-    /// Appends a batch if `may` says so of what is there when no other writer can come between.
+    /// Appends a batch if `may` allows it, given the region's state at an instant when no other writer can come between.
     fn append_if(
         &self,
         writes: &[Write<'_>],
@@ -213,7 +213,7 @@ impl Region {
     ) -> Result<Option<Appended>, AppendError> {
         let needs = self.check_batch(writes)?;
         let mut writer = self.writer.lock();
-        // Whoever had the lock may have failed in the middle of a write, which none must follow.
+        // The writer that had the lock may have failed in the middle of a write: then no other write may follow.
         self.volume.check()?;
         self.volume.in_doubt(|| self.append_now(&mut writer, writes, needs, may))
     }
@@ -340,8 +340,8 @@ impl Region {
         }
     }
 
-    /// Flow control: once three L0s are frozen, writers rest whenever the active one has grown by a piece, for the square of
-    /// the debt times [`LONGEST_PAUSE`]. The debt is how much of the room that is left is filled, that of this region's L0s
+    /// Flow control: once three L0s are frozen, writers pause whenever the active one has grown by a piece, for the square of
+    /// the debt times [`LONGEST_PAUSE`]. The debt says how much of the remaining room is filled, that of this region's L0s
     /// or of the memory for all: from 0 to 1, where writes stop.
     fn pause(&self, view: &View, l0_before: u64) -> Duration {
         let frozen = view.version.frozen().len();

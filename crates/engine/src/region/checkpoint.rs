@@ -1,11 +1,11 @@
 //! Checkpoints: durable, named copies of a region by reference. The manifest keeps what the region consisted of at an instant;
 //! its segments are neither freed nor used again while the checkpoint is there, whatever becomes of the region.
 //!
-//! L0s are part of it as what they are on the device: records. The tails are sealed and made durable, and whoever opens the
-//! checkpoint replays them. So making one costs a sync, not a compaction, and keeps no more than the log segments that a
+//! L0s are part of it in their form on the device: records. The tails are sealed and made durable, and opening the checkpoint
+//! replays them. So making one costs a sync, not a compaction, and keeps no more than the log segments that a
 //! replay needs; opening one costs what a restart does.
 //!
-//! Any thread. A checkpoint is one of its volume: replicas do not know of it.
+//! Any thread. A checkpoint belongs to its volume: other replicas do not know of it.
 
 use super::open::{Recovered, open_view, recover, value_reader};
 use super::tails::seal;
@@ -92,7 +92,7 @@ impl Region {
         Checkpoint::open(self.id(), PinnedBase::of_checkpoint(base, Arc::clone(&self.volume), segments), now)
     }
 
-    /// Forgets a checkpoint, durably. What only it needed is free when nobody reads it any more.
+    /// Forgets a checkpoint, durably. What only it needed is freed when it is no longer read.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of that name; those of writing.
@@ -145,7 +145,7 @@ impl Checkpoint {
         }
         let reader = value_reader(volume, &state, pinned.segments(), &Arc::new(Tails::new()));
         let view = open_view(volume, pinned.segments().clone(), &state, reader, l0s)?;
-        // Whoever reads on holds the log segments, as those of levels.
+        // Its readers hold the log segments, as they hold those of levels.
         view.version.keep(pinned.segments().values().cloned().collect());
         let snapshot = Snapshot::new(view.version, last, now);
         Ok(Checkpoint { region, pinned: Arc::new(pinned), snapshot })

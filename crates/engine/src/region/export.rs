@@ -1,5 +1,5 @@
 //! A region as of an instant, on its way to a volume of its own, segment by segment: a copy that `leeward verify`, `inspect` and
-//! [`crate::embedded::Db`] open. The region goes on meanwhile. One thread at a time.
+//! [`crate::embedded::Db`] open. The region continues to serve meanwhile. One thread at a time.
 
 use super::PinnedBase;
 use crate::error::{Error, Result};
@@ -24,11 +24,11 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins to copy all of `pinned`, which is `region`, to a volume that is called `new`, drawn at random, on `disk`, which messages call `at`. When a step
-    /// fails, [`Export::give_up`] takes away what there is.
+    /// Begins to copy all of `pinned`, which is `region`, to a volume that is called `new`, drawn at random, on `disk`. Messages
+    /// call the disk `at`. If a step fails, the caller removes what there is with [`Export::give_up`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is a store already, [`Error::Locked`] if somebody has it; those of writing.
+    /// [`Error::Invalid`] if there is a store already, [`Error::Locked`] if the directory is in use; those of writing.
     pub fn begin(
         pinned: Arc<PinnedBase>,
         region: RegionId,
@@ -86,7 +86,7 @@ impl Export {
         self.pinned.base.last_lsn
     }
 
-    /// Takes away what there is of the copy, before the directory is let go: nobody else may take it for a store.
+    /// Removes what there is of the copy, before the directory is unlocked, so that no process takes it for a store.
     pub fn give_up(self, disk: &dyn Disk, at: &str) {
         let Export { copy, volume, _lock: lock, .. } = self;
         drop((copy, volume));

@@ -1,13 +1,14 @@
-//! A region of a backup that takes the records of the mirrored logs, which are on the volume already, into L0s. One that builds its
-//! own index (build-index, Anthus 3.3.3) compacts them as any region does; one that is only read lets go of them when it is sent
-//! what its primary made of them.
+//! A region of a backup that inserts the records of the mirrored logs, which are on the volume already, into L0s. A region that
+//! builds its own index (build-index, Anthus 3.3.3) compacts its L0s as any region does. A region that is only read drops them
+//! when the primary has sent the levels that it built from the same records.
 //!
-//! It has no tails and gives out no LSN. An L0 is compacted once all of it is committed, as everywhere: what a change of the
-//! primary may cut from the logs is in L0s, which are thrown away with the region and made again by a replay.
+//! It has no tails and assigns no LSN. An L0 is compacted once all of it is committed, as everywhere. What a change of the
+//! primary may cut from the logs is in L0s, which are dropped with the region and made again by a replay.
 //!
-//! The L0s of one that is only read end elsewhere than its primary's: one may go on behind what an install has brought, and *straddles*
-//! it. What it has of that is the same as in the levels, and is found first. But it may lead to log segments that later installs give
-//! up: whoever installs keeps them until it does not straddle any more.
+//! The L0s of a region that is only read end at other LSNs than its primary's. One may begin before and end behind what an
+//! install has brought: it *straddles* the install. Its entries from before are the same as in the levels, and are found first.
+//! But they may lead to log segments that later installs give up: the installer keeps these until the L0 does not straddle any
+//! more.
 
 use super::open::{Recovered, ids_from, insert, recover};
 use super::{AppendError, Region, View};
@@ -24,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// Opens the copy `state`, as far as its logs are valid, to build its index on the backup of `builder`, or only to be read. Answers
-    /// where the records of each log segment end that it has taken.
+    /// Opens the copy `state`, as far as its logs are valid, to build its index on the backup of `builder`, or only to be read.
+    /// Answers where the records of each log segment end that it has taken.
     pub(crate) fn follow(
         volume: Arc<Volume>,
         owner: Owner,
@@ -40,9 +41,9 @@ impl Region {
         Ok((Region::assemble(volume, owner, state, l0s, prefix.last, ids)?, ends))
     }
 
-    /// Takes whole batches of records, the next ones in LSN order, into the L0. Answers how many of the records it took: fewer than
-    /// there are when there is no room before a compaction. One that is `only_read` always takes all: what its primary may have in
-    /// L0s, and what it may have to ship before their install, bounds how many there are.
+    /// Takes whole batches of records, the next ones in LSN order, into the L0. Answers how many of the records it took: fewer
+    /// than there are when there is no room before a compaction. One that is `only_read` always takes all: what its primary may
+    /// have in L0s, and what it may have to ship before their install, bounds how many there are.
     pub(crate) fn apply(&self, records: &[Replayed<'_>], only_read: bool) -> Result<usize> {
         let mut writer = self.writer.lock();
         let mut taken = 0;
@@ -93,9 +94,9 @@ impl Region {
         active.is_due_to_freeze(!active.has_room(bytes, ranges, self.options.l0_bytes))
     }
 
-    /// The copy of a region that is only read is `state` by now: shows its levels, and lets go of the L0s of which they have all. The
-    /// segments in `retired` are kept for who reads what it was before. Answers whether an L0 straddles what the levels have; `None`:
-    /// that is as it was.
+    /// The copy of a region that is only read is `state` by now: shows its levels, and drops the L0s whose entries they have
+    /// completely. The segments in `retired` are kept for readers of its earlier state. Answers whether an L0 straddles what the
+    /// levels have; `None`: that is as it was.
     ///
     /// # Errors
     /// Those of reading; [`Error::Protocol`] if it was installed what this region has not taken yet: it must be opened anew.
@@ -123,7 +124,7 @@ impl Region {
         Ok(straddles)
     }
 
-    /// It has been taken away, so that no install begins any more: who reads it may be led to these segments still.
+    /// The region has a new owner, so that no install begins any more: its readers may still be led to these segments.
     pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
         let _installing = self.installing.lock();
         self.view.load().version.keep(segments);

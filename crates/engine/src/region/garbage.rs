@@ -1,6 +1,6 @@
 //! What a region takes of the volume; what of the large log is garbage, and whether that is too much.
 //!
-//! After a division segments are shared: then what another region of the volume does counts too. Any thread.
+//! After a split segments are shared: then what another region of the volume does counts too. Any thread.
 
 use super::Region;
 use crate::compaction::{Accounts, Ledger};
@@ -15,12 +15,12 @@ pub struct Space {
     pub bytes: u64,
     /// Of these, what the others count: each counts an equal part of a segment.
     pub shared_bytes: u64,
-    /// Of the rest, garbage of the large log in segments that were there when the region was divided last.
+    /// Of the rest, garbage of the large log in segments that were there when the region was split last.
     pub inherited_bytes: u64,
 }
 
 impl Region {
-    /// What it takes of the volume. Where nothing was divided this looks at no segment.
+    /// What it takes of the volume. If no region was split this looks at no segment.
     pub fn space(&self) -> Space {
         self.look_at_sharing();
         let segments = self.volume.with_region(&self.owner, |state| state.segments.len() as u64).unwrap_or(0);
@@ -31,14 +31,15 @@ impl Region {
         Space { bytes, shared_bytes, inherited_bytes }
     }
 
-    /// The region was divided: segments with lower ids than this were there then; 0: it never was. What is garbage in those, when a
-    /// region that shares them has left the volume or lies on another, is not held against writers, and is collected at leisure.
+    /// The region was split: segments with lower ids than this existed at the split; 0: it never was. Once a region that shares
+    /// these segments has left the volume or lies on another, they have garbage. That garbage does not slow writers down, and is
+    /// collected at leisure.
     ///
-    /// The engine does not keep it: whoever knows it tells each region that serves, and each that builds the index of a backup
-    /// ([`crate::Replica::building`]), when it is divided and after each start. Until then all garbage counts.
+    /// The engine does not store the id. The caller sets it for each region that serves, and for each that builds the index of a
+    /// backup ([`crate::Replica::building`]), when the region is split and after each start. Until then all garbage counts.
     pub fn set_inherited_below(&self, id: SegmentId) {
         self.inherited_below.store(id.0, Ordering::Release);
-        // Whoever lost the region has nothing to count.
+        // If this object has lost the region there is nothing to count.
         drop(self.count_garbage());
     }
 
@@ -75,7 +76,7 @@ impl Region {
         SegmentId(self.inherited_below.load(Ordering::Acquire))
     }
 
-    /// Others have changed something of what they share since it was looked at.
+    /// Other regions have changed shared segments since these were counted.
     pub(super) fn must_look_at_sharing(&self) -> bool {
         let seen = || self.seen_sharing.load(Ordering::Acquire);
         self.inherited_below() > SegmentId(0) && self.volume.sharing_serial() != seen()
@@ -84,7 +85,7 @@ impl Region {
     /// Counts garbage anew if others have changed something of what they share.
     pub(super) fn look_at_sharing(&self) {
         if self.must_look_at_sharing() {
-            // Before it is counted: what changes meanwhile is looked at the next time.
+            // Before it is counted: what changes meanwhile is counted the next time.
             self.seen_sharing.store(self.volume.sharing_serial(), Ordering::Release);
             drop(self.count_garbage());
         }

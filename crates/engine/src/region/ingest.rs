@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 const UNKNOWN_PAIRS: u64 = 1 << 32;
 
 impl Region {
-    /// Takes LSNs for as many pairs as `most`, or for four billion, and freezes the L0: what is written from now on is newer
-    /// than they are. For the writer; others wait. One ingest at a time, until it is installed or given up. For a region without
-    /// other replicas.
+    /// Takes LSNs for as many pairs as `most`, or for four billion, and freezes the L0: what is written from now on is newer than
+    /// those pairs. For the writer; other writers wait. One ingest at a time, until it is installed or given up. For a region
+    /// without other replicas.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -41,8 +41,9 @@ impl Region {
         Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, taken, &open))
     }
 
-    /// Takes at least one LSN, and all up to `beyond`, for nothing: what is written from now on is newer than whatever was written
-    /// elsewhere up to there, and whoever replays it knows no request from before. Answers the last one. For the writer; others wait.
+    /// Skips at least one LSN, and all up to `beyond`: what is written from now on is newer than anything that was written
+    /// elsewhere up to there, and a replay knows no request from before. Answers the last skipped LSN. For the writer; other
+    /// writers wait.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -53,7 +54,8 @@ impl Region {
         self.volume.in_doubt(|| self.take_lsns(&mut writer, count, false)).map(|(_, last)| last)
     }
 
-    /// Takes so many LSNs, by one record that stands for all of them; before, it may freeze the L0. Answers the first and the last.
+    /// Takes so many LSNs, by one record that stands for all of them; before, it may freeze the L0. Answers the first and the
+    /// last.
     fn take_lsns(&self, writer: &mut Writer, count: u64, freezes: bool) -> Result<(Lsn, Lsn), AppendError> {
         let (key, value) = ([0], count.to_le_bytes());
         let bytes = record_bytes(key.len(), value.len(), None);

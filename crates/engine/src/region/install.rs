@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// The most urgent compaction, if any is that changes nothing that others which go on do, and there is memory for it. Of an L0
-    /// only if all of it is committed. It drops what has expired by `now`. Freezes the L0 first, if another region needs its memory.
+    /// The most urgent compaction, if there is one that conflicts with no compaction under way, and there is memory for it. An L0
+    /// is compacted only if all of it is committed. The compaction drops what has expired by `now`. Freezes the L0 first, if
+    /// another region needs its memory.
     ///
     /// While the region is being written to, fewer than three frozen L0s wait for a second: the larger runs of L1 are, the less
     /// is written. It is quiet when all that was written is durable, and no L0 was compacted lately. Nothing waits while L0s
@@ -23,28 +24,29 @@ impl Region {
         self.next_compaction_in(Lane::Any, now)
     }
 
-    /// [`Region::next_compaction`] of those of `lane`: others may go on meanwhile.
+    /// [`Region::next_compaction`] of those of `lane`: others may run meanwhile.
     pub fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
         let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && !self.is_beyond_space();
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
-    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep rests, one
-    /// waits for memory, which anybody may give back, or a region that shares segments has let go of some.
+    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep is
+    /// throttled, a compaction waits for memory, which any region may give back, or a region that shares segments has given up
+    /// some.
     pub fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
         let owner = self.view.load().version.reads().owner;
         l0s || self.volume.memory().has_waiting(owner, lane.bit())
-            || lane != Lane::L0s && (self.picker.lock().sweep_rests(now) || self.must_look_at_sharing())
+            || lane != Lane::L0s && (self.picker.lock().sweep_is_throttled(now) || self.must_look_at_sharing())
     }
 
-    /// Nothing is to be synced, prepared or merged, until something is appended or [`Region::is_called`].
-    pub fn is_at_rest(&self, now: UnixMs) -> bool {
+    /// Nothing is to be synced, prepared or merged, until something is appended or the region [is called](Region::is_called).
+    pub fn is_idle(&self, now: UnixMs) -> bool {
         !self.is_unsynced() && !self.wants_tails() && !self.waits_for_time(Lane::Any, now) && !self.is_called()
     }
 
-    /// Other regions want something of it: its L0 has memory that they need, or what they share is to be looked at. See
+    /// Other regions need something of it: its L0 has memory that they need, or it must count shared segments anew. See
     /// [`Volume::calls`](crate::Volume::calls).
     pub fn is_called(&self) -> bool {
         let view = self.view.load();
@@ -57,8 +59,8 @@ impl Region {
         self.pick_compaction(Lane::Any, 1, now)
     }
 
-    /// [`Region::next_compaction_at_once`], of the L0 that takes writes too, if it holds anything: little is left to be replayed after
-    /// it.
+    /// [`Region::next_compaction_at_once`], of the L0 that takes writes too, if it holds anything: little is left to be replayed
+    /// after it.
     pub fn next_compaction_of_all(&self, now: UnixMs) -> Option<Compaction> {
         self.view.load().version.active().ask_to_freeze();
         self.next_compaction_at_once(now)
@@ -66,7 +68,7 @@ impl Region {
 
     fn pick_compaction(&self, lane: Lane, least: usize, now: UnixMs) -> Option<Compaction> {
         self.freeze_if_asked();
-        // First: what is claimed is let go of under this lock, after the version that came of it is shown.
+        // First: the claim is given up under this lock, after the new version is shown.
         let mut picker = self.picker.lock();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
@@ -82,8 +84,8 @@ impl Region {
             return None;
         };
         match memory.admit((owner, lane.bit()), compaction.memory_bytes()) {
-            Some(lease) => {
-                compaction.admitted(lease);
+            Some(reservation) => {
+                compaction.admitted(reservation);
                 // The version was loaded before: if it has anything newer than an ingest, that is seen to be open.
                 if self.ingest.lock().strong_count() > 0 {
                     compaction.keep_tombstones();

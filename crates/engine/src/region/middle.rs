@@ -1,7 +1,7 @@
-//! The key that halves a region: where to divide it.
+//! The key that halves a region: where to split it.
 //!
-//! Each level is cut into pieces, which are weighed by what they hold and lead to: leaf segments; where there are few, parts of their
-//! leaves; and where there are no levels, of the L0s. Of the pieces that a key lies within, half counts as below it.
+//! Each level is cut into pieces, which are weighed by what they hold and lead to: leaf segments; where there are few, parts of
+//! their leaves; and where there are no levels, of the L0s. Of the pieces that a key lies within, half counts as below it.
 
 use super::Region;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use leeward_format::leaf_segment::Footer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// With fewer leaf segments than so many, their leaves are looked at.
+/// With fewer leaf segments than so many, their leaves are weighed.
 const FEW_SEGMENTS: usize = 16;
 /// Pieces that those few, or an L0, are cut into, about.
 const SAMPLES: usize = 64;
@@ -108,7 +108,7 @@ fn whole_segments(reads: &Reads, level: &Level, range: Range<usize>) -> Result<V
     Ok(pieces)
 }
 
-/// Pieces of about `samples` of each segment's keys. Of segments with more leaves than that, each that is looked at stands for those
+/// Pieces of about `samples` of each segment's keys. Of segments with more leaves than that, each visited leaf stands for those
 /// behind it.
 fn leaves(reads: &Reads, segments: &[Arc<LeafSegment>], samples: usize) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();

@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Region {
-    /// Makes the beginning of `term` durable, in a copy that is `state`, and cuts its logs. `recovered` is what was made of it; it names
-    /// the segments `added` that the volume does not know of yet. Answers the ids of the segments of the term. Where it fails, nothing has
-    /// changed.
+    /// Makes the beginning of `term` durable, in a copy that is `state`, and cuts its logs. `recovered` is what was made of it;
+    /// it names the segments `added` that the volume does not know of yet. Answers the ids of the segments of the term. Where it
+    /// fails, nothing has changed.
     pub(crate) fn begin_term(
         volume: &Volume,
         owner: &Owner,
@@ -41,8 +41,8 @@ impl Region {
         // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
         state.term = term;
         state.terms.begin(term, recovered.prefix.last);
-        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that never held anything, the
-        // first sync of a record is soon enough.
+        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that never held anything,
+        // the first sync of a record is soon enough.
         let is_new = state.segments.is_empty() && recovered.prefix.last == Lsn(0);
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
         if state.says_more_than(&known) {
@@ -138,8 +138,8 @@ fn segment_ids(term: Epoch, state: &RegionState) -> SegmentIds {
     ids_from(state, (0, most), move |number| SegmentId::made_by(term, number))
 }
 
-/// The ids that `make` makes of the numbers from `first` on, but for those whose names segments of `state` have, or would have, with
-/// logical addressing. Of the `most` that a term has there may be none left.
+/// The ids that `make` makes of the numbers from `first` on, but for those whose names segments of `state` have, or would have,
+/// with logical addressing. Of the `most` that a term has there may be none left.
 pub(super) fn ids_from(
     state: &RegionState,
     (first, most): (u64, u64),

@@ -1,4 +1,4 @@
-//! Writes that have a request id, as a replay of the logs finds them: for who carries requests out once.
+//! Writes that have a request id, as a replay of the logs finds them: a server needs them to carry each request out once.
 
 use leeward_format::Lsn;
 use leeward_format::record::{Record, RecordKind};
@@ -11,7 +11,8 @@ pub const MOST_REQUESTS: usize = 64 << 10;
 /// See the module. By default nothing is known of any write.
 #[derive(Debug)]
 pub struct Requests {
-    /// Every write with a request id and a later LSN was found, and none that is in the region was carried out before that elsewhere.
+    /// Every write with a request id and a later LSN was found, and none that is in the region was carried out before that
+    /// elsewhere.
     pub forgotten: Lsn,
     /// In the order of LSNs.
     pub found: VecDeque<(RequestId, Lsn, Effect)>,
@@ -26,7 +27,7 @@ impl Requests {
     /// The next record.
     pub(super) fn note(&mut self, record: &Record<'_>) {
         if record.kind == RecordKind::Ingest {
-            // What comes behind may have been written elsewhere before, with requests that nobody knows here.
+            // What follows may have been written elsewhere before, with requests that are not known here.
             self.forgotten = self.forgotten.max(record.last_lsn());
             return;
         }

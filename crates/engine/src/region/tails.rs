@@ -27,7 +27,7 @@ impl Region {
         self.tails.find(log, index)
     }
 
-    /// A tail is durable here, by [`Region::flush_tail`], and wherever else it must be: its memory may go.
+    /// A tail is durable here, by [`Region::flush_tail`], and on every other member that must have it: its memory may be freed.
     pub fn release_tail(&self, log: LogKind, index: u64) {
         self.tails.remove(log, index);
     }
@@ -92,7 +92,7 @@ impl Region {
         is_half_full && self.prepared.lock()[log.index()].is_none()
     }
 
-    /// Takes and records a segment for the next tail of each log whose newest is half full, so that the writer need not.
+    /// Allocates and records a segment for the next tail of each log whose newest tail is half full, so that the writer need not.
     ///
     /// # Errors
     /// Those of writing; [`Error::NoSpace`].
@@ -103,7 +103,7 @@ impl Region {
     /// Makes sure that a segment is prepared for the next tail of `log`. The manifest's entry for it becomes durable
     /// with the next sync, and so before any of its bytes is relied on.
     ///
-    /// One at a time: who was given the lower id and came second would have the log filled out of its order.
+    /// One at a time: if the thread with the lower id came second, the log would be filled out of order.
     pub(super) fn prepare_tail(&self, log: LogKind) -> Result<()> {
         let _preparing = self.preparing.lock();
         if self.prepared.lock()[log.index()].is_some() {
@@ -114,12 +114,12 @@ impl Region {
             self.view.load().version.active().ask_to_freeze();
         })?;
         let appender = self.volume.appender(&segment)?;
-        let lease = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
+        let reservation = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
         let id = (self.ids)()?;
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         let name = self.options.addressing.name(id, segment.no());
-        self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, lease });
+        self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation });
         Ok(())
     }
 

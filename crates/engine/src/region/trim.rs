@@ -1,4 +1,5 @@
-//! What a division has left in a region that is not its own: found piece by piece, so that no merge has to take all of it at once.
+//! What a split has left in a region that is not its own. It is found piece by piece, so that no merge has to handle all of it at
+//! once.
 
 use super::Region;
 use crate::error::Result;
@@ -7,15 +8,16 @@ use crate::version::Version;
 use bytes::Bytes;
 use leeward_format::{Lsn, UnixMs};
 
-/// Leaf segments of the largest level that a piece covers: so much, and what lies above it, a merge takes that collects it.
+/// Leaf segments of the largest level that a piece covers. A merge that collects the piece handles so much, and what lies above
+/// it.
 const PIECE_SEGMENTS: usize = 32;
 
 /// Part of a range of keys: from the first one up to, and without, the second; without one, all from the first on.
 pub type Piece = (Bytes, Option<Bytes>);
 
 impl Region {
-    /// The first part of a range that has anything in it, from its first pair on; at most 64 MiB of the largest level. `None`: the
-    /// range is empty. May read from the device.
+    /// The first part of a range that has anything in it, from its first pair on; at most 64 MiB of the largest level. `None`:
+    /// the range is empty. May read from the device.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.

@@ -1,5 +1,5 @@
 //! The primary is gone: what its mirrored tails hold, up to where both logs are dense, becomes part of the copy, or of the region
-//! that it serves as. Either way the logs are read once, with the buffers in the place of what the volume has of those segments.
+//! that the copy becomes. Either way the logs are read once, with the buffers in place of what the volume has of those segments.
 
 use super::{Replica, refuse_damage};
 use crate::compaction::SegmentIds;
@@ -31,7 +31,7 @@ pub struct Unopened {
     pub error: Error,
 }
 
-/// Tells whoever has to find out later what came of a dead primary's last writes.
+/// Logs what became of a dead primary's last writes, for an operator that has to find out later.
 fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
     let buffers: Vec<_> = overlays.keys().map(|id| (id.0, ends.get(id).map_or(0, |end| end.bytes))).collect();
     let (last, (_, stopped)) = (prefix.last, &prefix.stopped);
@@ -41,7 +41,7 @@ fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
 impl Replica {
     /// Persists the valid dense prefix of what mirrored `buffers` hold, of both logs, and cuts what is beyond it.
     /// Buffers describe themselves; those of other terms or of segments that are complete already are passed over. Ends
-    /// what [`Replica::open_tail`] began: mirroring goes on only after another base. A copy with damage is left as it
+    /// what [`Replica::open_tail`] began: mirroring continues only after another base. A copy with damage is left as it
     /// is, and has no [reach](Replica::reach).
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Replica {
         cut(&mut extended.state, &ends);
         let position = (extended.state.term, prefix.last);
         if extended.state == known {
-            // All of it was durable: the office was handed over, or nothing came since the last start.
+            // All of it was durable: the primary role was handed over, or nothing came since the last start.
             self.position = position;
             return Ok(());
         }
@@ -79,13 +79,13 @@ impl Replica {
         self.volume.commit(&self.owner, vec![change], &extended.added, Durability::Synced)
     }
 
-    /// Starts to serve in `term` with what mirrored `buffers` hold, as [`Replica::adopt_tails`] takes them: cuts the logs to the valid
-    /// prefix, durably, and replays them.
+    /// Starts to serve in `term` with what mirrored `buffers` hold, as [`Replica::adopt_tails`] takes them: cuts the logs to the
+    /// valid prefix, durably, and replays them.
     ///
     /// # Errors
-    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed; [`Error::NoSpace`], with the copy
-    /// as it was.
-    pub fn assume(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> std::result::Result<Arc<Region>, Unopened> {
+    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed; [`Error::NoSpace`], with
+    /// the copy as it was.
+    pub fn promote(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> std::result::Result<Arc<Region>, Unopened> {
         let (state, recovered, ids) = match self.begin_term(buffers, term) {
             Ok(begun) => begun,
             Err(error) => return Err(Unopened { copy: Some(Box::new(self)), error }),
@@ -116,12 +116,12 @@ impl Replica {
         Ok((state, recovered, ids))
     }
 
-    /// [`Replica::assume`] of a copy that nothing was mirrored to since it was opened.
+    /// [`Replica::promote`] of a copy that nothing was mirrored to since it was opened.
     ///
     /// # Errors
     /// As there.
     pub fn serve(self, term: Epoch) -> Result<Arc<Region>> {
-        self.assume(Vec::new(), term).map_err(|unopened| unopened.error)
+        self.promote(Vec::new(), term).map_err(|unopened| unopened.error)
     }
 
     fn extend(&self, buffers: Vec<Vec<u8>>) -> Result<Extended> {
@@ -149,7 +149,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The header of a buffer that may go on from what is here; or why it does not.
+    /// The header of a buffer that may continue from what is here; or why it does not.
     fn adoptable(&self, state: &RegionState, buffer: &[u8]) -> std::result::Result<LogHeader, String> {
         let header = LogHeader::decode(buffer).map_err(|error| error.to_string())?;
         let (id, term) = (header.id, state.term);

@@ -1,9 +1,9 @@
 //! Bringing a copy to a primary's state: one way for a new backup, a returning one and the survivors of a promotion.
 //!
-//! The primary names every segment of its state. What this volume has by identity is kept, log segments cut to the
-//! primary's length; the rest is shipped; then all of it becomes the region's state in one edit. Until then the old
-//! state stands. What the volume has of a region that this one was divided from is shared with that (`found`). A copy that builds
-//! its own index, and whose logs go on to where the primary's begin, keeps its levels and takes the logs alone (`keep`).
+//! The primary names every segment of its state. Segments that this volume has by identity are kept, log segments cut to the
+//! primary's length. The rest is shipped. Then all of it becomes the region's state in one edit; until then the old
+//! state is valid. Segments of a region that this one was split from are shared with that region (`found`). A copy that builds
+//! its own index, and whose logs reach to where the primary's begin, keeps its levels and gets the logs alone (`keep`).
 
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
@@ -61,7 +61,7 @@ impl Replica {
     pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
         let (term, shared) = self.volume.with_region(&self.owner, |state| (state.term, shared(state, base)))?;
         if base.term < term {
-            // Of a cluster whose coordinator lost its data, perhaps: what is here may be all there is.
+            // Perhaps the base is of a cluster whose coordinator lost its data: this copy may be the only one.
             return Err(Error::StaleTerm { region: self.region(), term: base.term, seen: term });
         }
         if base.terms.last() > Some(base.term) {
@@ -71,7 +71,7 @@ impl Replica {
         self.tails.clear();
         self.map = super::SegmentMap::default();
         self.parent = None;
-        // If all lost their power there may be less left than was committed once.
+        // If all members lost their power, less may be left than was once committed.
         self.committed = self.committed.min(shared);
         let found = self.find(base)?;
         let mut places = HashMap::new();
@@ -106,9 +106,9 @@ impl Replica {
         Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })
     }
 
-    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a leaf
-    /// or index segment with its pointers translated, in `bytes`. From memory that is aligned for the device nothing is copied. Not
-    /// synced.
+    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a
+    /// leaf or index segment with its pointers translated, in `bytes`. From memory that is aligned for the device nothing is
+    /// copied. Not synced.
     ///
     /// # Errors
     /// [`Error::Protocol`] for bytes that are no such segment, or point to segments that this copy lacks.
@@ -120,7 +120,7 @@ impl Replica {
             return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
         }
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
-        // A copy may have less of a log than another that was divided from it, or it from that, has of the same segment.
+        // A copy may have less of a log than another that was split from it, or it from that, has of the same segment.
         let is_begun = pending.as_ref().is_some_and(|place| place.bytes > 0);
         let segment = match &pending {
             Some(place) if !place.is_missing => {
@@ -170,8 +170,8 @@ impl Replica {
         Ok(bytes.len() as u64)
     }
 
-    /// Makes the base the region's state, atomically and, if it holds anything, durably; drops every segment that is not part of it. Tails
-    /// that were opened since [`Replica::begin_base`] go on behind it.
+    /// Makes the base the region's state, atomically and, if it holds anything, durably; drops every segment that is not part of
+    /// it. Tails that were opened since [`Replica::begin_base`] continue behind it.
     ///
     /// # Errors
     /// Those of writing; [`Error::Protocol`] if segments are missing.
@@ -257,7 +257,7 @@ impl Replica {
         Ok(LevelState { root: level.root.map(local).transpose()?, ..level.clone() })
     }
 
-    /// What pointers say in segments that come: those of the base that they are part of, or go on from.
+    /// The addressing of pointers in segments that arrive: that of the base that they are part of, or continue from.
     fn addressing(&self) -> Addressing {
         self.pending.as_ref().map_or(self.options.addressing, |pending| pending.base.options.addressing)
     }

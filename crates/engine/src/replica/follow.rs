@@ -1,13 +1,13 @@
-//! A copy that builds its own index (build-index, Anthus 3.3.3), or that is read: what was persisted of the mirrored tails goes on,
-//! record by record in LSN order, into a region that compacts it, or that is given the levels that the primary sends.
+//! A copy that builds its own index (build-index, Anthus 3.3.3), or that is read. The persisted records of the mirrored tails go,
+//! one by one in LSN order, into a region that compacts them, or that gets the levels that the primary sends.
 //!
-//! Records wait here, in memory, for those of the other log that come before them, and for room in the L0. How many may is the
-//! primary's to bound: it knows how far this copy has come. One that is only read has room for all.
+//! Records wait here, in memory, for earlier records of the other log, and for room in the L0. The primary bounds how many may
+//! wait: it knows how far this copy has come. A copy that is only read has room for all.
 
 use super::Replica;
 use crate::error::Result;
 use crate::log::{Replayed, log_of};
-use crate::memory::{Lease, Purpose};
+use crate::memory::{Purpose, Reservation};
 use crate::region::Region;
 use crate::volume::Segment;
 use leeward_format::cluster::BackupMode;
@@ -25,11 +25,11 @@ const MOST_AT_ONCE: usize = 256;
 /// Segments that an L0 of a copy that is only read may keep from being free; then the region is made anew, from the logs.
 const MOST_KEPT: usize = 16;
 
-/// What makes the index of a copy.
+/// The part of a copy that builds its index.
 #[derive(Debug)]
 pub(super) struct Follower {
     region: Arc<Region>,
-    /// It is sent the levels, and is there to be read alone.
+    /// The primary sends it the levels; it only serves reads.
     only_read: bool,
     /// An L0 has records that are in the levels, and may lead to log segments that were given up since: `kept`.
     straddles: bool,
@@ -37,7 +37,7 @@ pub(super) struct Follower {
     /// By log, in their order.
     waiting: [VecDeque<Waiting>; 2],
     /// For those.
-    lease: Lease,
+    reservation: Reservation,
 }
 
 /// Bytes of a tail that were persisted and not taken into the L0.
@@ -66,7 +66,7 @@ type Places = [(usize, usize); 2];
 
 impl Follower {
     fn push(&mut self, log: LogKind, waiting: Waiting) {
-        self.lease.set(self.lease.bytes() + waiting.bytes.len() as u64);
+        self.reservation.set(self.reservation.bytes() + waiting.bytes.len() as u64);
         self.waiting[log.index()].push_back(waiting);
     }
 
@@ -130,7 +130,7 @@ impl Follower {
             waiting.pop_front_if(|first| first.taken == first.bytes.len());
         }
         let left = self.waiting.iter().flatten().map(|waiting| waiting.bytes.len() as u64).sum();
-        self.lease.set(left);
+        self.reservation.set(left);
     }
 
     fn is_waiting(&self) -> bool {
@@ -139,8 +139,8 @@ impl Follower {
 }
 
 impl Replica {
-    /// Begins to take the records of a copy whose base is installed into an index: to build it, on the server `builder`, if the backups
-    /// of its table do, and otherwise only so that it can be read.
+    /// Begins to take the records of a copy whose base is installed into an index: to build it, on the server `builder`, if the
+    /// backups of its table do, and otherwise only so that it can be read.
     ///
     /// # Errors
     /// Those of reading; [`crate::Error::Invalid`] if the server's number is too high to build.
@@ -153,9 +153,9 @@ impl Replica {
         let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), builder)?;
         let last = region.last_lsn();
         region.set_commit(self.committed);
-        let lease = self.volume.memory().lease(Purpose::Mirrors);
+        let reservation = self.volume.memory().reserve(Purpose::Mirrors);
         let (waiting, kept) = Default::default();
-        let mut follower = Follower { region, only_read, straddles: false, kept, waiting, lease };
+        let mut follower = Follower { region, only_read, straddles: false, kept, waiting, reservation };
         for segment in state.segments.values().filter(|segment| segment.bytes.is_none() || segment.last_lsn > last) {
             let Some(log) = log_of(segment) else { continue };
             let from = ends.get(&segment.id).map_or(0, |end| end.bytes);
@@ -170,15 +170,15 @@ impl Replica {
         Ok(())
     }
 
-    /// Ends [`Replica::follow`]: what an unfinished compaction has built is never installed. What is in L0s is in the logs. Who
-    /// still has the region may read it as it is.
+    /// Ends [`Replica::follow`]: what an unfinished compaction has built is never installed. What is in L0s is in the logs. A
+    /// reader that still has the region may read it as it is.
     pub fn unfollow(&mut self) {
         let Some(follower) = self.follower.take() else { return };
         let segments = self.volume.segments(self.region()).into_values();
         if let Some(owner) = self.volume.take_region(self.region()) {
             self.owner = owner;
         }
-        // It is told no more of what is given up, and may be read still.
+        // The region no longer learns which segments are given up, and may still be read.
         follower.region.keep(segments.chain(follower.kept).collect());
     }
 
@@ -192,7 +192,7 @@ impl Replica {
         self.follower.as_ref().map(|follower| follower.region.clone())
     }
 
-    /// How far the copy has come that builds its own index, and whether it has more that waits.
+    /// For a copy that builds its own index: the last LSN that is in the index, and whether more records wait.
     pub fn applied(&self) -> Option<(Lsn, bool)> {
         self.builder().map(|follower| (follower.region.last_lsn(), follower.is_waiting()))
     }
@@ -209,8 +209,8 @@ impl Replica {
         }
     }
 
-    /// The primary's compaction is installed, and these segments of logs that leaves point to were given up: a region that is only read
-    /// shows its levels.
+    /// The primary's compaction is installed, and these segments of logs that leaves point to were given up: a region that is
+    /// only read shows its levels.
     pub(super) fn follow_install(&mut self, edit: &InstallEdit, retired: Vec<Arc<Segment>>) -> Result<()> {
         if self.follower.as_ref().is_none_or(|follower| !follower.only_read) {
             return Ok(());
@@ -235,11 +235,11 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes into the index what waited for room.
+    /// Adds to the index the records that waited for room.
     ///
     /// # Errors
     /// Those of [`Replica::persist_tail`].
-    pub fn go_on(&mut self) -> Result<()> {
+    pub fn run_next(&mut self) -> Result<()> {
         self.follower.as_mut().map_or(Ok(()), Follower::apply)
     }
 }
@@ -261,8 +261,8 @@ impl Follower {
         }
     }
 
-    /// [`Follower::take_on`], and then all that can be taken into the L0.
-    pub(super) fn go_on(&mut self, log: LogKind, of: (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) -> Result<()> {
+    /// [`Follower::take_on`], and then moves all records that it can into the L0.
+    pub(super) fn feed(&mut self, log: LogKind, of: (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) -> Result<()> {
         self.take_on(log, of, offset, bytes);
         self.apply()
     }

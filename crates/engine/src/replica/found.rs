@@ -1,9 +1,9 @@
-//! Where the volume has what a base names: in the region's own copy, or in that of a region which it was divided from, and so shares
-//! segments with.
+//! Where the volume has what a base names: in the region's own copy, or in that of a region which it was split from, and so
+//! shares segments with.
 //!
-//! All of it is taken from one copy: with physical addressing pointers within a copy say where on this volume its segments lie, and
-//! two copies may have the same segment in two places. Another region's copy goes on meanwhile, written to by its own owner: only
-//! what is complete there is taken, and with physical addressing nothing, if leaves may lead to what is not.
+//! All of it is taken from one copy: with physical addressing, pointers within a copy say where on this volume its segments lie,
+//! and two copies may have the same segment in two places. Another region's copy may be written to meanwhile by its own owner. So
+//! only complete segments are taken from it; with physical addressing none at all, if leaves may lead to incomplete ones.
 
 use super::Replica;
 use crate::error::Result;
@@ -46,7 +46,7 @@ impl Found {
         whole.map(|wanted| u64::from(wanted.bytes)).sum()
     }
 
-    /// What its leaves say of where segments of the base lie will be so.
+    /// The places of the base's segments that its leaves point to will be right.
     fn is_closed(&self, base: &Base) -> bool {
         if self.state.options.addressing == Addressing::Logical {
             return true;
@@ -74,8 +74,8 @@ impl Found {
 }
 
 impl Replica {
-    /// The copy that has most of `base`: the own one, unless another has more, or as much and more of it that is known to be committed:
-    /// what an attempt to divide a region has left does not stand in the way of the next one.
+    /// The copy that has most of `base`: the region's own copy, unless another has more, or has as much of which more is known to
+    /// be committed. So what a failed attempt to split a region has left does not prevent the next attempt.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`].

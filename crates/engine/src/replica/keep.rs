@@ -1,12 +1,12 @@
-//! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those that
-//! the base has.
+//! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those
+//! that the base has.
 //!
-//! The levels of such a copy hold what was committed, and so what every later primary has, unless all of them lost their power with
-//! what was not durable everywhere: they are kept only if they hold nothing beyond what both have, as their terms tell. Its
-//! segments are no other replica's. What its logs hold may have been cut from the history since. Kept is only what the base has
-//! as well, as far as the base has it, and what is known to be committed; and only where both together leave no gap in front of the
-//! base's logs. A region that was just divided from another keeps that one's copy in the same way, if it has nothing beyond the
-//! division.
+//! The levels of such a copy hold committed records, and so records that every later primary has. The exception: all members lost
+//! their power, and with it what was not durable everywhere. So the levels are kept only if they hold nothing beyond what both
+//! copies have, as their terms tell. The copy's segments are no other replica's. Records in its logs may have been cut from the
+//! history since. So it keeps only log records that the base has as well, as far as the base has them, and records that are known
+//! to be committed; and only if both together leave no gap in front of the base's logs. A region that was just split from another
+//! keeps that one's copy in the same way, if that copy has nothing beyond the split.
 
 use super::Replica;
 use super::base::shared;
@@ -64,12 +64,12 @@ impl Replica {
         }
         let is_old = |id: &SegmentId| base.term.0.saturating_sub(id.term().0) >= SegmentName::TERMS;
         if kept.segments.keys().any(|id| is_old(id) && !listed.contains_key(id)) {
-            // The primary does not know of it, and may give its name to another.
+            // The primary does not know the segment, and may give its name to another one.
             return Ok(None);
         }
         let (prefix, _) = find_prefix(&self.volume, &kept, &Overlays::new())?;
-        let goes_on = prefix.damage.is_none() && prefix.last.next() >= base.replay_from;
-        Ok(goes_on.then_some(kept))
+        let is_continued = prefix.damage.is_none() && prefix.last.next() >= base.replay_from;
+        Ok(is_continued.then_some(kept))
     }
 
     /// What is here of a log segment that the base has.

@@ -1,6 +1,6 @@
 //! Log map and index map (Tebis 3.3): which local segment stands for a segment of the primary's volume.
 //!
-//! Lives in memory, for one session with one primary: a base rebuilds it.
+//! In memory only, for one session with one primary: a base rebuilds it.
 
 use leeward_format::{SegmentId, SegmentName, SegmentNo};
 use std::collections::HashMap;

@@ -54,7 +54,7 @@ impl Replica {
             self.volume.write_buffered(no, from, &bytes[new..])?;
             self.unsynced = true;
             if let Some(follower) = &mut self.follower {
-                follower.go_on(log, (id, no), from, &bytes[new..])?;
+                follower.feed(log, (id, no), from, &bytes[new..])?;
             }
         }
         Ok(())

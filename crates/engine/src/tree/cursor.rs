@@ -123,7 +123,7 @@ impl LevelCursor {
         Ok(Some(Missing { segment, place: wanted, at }))
     }
 
-    /// Takes in a leaf that was [`LevelCursor::missing`].
+    /// Gives the cursor a leaf that was [`LevelCursor::missing`].
     pub(crate) fn supply(&mut self, missing: &Missing, bytes: Vec<u8>) -> Result<()> {
         let source = &self.level.segments()[missing.segment];
         let leaf = source.supply_leaf(&self.reads, bytes.into(), missing.place)?;
@@ -165,8 +165,8 @@ impl LevelCursor {
     }
 
     /// Where nothing but tombstones follows in this leaf, and in the segments after it, before `bound` (without one: at
-    /// all), moves to its last entry, or that of the last such segment. Whoever knows that no other source has a key before
-    /// `bound` passes them all with the next step. Going back, the same the other way round.
+    /// all), moves to its last entry, or that of the last such segment. A caller that knows that no other source has a key before
+    /// `bound` passes them all with the next step. In reverse, the same the other way round.
     pub(crate) fn pass_tombstones(&mut self, bound: Option<&[u8]>, reverse: bool) -> Result<()> {
         let is_before = |key: &[u8]| {
             bound.is_none_or(|bound| match reverse {
@@ -330,6 +330,6 @@ impl LevelCursor {
         let mut bytes = memory.pool().take(end(&places[last]) - start as usize);
         self.reads.volume.read(source.segment().no(), start, &mut bytes)?;
         let memory_bytes = bytes.memory_bytes();
-        Ok((segment, start, memory.lease(Purpose::Reads).hold(bytes, memory_bytes)))
+        Ok((segment, start, memory.reserve(Purpose::Reads).hold(bytes, memory_bytes)))
     }
 }

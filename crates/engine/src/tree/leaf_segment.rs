@@ -2,7 +2,7 @@
 //!
 //! Any thread may read; a leaf or index that two threads miss at once is read twice.
 
-use crate::cache::{Cache, Leaf, Reservation, index_memory_bytes};
+use crate::cache::{Cache, CacheReservation, Leaf, index_memory_bytes};
 use crate::error::{Error, Result};
 use crate::version::{Reach, Reads};
 use crate::volume::Segment;
@@ -21,7 +21,7 @@ pub(crate) struct LeafSegment {
     address: Address,
     /// Its index nodes, filter and footer: from there on to its end.
     tree: Child,
-    resident: OnceLock<(Arc<LeafIndex>, Reservation)>,
+    resident: OnceLock<(Arc<LeafIndex>, CacheReservation)>,
     cache: Cache,
 }
 
@@ -116,13 +116,13 @@ impl LeafSegment {
         }
     }
 
-    /// Calls `each` with the first and the last key of its leaves that are kept, if its index is resident: a merge has made
-    /// others of them.
-    pub(crate) fn hand_on_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+    /// Calls `each` with the first and the last key of its leaves that are cached, if its index is resident. A merge has replaced
+    /// them by other leaves.
+    pub(crate) fn supersede_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let Some((index, _)) = self.resident.get() else { return };
         let (mut first, mut last) = (Vec::new(), Vec::new());
         for place in index.leaves().iter() {
-            if let Some(leaf) = self.cache.hand_on_leaf(self.segment.serial(), place.offset) {
+            if let Some(leaf) = self.cache.supersede_leaf(self.segment.serial(), place.offset) {
                 leaf.key_into(0, &mut first);
                 leaf.key_into(leaf.len() - 1, &mut last);
                 each(&first, &last);
@@ -130,10 +130,10 @@ impl LeafSegment {
         }
     }
 
-    /// Which of its leaves are kept, if each gets a leaf in its place that will be.
-    pub(crate) fn hand_on_all(&self, places: &[LeafPlace]) -> Vec<bool> {
+    /// Which of its leaves are cached. Each is about to be replaced by one new leaf.
+    pub(crate) fn supersede_all(&self, places: &[LeafPlace]) -> Vec<bool> {
         let serial = self.segment.serial();
-        places.iter().map(|place| self.cache.hand_on_leaf(serial, place.offset).is_some()).collect()
+        places.iter().map(|place| self.cache.supersede_leaf(serial, place.offset).is_some()).collect()
     }
 
     /// Keeps of its leaves, whose bytes these are, those that hold what was kept before a merge, and others while the cache

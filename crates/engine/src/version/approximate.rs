@@ -79,7 +79,7 @@ struct Edge {
 }
 
 impl Edge {
-    /// Without a key the range goes on behind the segment.
+    /// Without a key the range continues behind the segment.
     fn new(reads: &Reads, segment: &LeafSegment, key: Option<&[u8]>) -> Result<Edge> {
         let index = segment.index_from_device(reads)?;
         let footer = index.footer();

@@ -1,7 +1,7 @@
 //! Look-ups of many keys at once: what memory does not answer is read from the device in rounds, several reads in flight.
 //!
-//! A round reads for each key that is left the one leaf that may hold it, level by level; the last reads all values that
-//! turned out to be in the log.
+//! A round reads, for each key that is not answered yet, the one leaf that may hold it, level by level. The last round reads all
+//! values that turned out to be in the log.
 
 use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
@@ -80,7 +80,7 @@ impl<'a> Leaves<'a> {
 
     fn read(mut self, version: &Version) -> Result<Vec<Arc<Leaf>>> {
         let bytes = self.reads.iter().map(|(_, bytes)| bytes.len()).sum();
-        let _lease = version.reads.volume.memory().take(Purpose::Reads, bytes);
+        let _reservation = version.reads.volume.memory().take(Purpose::Reads, bytes);
         version.reads.volume.read_many(&mut self.reads)?;
         let read = self.reads.into_iter().zip(self.from);
         read.map(|((_, bytes), (segment, place))| segment.supply_leaf(&version.reads, bytes.into(), place)).collect()

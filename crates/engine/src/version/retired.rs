@@ -1,14 +1,14 @@
-//! Log segments that were given up, kept for whoever reads an older version.
+//! Log segments that were given up, kept for readers of older versions.
 //!
 //! ```text
 //!   version 7 ---> gave up a, b ---> gave up nothing ---> gave up c ---> (nothing yet) <--- version 10
 //!                                    ^--- version 8       ^--- version 9
 //! ```
 //! Each version holds the list of what was given up after it, and so keeps all of that; what lies before the oldest
-//! version that is still read is let go. Leaf segments need no such list, since their level holds them; but an L0 that
+//! version that is still read is freed. Leaf segments need no such list, since their level holds them; but an L0 that
 //! a version reads may point into segments that were opened after the version was made.
 //!
-//! Any thread may drop a version. Lists grow at their end, by whoever installs.
+//! Any thread may drop a version. The thread that installs a version makes the list longer, at its end.
 
 use crate::volume::Segment;
 use std::sync::{Arc, OnceLock};
@@ -29,7 +29,7 @@ impl Retired {
     }
 }
 
-/// A loop: a version may be let go of after thousands of installs, which would be as many calls in each other.
+/// A loop and no recursion: a version may be dropped after thousands of installs, which would be as many nested calls.
 impl Drop for Retired {
     fn drop(&mut self) {
         let mut next = self.next.take();

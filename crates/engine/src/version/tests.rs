@@ -103,7 +103,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// LSN and value of a key that lives.
+    /// LSN and value of a live key.
     pub(crate) fn get(&self, key: &[u8], at: Lsn, now: UnixMs) -> Option<(u64, Vec<u8>)> {
         let (lsn, value, expires) = self.keys.get(key)?.iter().rev().find(|(lsn, ..)| *lsn <= at.0)?;
         if self.ranges.iter().any(|(of, range)| *of <= at.0 && of > lsn && range.covers(key)) {
@@ -286,7 +286,7 @@ impl Store {
         }
     }
 
-    /// What every level promises: see [`crate::tree`].
+    /// Checks the invariants of every level: see [`crate::tree`].
     fn check_levels(&self) {
         for level in self.version.levels() {
             let (mut entries, mut bytes) = (0, 0);
@@ -328,7 +328,7 @@ impl Store {
             Arc::new(level.expect("the level opens"))
         };
         let levels = self.version.levels().iter().map(open).collect();
-        // Whoever reads an older version still does.
+        // Readers of an older version keep it.
         self.version = Arc::new(Version { levels, ..Version::clone(&self.version) });
     }
 
@@ -467,7 +467,7 @@ proptest! {
             if i % 40 == 0 {
                 snapshots.push(store.snapshot());
             }
-            // What is read now is cached while the store goes on.
+            // What is read now is cached while the store changes.
             for snapshot in [&store.snapshot(), &snapshots[i % snapshots.len()]] {
                 for n in (i as u8..=255).step_by(61) {
                     let expected = store.expected(&key(n), snapshot);

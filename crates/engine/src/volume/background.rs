@@ -1,4 +1,4 @@
-//! Reads and writes of segments that go on beside the thread that began them. Dropping one waits for its end.
+//! Reads and writes of segments in the background of the thread that began them. Dropping one waits for its end.
 
 use super::{Device, Segment, Volume};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A write that was begun.
 pub(crate) struct Writing {
-    /// Before the segment, which nobody else may have as long.
+    /// Declared, and so dropped, before the segment, which must not be reused while the write is pending.
     pending: Pending,
     device: Arc<Device>,
     offset: u64,

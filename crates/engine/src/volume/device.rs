@@ -1,9 +1,9 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 //!
-//! **One sync at a time.** An operating system tells of a write that failed in the background once: the first sync that ends after it
-//! fails, and the next one succeeds, although what was lost is still lost. So no two syncs run beside each other, and before the next
-//! begins the failure of the one before is known to all. Whoever comes while one is under way waits for the next, which
-//! all who wait share (group commit): the one under way may have begun before the caller's last write.
+//! **One sync at a time.** An operating system reports a write that failed in the background once: the first sync that ends after
+//! it fails, and the next one succeeds, although what was lost is still lost. So no two syncs run at the same time, and before
+//! the next begins, the failure of the one before is known to all threads. A caller that comes during a sync waits for the next
+//! one, which all waiting callers share (group commit): the sync under way may have begun before the caller's last write.
 //!
 //! Any thread may call anything.
 
@@ -61,13 +61,13 @@ impl Device {
         }
     }
 
-    /// Nothing is written from now on, since nobody knows what the device holds.
+    /// Nothing is written from now on, since it is unknown what the device holds.
     pub(crate) fn fail(&self, reason: &str) {
         self.refuse(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.to_owned() });
     }
 
-    /// This thread has panicked: nothing is written from now on, since nobody knows what memory holds. Answers what writers are
-    /// told, which is of the first failure.
+    /// This thread has panicked: nothing is written from now on, since it is unknown what memory holds. Answers the error that
+    /// writers get, which is that of the first failure.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let thread = thread::current();
@@ -107,7 +107,7 @@ impl Device {
         self.file.begin_read(buffer, offset)
     }
 
-    /// See [`File::begin_write`]; whoever waits for it tells [`Device::failed`].
+    /// See [`File::begin_write`]; the caller that waits for it reports a failure to [`Device::failed`].
     pub(crate) fn begin_write(&self, offset: u64, bytes: Bytes) -> Result<Pending> {
         self.check()?;
         Ok(self.file.begin_write(bytes, offset))
@@ -124,8 +124,8 @@ impl Device {
         self.file.map(offset, bytes).map_err(|error| self.no_space("map", offset, error))
     }
 
-    /// What is read from now on is durable. What an earlier process has written becomes so; what the device has lost of that is in
-    /// the page cache only, where no sync finds it, and is forgotten.
+    /// What is read from now on is durable. What an earlier process has written becomes so; what the device has lost of that is
+    /// in the page cache only, where no sync finds it, and is forgotten.
     pub(super) fn settle(&self) -> Result<()> {
         self.sync()?;
         self.file.forget_cached().map_err(|error| self.error("read", 0, error))
@@ -179,7 +179,7 @@ impl Device {
         self.syncs.lock().waiting
     }
 
-    /// Grows the file to `len` bytes. A failure says nothing about what is written: writing goes on.
+    /// Grows the file to `len` bytes. A failure says nothing about what is written: writing continues.
     pub(crate) fn allocate(&self, len: u64) -> Result<()> {
         self.check()?;
         self.file.allocate(len).map_err(|error| self.no_space("grow", len, error))

@@ -1,4 +1,5 @@
-//! Tests of the device's syncs: an error that the operating system tells once reaches everyone, and those who wait share a sync.
+//! Tests of the device's syncs: an error that the operating system reports once reaches every caller, and waiting callers share a
+//! sync.
 
 use super::*;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -7,7 +8,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// A file whose syncs go on until they may end, and that tells of a lost write as Linux does: to the sync that ends first, once.
+/// A file whose syncs run until they may end, and that reports a lost write as Linux does: once, to the sync that ends first.
 #[derive(Debug, Default)]
 struct Slow {
     begun: AtomicU64,
@@ -65,8 +66,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A sync is under way, and others, who wait for the next or have begun theirs; then all may end. Answers what each was told, the
-/// first one's answer first, and how many syncs the file has seen.
+/// A sync is under way, and others wait for the next or have begun theirs; then all may end. Answers the result of each, that of
+/// the first one first, and how many syncs the file has seen.
 fn sync_beside(file: Slow, others: usize) -> (Vec<thread::Result<Result<Durable>>>, u64, Device) {
     let file = Arc::new(file);
     let device = Device::new(file.clone());
@@ -85,19 +86,19 @@ fn sync_beside(file: Slow, others: usize) -> (Vec<thread::Result<Result<Durable>
 }
 
 #[test]
-fn an_error_that_is_told_once_reaches_everyone_who_syncs() {
+fn an_error_that_is_reported_once_reaches_every_caller_of_sync() {
     let (answers, syncs, device) = sync_beside(Slow { has_lost: Mutex::new(true), ..Slow::default() }, 3);
     let mut answers = answers.into_iter().map(|answer| answer.expect("no panic").map(drop));
     assert!(matches!(answers.next(), Some(Err(Error::Io { action: "sync", .. }))));
     for answer in answers {
         assert!(matches!(answer, Err(Error::VolumeFailed { .. })), "{answer:?}");
     }
-    assert_eq!(syncs, 1, "nobody syncs after that");
+    assert_eq!(syncs, 1, "no caller syncs after that");
     assert!(device.sync().is_err() && device.why_failed().is_some());
 }
 
 #[test]
-fn those_who_wait_share_the_next_sync() {
+fn waiting_callers_share_the_next_sync() {
     let (answers, syncs, device) = sync_beside(Slow::default(), 5);
     assert!(answers.into_iter().all(|answer| matches!(answer, Ok(Ok(_)))));
     assert_eq!(syncs, 2, "the one under way may have begun too early");
@@ -105,7 +106,7 @@ fn those_who_wait_share_the_next_sync() {
 }
 
 #[test]
-fn a_sync_that_panics_keeps_nobody_waiting() {
+fn a_sync_that_panics_leaves_no_caller_waiting() {
     let (answers, syncs, device) = sync_beside(Slow { panics: true, ..Slow::default() }, 2);
     let mut answers = answers.into_iter();
     assert!(answers.next().is_some_and(|first| first.is_err()), "the panic goes on");

@@ -4,9 +4,9 @@
 //! and once that is durable the old zone is marked as `Moved`. So the newest zone that can be read is the current one,
 //! unless it is marked: then the other one was, and is damaged.
 //!
-//! A zone goes on in segments of data ([`super::zone`]). The other zone always has room for the next checkpoint
-//! ([`super::room`]): an edit for which it could not have is refused before anything has changed, and writes are refused
-//! well before that. Called under the volume's manifest lock.
+//! A zone continues in segments of data ([`super::zone`]). The other zone always has room for the next checkpoint
+//! ([`super::room`]): an edit after which it would not have that room is refused before anything has changed, and writes are
+//! refused well before that. Called under the volume's manifest lock.
 
 use super::device::{Device, Durable};
 use super::open::{file_len, reserved_segments};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 const LOST: &str = "the newest checkpoint cannot be read";
 
-/// Whether an edit is made durable before the caller goes on.
+/// Whether an edit is made durable before the caller continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// It is.
@@ -44,7 +44,7 @@ pub(crate) struct Manifest {
     /// Of the next entry.
     sequence: u64,
     durable: u64,
-    life: Incarnation,
+    incarnation: Incarnation,
     /// Of a checkpoint of what it says.
     size: Size,
     /// The other zone has entries, and does not say that it was given up: a crash came first.
@@ -66,7 +66,7 @@ impl Manifest {
             position: 0,
             sequence: 1,
             durable: 0,
-            life: Incarnation(0),
+            incarnation: Incarnation(0),
             size: Size::default(),
             is_other_open: false,
         }
@@ -107,7 +107,7 @@ impl Manifest {
         Ok((manifest, state))
     }
 
-    /// Takes the segments that the manifest goes on in, before any other is taken.
+    /// Takes the segments that the manifest continues in, before any other is taken.
     pub(super) fn claim(&mut self, space: &Arc<Space>) -> Result<()> {
         self.zones[self.current].claim(&self.device, space)
     }
@@ -115,7 +115,7 @@ impl Manifest {
     /// Begins an incarnation after the last one, durably: one that has `drawn` this number. `state` is what was read.
     pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState, drawn: u32) -> Result<()> {
         let next = state.incarnation.next(drawn);
-        self.life = next.ok_or_else(|| self.damaged(self.current, "it says it was opened 2^32 times".into()))?;
+        self.incarnation = next.ok_or_else(|| self.damaged(self.current, "it says it was opened 2^32 times".into()))?;
         // What was read was made durable before.
         self.durable = self.sequence - 1;
         if self.is_other_open {
@@ -123,7 +123,7 @@ impl Manifest {
             self.zones[1 - self.current].write_moved(&self.device, &moved)?;
             self.is_other_open = false;
         }
-        let opened = Change::Opened(self.life);
+        let opened = Change::Opened(self.incarnation);
         state.apply(&opened).expect("an opening fits every state");
         let bytes = measure(state.clone());
         self.size = Size::exactly(bytes);
@@ -149,8 +149,8 @@ impl Manifest {
         (self.position, self.zones[self.current].bytes())
     }
 
-    pub(super) fn life(&self) -> Incarnation {
-        self.life
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// The zone that is written.
@@ -159,7 +159,7 @@ impl Manifest {
         self.current
     }
 
-    /// Bytes that edits may still take in the zone that is written.
+    /// Bytes that are left for edits in the zone that is written.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.zones[self.current].bytes() - self.position
@@ -171,11 +171,11 @@ impl Manifest {
         [0, 1].map(|zone| self.zones[zone].segments().to_vec())
     }
 
-    /// Makes sure that there is room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint of
-    /// what there is after some changes; `None` if those do not fit the state, which is told when they are carried out.
+    /// Makes sure that there is room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint
+    /// of what there is after some changes; `None` if those do not fit the state, which is told when they are carried out.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: nothing has happened, and the volume goes on.
+    /// [`Error::NoSpace`]: nothing has happened, and the volume continues to work.
     pub(super) fn prepare(
         &mut self,
         changes: Vec<Change>,
@@ -216,7 +216,7 @@ impl Manifest {
         Ok(edit)
     }
 
-    /// An error if there is no room for changes that add `bytes` to a checkpoint, with which writes go on.
+    /// An error if there is no room for changes that add `bytes` to a checkpoint, with which writes continue.
     pub(super) fn check_room(&mut self, bytes: usize, space: &Arc<Space>) -> Result<()> {
         let size = Size::exactly(bytes);
         self.reserve(size, space)?;
@@ -235,7 +235,7 @@ impl Manifest {
         &self.zones[1 - self.current]
     }
 
-    /// Makes room in the other zone for a checkpoint of `size`, and tells writes whether they may go on.
+    /// Makes room in the other zone for a checkpoint of `size`, and tells writes whether they may continue.
     fn reserve(&mut self, size: Size, space: &Arc<Space>) -> Result<()> {
         let other = &mut self.zones[1 - self.current];
         let grown = other.grow(&self.device, size.comfortable(), |origin| space.allocate_spare(origin));
@@ -251,8 +251,8 @@ impl Manifest {
         needed
     }
 
-    /// Appends an edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all before,
-    /// is durable, if it is.
+    /// Appends an edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all
+    /// before, is durable, if it is.
     pub(super) fn append(
         &mut self,
         edit: Prepared,
@@ -303,7 +303,7 @@ impl Manifest {
     }
 
     fn entry(&self, body: EntryBody) -> Entry {
-        Entry { sequence: self.sequence, durable: self.durable, life: self.life, body }
+        Entry { sequence: self.sequence, durable: self.durable, incarnation: self.incarnation, body }
     }
 
     fn encode(&self, body: EntryBody) -> Vec<u8> {
@@ -314,37 +314,39 @@ impl Manifest {
     /// `end`, and finds the last.
     fn replay(&mut self, zone: &[u8], first: Entry, end: usize) -> Result<VolumeState> {
         let EntryBody::Checkpoint(mut state) = first.body else { unreachable!("the caller looked") };
-        let mut life = first.life;
+        let mut incarnation = first.incarnation;
         self.sequence = first.sequence + 1;
         self.position = end.next_multiple_of(FRAME_ALIGN);
         while let Some((entry, bytes)) = zone.get(self.position..).and_then(|rest| decode(rest).ok().flatten()) {
             let EntryBody::Edit(changes) = entry.body else {
-                if matches!(entry.body, EntryBody::Moved) && entry.sequence == self.sequence && entry.life >= life {
+                let is_next = entry.sequence == self.sequence && entry.incarnation >= incarnation;
+                if matches!(entry.body, EntryBody::Moved) && is_next {
                     return Err(self.damaged(1 - self.current, LOST.into()));
                 }
                 break;
             };
-            if entry.sequence != self.sequence || entry.life < life {
+            if entry.sequence != self.sequence || entry.incarnation < incarnation {
                 break;
             }
             for change in &changes {
                 state.apply(change).map_err(|error| self.damaged(self.current, error.to_string()))?;
             }
-            life = entry.life;
+            incarnation = entry.incarnation;
             self.sequence += 1;
             self.position += bytes.next_multiple_of(FRAME_ALIGN);
         }
-        self.refuse_damage(zone, life)?;
+        self.refuse_damage(zone, incarnation)?;
         Ok(state)
     }
 
     /// The entry that should come next cannot be read: an error if a later one says that it was durable.
-    fn refuse_damage(&self, zone: &[u8], life: Incarnation) -> Result<()> {
+    fn refuse_damage(&self, zone: &[u8], incarnation: Incarnation) -> Result<()> {
         // Most of a zone is untouched: look at its version byte before decoding.
         let ahead = (self.position..zone.len()).step_by(FRAME_ALIGN).filter(|at| zone[at + 4] == FRAME_VERSION);
-        let witness = ahead
-            .filter_map(|at| decode(&zone[at..]).ok().flatten())
-            .find(|(entry, _)| entry.durable >= self.sequence && entry.life >= life && entry.sequence > self.sequence);
+        let mut found = ahead.filter_map(|at| decode(&zone[at..]).ok().flatten());
+        let witness = found.find(|(entry, _)| {
+            entry.durable >= self.sequence && entry.incarnation >= incarnation && entry.sequence > self.sequence
+        });
         match witness {
             None => Ok(()),
             Some((entry, _)) => {

@@ -1,4 +1,4 @@
-//! What a volume's file is looked at for before it is used: superblock, length, and the segments that the manifest names.
+//! The checks of a volume's file before it is used: superblock, length, and the segments that the manifest names.
 //!
 //! Called by the thread that opens the volume, before any other has it.
 

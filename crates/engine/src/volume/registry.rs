@@ -1,37 +1,38 @@
-//! What is live on the volume: the manifest's state in memory, the segments it names, and who owns each region.
+//! What is live on the volume: the manifest's state in memory, the segments it names, and the owner of each region.
 //!
-//! Regions that were divided from one another share segments: each holds an [`Arc`] of its own, and the number is free when the last
-//! one is dropped. What an edit takes from a region is [`Dropped`]: free only once the edit is durable.
+//! Regions that were split from one another share segments: each holds an [`Arc`] of its own, and the number is free when the
+//! last one is dropped. What an edit takes from a region is [`Dropped`]: free only once the edit is durable.
 //!
-//! The cost of an edit is that of what it changes: nothing here walks all segments of a region, unless the edit replaces or drops it.
+//! The cost of an edit is that of what it changes: nothing here walks all segments of a region, unless the edit replaces or drops
+//! it.
 
 use super::device::{Device, Durable};
 use super::room::measure;
 use super::space::Segment;
 use crate::error::{Error, Result};
-use crate::memory::Lease;
+use crate::memory::Reservation;
 use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId, SegmentNo};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The right to change a region: whoever opened it last has it.
+/// The right to change a region: the copy that was opened last has it.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) region: RegionId,
     token: u64,
     /// For what the region has in memory before anything is written to it.
-    _lease: Lease,
+    _reservation: Reservation,
 }
 
 impl Owner {
     /// The same right.
-    pub(super) fn share(&self, lease: Lease) -> Owner {
-        Owner { region: self.region, token: self.token, _lease: lease }
+    pub(super) fn share(&self, reservation: Reservation) -> Owner {
+        Owner { region: self.region, token: self.token, _reservation: reservation }
     }
 }
 
-/// Who else has a segment.
+/// Which other regions have a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sharing {
     /// How many other regions.
@@ -40,8 +41,8 @@ pub(crate) struct Sharing {
     pub(crate) live_bytes: u64,
 }
 
-/// Segments that a region names no more since an edit. The manifest on the device may still name them: without the proof that it does
-/// not they stay in use, whoever drops this.
+/// Segments that a region no longer names since an edit. The manifest on the device may still name them. Without the proof that
+/// it does not they stay in use, even if this is dropped.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct Dropped(Vec<Arc<Segment>>);
@@ -55,7 +56,7 @@ impl Dropped {
         self.0.iter().map(|segment| &**segment)
     }
 
-    /// The edit is durable: each is free when nobody reads it any more.
+    /// The edit is durable: each segment is free when it is not read any more.
     pub(super) fn free(self, durable: &Durable) {
         self.iter().for_each(|segment| segment.unname(durable));
     }
@@ -80,10 +81,10 @@ impl Registry {
     }
 
     /// Makes a new owner of `region`; the one before has no rights any more.
-    pub(super) fn take(&mut self, region: RegionId, lease: Lease) -> Owner {
+    pub(super) fn take(&mut self, region: RegionId, reservation: Reservation) -> Owner {
         self.last_token += 1;
         self.owners.insert(region, self.last_token);
-        Owner { region, token: self.last_token, _lease: lease }
+        Owner { region, token: self.last_token, _reservation: reservation }
     }
 
     pub(super) fn check(&self, owner: &Owner) -> Result<()> {
@@ -124,7 +125,7 @@ impl Registry {
         self.segments.get(&region).cloned().unwrap_or_default()
     }
 
-    /// Who has a segment beside `region`.
+    /// Which regions beside `region` have a segment.
     pub(super) fn sharing(&self, region: RegionId, segment: &SegmentState) -> Sharing {
         let mut sharing = Sharing::default();
         for other in self.holders(segment.no).filter(|other| *other != region) {
@@ -149,8 +150,8 @@ impl Registry {
         Some(measure(state))
     }
 
-    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more. Of `changes` that do not
-    /// fit it carries out none; if only the first ones fit, the device takes no more writes.
+    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more. Of `changes` that
+    /// do not fit it carries out none; if only the first ones fit, the device takes no more writes.
     pub(super) fn apply(
         &mut self,
         device: &Device,

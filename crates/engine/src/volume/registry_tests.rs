@@ -1,4 +1,4 @@
-//! Tests of the registry: an edit costs what it changes, and lets go of what it should.
+//! Tests of the registry: the cost of an edit is that of what it changes, and it frees what it should.
 
 use super::*;
 use crate::volume::space::Space;
@@ -43,7 +43,7 @@ impl Fixture {
         (vec![Change::Install { region: REGION, edit, places, commit: Lsn(0) }], held)
     }
 
-    /// Answers how many segments were let go of.
+    /// Answers how many segments were freed.
     fn apply(&mut self, changes: &[Change], added: &[(SegmentId, Arc<Segment>)]) -> usize {
         let dropped = self.registry.apply(&self.device, (REGION, changes), added).unwrap();
         let count = dropped.iter().count();
@@ -51,7 +51,7 @@ impl Fixture {
         count
     }
 
-    /// How many segments are looked at for `change`.
+    /// How many segments are visited for `change`.
     fn looked_at(&self, change: &Change) -> usize {
         let mut candidates = Vec::new();
         self.registry.find_candidates(REGION, change, &mut candidates);
@@ -130,7 +130,7 @@ fn what_was_let_go_of_is_in_use_until_that_is_durable() {
     let (first, second) = (forget(1), forget(2));
     let dropped = fixture.registry.apply(&fixture.device, (REGION, &first), &[]).unwrap();
     drop(dropped);
-    assert_eq!(used(&fixture), SEGMENTS, "nobody said that the edit is durable");
+    assert_eq!(used(&fixture), SEGMENTS, "the edit was not reported durable");
     assert_eq!(fixture.apply(&second, &[]), 1);
     assert_eq!(used(&fixture), SEGMENTS - 1);
 }

@@ -1,8 +1,8 @@
 //! How much room the manifest's next checkpoint needs, which is kept ready at all times.
 //!
 //! The size of a checkpoint is not counted after each edit: it is bounded from above by what each edit may add, and measured
-//! when the bound has gone far beyond it. Zones have room for twice the checkpoint, so that as many bytes of edits come
-//! before the next: the cost of a checkpoint is in proportion to theirs.
+//! when the bound has gone far beyond it. Zones have room for twice the checkpoint, so that the next checkpoint comes only after
+//! as many bytes of edits: the cost of a checkpoint is in proportion to theirs.
 
 use leeward_format::frame::{FRAME_HEADER_BYTES, body_bytes};
 use leeward_format::manifest::{Change, EntryBody, FRAME_ALIGN, VolumeState};
@@ -48,7 +48,7 @@ impl Size {
         self.bound * 2 + SLACK
     }
 
-    /// What it must have for writes to go on: compactions name more before they name less.
+    /// What it must have for writes to continue: compactions name more before they name less.
     pub(super) fn for_writes(self) -> usize {
         self.bound + self.bound / 2 + SLACK
     }

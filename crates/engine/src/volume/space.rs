@@ -1,9 +1,9 @@
 //! Which segments are in use, and the space that the file takes. The free list lives in memory only.
 //!
-//! A segment that the manifest names is never free, also when nobody has it in memory any more: only the proof that the manifest
-//! without the name is durable takes a name back ([`Segment::unname`]). Where that proof never comes, because the manifest could
-//! not be written, the segment stays in use until the volume is opened again, and its bytes stay as they are. A volume that has failed
-//! hands out no segments and gives no space back.
+//! A segment that the manifest names is never free, even when nothing in memory holds it any more: only the proof that the
+//! manifest without the name is durable takes a name back ([`Segment::unname`]). If that proof never comes, because the manifest
+//! could not be written, the segment stays in use until the volume is opened again, and its bytes stay as they are. A volume that
+//! has failed hands out no segments and gives no space back.
 //!
 //! ```text
 //!   in use --dropped--> free --more are than may be--> hollow, its space given back to the device
@@ -159,7 +159,7 @@ impl Space {
                 return Ok(segment);
             }
             self.device.check()?;
-            // Others, who look before they come for the lock, may take what it brings.
+            // Other threads look for a free segment before they take this lock, and may take the new ones.
             let grown = self.fill_or_grow();
             self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
             grown?;
@@ -234,12 +234,12 @@ impl Space {
     /// Gives space back to the device if more segments are free than should be.
     /// Nothing after a failure. One after the other: what is on its way is in no list, and looks as if it were in use.
     pub(super) fn release(&self) {
-        let surplus = {
+        let replica_gc = {
             let state = self.state.lock();
             let (free, spare) = (state.free.len(), state.spare() as usize);
             if state.keeps_all || free <= 2 * spare { 0 } else { free - spare }
         };
-        for _ in 0..surplus {
+        for _ in 0..replica_gc {
             if self.device.check().is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! A zone of the manifest as one range of bytes: its own place, and the segments of data that it goes on in.
+//! A zone of the manifest as one range of bytes: its own place, and the segments of data that it continues in.
 //!
 //! ```text
 //!   own place                       segment      segment
@@ -39,7 +39,7 @@ pub(super) struct Zone {
     own_bytes: usize,
     segment_bytes: usize,
     segments: Vec<SegmentNo>,
-    /// Those, once they are taken: never, where a volume is only looked at.
+    /// Those, once they are taken: never, if a volume is only inspected.
     held: Vec<Arc<Segment>>,
 }
 
@@ -159,7 +159,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Takes the segments that it goes on in, which nobody has yet.
+    /// Claims the segments that it continues in, which have no owner yet.
     pub(super) fn claim(&mut self, device: &Device, space: &Arc<Space>) -> Result<()> {
         for no in &self.segments {
             let Some(segment) = space.claim(*no, NO_REGION) else {

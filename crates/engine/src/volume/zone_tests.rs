@@ -37,7 +37,7 @@ fn own(volume: &Volume, region: RegionId) -> Result<Owner> {
     }
 }
 
-/// Names `count` segments in one edit; ids go on from `first`.
+/// Names `count` segments in one edit; ids continue from `first`.
 fn add(volume: &Volume, owner: &Owner, first: u64, count: u64) -> Result<()> {
     let named = (first..first + count).map(|id| Ok((SegmentId(id), volume.allocate_for_writes(owner.region)?)));
     let named: Vec<_> = named.collect::<Result<_>>()?;
@@ -219,7 +219,7 @@ fn a_crash_at_any_io_of_a_switch_loses_nothing() {
             let found = volume.registry.lock().state.regions.len() as u64;
             let expected = certain..=certain + u64::from(outcome.is_err());
             assert!(expected.contains(&found), "operation {op}, {fault:?}, power {power}: {found} of {expected:?}");
-            // It goes on.
+            // It continues.
             let owner = share(&volume, RegionId(1), RegionId(9999)).unwrap();
             assert_eq!(ids(&volume, &owner).len(), 200);
         }
@@ -234,11 +234,11 @@ fn a_growing_manifest_says_what_a_model_says() {
         let disk = SimDisk::new(seed, 1 << 30);
         let mut model: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); 40];
         let mut next = 1;
-        for life in 0..12 {
+        for round in 0..12 {
             let volume = open(&disk).unwrap();
             let owners: Vec<Owner> = (0..40).map(|region| own(&volume, RegionId(region + 1)).unwrap()).collect();
             for (owner, expected) in owners.iter().zip(&model) {
-                assert_eq!(ids(&volume, owner), *expected, "seed {seed}, life {life}");
+                assert_eq!(ids(&volume, owner), *expected, "seed {seed}, round {round}");
             }
             let limit = rng.one_in(3).then(|| disk.contents("volume").len() as u64 + (20 << 15));
             disk.set_capacity(limit.unwrap_or(1 << 30));
@@ -289,7 +289,7 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
     assert!(error.contains("no space") && error.contains("manifest"), "{error}");
     assert!(volume.why_full().is_some_and(|why| why.contains("manifest")));
     assert!(volume.is_short_of_space());
-    // What names less goes on for as long as anyone likes, through checkpoints.
+    // Edits that name less continue without limit, through checkpoints.
     let region = volume.take_region(RegionId(2)).unwrap();
     let before = volume.manifest.lock().current();
     let mut id = 1;
@@ -319,7 +319,7 @@ fn bytes_of_clients_are_no_entries() {
     let mut forged = Vec::new();
     for at in 0..SEGMENT_BYTES / FRAME_ALIGN {
         let body = EntryBody::Edit(vec![Change::Drop(RegionId(1))]);
-        let entry = Entry { sequence: 1 + at as u64, durable: 1 << 40, life: Incarnation(2), body };
+        let entry = Entry { sequence: 1 + at as u64, durable: 1 << 40, incarnation: Incarnation(2), body };
         let mut frame = Vec::new();
         write_frame(FrameKind::ManifestEdit, &entry, &mut frame);
         frame.resize(FRAME_ALIGN, 0);
@@ -354,7 +354,7 @@ fn damage_of_a_large_manifest_is_told() {
     assert!(all_but_last.iter().any(|(offset, ..)| *offset > own), "some are in segments of data");
     for (offset, bytes, _) in all_but_last {
         for at in [offset + 4, offset + *bytes as u64 / 2] {
-            // A frame may go on elsewhere.
+            // A frame may continue elsewhere.
             if !(at < own && *offset < own || *offset > own) {
                 continue;
             }
@@ -377,7 +377,7 @@ fn a_zone_in_impossible_segments_is_damage() {
         drop(open(&disk).unwrap());
         disk.kill_process();
         let body = EntryBody::Zone(segments.iter().copied().map(SegmentNo).collect());
-        let entry = Entry { sequence: 1 << 40, durable: 0, life: Incarnation(1), body };
+        let entry = Entry { sequence: 1 << 40, durable: 0, incarnation: Incarnation(1), body };
         let file = disk.open("volume").unwrap();
         file.write_buffered_at(&framed(&entry), SEGMENT_BYTES as u64).unwrap();
         let error = open(&disk).unwrap_err();
@@ -395,8 +395,8 @@ fn framed(entry: &Entry) -> Vec<u8> {
 /// A volume of version 8 whose manifest was found too large for its zone, as that program left it: a checkpoint that fills
 /// nearly all of its zone, and edits up to where the next would not fit. Answers how many segments it names.
 fn overfull(disk: &SimDisk) -> u64 {
-    let (region, life) = (RegionId(1), Incarnation(1));
-    let mut state = VolumeState { incarnation: life, ..VolumeState::default() };
+    let (region, incarnation) = (RegionId(1), Incarnation(1));
+    let mut state = VolumeState { incarnation, ..VolumeState::default() };
     state.regions.insert(region, RegionState::new(region, TableOptions::default()));
     let mut next = 1;
     let open_log = |next: u64| Change::OpenLog {
@@ -407,7 +407,7 @@ fn overfull(disk: &SimDisk) -> u64 {
     };
     let checkpoint = |state: &VolumeState| {
         let body = EntryBody::Checkpoint(state.clone());
-        framed(&Entry { sequence: 77, durable: 76, life, body })
+        framed(&Entry { sequence: 77, durable: 76, incarnation: incarnation, body })
     };
     while checkpoint(&state).len() + 12 * FRAME_ALIGN <= ZONE_BYTES {
         let leaves = &mut state.regions.get_mut(&region).expect("it was made").segments;
@@ -422,7 +422,7 @@ fn overfull(disk: &SimDisk) -> u64 {
         // An edit takes fewer bytes than what it adds to a checkpoint.
         let changes: Vec<Change> = (next..next + 40).map(open_log).collect();
         let body = EntryBody::Edit(changes.clone());
-        let frame = framed(&Entry { sequence, durable: sequence - 1, life, body });
+        let frame = framed(&Entry { sequence, durable: sequence - 1, incarnation: incarnation, body });
         // The room that it kept for `Moved`.
         if zone.len() + frame.len() + 2 * FRAME_ALIGN > ZONE_BYTES {
             break;
@@ -440,8 +440,8 @@ fn overfull(disk: &SimDisk) -> u64 {
     file.write_buffered_at(&superblock, SUPERBLOCK_COPY_OFFSET).unwrap();
     // The other zone: an older checkpoint, which ends with `Moved`.
     let older = EntryBody::Checkpoint(VolumeState::default());
-    let mut other = framed(&Entry { sequence: 2, durable: 1, life, body: older });
-    other.extend(framed(&Entry { sequence: 3, durable: 1, life, body: EntryBody::Moved }));
+    let mut other = framed(&Entry { sequence: 2, durable: 1, incarnation: incarnation, body: older });
+    other.extend(framed(&Entry { sequence: 3, durable: 1, incarnation: incarnation, body: EntryBody::Moved }));
     file.write_buffered_at(&other, (SEGMENT_BYTES + ZONE_BYTES) as u64).unwrap();
     file.write_buffered_at(&zone, SEGMENT_BYTES as u64).unwrap();
     file.sync().unwrap();

@@ -1,4 +1,4 @@
-//! What this process has of memory, watched while a test does its work. Of one process one test may ask at a time.
+//! The memory of this process, watched while a test does its work. One test at a time may use this in a process.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Does `work` while the process is looked at.
+/// Does `work` while the process is measured.
 pub(crate) fn watch<T>(work: impl FnOnce(&Peak) -> T) -> T {
     let (done, peak) = (AtomicBool::new(false), Peak::default());
     std::thread::scope(|scope| {

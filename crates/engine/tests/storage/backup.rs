@@ -1,7 +1,7 @@
-//! A backup that its primary reaches by hand.
+//! A backup that the test connects to its primary by itself.
 //!
 //! The test plays the part of the fabric (mirror buffers are plain vectors) and of the messages, in the order in which
-//! replication sends them, so that what a replica promises is tested without any of it.
+//! replication sends them, so that the guarantees of a replica are tested without either.
 
 use crate::support::{History, REGION, now, open_volume, table_options, volume_options};
 use leeward_engine::compaction::{Compaction, Step};
@@ -86,7 +86,7 @@ impl Backup {
         log.index() * 2 + (index % 2) as usize
     }
 
-    /// The primary's tails that go on behind the base.
+    /// The primary's tails that continue behind the base.
     fn tails(&self, primary: &Region) -> Vec<Arc<Tail>> {
         let tails = LogKind::APPENDED.into_iter().flat_map(|log| primary.tails(log));
         tails.filter(|tail| tail.last_lsn() > self.base_lsn).collect()
@@ -139,7 +139,7 @@ impl Backup {
         self.replica.set_committed(primary.commit());
         let there = self.replica.building().expect("it follows");
         let done = step_to_the_end(primary).expect("a sound disk") | step_to_the_end(&there)?;
-        self.replica.go_on()?;
+        self.replica.run_next()?;
         Ok(done)
     }
 

@@ -1,5 +1,5 @@
-//! Checkpoints: what they hold is what the region held, whatever becomes of it, of the process and of the machine; and what they
-//! keep comes back when they are dropped.
+//! Checkpoints: they hold what the region held, whatever becomes of the region, of the process and of the machine. The space that
+//! they keep is freed when they are dropped.
 
 use crate::support::{
     History, Model, assert_holds, compact, end_process, flush, now, open_region, read_all, volume_options,
@@ -76,13 +76,13 @@ fn checkpoints_survive_crashes_and_hold_what_was_there() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let batches = rng.below(600);
             let died = work(&disk, &mut rng, &mut history, &mut made, batches).is_err();
-            let promised = end_process(&disk, &mut rng, &history, died);
+            let guaranteed = end_process(&disk, &mut rng, &history, died);
             let region = open_region(&disk).unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
             let last = region.last_lsn();
-            assert!(last.0 >= promised, "seed {seed}, round {round}: {last} of {promised}");
+            assert!(last.0 >= guaranteed, "seed {seed}, round {round}: {last} of {guaranteed}");
             assert_eq!(region.volume().verify().damaged.len(), 0);
             check(&region, &made, &history);
-            // What nobody was told of is what it is.
+            // A checkpoint whose creation was not answered may be there or not.
             let there: Vec<String> = region.checkpoints().into_iter().map(|info| info.name).collect();
             made.retain(|name, _| there.contains(name));
             history.cut(last);

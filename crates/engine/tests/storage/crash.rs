@@ -1,10 +1,10 @@
-//! Crash tests: the process or the machine dies at every single operation on the device, and nothing that was promised
+//! Crash tests: the process or the machine dies at every single operation on the device, and nothing that is guaranteed
 //! is lost.
 //!
-//! The promise: after `kill -9`, everything up to the last `write_tails`; after a power loss, everything up to the last
-//! `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
-//! recovery never takes a tear for damage. A failed sync loses what a power loss would: the next process does not read what
-//! only the page cache has.
+//! The guarantee: after `kill -9`, everything up to the last `write_tails` is there; after a power loss, everything up to the
+//! last `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
+//! recovery never takes a tear for damage. A failed sync loses what a power loss would: the next process does not read what only
+//! the page cache has.
 
 use crate::support::{History, assert_holds, choose_options, compact, end_process, flush, open_region};
 use leeward_engine::Error;
@@ -33,11 +33,11 @@ fn work(disk: &SimDisk, rng: &mut Rng, history: &mut History, batches: u64) -> R
     Ok(())
 }
 
-/// A region recovers to a prefix of the history that keeps the promise.
-fn check(disk: &SimDisk, history: &mut History, promised: u64, context: &str) {
+/// A region recovers to a prefix of the history that reaches at least to `guaranteed`.
+fn check(disk: &SimDisk, history: &mut History, guaranteed: u64, context: &str) {
     let region = open_region(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
     let last = region.last_lsn();
-    assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}..={}", history.last());
+    assert!(last.0 >= guaranteed && last.0 <= history.last(), "{context}: {last} of {guaranteed}..={}", history.last());
     history.cut(last);
     history.assert_requests(&region, context);
     assert_holds(&region, &history.model(last), context);
@@ -74,9 +74,9 @@ fn crash_everywhere(seed: u64, power: bool, maps: bool) {
         if power {
             disk.lose_power(&mut Rng::new(seed ^ op));
         }
-        let promised = if power { history.synced } else { history.written };
-        check(&disk, &mut history, promised, &context);
-        // And it goes on from there.
+        let guaranteed = if power { history.synced } else { history.written };
+        check(&disk, &mut history, guaranteed, &context);
+        // And it continues from there.
         work(&disk, &mut rng, &mut history, 30).unwrap_or_else(|error| panic!("{context}: {error}"));
         let written = history.written;
         check(&disk, &mut history, written, &context);
@@ -105,8 +105,8 @@ fn many_crashes_in_a_row() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let batches = rng.below(1500);
             let died = work(&disk, &mut rng, &mut history, batches).is_err();
-            let promised = end_process(&disk, &mut rng, &history, died);
-            check(&disk, &mut history, promised, &context);
+            let guaranteed = end_process(&disk, &mut rng, &history, died);
+            check(&disk, &mut history, guaranteed, &context);
         }
     }
 }
@@ -123,8 +123,8 @@ fn failed_operations_end_the_volume_and_lose_nothing_that_no_failed_sync_was_to_
             disk.set_faults(FaultPlan::default());
             disk.kill_process();
             let is_sync = matches!(failed, Err(Error::Io { action: "sync", .. }));
-            let promised = if is_sync { history.synced } else { history.written };
-            check(&disk, &mut history, promised, &format!("seed {seed}, round {round}, after {failed:?}"));
+            let guaranteed = if is_sync { history.synced } else { history.written };
+            check(&disk, &mut history, guaranteed, &format!("seed {seed}, round {round}, after {failed:?}"));
         }
     }
 }

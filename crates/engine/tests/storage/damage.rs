@@ -1,4 +1,4 @@
-//! Damage: bytes that were durable and are not what was written any more. What was promised is never silently gone.
+//! Damage: bytes that were durable and are not what was written any more. Acknowledged data is never silently gone.
 
 use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
@@ -36,7 +36,7 @@ fn a_flipped_bit_below_the_recorded_commit_is_an_error_that_says_where_and_what_
     let Error::Damaged { file, offset, detail, advice } = &error else { panic!("{error}") };
     assert_eq!((&file[..], *offset), ("volume", log + 64 + 30 * RECORD_BYTES));
     assert!(detail.contains("checksum") && advice.starts_with("restore the volume"), "{error}");
-    // Nothing was thrown away: where the bytes come back, so does everything.
+    // Nothing was dropped: if the bytes come back, so does everything.
     disk.kill_process();
     disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
     assert_eq!(open_region(&disk).unwrap().last_lsn(), Lsn(50));
@@ -81,7 +81,7 @@ fn log_bytes_that_levels_refer_to_are_missed() {
     assert!(error.contains("bytes that were durable are gone"), "{error}");
 }
 
-/// One region's life, with everything in it: compactions, flushes, syncs, restarts.
+/// One region's history, with everything in it: compactions, flushes, syncs, restarts.
 fn live(disk: &SimDisk, seed: u64) -> History {
     let mut rng = Rng::new(seed);
     let mut history = History::default();

@@ -110,10 +110,10 @@ fn ingests_are_atomic_and_in_order_through_crashes() {
             disk.set_faults(FaultPlan { at: vec![(at, Fault::Kill)], ..FaultPlan::default() });
             let (batches, mut open) = (rng.below(600), (0, Pairs::new()));
             let died = work(&disk, &mut rng, &mut history, &mut open, batches).is_err();
-            let promised = end_process(&disk, &mut rng, &history, died);
+            let guaranteed = end_process(&disk, &mut rng, &history, died);
             let region = open_region(&disk).unwrap_or_else(|error| panic!("{context}: {error}"));
             let last = region.last_lsn();
-            assert!(last.0 >= promised && last.0 <= history.last(), "{context}: {last} of {promised}");
+            assert!(last.0 >= guaranteed && last.0 <= history.last(), "{context}: {last} of {guaranteed}");
             history.cut(last);
             // One that was not answered may have been installed.
             if open.0 > 0 && open.0 <= last.0 {
@@ -267,15 +267,15 @@ fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
     assert_eq!(db.ingest(pairs).unwrap(), 50);
     let before = before.expect("it was taken");
     for n in 0..50 {
-        // Whoever reads it keeps it.
+        // A read caches it.
         assert!(db.get(&key(n)).unwrap().is_some());
         assert_eq!(before.get(&key(n), Reach::Device).unwrap(), Lookup::Absent, "pair {n}");
     }
     assert!(matches!(before.get(b"beside", Reach::Device).unwrap(), Lookup::Found { .. }));
 }
 
-/// Who takes in pairs from elsewhere leaves LSNs out: what is written next is newer than all that was written there, and whoever opens
-/// the region knows that requests from before may have been carried out there.
+/// A region that copies pairs from elsewhere skips LSNs: what is written next is newer than all that was written there. A node
+/// that opens the region knows that requests from before may have been carried out there.
 #[test]
 fn lsns_that_are_skipped_stay_so_and_requests_from_before_are_forgotten() {
     let disk = SimDisk::new(1, DISK_BYTES);

@@ -4,11 +4,11 @@ mod backup;
 mod checkpoint;
 mod crash;
 mod damage;
-mod divide;
 mod ingest;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod reading;
 mod replica;
+mod split;
 mod support;
 mod verify;

@@ -1,6 +1,6 @@
-//! Rules of the engine broken on purpose: the tests of crashes, replicas and divisions must notice each of them.
+//! Rules of the engine broken on purpose: the tests of crashes, replicas and splits must notice each of them.
 
-use crate::{crash, divide, replica};
+use crate::{crash, replica, split};
 use leeward_platform::planted::{Bug, plant};
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ fn is_noticed(bug: Bug, test: impl FnOnce() + UnwindSafe) {
     plant(Some(bug));
     let outcome = catch_unwind(test);
     plant(None);
-    assert!(outcome.is_err(), "nobody noticed {bug:?}");
+    assert!(outcome.is_err(), "no test noticed {bug:?}");
 }
 
 #[test]
@@ -37,5 +37,5 @@ fn a_promotion_that_does_not_cut_longer_tails() {
 
 #[test]
 fn a_shared_segment_that_is_freed_with_the_first_region_that_forgets_it() {
-    is_noticed(Bug::ForgetSharer, || divide::go_their_own_ways(0..10));
+    is_noticed(Bug::ForgetSharer, || split::continue_independently(0..10));
 }

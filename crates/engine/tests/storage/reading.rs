@@ -1,4 +1,5 @@
-//! A backup whose copy is read while it follows its primary: it is what the primary was at some LSN, and what readers have pinned stays.
+//! A backup whose copy is read while it follows its primary: the copy shows the primary's state at some LSN, and what readers
+//! have pinned stays.
 
 use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
@@ -46,7 +47,7 @@ fn a_copy_is_read_while_it_is_sent_the_index() {
             work(&primary, &mut backup, &mut history, &mut rng, batches);
             if rng.one_in(2) {
                 backup.save(&primary).unwrap();
-                backup.replica.go_on().unwrap();
+                backup.replica.run_next().unwrap();
             }
             let copy = backup.replica.reading().expect("it follows");
             let last = copy.last_lsn();

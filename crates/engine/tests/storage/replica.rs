@@ -1,4 +1,5 @@
-//! Replication's storage half: a primary's region and a backup's replica on two simulated disks, connected by hand (`backup`).
+//! Replication's storage half: a primary's region and a backup's replica on two simulated disks, connected by the test
+//! (`backup`).
 
 use crate::backup::{Backup, DISK_BYTES, finish, serve, try_work, work};
 use crate::support::{History, REGION, assert_holds, choose_backups, choose_options, now, open_volume};
@@ -81,7 +82,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
             assert!(round < 3 || total < 12 || shipped < total, "{context}: {shipped} of {total} shipped");
             let batches = 100 + rng.below(400);
             work(&primary, &mut backup, &mut history, &mut rng, batches);
-            // Writes that reach nobody: the primary dies with them, and its copy must lose them.
+            // Writes that reach no backup: the primary dies with them, and its copy must lose them.
             for _ in 0..rng.below(30) {
                 match primary.append(&[leeward_engine::Write::put(b"lost", b"lost")]) {
                     Ok(_) => {}
@@ -98,8 +99,8 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
     }
 }
 
-/// All lost their power, and what was committed and durable on one of them was so on no member: it follows who had less, and may have
-/// gone on since, and forgets that it had more.
+/// All members lost their power. One of them has committed and durable records that no remaining member has. It follows a member
+/// that had less, and may have written more since, and forgets that it had more.
 #[test]
 fn a_copy_that_has_more_than_is_left_takes_what_is_left() {
     for (seed, mode) in (0..32).flat_map(|seed| MODES.map(|mode| (seed, mode))) {
@@ -172,7 +173,7 @@ fn a_backup_dies_at_any_operation() {
             let (_, last) = found.replica.position();
             assert!(last.0 <= history.last(), "{context}");
             if rng.one_in(3) {
-                // It is asked to serve what it has, and nothing comes of it: the history goes on without that.
+                // It is asked to serve what it has, without an effect: the history continues without that.
                 let alone = serve(found.replica);
                 assert_eq!(alone.last_lsn(), last, "{context}");
                 assert_holds(&alone, &history.model(last), &format!("{context}, after {outcome:?}"));
@@ -251,8 +252,8 @@ fn buffers_of_other_lives_are_passed_over() {
     assert_eq!(backup.replica.position(), before);
 }
 
-/// Replicas agree on the digest of each segment that both have, with either addressing; what is damaged on one is found and written
-/// anew from the other, and nothing else is.
+/// Replicas agree on the digest of each segment that both have, with either addressing; what is damaged on one is found and
+/// written anew from the other, and nothing else is.
 #[test]
 fn replicas_prove_that_they_are_equal_and_repair_each_other() {
     let mut repaired = 0;
@@ -397,7 +398,7 @@ fn messages_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn who_was_superseded_changes_nothing_any_more() {
+fn a_superseded_region_changes_nothing_any_more() {
     let disk = SimDisk::new(1, DISK_BYTES);
     let mut rng = Rng::new(4);
     let old = serve(Backup::new(&disk, 0).replica);
@@ -414,9 +415,10 @@ fn who_was_superseded_changes_nothing_any_more() {
     assert!(matches!(replica.serve(Epoch(1)), Err(Error::StaleTerm { .. })));
 }
 
-/// A full device is in the way of an office, not for good: nothing is lost of what was mirrored, and it is taken when there is room.
+/// A full device prevents a promotion, but not for good: nothing of what was mirrored is lost, and the promotion succeeds once
+/// there is room.
 #[test]
-fn an_office_that_there_was_no_room_for_is_taken_later() {
+fn a_promotion_that_there_was_no_room_for_succeeds_later() {
     let disks = [0, 1].map(|number| SimDisk::new(number, DISK_BYTES));
     let primary = serve(Backup::new(&disks[0], 0).replica);
     let mut backup = Backup::new(&disks[1], 0);
@@ -434,14 +436,14 @@ fn an_office_that_there_was_no_room_for_is_taken_later() {
     let mut copy = backup.replica;
     for _ in 0..3 {
         let before = copy.position();
-        let Unopened { copy: again, error } = copy.assume(buffers.clone(), Epoch(2)).unwrap_err();
+        let Unopened { copy: again, error } = copy.promote(buffers.clone(), Epoch(2)).unwrap_err();
         assert!(matches!(error, Error::NoSpace { .. }), "{error}");
         copy = *again.expect("it is as it was");
         assert_eq!(copy.position(), before);
     }
     disks[1].set_capacity(DISK_BYTES);
     disks[1].set_faults(FaultPlan::default());
-    let region = copy.assume(buffers, Epoch(2)).unwrap();
+    let region = copy.promote(buffers, Epoch(2)).unwrap();
     assert_holds(&region, &history.model(primary.last_lsn()), "there is room");
 }
 

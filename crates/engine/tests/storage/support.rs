@@ -1,4 +1,5 @@
-//! What the engine's tests share: a region driven by hand on a simulated disk, and the history that it must agree with.
+//! Shared by the engine's tests: a region that the test drives step by step on a simulated disk, and the history that it must
+//! agree with.
 
 use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, Requests, ScanBounds, Snapshot, Volume,
@@ -224,8 +225,8 @@ impl History {
         model
     }
 
-    /// That of a region that was divided from this one: all of it is durable.
-    pub(crate) fn divided(&self) -> History {
+    /// That of a region that was split from this one: all of it is durable.
+    pub(crate) fn split(&self) -> History {
         History { written: self.last(), synced: self.last(), before: None, ..self.clone() }
     }
 
@@ -245,7 +246,7 @@ impl History {
         assert!(named.eq(found), "{context}: the requests since {forgotten}");
     }
 
-    /// An ingest takes LSNs; what comes of it is said when it is known.
+    /// An ingest takes LSNs; its outcome is noted when it is known.
     pub(crate) fn begin_ingest(&mut self, lsns: u64) {
         let first = self.last() + 1;
         self.writes.extend((0..lsns).map(|_| Change::Ingest(first, Vec::new())));
@@ -324,7 +325,7 @@ impl History {
             let stale = region.append_unchanged(write, before.1);
             assert!(!matches!(stale, Ok(Some(_))), "the key has been written since");
         }
-        Ok(region.append_unchanged(write, since).map(|appended| appended.expect("nobody else writes")))
+        Ok(region.append_unchanged(write, since).map(|appended| appended.expect("there is no other writer")))
     }
 
     pub(crate) fn write(&mut self, region: &Region) -> Result<(), Error> {

@@ -101,7 +101,7 @@ fn a_walk_shows_what_the_region_holds() {
     let image = image(&disk);
     assert!(image.superblock_copies().unwrap().iter().all(Result::is_ok));
     let manifest = image.manifest().unwrap();
-    // What the zone goes on in is written with the checkpoint, as one.
+    // What the zone continues in is written with the checkpoint, as one.
     let (head, entries) = manifest.split_first().expect("a zone begins with what it goes on in");
     assert!(matches!(head.entry.body, EntryBody::Zone(_)) && head.entry.sequence == entries[0].entry.sequence);
     assert!(entries.windows(2).all(|pair| pair[0].entry.sequence + 1 == pair[1].entry.sequence));

@@ -1,15 +1,16 @@
-//! A domain of a libfabric provider, and the progress that is made in it. With `endpoint`, which opens what there is in a domain, and
-//! `library` the only module that calls libfabric, and no other sees a pointer of it.
+//! A domain of a libfabric provider, and the progress that is made in it. With `endpoint`, which opens what there is in a domain,
+//! and `library` the only module that calls libfabric, and no other sees a pointer of it.
 //!
 //! Every call is made under one lock, also of providers that need none: so nothing is closed while the thread that makes
 //! progress is inside of it, and no byte is placed in this process's memory while the lock is held by another. Nothing
-//! blocks under the lock: who waits for completions does so in [`Device::wait`], outside of libfabric.
+//! blocks under the lock: a thread waits for completions in [`Device::wait`], outside of libfabric.
 //!
-//! Objects are closed in the order libfabric asks for: endpoints and registrations hold their device, and go first. Every endpoint has
-//! a completion queue of its own, since a queue that outlives an endpoint of libfabric 1.17 keeps looking at it.
+//! Objects are closed in the order libfabric asks for: endpoints and registrations hold their device, and go first. Every
+//! endpoint has a completion queue of its own, since a queue that outlives an endpoint of libfabric 1.17 keeps looking at it.
 //!
-//! Whatever goes wrong at an endpoint ends its connection: an operation that fails, a queue that cannot be read or waited for. A device
-//! fails as a whole when an endpoint cannot be closed, or nobody makes progress any more: then nothing is opened or started.
+//! Whatever goes wrong at an endpoint ends its connection: an operation that fails, a queue that cannot be read or waited for. A
+//! device fails as a whole when an endpoint cannot be closed, or no thread makes progress any more: then nothing is opened or
+//! started.
 
 use super::{Provider, library::Library, sys::*};
 use crate::stream::socket::{Waker, wait_for_any};
@@ -60,18 +61,18 @@ pub(super) struct Calls {
     pub(super) keys: Rng,
     /// The queues of all endpoints.
     pub(super) queues: Vec<Queue>,
-    /// Connections that have failed while nobody made progress.
+    /// Connections that have failed while no thread made progress.
     failed: Vec<End>,
 }
 
 /// The completion queue of one endpoint.
 pub(super) struct Queue {
     pub(super) queue: *mut FidCq,
-    /// Becomes readable with completions; a duplicate, so that it is one as long as somebody waits for it.
+    /// Becomes readable with completions; a duplicate, so that it stays valid as long as a thread waits for it.
     pub(super) ready: Option<Arc<OwnedFd>>,
     /// Number of the connection that the endpoint is of.
     pub(super) connection: u32,
-    /// Why nothing more comes of the endpoint, for who has it.
+    /// Why nothing more comes of the endpoint, for its holder.
     pub(super) failure: Arc<OnceLock<String>>,
 }
 
@@ -139,8 +140,8 @@ impl Device {
         let check = |what: &str, answer: c_int| {
             if answer < 0 { Err(library.error(what, answer as isize)) } else { Ok(()) }
         };
-        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the library's own making;
-        // the results are stored where they are closed.
+        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the library's own
+        // making; the results are stored where they are closed.
         unsafe {
             let answer = (library.fabric)((*info).fabric_attr, &raw mut device.fabric, ptr::null_mut());
             check("cannot open the fabric", answer)?;
@@ -153,12 +154,12 @@ impl Device {
             device.has_descriptors = false;
             check("cannot open a completion queue", device.open_queue(FI_WAIT_NONE, &mut queue))?;
         }
-        // SAFETY: just opened, and used by nobody.
+        // SAFETY: just opened, and not used anywhere.
         unsafe { close(library, "a completion queue", &raw mut (*queue).fid) };
         Ok(device)
     }
 
-    /// Opens a completion queue. The lock is held, unless nobody else has the device.
+    /// Opens a completion queue. The lock is held, unless only this thread has the device.
     pub(super) fn open_queue(&self, wait_obj: c_int, queue: &mut *mut FidCq) -> c_int {
         let mut attributes = CqAttr {
             size: QUEUE,
@@ -201,8 +202,8 @@ impl Device {
         self.name.contains("tcp")
     }
 
-    /// How reads are posted. The shm provider has a quick way of reading that leaves a note for the peer behind, which the peer would
-    /// take up after our endpoint is closed: it is asked for the other way.
+    /// How reads are posted. The shm provider has a quick way of reading that leaves a note for the peer behind, which the peer
+    /// would take up after our endpoint is closed: it is asked for the other way.
     pub(super) fn read_flags(&self) -> u64 {
         FI_COMPLETION | if self.name.contains("shm") { FI_DELIVERY_COMPLETE } else { 0 }
     }
@@ -352,7 +353,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and registrations
-        // hold the device, so none is left. `info` came from the library and nobody else frees it.
+        // hold the device, so none is left. `info` came from the library and nothing else frees it.
         unsafe {
             if !self.domain.is_null() {
                 close(self.library, "a domain", &raw mut (*self.domain).fid);
@@ -368,9 +369,9 @@ impl Drop for Device {
 /// Closes an object; one that cannot be closed is left, which is said. Whether it is closed.
 ///
 /// # Safety
-/// The object is open, is used by nobody else, and is not used again.
+/// The object is open, is not used by any other thread, and is not used again.
 pub(super) unsafe fn close(library: &Library, what: &str, fid: *mut Fid) -> bool {
-    // SAFETY: whoever calls has seen to it.
+    // SAFETY: the caller ensures it.
     let answer = unsafe { ((*(*fid).ops).close)(fid) };
     if answer < 0 {
         warn!(error = %library.error("cannot close", answer as isize), "{what} stays open");

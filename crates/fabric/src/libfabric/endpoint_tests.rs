@@ -73,7 +73,7 @@ fn an_endpoint_that_does_not_close_fails_its_device_and_keeps_its_memory() {
     let granted = Registration::for_peers(&device, granted).expect("it can be registered");
     let address = owner.address().expect("it has one");
     let initiator = Initiator::open(&device, 2, memory, &address).expect("it opens");
-    // SAFETY: the endpoint is open, and nobody else uses it.
+    // SAFETY: the endpoint is open, and nothing else uses it.
     let ops = unsafe { &mut (*initiator.endpoint.endpoint).fid.ops };
     replace(ops, CLOSE, refuses_to_close as *const c_void);
     assert_eq!(device.failure(), None);
@@ -106,7 +106,7 @@ fn what_is_wrong_with_a_queue_ends_its_connection_and_no_other() {
         let Some(device) = device() else { return };
         let [first, second] = [7, 8].map(|connection| Endpoint::open(&device, connection).expect("it opens"));
         assert!(ends(&device).is_empty());
-        // SAFETY: the queue is open, and nobody else uses it.
+        // SAFETY: the queue is open, and nothing else uses it.
         let ops = unsafe { &mut (*first.queue).ops };
         functions.iter().for_each(|(place, function)| replace(ops, *place, *function));
         let ended = ends(&device);

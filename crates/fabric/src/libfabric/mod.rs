@@ -14,16 +14,17 @@
 //!   When the connection ends both are closed, the owner's before the peer's next link is up ([`owner`]): nothing of an
 //!   earlier connection lands after it.
 //! - **Memory is shared memory's** (`shm::memory`), registered with the provider. A peer that wants to use it asks for a
-//!   grant, which the owner gives only for a descriptor of this life; after that it takes no part.
+//!   grant, which the owner gives only for a descriptor of this incarnation; after that it takes no part.
 //! - **A write is complete when a look has followed it** ([`remote`]): a read of the memory's header that finds it not
-//!   revoked. So a revocation needs nobody's answer, and trusts no provider to stop what is under way.
-//! - **A word goes over the connection** where the provider is itself a stream (tcp), which may place the halves of a word one after
-//!   the other: the thread of the connection places it.
+//!   revoked. So a revocation needs no answer of a peer, and trusts no provider to stop what is under way.
+//! - **A word goes over the connection** where the provider is itself a stream (tcp), which may place the halves of a word one
+//!   after the other: the thread of the connection places it.
 //! - One thread ([`progress`]) drives all endpoints of a process.
-//! - Each link takes memory at both of its ends: its staging memory at the writer's (4 MiB, if used), and an endpoint at each, which
-//!   is the provider's to say (tcp 80 MiB, shm 16 MiB).
+//! - Each link takes memory at both of its ends: its staging memory at the writer's (4 MiB, if used), and an endpoint at each,
+//!   which is the provider's to say (tcp 80 MiB, shm 16 MiB).
 //!
-//! A provider may set handlers of signals when the library is opened: who handles signals does so before [`LibfabricFabric::bind`].
+//! A provider may set handlers of signals when the library is opened. A process that handles signals sets its own handlers before
+//! [`LibfabricFabric::bind`].
 
 #[expect(unsafe_code, reason = "libfabric is a C library")]
 mod device;
@@ -95,7 +96,8 @@ impl Provider {
     fn candidates(self) -> &'static [(&'static str, bool)] {
         const EFA: (&str, bool) = ("efa", false);
         const VERBS: (&str, bool) = ("verbs;ofi_rxm", true);
-        // 1.17 has also a `net`, which later versions call tcp. It connects sooner, but its descriptors do not tell what has come in.
+        // 1.17 has also a `net`, which later versions call tcp. It connects sooner, but its descriptors do not tell what has come
+        // in.
         const TCP: (&str, bool) = ("tcp", true);
         match self {
             Provider::Automatic => &[EFA, VERBS, TCP],
@@ -134,10 +136,10 @@ struct Context {
     counters: Arc<Counters>,
     /// How many memories were revoked or dropped.
     revocations: Arc<AtomicU64>,
-    /// A memory without bytes, that every peer may look at (`owner`).
-    door: Arc<Registration>,
+    /// A memory without bytes, that every peer may read (`owner`).
+    probe_memory: Arc<Registration>,
     next_connection: AtomicU32,
-    /// Whom the connections with these numbers are to.
+    /// The peers that the connections with these numbers are to.
     peers: Mutex<HashMap<u32, PeerId>>,
     stopped: AtomicBool,
 }
@@ -175,9 +177,9 @@ impl LibfabricFabric {
         let host = address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
         let host = host.filter(|host| !["0.0.0.0", "::", ""].contains(host));
         let device = Device::open(provider, host)?;
-        let door = Arc::new(Mapping::new(&create_file(HEADER)?, HEADER)?);
+        let probe_memory = Arc::new(Mapping::new(&create_file(HEADER)?, HEADER)?);
         let context = Arc::new(Context {
-            door: Arc::new(Registration::for_peers(&device, door)?),
+            probe_memory: Arc::new(Registration::for_peers(&device, probe_memory)?),
             device,
             counters: Arc::default(),
             revocations: Arc::default(),

@@ -4,7 +4,7 @@
 //! [`Granter`] is dropped, since its endpoint is closed: before the peer's new link is up.
 //!
 //! Memory that was granted stays registered and mapped, also when its owner has revoked or dropped it, until the peer has
-//! given it back or the connection is over: whatever is under way then lands where nobody looks. The peer hears of it with
+//! given it back or the connection is over: whatever is under way then lands where nothing is read. The peer hears of it with
 //! the next answer, at the latest to its next ping. So it is with an endpoint that has failed: the connection ends then.
 
 use super::{
@@ -28,10 +28,11 @@ use std::{
 };
 use tracing::warn;
 
-/// A memory that every peer may have granted, without bytes, so that it knows where our endpoint is; [`Registry`] counts from 1.
-pub(super) const DOOR: (u64, u64) = (0, 0);
+/// Id and key of the probe memory, which has no bytes and is granted to every peer. Its grant tells the peer where this process's
+/// endpoint is. [`Registry`] counts from 1.
+pub(super) const PROBE_MEMORY: (u64, u64) = (0, 0);
 
-/// A memory's registration, and who counts that it is revoked.
+/// A memory's registration, and the counter of revocations.
 pub(super) struct Reach {
     registration: Arc<Registration>,
     pins_pages: bool,
@@ -96,8 +97,8 @@ impl Owner for Granter {
     }
 
     fn export(&mut self, id: u64, key: u64) -> io::Result<Option<Export>> {
-        let (registration, len) = if (id, key) == DOOR {
-            (Arc::clone(&self.context.door), 0)
+        let (registration, len) = if (id, key) == PROBE_MEMORY {
+            (Arc::clone(&self.context.probe_memory), 0)
         } else {
             let memory = self.registry.find(id, key).filter(|memory| !memory.is_revoked());
             let Some(memory) = memory else { return Ok(None) };

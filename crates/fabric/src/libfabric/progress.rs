@@ -1,13 +1,13 @@
-//! The thread that makes progress: no byte comes in or goes out of a software provider unless somebody looks at the
-//! completion queues, and nobody of the application does.
+//! The thread that makes progress: no byte comes in or goes out of a software provider unless a thread looks at the
+//! completion queues, and no thread of the application does.
 //!
-//! It sleeps on the queues' descriptors where the provider has them. Where it has none (shm, some versions of EFA), it looks again
-//! after a pause. That is short for a while after something has ended or it was woken: by a post of this process, or by what a
-//! peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to [`LONGEST_PAUSE`]: an
-//! idle process wakes a thousand times a second.
+//! It sleeps on the queues' descriptors where the provider has them. Where it has none (shm, some versions of EFA), it looks
+//! again after a pause. That is short for a while after something has ended or it was woken: by a post of this process, or by
+//! what a peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to
+//! [`LONGEST_PAUSE`]: an idle process wakes a thousand times a second.
 //!
-//! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which must not block.
-//! When it panics the device has failed: every link goes down, and none is of use from then on.
+//! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which must not
+//! block. When it panics the device has failed: every link goes down, and none is of use from then on.
 
 use super::{
     Context,
@@ -35,11 +35,11 @@ const KEEN: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 16;
 /// After how long an operation that the provider did not take is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// Longest sleep on descriptors. Completions end it, but not all else that libfabric 1.17's tcp provider has to do: with 500 ms a new
-/// cluster's primaries waited two seconds for their backups.
+/// Longest sleep on descriptors. Completions end it, but not all else that libfabric 1.17's tcp provider has to do: with 500 ms a
+/// new cluster's primaries waited two seconds for their backups.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
-/// After how long a descriptor that is always ready, with nothing of which anybody hears, is not believed any more; and the pause
-/// in its place. A peer that does write tells so more often.
+/// After how long a descriptor that is always ready, without any reported event, is not believed any more; and the pause
+/// in its place. A peer that does write says so more often.
 const BELIEVED: Duration = Duration::from_secs(10);
 const FLOOR: Duration = Duration::from_micros(100);
 
@@ -132,7 +132,7 @@ impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.context.device.fail("the thread that makes progress has panicked".into());
-            fail_links(self.links, "nobody makes progress any more");
+            fail_links(self.links, "the thread that makes progress is gone");
         }
     }
 }

@@ -4,16 +4,16 @@
 //! wait. From then on the bytes go through libfabric, in parts, each from or to the link's staging memory.
 //!
 //! # When an operation is complete
-//! A provider's completion says that the bytes are placed. It does not say that the owner still wants them: to close a registration
-//! does not stop what is under way, and some providers keep it in a cache. So an operation ends with a *look*: a read of the
-//! word by which the owner says that the memory is revoked, started after the completion of the last part. The owner raises the word
-//! before it takes its copy; if the look does not see it raised, the copy was taken later, and has the bytes. One look serves
-//! all operations on a memory that came to it meanwhile. On a network card the look is also what brings the bytes before it
-//! out of the bus and into memory.
+//! A provider's completion says that the bytes are placed. It does not say that the owner still wants them: to close a
+//! registration does not stop what is under way, and some providers keep it in a cache. So an operation ends with a *look*: a
+//! read of the word by which the owner says that the memory is revoked, started after the completion of the last part. The owner
+//! raises the word before it takes its copy; if the look does not see it raised, the copy was taken later, and has the bytes. One
+//! look serves all operations on a memory that came to it meanwhile. On a network card the look is also what brings the bytes
+//! before it out of the bus and into memory.
 //!
 //! # When the owner looks
-//! Some providers tell nobody when something has come in (`Device::tells_when_ready`), so that an idle owner looks now and then only. To
-//! such a one the link rings, over the connection, when it has something to do, and from time to time while it has.
+//! Some providers do not report when something has come in (`Device::tells_when_ready`), so that an idle owner looks now and then
+//! only. The link rings such an owner, over the connection, when it has something to do, and from time to time while it has.
 //!
 //! Lives and dies with one connection, under its link's lock, which is taken before the device's. [`session`] is how it begins
 //! and ends.
@@ -60,7 +60,7 @@ pub(super) enum Access<'a> {
 struct Operation {
     memory: MemoryId,
     offset: u64,
-    /// Number given by who posted it; `None`: nobody is told of its end.
+    /// Number given by the caller that posted it; `None`: its end is not reported.
     op: Option<u64>,
     len: usize,
     /// Bytes whose parts were started, and whose parts have ended.
@@ -144,7 +144,7 @@ pub(super) struct Remote {
     rung: Option<Instant>,
 }
 
-/// Carries `access` out at `offset` of a memory, or has it wait for the grant. Without a number nobody is told of its end.
+/// Carries `access` out at `offset` of a memory, or has it wait for the grant. Without a number its end is not reported.
 pub(super) fn post(
     state: &mut LinkState<Remote>,
     options: &LinkOptions,

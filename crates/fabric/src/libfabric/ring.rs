@@ -1,4 +1,4 @@
-//! Which parts of a link's staging memory are in use: taken in order, given back in any.
+//! Which parts of a link's staging memory are in use. They are allocated in order and given back in any order.
 //!
 //! A part is whole, so the end of the memory is skipped where one does not fit; and room is made only by the oldest
 //! part, which is no loss, since operations end about in the order they were started. Used under the link's lock.

@@ -38,7 +38,7 @@ pub(super) const FI_ENABLE: c_int = 6;
 
 /// Try again: a queue is full, or a connection is being made.
 pub(super) const FI_EAGAIN: isize = 11;
-/// There is no such provider, or not for these wishes.
+/// There is no such provider, or none with the features that were asked for.
 pub(super) const FI_ENODATA: isize = 61;
 /// An operation failed: its error is to be read.
 pub(super) const FI_EAVAIL: isize = 259;

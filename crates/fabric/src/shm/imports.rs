@@ -38,7 +38,7 @@ enum Import {
 
 /// The files of one peer.
 pub(super) struct Imports {
-    /// By id and key: a descriptor of the peer's earlier life may have an id that is in use again.
+    /// By id and key: a descriptor of an earlier incarnation of the peer may have an id that is in use again.
     memory: HashMap<(u64, u64), Import>,
     /// Bytes of the writes that wait.
     waiting_bytes: usize,

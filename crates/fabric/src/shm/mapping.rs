@@ -1,7 +1,7 @@
 //! A memory file, mapped.
 //!
 //! The file is an anonymous one (`memfd`), so nothing is left behind when the last process that has it is gone,
-//! however it went. Its size is sealed by its owner before anybody else sees it, so that no mapping can lose its pages.
+//! however it went. Its size is sealed by its owner before any other process sees it, so that no mapping can lose its pages.
 //! Processes reach the bytes through atomic words alone ([`Mapping::words`]); see `words` for why that is sound.
 
 use crate::{PAGE_BYTES, words::WORD};
@@ -20,7 +20,7 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-/// Seals without which a file is not mapped: nobody can shrink it under its users.
+/// Seals without which a file is not mapped: so no process can shrink it under its users.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A new memory file of `bytes` zeroed bytes, its size sealed. Its pages are taken when they are written first: as everywhere
@@ -32,7 +32,7 @@ pub(crate) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Gives back the pages of `range` of a memory file, whole pages: it reads as zeroes, for all who have it mapped.
+/// Gives back the pages of `range` of a memory file, whole pages: it reads as zeroes, for every process that has it mapped.
 pub(super) fn release(file: &OwnedFd, range: Range<usize>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64)?)
@@ -87,7 +87,7 @@ impl Mapping {
         // SAFETY: `start` is page-aligned and `bytes` of the file are mapped for as long as `self` lives; the sealed
         // size keeps every page backed. Every bit pattern is a valid `AtomicU64`, and all users, this process's and
         // others', access the file by whole aligned atomic words only. A hostile process that stores otherwise can
-        // change values, which nobody trusts, and nothing else.
+        // change values, which are not trusted, and nothing else.
         unsafe { slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / WORD) }
     }
 }

@@ -14,7 +14,7 @@
 //! copy of the bytes and never looks at the file again. A peer copies, then looks at `revoked`, and reports a
 //! completion only if it is not raised. Both put a sequentially consistent fence between their two steps; so either
 //! the peer sees `revoked`, or its fence came first and the owner's copy holds its bytes. Hence: what was completed is
-//! in the copy, and what comes later lands in memory that nobody looks at.
+//! in the copy, and what comes later lands in memory that is never read.
 
 use super::mapping::{Mapping, create_file, first_taken, release};
 use crate::{
@@ -48,7 +48,7 @@ fn file_bytes(len: u64) -> Option<usize> {
 
 /// What a transport keeps with a memory for its peers' sake.
 pub(crate) trait Attachment: Send + Sync + 'static {
-    /// Whose memory it is.
+    /// The transport that the memory belongs to.
     const TRANSPORT: Transport;
     /// Whether pages cannot be given back, since a device has their addresses.
     fn pins_pages(&self) -> bool;
@@ -297,7 +297,7 @@ impl PeerMemory {
         is_revoked(&self.mapping)
     }
 
-    /// Writes; false if it is refused, and then some of the bytes may have landed where nobody looks.
+    /// Writes; false if it is refused, and then some of the bytes may have landed where they are never read.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         if !words::within(offset, bytes.len() as u64, self.len) || self.is_revoked() {
             return false;

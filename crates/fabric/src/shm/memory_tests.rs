@@ -91,7 +91,7 @@ fn revoked_memory_is_not_passed_on() {
 }
 
 #[test]
-fn who_has_too_many_files_is_told_what_to_do() {
+fn a_process_with_too_many_files_is_told_what_to_do() {
     use rustix::io::Errno;
     let told = explained(Errno::MFILE.into()).to_string();
     assert!(told.starts_with("Too many open files") && told.contains("ulimit -Hn"), "{told}");

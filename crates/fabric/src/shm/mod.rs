@@ -35,7 +35,7 @@ pub struct ShmFabric {
 
 impl ShmFabric {
     /// Listens as `me` at `address`: "@name" for the abstract namespace, which leaves nothing behind, or the path of
-    /// a socket, whose directory limits who may connect.
+    /// a socket, whose directory limits which users may connect.
     ///
     /// # Errors
     /// The address is malformed or taken, or there are no threads or descriptors left.

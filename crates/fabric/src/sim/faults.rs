@@ -5,7 +5,7 @@ use crate::{LinkEvent, PeerId};
 use leeward_platform::Nanos;
 
 impl World {
-    /// Ends the life of `peer`, if it has one.
+    /// Ends the incarnation of `peer`, if one runs.
     pub(super) fn kill(&mut self, peer: PeerId) {
         // Handles to its memory may outlive it in the simulation; nothing finds it there any more.
         if self.nodes.remove(&peer).is_none() {
@@ -72,7 +72,7 @@ impl World {
         self.link(pair).wanted = false;
     }
 
-    /// A connection ends: of what is on its way any part may still arrive, but nobody is told.
+    /// A connection ends: of what is on its way any part may still arrive, but no end is reported.
     fn strand(&mut self, pair: Pair) {
         let direction_cut = self.cuts.contains(&pair);
         let link = self.link(pair);

@@ -63,18 +63,22 @@ impl SimNetwork {
         SimNetwork { world: Arc::new(Mutex::new(World::new(seed, options))) }
     }
 
-    /// A new life of node `peer`, whose earlier one is killed if it still runs. Its events go to `sink`, from inside
-    /// of [`SimNetwork::step`] only.
+    /// Starts a new incarnation of node `peer`. The earlier incarnation is killed if it still runs. Events go to `sink`, from
+    /// inside of [`SimNetwork::step`] only.
     pub fn node(&self, peer: PeerId, sink: Sink) -> Arc<SimFabric> {
         let mut world = self.world.lock();
         world.kill(peer);
         let registry = Arc::new(Registry::new(world.rng.fork()));
         let counters = Arc::new(Counters::default());
-        let node =
-            Node { life: world.number(), sink, registry: Arc::clone(&registry), counters: Arc::clone(&counters) };
-        let life = node.life;
+        let node = Node {
+            incarnation: world.number(),
+            sink,
+            registry: Arc::clone(&registry),
+            counters: Arc::clone(&counters),
+        };
+        let incarnation = node.incarnation;
         world.nodes.insert(peer, node);
-        Arc::new(SimFabric { world: Arc::clone(&self.world), me: peer, life, registry, counters })
+        Arc::new(SimFabric { world: Arc::clone(&self.world), me: peer, incarnation, registry, counters })
     }
 
     /// The process dies: its memory is gone, what it had in flight may land in part, links to it go down after a while.
@@ -143,21 +147,21 @@ impl SimNetwork {
     }
 }
 
-/// One life of one node on a [`SimNetwork`]. What is posted sets out at [`Fabric::flush`]; once the node was killed,
-/// nothing does. Addresses are not looked at: a peer's number finds it, and nobody uses another's, so all are admitted.
+/// One incarnation of one node on a [`SimNetwork`]. What is posted sets out at [`Fabric::flush`]; once the node was killed,
+/// nothing does. Addresses are ignored: a peer is found by its number, and no peer uses another's number, so all are admitted.
 pub struct SimFabric {
     world: Arc<Mutex<World>>,
     me: PeerId,
-    life: u64,
+    incarnation: u64,
     registry: Arc<Registry<HeapMemory>>,
     counters: Arc<Counters>,
 }
 
 impl SimFabric {
-    /// Does `act` unless this life is over.
+    /// Does `act` unless this incarnation is over.
     fn alive(&self, act: impl FnOnce(&mut World)) {
         let mut world = self.world.lock();
-        if world.nodes.get(&self.me).is_some_and(|node| node.life == self.life) {
+        if world.nodes.get(&self.me).is_some_and(|node| node.incarnation == self.incarnation) {
             act(&mut world);
         }
     }

@@ -19,16 +19,16 @@ use std::{
 /// Bytes that an operation or a message costs beside its payload, as over TCP.
 const OVERHEAD: usize = 36;
 
-/// From whom, to whom.
+/// The node at which something begins, and the node at which it ends.
 pub(super) type Pair = (PeerId, PeerId);
 
-/// What a step delivers, and to whom.
+/// What a step delivers, and the sink that gets it.
 pub(super) type Delivery = (Sink, PeerId, LinkEvent);
 
-/// A node that lives.
+/// A node that runs.
 pub(super) struct Node {
-    /// Number of this life.
-    pub(super) life: u64,
+    /// Number of this incarnation.
+    pub(super) incarnation: u64,
     pub(super) sink: Sink,
     pub(super) registry: Arc<Registry<HeapMemory>>,
     pub(super) counters: Arc<Counters>,
@@ -47,12 +47,12 @@ pub(super) struct Link {
     /// Its owner wants it.
     pub(super) wanted: bool,
     pub(super) up: bool,
-    /// Raised when it goes up or down, and when it is wanted anew: events meant for an earlier time are void.
+    /// Raised when it goes up or down, and when it is wanted anew: events meant for an earlier generation are ignored.
     pub(super) generation: u64,
     /// Its generation when it last went up.
     connection: u64,
-    /// The life of the target that it is, or was, connected to.
-    target_life: u64,
+    /// The incarnation of the target that it is, or was, connected to.
+    target_incarnation: u64,
     /// Posted and not flushed.
     posted: Vec<Post>,
     /// On their way, with their arrival events; also what an earlier connection left behind.
@@ -75,7 +75,7 @@ pub(super) struct Operation {
     /// Where it begins in the memory.
     offset: u64,
     refused: bool,
-    /// Its link went down: it may land, and tells nobody.
+    /// Its link went down: it may land, but its end is not reported.
     pub(super) orphan: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) enum Event {
     Attempt(Pair, u64),
     /// A piece of an operation reaches the target.
     Piece(Pair, u64, usize),
-    /// The answer to an operation reaches the one who posted it.
+    /// The answer to an operation reaches the node that posted it.
     Answer(Pair, u64),
     /// The next message of this connection reaches the target.
     Message(Pair, u64),
@@ -297,7 +297,7 @@ impl World {
             return None;
         }
         let cut = self.cuts.contains(&pair) || self.cuts.contains(&(to, from));
-        let Some(life) = self.nodes.get(&to).map(|node| node.life).filter(|_| !cut) else {
+        let Some(incarnation) = self.nodes.get(&to).map(|node| node.incarnation).filter(|_| !cut) else {
             let at = self.now + self.options.retry_pause;
             self.schedule(at, Event::Attempt(pair, generation));
             return None;
@@ -308,7 +308,7 @@ impl World {
             self.bytes.remove(number);
         }
         let link = self.link(pair);
-        (link.up, link.target_life, link.suspect) = (true, life, None);
+        (link.up, link.target_incarnation, link.suspect) = (true, incarnation, None);
         link.generation += 1;
         link.connection = link.generation;
         link.last_message = Nanos::ZERO;
@@ -316,15 +316,15 @@ impl World {
         self.deliver(from, to, LinkEvent::Up)
     }
 
-    /// The target of `pair`, if it is in the life that the link is connected to. One that died and came back resets
+    /// The target of `pair`, if it is the incarnation that the link is connected to. A target that died and came back resets
     /// the connection.
     fn target(&mut self, pair: Pair) -> Option<&Node> {
-        let (life, generation) = (self.link(pair).target_life, self.link(pair).generation);
-        let found = self.nodes.get(&pair.1).map(|node| node.life);
-        if found.is_some_and(|found| found != life) {
+        let (incarnation, generation) = (self.link(pair).target_incarnation, self.link(pair).generation);
+        let found = self.nodes.get(&pair.1).map(|node| node.incarnation);
+        if found.is_some_and(|found| found != incarnation) {
             self.travel((pair.1, pair.0), Event::Lost(pair, generation));
         }
-        self.nodes.get(&pair.1).filter(|node| node.life == life)
+        self.nodes.get(&pair.1).filter(|node| node.incarnation == incarnation)
     }
 
     fn piece(&mut self, pair: Pair, number: u64, piece: usize) -> Option<Delivery> {
@@ -395,7 +395,7 @@ impl World {
         Some((sink, peer, event))
     }
 
-    /// The link of `pair`, which exists as soon as somebody speaks of it.
+    /// The link of `pair`, which is created when it is first named.
     pub(super) fn link(&mut self, pair: Pair) -> &mut Link {
         self.links.entry(pair).or_default()
     }

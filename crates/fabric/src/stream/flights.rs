@@ -33,7 +33,8 @@ pub(crate) trait Extension: Sized + Send + 'static {
     fn begin(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
     /// Called by the link's thread after it took answers, with no lock held: may do what takes long.
     fn settle(_link: &Link<Self>) {}
-    /// Called by the link's thread once in every interval of pings, however busy the link is: may send what is due, or fail the link.
+    /// Called by the link's thread once in every interval of pings, however busy the link is: may send what is due, or fail the
+    /// link.
     fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 
@@ -55,12 +56,12 @@ impl Extension for () {
 pub(crate) enum Flight {
     /// Completed by an acknowledgement.
     Write {
-        /// Number given by who posted it.
+        /// Number given by the caller that posted it.
         op: u64,
     },
     /// Completed when all bytes have come.
     Read {
-        /// Number given by who posted it.
+        /// Number given by the caller that posted it.
         op: u64,
         /// Bytes wanted.
         want: usize,

@@ -1,4 +1,4 @@
-//! Answers that fit, and answers that nobody asked for.
+//! Answers that fit, and answers that no request asked for.
 
 use super::*;
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ fn answers_in_any_pieces_become_events() {
 }
 
 #[test]
-fn refusals_reach_those_who_asked() {
+fn refusals_reach_the_operations_that_asked() {
     let answers = [Answer::Refused(1), Answer::Refused(2), Answer::Ack(3), Answer::Refused(4), Answer::Ack(5)];
     let (events, imported, done) = feed(&encode(&answers.map(|answer| (answer, &b""[..]))), 7).unwrap();
     let refused = |op| LinkEvent::Refused { op };

@@ -1,5 +1,5 @@
-//! How two ends of a new connection introduce themselves: the side that connected says who it is and whom it wants,
-//! the other says who it is and whether it agrees. Only then is the link up.
+//! How the two ends of a new connection identify themselves. The side that connected says which peer it is and which peer it
+//! wants. The other says which peer it is and whether it agrees. Only then is the link up.
 //!
 //! ```text
 //!  0      4         6         8     12        16        20       24
@@ -45,9 +45,9 @@ pub(crate) enum HelloError {
     /// Another process than the wanted one.
     #[error("peer {wanted} was wanted there, but it is peer {found}: check the addresses")]
     WrongPeer {
-        /// Whom the connecting side wanted.
+        /// The peer that the connecting side wanted.
         wanted: PeerId,
-        /// Who is there.
+        /// The peer that is there.
         found: PeerId,
     },
     /// The right process, on another fabric.
@@ -55,12 +55,13 @@ pub(crate) enum HelloError {
     OtherReach,
 }
 
-/// The hello of `own`, who wants `wanted` and reaches memory by `reach`.
+/// The hello of `own`, which wants `wanted` and reaches memory by `reach`.
 pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] {
     encode(WELCOME, own, wanted, reach)
 }
 
-/// Checks the hello that reached `own`: who sent it, or what is wrong and the reply that says so, if one makes sense.
+/// Checks the hello that reached `own`. Returns the peer that sent it, or what is wrong and the reply that says so, if one makes
+/// sense.
 pub(crate) fn check_hello(
     own: PeerId,
     reach: u32,

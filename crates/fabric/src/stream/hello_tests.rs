@@ -25,7 +25,7 @@ fn a_wrong_peer_is_named_on_both_sides() {
     assert_eq!(error, expected);
     assert_eq!(check_reply(PeerId(3), 0, &reply.unwrap()), Err(expected));
     assert_eq!(error.to_string(), "peer 3 was wanted there, but it is peer 2: check the addresses");
-    // One that welcomes everybody is not believed either.
+    // A peer that welcomes every other is not believed either.
     assert!(check_reply(PeerId(3), 0, &welcome(ME, 0)).is_err());
 }
 

@@ -1,8 +1,8 @@
 //! Connections from peers: one thread accepts, and one per connection stands in for the NIC of this process.
 //!
-//! A peer has one connection at a time. When it connects again, its older connection is ended first and its thread
-//! awaited, before the new one is welcomed: bytes that the older one still held never land after the peer has heard
-//! that its new link is up. Where only guests are admitted, it is the newer connection that is refused.
+//! A peer has one connection at a time. When it connects again, its older connection is ended first and waited for,
+//! before the new one is welcomed. So bytes that the older one still held never land after the peer has heard
+//! that its new link is up. Where peers must be admitted, the newer connection is refused instead.
 
 use super::{
     Admission, hello,
@@ -45,8 +45,8 @@ pub(crate) struct Incoming {
 struct Table {
     open: Vec<Arc<Connection>>,
     of_peer: HashMap<PeerId, Arc<Connection>>,
-    /// Who may connect, with [`Admission::Guests`].
-    guests: HashSet<PeerId>,
+    /// Peers that may connect, with [`Admission::Sessions`].
+    admitted: HashSet<PeerId>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -108,15 +108,15 @@ impl Incoming {
         std::mem::take(&mut table.threads)
     }
 
-    /// From now on `peer` is a guest.
+    /// From now on `peer` is admitted.
     pub(crate) fn invite(&self, peer: PeerId) {
-        self.table.lock().guests.insert(peer);
+        self.table.lock().admitted.insert(peer);
     }
 
-    /// `peer` is no guest any more: its connection ends.
+    /// `peer` is not admitted any more: its connection ends.
     pub(crate) fn dismiss(&self, peer: PeerId) {
         let mut table = self.table.lock();
-        table.guests.remove(&peer);
+        table.admitted.remove(&peer);
         if let Some(connection) = table.of_peer.get(&peer) {
             connection.stop();
         }
@@ -163,8 +163,8 @@ impl Incoming {
     }
 
     fn serve(&self, connection: &Arc<Connection>) {
-        let (peer, from) = match self.introduce(connection) {
-            Ok(introduced) => introduced,
+        let (peer, from) = match self.shake_hands(connection) {
+            Ok(shook_hands) => shook_hands,
             Err(error) => return warn!("the fabric refused a connection: {error}"),
         };
         info!(%peer, %from, "fabric peer connected");
@@ -177,7 +177,7 @@ impl Incoming {
     }
 
     /// Takes the peer's hello, ends its older connection and welcomes it.
-    fn introduce(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
+    fn shake_hands(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
         let Shared { me, network, reach, options, counters, .. } = &*self.shared;
         let from = connection.socket.peer()?;
         let told =
@@ -219,12 +219,12 @@ impl Incoming {
     /// Makes `connection` that of `peer`; answers its older one, or why it may have none.
     fn enter(&self, peer: PeerId, connection: &Arc<Connection>) -> Result<Option<Arc<Connection>>, &'static str> {
         let mut table = self.table.lock();
-        if self.shared.options.admission == Admission::Guests {
-            if !table.guests.contains(&peer) {
-                return Err("it is not expected");
+        if self.shared.options.admission == Admission::Sessions {
+            if !table.admitted.contains(&peer) {
+                return Err("it is not admitted");
             }
             if table.of_peer.contains_key(&peer) {
-                return Err("who it says it is has a connection");
+                return Err("the peer that it names has a connection already");
             }
         }
         Ok(table.of_peer.insert(peer, Arc::clone(connection)))

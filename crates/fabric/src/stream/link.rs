@@ -79,7 +79,7 @@ pub(crate) struct Link<X: Extension> {
 }
 
 impl<X: Extension> Link<X> {
-    /// A link to `peer` that nobody connects yet.
+    /// A link to `peer` that is not being connected yet.
     pub(crate) fn new(
         shared: Arc<Shared>,
         context: Arc<X::Context>,

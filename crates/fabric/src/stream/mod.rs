@@ -30,16 +30,16 @@ use std::{
 use target::Owners;
 use tracing::error;
 
-/// Who may connect, and what for.
+/// Which peers may connect, and what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// Any peer, for all that there is; one that connects again ends its older connection.
+    /// Any peer, for everything. A peer that connects again ends its older connection.
     #[default]
-    Anybody,
-    /// Peers that were [admitted](crate::Fabric::admit), to write and read memory: who sends a control message is hung up on. Each
-    /// has one connection, and another in its name is refused, so nobody ends somebody else's.
-    /// [`crate::Fabric::disconnect`] ends the one it has.
-    Guests,
+    AnyPeer,
+    /// Peers that were [admitted](crate::Fabric::admit), to write and read memory. The connection of a peer that sends a control
+    /// message is closed. Each peer has one connection, and a second one in its name is refused, so no peer ends the connection
+    /// of another. [`crate::Fabric::disconnect`] ends the connection that the peer has.
+    Sessions,
 }
 
 /// How links over byte streams behave. The defaults suit one machine or one data centre.
@@ -57,7 +57,7 @@ pub struct LinkOptions {
     pub peer_timeout: Duration,
     /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
     pub out_buffer_bytes: usize,
-    /// Who may connect. Default anybody.
+    /// Which peers may connect. Default any.
     pub admission: Admission,
     /// What the names of the threads begin with. Default `fabric`.
     pub threads: &'static str,
@@ -71,7 +71,7 @@ impl Default for LinkOptions {
             ping_interval: Duration::from_secs(1),
             peer_timeout: Duration::from_secs(5),
             out_buffer_bytes: 64 << 20,
-            admission: Admission::Anybody,
+            admission: Admission::AnyPeer,
             threads: "fabric",
         }
     }
@@ -165,7 +165,7 @@ impl<X: Extension> StreamFabric<X> {
         if let Some(link) = self.links.write().remove(&peer) {
             link.close();
         }
-        if self.shared.options.admission == Admission::Guests {
+        if self.shared.options.admission == Admission::Sessions {
             self.incoming.dismiss(peer);
         }
     }

@@ -107,7 +107,7 @@ fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// One connection's life.
+/// One connection, from its begin to its end.
 struct Pump<'a, X: Extension> {
     link: &'a Link<X>,
     socket: &'a Socket,
@@ -183,7 +183,7 @@ impl<'a, X: Extension> Pump<'a, X> {
             let fed = lane.flights.feed(&self.buffer[..received], &mut self.fds, &mut lane.extension, &mut lane.events);
             if let Err(error) = fed {
                 let reason = format!("bad answer: {error}");
-                // Before anybody else has the lock.
+                // Before another thread has the lock.
                 state.fail(reason.clone());
                 return Err(reason);
             }
@@ -191,7 +191,7 @@ impl<'a, X: Extension> Pump<'a, X> {
             drop(state);
             self.link.deliver();
             if self.fds.len() > MAX_LOOSE_FDS {
-                return Err("it sends file descriptors that nobody asked for".into());
+                return Err("it sends file descriptors that were not asked for".into());
             }
             if received < self.buffer.len() {
                 return Ok(());

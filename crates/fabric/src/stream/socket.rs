@@ -192,7 +192,7 @@ impl Socket {
         Ok(sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, send)?)
     }
 
-    /// Ends both directions: whoever blocks in a call returns, and the peer sees the end.
+    /// Ends both directions: threads that block in a call return, and the peer sees the end.
     pub(crate) fn shutdown(&self) {
         // It fails if the peer has ended it already.
         let _ = net::shutdown(&self.fd, net::Shutdown::Both);
@@ -203,7 +203,7 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    /// Who is at the other end, for log lines; over a Unix-domain socket it must be of the same user.
+    /// What is at the other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
     pub(crate) fn peer(&self) -> io::Result<String> {
         if self.network == Network::Tcp {
             let peer = net::getpeername(&self.fd)?.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -255,7 +255,7 @@ fn connect_tcp(
     Ok(fd)
 }
 
-/// Connects or fails at once: only a listener whose backlog is full would have it wait, for as long as that one likes.
+/// Connects or fails at once. Only a listener whose backlog is full would make it wait, for any time.
 fn connect_unix(address: &str) -> io::Result<OwnedFd> {
     let to = match address.strip_prefix('@') {
         Some(name) => net::SocketAddrUnix::new_abstract_name(name.as_bytes()),
@@ -326,7 +326,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Somebody may have removed it with its directory.
+            // It may have been removed with its directory.
             let _ = fs::remove_file(path);
         }
     }

@@ -194,8 +194,8 @@ impl Target {
 
     fn begin(&mut self, request: Request, owner: &mut dyn Owner, outlet: &mut dyn Outlet) -> Result<(), TargetError> {
         match request {
-            Request::Message(_) if self.admission == Admission::Guests => {
-                return Err(FrameError::Invalid("a control message, where guests have none to send".into()).into());
+            Request::Message(_) if self.admission == Admission::Sessions => {
+                return Err(FrameError::Invalid("a control message, which an admitted peer may not send".into()).into());
             }
             Request::Message(length) => {
                 self.stage = Stage::Message { bytes: Vec::new(), left: length as usize };

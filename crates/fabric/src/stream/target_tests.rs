@@ -187,7 +187,7 @@ proptest! {
         for request in &requests {
             request.encode(&fixture, &mut bytes);
         }
-        let (mut target, mut out) = (Target::new(Admission::Anybody), Collected::default());
+        let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
         let (mut rest, mut sizes) = (&bytes[..], sizes.iter().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
@@ -217,7 +217,7 @@ proptest! {
             bytes[at] ^= value;
         }
         bytes.extend(garbage);
-        let (mut target, mut out) = (Target::new(Admission::Anybody), Collected::default());
+        let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
         let _ = target.feed(&bytes, &mut fixture, &mut out);
         prop_assert!(out.messages.iter().map(Vec::len).sum::<usize>() <= bytes.len());
         prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
@@ -234,7 +234,7 @@ proptest! {
         let header = Request::header_bytes(&bytes);
         let crc = crc32c::crc32c(&bytes[4..header]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        let (mut target, mut out) = (Target::new(Admission::Anybody), Collected::default());
+        let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
         let _ = target.feed(&bytes, &mut fixture, &mut out);
         if let Stage::Message { bytes, .. } = &target.stage {
             prop_assert!(bytes.capacity() < 1024);
@@ -251,7 +251,7 @@ fn everything_in_one_piece_is_acknowledged_once() {
     for _ in 0..100 {
         Made::Ping.encode(&fixture, &mut bytes);
     }
-    let (mut target, mut out) = (Target::new(Admission::Anybody), Collected::default());
+    let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
     target.feed(&bytes, &mut fixture, &mut out).unwrap();
     assert_eq!(out.answers.len(), ANSWER);
 }
@@ -267,7 +267,7 @@ proptest! {
         Made::Write { revoked: false, offset, bytes: bytes.clone() }.encode(&fixture, &mut stream);
         let mut end = vec![0; BYTES];
         end[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-        let (mut target, mut out) = (Target::new(Admission::Anybody), Collected::default());
+        let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
         let (mut rest, mut sizes) = (&stream[..], sizes.iter().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
@@ -285,7 +285,7 @@ proptest! {
 #[test]
 fn a_write_whose_memory_is_revoked_midway_is_refused() {
     let mut fixture = Fixture::new();
-    let (mut target, mut out, mut bytes) = (Target::new(Admission::Anybody), Collected::default(), Vec::new());
+    let (mut target, mut out, mut bytes) = (Target::new(Admission::AnyPeer), Collected::default(), Vec::new());
     Made::Write { revoked: false, offset: 0, bytes: vec![7; 100] }.encode(&fixture, &mut bytes);
     target.feed(&bytes[..86], &mut fixture, &mut out).unwrap();
     fixture.open.revoke();
@@ -310,7 +310,7 @@ fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
     let mut bytes = Vec::new();
     requests.iter().for_each(|request| request.encode(&mut bytes));
     let mut out = Collected::default();
-    Target::new(Admission::Anybody).feed(&bytes, &mut fixture, &mut out).unwrap();
+    Target::new(Admission::AnyPeer).feed(&bytes, &mut fixture, &mut out).unwrap();
     let mut expected = Vec::new();
     Answer::Ack(2).encode(&mut expected);
     Answer::Granted(3, 5).encode(&mut expected);
@@ -327,7 +327,7 @@ fn an_owner_that_cannot_export_ends_the_connection_and_says_nothing_of_a_revocat
     let mut bytes = Vec::new();
     Request::Import(Place { id: BROKEN, key: 6, offset: 0 }).encode(&mut bytes);
     let mut out = Collected::default();
-    let ended = Target::new(Admission::Anybody).feed(&bytes, &mut Fixture::new(), &mut out);
+    let ended = Target::new(Admission::AnyPeer).feed(&bytes, &mut Fixture::new(), &mut out);
     assert!(matches!(ended, Err(TargetError::Io(_))), "{ended:?}");
     assert_eq!(out.answers, b"");
 }

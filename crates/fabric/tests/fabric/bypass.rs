@@ -1,7 +1,7 @@
 //! No thread of the owner's application takes part in a write: with all of them stopped, writes still complete.
 
 use crate::{
-    common::{Gate, Harness, Node, PATIENCE, bytes_of, options, pattern, recorder},
+    common::{Gate, Harness, Node, TIMEOUT, bytes_of, options, pattern, recorder},
     harness::{Shm, unique_name},
 };
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId, ShmFabric, Sink, TcpFabric};
@@ -38,7 +38,7 @@ fn shm_child() {
     child.fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
     child.fabric.flush();
     // The parent kills this process when it has the message.
-    thread::sleep(PATIENCE);
+    thread::sleep(TIMEOUT);
 }
 
 /// A node in a process of its own.
@@ -125,13 +125,13 @@ fn shm_writes_and_reads_complete_while_the_targets_process_is_stopped() {
 fn shm_leaves_nothing_behind_a_killed_process_and_connects_to_its_successor() {
     let mut h = Shm::default();
     let (parent, name) = (h.node(1), unique_name());
-    for life in 1..=3 {
+    for incarnation in 1..=3 {
         let child = ChildNode::start(&parent, &name);
-        parent.write(&child.node, &child.memory, 0, &pattern(4096, life), u64::from(life));
-        h.until("a write completes", &mut || parent.completed(&child.node, u64::from(life)));
+        parent.write(&child.node, &child.memory, 0, &pattern(4096, incarnation), u64::from(incarnation));
+        h.until("a write completes", &mut || parent.completed(&child.node, u64::from(incarnation)));
         let pid = child.process.id();
         child.signal(Signal::KILL);
-        h.until("the link is down", &mut || parent.downs(&child.node) == usize::from(life));
+        h.until("the link is down", &mut || parent.downs(&child.node) == usize::from(incarnation));
         drop(child);
         let left = fs::read_dir("/dev/shm").map_or(0, |files| {
             files.flatten().filter(|file| file.file_name().to_string_lossy().contains("leeward")).count()
@@ -179,7 +179,7 @@ fn tcp_writes_complete_while_every_application_thread_of_the_target_is_blocked()
         let _ = queue.send((peer, event));
     });
     let target = TcpFabric::bind(PeerId(2), "127.0.0.1:0", options(), sink).expect("a port is free");
-    // The application's only thread takes one event and then stands still.
+    // The application's only thread takes one event and then blocks.
     let blocked = Arc::clone(&gate);
     let application = thread::spawn(move || {
         let mut messages = 0;
@@ -236,7 +236,7 @@ fn connect(id: u32, target: &dyn Fabric) -> Node {
     let (log, sink) = recorder();
     let fabric = TcpFabric::bind(PeerId(id), "127.0.0.1:0", options(), sink).expect("a port is free");
     fabric.connect(PeerId(2), &target.local_address());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while log.lock().unwrap().is_empty() {
         assert!(Instant::now() < deadline, "not connected");
         thread::sleep(Duration::from_millis(1));
@@ -246,7 +246,7 @@ fn connect(id: u32, target: &dyn Fabric) -> Node {
 
 /// Waits until operations 0 to `ops` are completed.
 fn await_outcomes(node: &Node, ops: u64) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !(0..ops).all(|op| node.outcome(op) == Some(LinkEvent::Completed { op })) {
         assert!(Instant::now() < deadline, "writes did not complete");
         thread::sleep(Duration::from_millis(1));

@@ -58,7 +58,7 @@ fn welcomed(node: &Node, own: u32) -> TcpStream {
 }
 
 /// What `stream` still holds when its other end has hung up.
-fn rest(mut stream: TcpStream) -> Vec<u8> {
+fn remainder(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut bytes = Vec::new();
     // A reset says the same as an end.
@@ -105,7 +105,7 @@ fn strangers_are_hung_up_on_and_told_what_makes_sense() {
     let told = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
         stream.write_all(bytes).unwrap();
-        rest(stream)
+        remainder(stream)
     };
     assert_eq!(told(b"GET / HTTP/1.1\r\nHost: leeward\r\n\r\n"), b"");
     assert_eq!(told(&hello(1, 0, 9, 3)), hello(1, 1, 2, 3), "wants peer 3, reaches peer 2");
@@ -117,12 +117,12 @@ fn strangers_are_hung_up_on_and_told_what_makes_sense() {
 }
 
 #[test]
-fn a_silent_stranger_is_hung_up_on_and_holds_up_nobody() {
+fn a_silent_stranger_is_hung_up_on_and_holds_up_no_peer() {
     let mut h = Tcp::default();
     let node = h.node(2);
     let silent = TcpStream::connect(node.fabric.local_address()).expect("it listens");
     drop(welcomed(&node, 9));
-    assert_eq!(rest(silent), b"");
+    assert_eq!(remainder(silent), b"");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn broken_requests_end_their_connection_only() {
     for bytes in [damaged, too_long, unknown, reserved] {
         let mut peer = welcomed(&node, 9);
         peer.write_all(&bytes).unwrap();
-        assert_eq!(rest(peer), b"");
+        assert_eq!(remainder(peer), b"");
     }
     good.write_all(&request(4, 0, &[], &[])).unwrap();
     assert_eq!(answer(&mut good), (16, 0, 1));
@@ -154,7 +154,7 @@ fn a_peer_that_connects_again_ends_its_older_connection_first() {
     let _newer = welcomed(&node, 9);
     // Whether or not it gets through the older socket: it is too late.
     let _ = older.write_all(&[2; 32]);
-    assert_eq!(rest(older), b"");
+    assert_eq!(remainder(older), b"");
     let landed = bytes_of(&*memory, 0, 64);
     assert!(landed[32..] == [0; 32], "bytes of the older connection landed after the newer one was welcomed");
 }
@@ -207,36 +207,36 @@ fn a_link_that_is_redirected_while_it_connects_goes_to_the_new_address() {
     assert_eq!((a.ups(&b), a.downs(&b)), (1, 0));
 }
 
-/// What a stranger is told who says that it is peer `own`: nothing, and is hung up on.
+/// Whether a stranger that names itself peer `own` is refused: it is told nothing, and its connection is closed.
 fn is_refused(node: &Node, own: u32) -> bool {
     let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
     stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
-    rest(stream).is_empty()
+    remainder(stream).is_empty()
 }
 
 #[test]
-fn only_guests_are_admitted_and_nobody_ends_anothers_connection() {
+fn only_admitted_peers_connect_and_none_ends_anothers_connection() {
     let (log, sink) = recorder();
-    let options = LinkOptions { admission: Admission::Guests, ..options() };
+    let options = LinkOptions { admission: Admission::Sessions, ..options() };
     let fabric = TcpFabric::bind(PeerId(2), "127.0.0.1:0", options, sink).expect("a port is free");
     let node = Node { id: PeerId(2), fabric, log };
     let (memory, [id, key]) = place(&node, 64);
     assert!(is_refused(&node, 9), "it is not admitted yet");
     node.fabric.admit(PeerId(9));
-    let mut guest = welcomed(&node, 9);
+    let mut peer = welcomed(&node, 9);
     assert!(is_refused(&node, 9), "another in its name");
-    assert!(is_refused(&node, 8), "nobody expects this one");
-    guest.write_all(&request(2, 5, &[id, key, 0], b"bytes")).unwrap();
-    assert_eq!(answer(&mut guest), (16, 0, 1), "the first one is at work");
+    assert!(is_refused(&node, 8), "this one is not admitted");
+    peer.write_all(&request(2, 5, &[id, key, 0], b"bytes")).unwrap();
+    assert_eq!(answer(&mut peer), (16, 0, 1), "the first one is at work");
     assert_eq!(bytes_of(&*memory, 0, 5), b"bytes");
     // Half of a write, which holds on to its memory.
-    guest.write_all(&request(2, 64, &[id, key, 0], &[1; 32])).unwrap();
+    peer.write_all(&request(2, 64, &[id, key, 0], &[1; 32])).unwrap();
     node.fabric.disconnect(PeerId(9));
-    assert_eq!(rest(guest), b"", "it is a guest no more");
+    assert_eq!(remainder(peer), b"", "it is admitted no more");
     assert!(is_refused(&node, 9));
     node.fabric.admit(PeerId(9));
     for length in [0, 4] {
-        let mut guest = loop {
+        let mut peer = loop {
             // The thread of the connection before may be about to end.
             let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
             stream.write_all(&hello(1, 0, 9, 2)).unwrap();
@@ -244,14 +244,14 @@ fn only_guests_are_admitted_and_nobody_ends_anothers_connection() {
                 break stream;
             }
         };
-        guest.write_all(&request(1, length, &[], &b"note"[..length as usize])).unwrap();
-        assert_eq!(rest(guest), b"", "control messages are not for guests");
+        peer.write_all(&request(1, length, &[], &b"note"[..length as usize])).unwrap();
+        assert_eq!(remainder(peer), b"", "an admitted peer may send no control message");
     }
-    assert!(node.log.lock().unwrap().is_empty(), "and nobody hears them");
+    assert!(node.log.lock().unwrap().is_empty(), "and they are not delivered");
 }
 
 #[test]
-fn a_listener_that_accepts_nobody_holds_up_no_thread() {
+fn a_listener_that_accepts_no_connection_holds_up_no_thread() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
     let name = unique_name();
     let address = SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap();
@@ -275,7 +275,7 @@ fn a_listener_that_accepts_nobody_holds_up_no_thread() {
     assert!(log.lock().unwrap().is_empty());
 }
 
-/// A peer 2 that welcomes everybody and then does as `after` says.
+/// A peer 2 that welcomes every other and then does as `after` says.
 fn rogue(after: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().unwrap().to_string();

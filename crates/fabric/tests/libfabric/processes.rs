@@ -1,4 +1,4 @@
-//! libfabric between processes: what is left when one dies or ends, what is given back, and whom nobody connects to.
+//! libfabric between processes: what is left when one dies or ends, what is given back, and peers that no link connects to.
 
 use crate::{
     common::{Gate, Harness, Log, Node, bytes_of, pattern, recorder},
@@ -19,8 +19,8 @@ const CHILD: &str = "LEEWARD_FABRIC_TEST_LIBFABRIC_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
 const PAIR: usize = 16;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each line of its
-/// input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each
+/// line of its input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn libfabric_child() {
@@ -267,16 +267,22 @@ fn nothing_of_an_earlier_connection_lands_over_shm() {
 fn a_killed_process_takes_its_link_down_and_its_successor_is_written() {
     let Some(mut h) = LibfabricTcp::ready() else { return };
     let parent = h.node(1);
-    for life in 1..=3 {
+    for incarnation in 1..=3 {
         let child = ChildNode::start(&parent, Provider::Tcp);
-        parent.write(&child.node, &child.memory, 0, &pattern(4096, life), u64::from(life));
-        h.until("a write completes", &mut || parent.completed(&child.node, u64::from(life)));
+        parent.write(&child.node, &child.memory, 0, &pattern(4096, incarnation), u64::from(incarnation));
+        h.until("a write completes", &mut || parent.completed(&child.node, u64::from(incarnation)));
         // Some of these are under way when it dies.
         for op in 0..64 {
-            parent.fabric.write(child.node.id, &child.memory, 0, &[life; MEMORY_BYTES], u64::from(life) * 1000 + op);
+            parent.fabric.write(
+                child.node.id,
+                &child.memory,
+                0,
+                &[incarnation; MEMORY_BYTES],
+                u64::from(incarnation) * 1000 + op,
+            );
         }
         child.kill();
-        h.until("the link is down", &mut || parent.downs(&child.node) == usize::from(life));
+        h.until("the link is down", &mut || parent.downs(&child.node) == usize::from(incarnation));
         let process = child.process.id();
         drop(child);
         assert_eq!(left_in_shared_memory(process), Vec::<String>::new());
@@ -387,7 +393,7 @@ fn what_is_due_is_told_while_the_connection_is_busy() {
     });
 }
 
-/// A bug of a sink must not leave other links waiting for completions that nobody takes.
+/// A bug of a sink must not leave other links waiting for completions that no thread takes.
 #[test]
 fn a_panic_in_the_thread_that_makes_progress_takes_every_link_down() {
     let Some(mut h) = LibfabricTcp::ready() else { return };
@@ -407,5 +413,5 @@ fn a_panic_in_the_thread_that_makes_progress_takes_every_link_down() {
     }
     a.write(&b, &memories[0].descriptor(), 0, &[1; 64], 13);
     h.until("the other link is down", &mut || a.downs(&c) == 1);
-    assert!(a.fabric.allocate(MEMORY_BYTES).is_err(), "what nobody could write is not registered");
+    assert!(a.fabric.allocate(MEMORY_BYTES).is_err(), "memory that no peer could write is not registered");
 }

@@ -21,7 +21,7 @@ macro_rules! tests_of {
 }
 
 /// The longest a test waits for something that should happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Events in the order they were delivered.
 pub(crate) type Log = Arc<Mutex<Vec<(PeerId, LinkEvent)>>>;
@@ -89,7 +89,7 @@ pub(crate) trait Harness {
     {
         Some(Self::default())
     }
-    /// A fabric of peer `id`, or of a new life of one that was killed, whose events go to `sink`.
+    /// A fabric of peer `id`, or of a new incarnation of one that was killed. Its events go to `sink`.
     fn attach(&mut self, id: u32, sink: Sink) -> Arc<dyn Fabric>;
     /// A node that records its events.
     fn node(&mut self, id: u32) -> Node {
@@ -104,7 +104,7 @@ pub(crate) trait Harness {
     }
     /// Lets time pass until `condition` holds.
     fn until(&mut self, what: &str, condition: &mut dyn FnMut() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !condition() {
             assert!(Instant::now() < deadline, "waited in vain: {what}");
             self.pass();
@@ -148,7 +148,7 @@ pub(crate) fn recorder() -> (Log, Sink) {
     (log, Arc::new(move |peer, event| filled.lock().unwrap().push((peer, event))))
 }
 
-/// Blocks whoever asks until it is opened.
+/// Blocks each caller until it is opened.
 #[derive(Default)]
 pub(crate) struct Gate(Mutex<bool>, Condvar);
 

@@ -1,4 +1,4 @@
-//! What every transport promises, tried on each of them.
+//! What every transport guarantees, tried on each of them.
 
 use crate::common::{Harness, Node, bytes_of, pattern, recorder};
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PAGE_BYTES, PeerId};
@@ -444,7 +444,7 @@ fn what_is_posted_is_counted(h: &mut dyn Harness) {
     h.until("all arrive", &mut || (0..10).all(|op| a.completed(&b, op)) && b.messages(&a).len() == 1);
     let (sent_now, received_now) = (|| counted().0 - sent, || counted().1 - received);
     assert!((1_010_000..1_020_000).contains(&sent_now()), "{} bytes sent", sent_now());
-    // Who takes no part in a write hears of it later.
+    // A node that takes no part in a write counts it later.
     h.until("what one side sent, the other received", &mut || sent_now() == received_now());
     let before = a.fabric.counters().bytes_received;
     a.fabric.read(b.id, &memory.descriptor(), 0, 500_000, 99);

@@ -1,8 +1,8 @@
-//! Numbers of regions. A number is given once, in the life of a coordinator's tree: what a server has of a region whose number was
-//! given, and that is configured no more, nobody needs.
+//! Numbers of regions. A coordinator's tree gives each number once. If a region's number was given, and the region is no longer
+//! configured, then no copy of it is needed any more.
 //!
-//! A tree that was lost and filled anew does not know which numbers were given before; it gives others, and says of none that it
-//! gave them. So nothing of what was there before is taken for given up.
+//! A tree that was lost and filled anew does not know which numbers were given before. It gives other numbers, and does not claim
+//! to have given the old ones. So no earlier data is mistaken for data that may be deleted.
 
 use crate::RegionId;
 use serde::{Deserialize, Serialize};
@@ -21,8 +21,8 @@ impl RegionNumbers {
         (next < u32::MAX).then_some(RegionId(next))
     }
 
-    /// The numbers below those that were given last, and that were not: where the highest was named by an operator, or is of a copy
-    /// that somebody has, these are what is left.
+    /// The numbers below the last given ones that were not given. Where an operator named the highest number, or a copy on a
+    /// server has it, these are the numbers that are left.
     pub fn gaps(&self) -> impl Iterator<Item = RegionId> + '_ {
         let ends = std::iter::once(1).chain(self.given.iter().map(|(_, up_to)| *up_to));
         ends.zip(self.given.iter().map(|(from, _)| *from)).flat_map(|(from, to)| from..to).map(RegionId)

@@ -1,4 +1,4 @@
-//! The options of a table: where values are kept, how its regions are replicated, divided and read. Plain data, the same on every
+//! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same on every
 //! replica.
 
 use super::{GroupConfig, Reads};
@@ -212,16 +212,17 @@ pub struct TableOptions {
     pub acknowledge: Acknowledge,
     /// How records are posted to backups.
     pub posting: Posting,
-    /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes wait.
+    /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes
+    /// wait.
     pub max_unacked_bytes: u64,
-    /// Members, the primary included, whose having a write is enough for it to be committed; `None`: every member in sync. Set when
-    /// the table is made: who takes office must know how many of the members to ask.
+    /// How many members, the primary included, must have a write for it to be committed; `None`: every member in sync. Set when
+    /// the table is made: a newly promoted primary must know how many of the members to ask.
     pub quorum: Option<u32>,
-    /// Bytes of a region from which on it is to become two; 0: the master divides no region of it.
+    /// Size in bytes from which on the master splits a region; 0: it splits no region of the table.
     pub split_bytes: u64,
-    /// Who may answer reads.
+    /// Which members may answer reads.
     pub reads: Reads,
-    /// How its keys are divided among its regions. Set when the table is made.
+    /// How its keys are split among its regions. Set when the table is made.
     pub partition: Partition,
 }
 

@@ -1,11 +1,12 @@
-//! Who may answer reads of a table. Plain data; any thread.
+//! Which members may answer reads of a table. Plain data; any thread.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Who answers reads of a table that say how stale an answer may be. All others are the primary's, whatever a table says.
+/// Which members answer reads of a table that say how stale an answer may be. The primary answers all other reads, whatever a
+/// table says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reads {
     /// The primary.
@@ -13,7 +14,7 @@ pub enum Reads {
     Primary,
     /// Every member in sync: a backup keeps an index of the newest records in memory, an L0, as its primary does.
     Any {
-        /// Backups answer nothing that may be staler, in milliseconds, whatever a reader would put up with.
+        /// Backups answer nothing that may be staler, in milliseconds, even if the reader would accept it.
         max_staleness_ms: u32,
     },
 }
@@ -21,10 +22,10 @@ pub enum Reads {
 impl Reads {
     /// What [`Reads::Any`] may say, in milliseconds.
     pub const STALENESS_MS: RangeInclusive<u32> = 50..=600_000;
-    /// [`Reads::Any`], where nobody says how stale answers may be.
+    /// [`Reads::Any`], where nothing says how stale answers may be.
     pub const ANY: Reads = Reads::Any { max_staleness_ms: 1000 };
 
-    /// How stale the answer of a backup may be, in milliseconds, to a reader that puts up with `at_most_ms`; `None`: backups answer
+    /// How stale the answer of a backup may be, in milliseconds, to a reader that accepts `at_most_ms`; `None`: backups answer
     /// nothing.
     pub fn at_most(self, at_most_ms: u32) -> Option<u32> {
         match self {
@@ -46,14 +47,16 @@ impl fmt::Display for Reads {
 impl FromStr for Reads {
     type Err = String;
     fn from_str(text: &str) -> Result<Reads, String> {
-        match text.split_once(':').map_or((text, None), |(who, bound)| (who, Some(bound))) {
+        match text.split_once(':').map_or((text, None), |(members, bound)| (members, Some(bound))) {
             ("primary", None) => Ok(Reads::Primary),
             ("any", None) => Ok(Reads::ANY),
             ("any", Some(bound)) => match bound.parse() {
                 Ok(max_staleness_ms) => Ok(Reads::Any { max_staleness_ms }),
                 Err(_) => Err(format!("{bound:?} is no number of milliseconds")),
             },
-            _ => Err(format!("nobody called {text:?} answers reads: it is primary, any, or any:MILLISECONDS")),
+            _ => {
+                Err(format!("{text:?} does not say which members answer reads: use primary, any, or any:MILLISECONDS"))
+            }
         }
     }
 }
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_answers_is_read_as_it_is_shown() {
+    fn the_text_that_is_shown_is_parsed_again() {
         for reads in [Reads::Primary, Reads::ANY, Reads::Any { max_staleness_ms: 250 }] {
             assert_eq!(reads.to_string().parse(), Ok(reads));
         }

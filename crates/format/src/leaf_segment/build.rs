@@ -330,7 +330,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
     }
 }
 
-/// Lays out the index nodes above `children` (each with its pivot; the first one's is not looked at), level by level up
+/// Lays out the index nodes above `children` (each with its pivot; the first one's is ignored), level by level up
 /// to the root. `place` finishes a node wherever it likes and answers where that is; the last node placed is the root.
 ///
 /// # Errors

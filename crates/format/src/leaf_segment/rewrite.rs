@@ -1,6 +1,6 @@
-//! Pointers of a segment changed where they stand: by a backup, whose volume has other segment numbers, and by the
-//! collection of garbage, which moves values and gives the copy another identity. Keys, order, filter and lengths stay; all
-//! checksums are made anew, and what is read is checked by its old ones first.
+//! Changing pointers of a segment in place. A backup does this, since its volume has other segment numbers; and so does garbage
+//! collection, which moves values and gives the copy another identity. Keys, order, filter and lengths stay. All checksums are
+//! computed anew, after what is read was checked by its old ones.
 
 use super::{Footer, TRAILER_BYTES, WHAT};
 use crate::filter::Filter;

@@ -1,7 +1,7 @@
 //! What replicas tell each other of a region's segments: what one has, what another is to have, and what is shipped.
 //!
-//! Every [`SegmentNo`] and [`Pointer`](crate::Pointer) is one of the sender's volume. A [`Base`] is also what the manifest keeps of a
-//! checkpoint, with those of its own volume.
+//! Every [`SegmentNo`] and [`Pointer`](crate::Pointer) is one of the sender's volume. A [`Base`] is also what the manifest keeps
+//! of a checkpoint, with those of its own volume.
 
 use super::{LevelState, RegionState, SegmentKind, SegmentState, Terms};
 use crate::cluster::TableOptions;
@@ -9,7 +9,7 @@ use crate::packed::Codec;
 use crate::{Epoch, Lsn, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 
-/// All of a region at one instant, tails sealed: what a backup is brought to before mirroring goes on from there.
+/// All of a region at one instant, tails sealed: what a backup is brought to before mirroring continues from there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     /// Options of the region's table.
@@ -20,7 +20,7 @@ pub struct Base {
     pub terms: Terms,
     /// First LSN that the levels do not hold.
     pub replay_from: Lsn,
-    /// Last LSN in the logs; mirrored tails go on from the next.
+    /// Last LSN in the logs; mirrored tails continue from the next.
     pub last_lsn: Lsn,
     /// Commit LSN at that instant.
     pub commit: Lsn,
@@ -28,7 +28,7 @@ pub struct Base {
     pub levels: Vec<LevelState>,
     /// Every segment, by id.
     pub segments: Vec<BaseSegment>,
-    /// What it was divided from, if its primary knows.
+    /// What it was split from, if its primary knows.
     pub parent: Option<Parent>,
 }
 
@@ -51,7 +51,7 @@ pub struct BaseSegment {
     pub dead_bytes: u32,
 }
 
-/// The region that another was divided from, as it was then: everything up to there was committed, and is the other's as well.
+/// The region that another was split from, as it was then: everything up to there was committed, and is the other's as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     /// The region.

@@ -1,8 +1,8 @@
-//! Which primary gave out which LSN, and so how far two copies of a region have the same records: the leader epochs of Kafka (KIP-279),
-//! the terms in Raft's log.
+//! Which primary assigned which LSN, and so how far two copies of a region have the same records. Kafka's leader epochs (KIP-279)
+//! and the terms in Raft's log do the same.
 //!
-//! Invariant: a term has one primary, and what that had when it began is said beside it. Two copies that name the same term with the
-//! same beginning have the same records up to there, and of the term itself as far as both reach.
+//! Invariant: a term has one primary, and its entry says which records that primary had when the term began. Two copies that name
+//! the same term with the same beginning have the same records up to there, and of the term itself as far as both reach.
 
 use crate::{Epoch, Lsn};
 use serde::{Deserialize, Serialize};
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 pub struct Terms(Vec<(Epoch, Lsn)>);
 
 impl Terms {
-    /// Terms that are remembered. A copy that knows none of them takes all of a base.
+    /// How many terms are remembered. A copy that knows none of them needs all of a base.
     pub const MOST: usize = 32;
 
-    /// A primary takes office in `term`, above all before, with records up to `last`.
+    /// A primary begins `term`, which is above all earlier ones, with records up to `last`.
     pub fn begin(&mut self, term: Epoch, last: Lsn) {
         assert!(self.0.last().is_none_or(|(before, _)| *before < term), "terms rise");
         if self.0.len() >= Terms::MOST {
@@ -29,8 +29,8 @@ impl Terms {
         self.0.last().map(|(term, _)| *term)
     }
 
-    /// Up to which LSN a copy with these terms and one with `others` have the same records, as far as each reaches; `None`: nothing is
-    /// known of it.
+    /// Up to which LSN a copy with these terms and one with `others` have the same records, as far as each reaches; `None`: it is
+    /// not known.
     pub fn shared(&self, others: &Terms) -> Option<Lsn> {
         let mine = self.0.iter().rposition(|began| others.0.contains(began))?;
         let theirs = others.0.iter().rposition(|began| *began == self.0[mine])?;

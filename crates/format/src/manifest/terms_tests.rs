@@ -18,26 +18,26 @@ impl Copied {
 }
 
 proptest! {
-    /// Offices that begin with what is left of a copy, which others are brought to: terms tell how long the common beginning of
-    /// any two copies is.
+    /// Each primary begins with what is left of its copy, and brings other copies to the same state: terms tell how long the
+    /// common prefix of any two copies is.
     #[test]
     fn the_common_beginning_is_found(
-        offices in prop::collection::vec((0..4_usize, 0..100_usize, 0..5_usize, prop::collection::vec(any::<bool>(), 4)), 1..60),
+        history in prop::collection::vec((0..4_usize, 0..100_usize, 0..5_usize, prop::collection::vec(any::<bool>(), 4)), 1..60),
     ) {
         let mut copies: [Copied; 4] = Default::default();
-        for (number, (primary, lost, written, follows)) in offices.into_iter().enumerate() {
+        for (number, (primary, lost, written, follows)) in history.into_iter().enumerate() {
             let term = number as u32 + 1;
-            let mut office = copies[primary].clone();
+            let mut serving = copies[primary].clone();
             // Mostly nothing is lost.
-            office.records.truncate(office.records.len() - lost.saturating_sub(90).min(office.records.len()));
-            office.terms.begin(Epoch(term), Lsn(office.records.len() as u64));
-            office.records.extend(std::iter::repeat_n(term, written));
+            serving.records.truncate(serving.records.len() - lost.saturating_sub(90).min(serving.records.len()));
+            serving.terms.begin(Epoch(term), Lsn(serving.records.len() as u64));
+            serving.records.extend(std::iter::repeat_n(term, written));
             for (copy, follows) in copies.iter_mut().zip(follows) {
                 if follows {
-                    *copy = office.clone();
+                    *copy = serving.clone();
                 }
             }
-            copies[primary] = office;
+            copies[primary] = serving;
             for (one, other) in copies.iter().flat_map(|one| copies.iter().map(move |other| (one, other))) {
                 let reach = one.records.len().min(other.records.len()) as u64;
                 match one.terms.shared(&other.terms) {

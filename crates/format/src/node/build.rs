@@ -1,4 +1,4 @@
-//! Building nodes: entries are taken in key order and laid out at the end, when their common prefix is known.
+//! Building nodes: entries arrive in key order and are laid out at the end, when their common prefix is known.
 //!
 //! A builder answers exactly whether one more entry fits, keeps its buffers between nodes, and belongs to one thread.
 

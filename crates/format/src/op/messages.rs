@@ -1,4 +1,4 @@
-//! What native clients and nodes say to each other: one message a frame. Plain data.
+//! The messages between native clients and nodes: one message a frame. Plain data.
 
 use super::{Op, OpResult};
 use crate::cluster::RegionMap;
@@ -29,7 +29,8 @@ pub enum Request {
     Ops {
         /// Chosen by the client, echoed.
         id: u64,
-        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead of forwarding.
+        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead of
+        /// forwarding.
         direct: bool,
         /// The table that they are on.
         table: TableName,
@@ -39,9 +40,9 @@ pub enum Request {
     },
     /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
     Map,
-    /// Ask the node who it is, which the map does not tell while the node is not part of the cluster. Answered by
+    /// Ask the node for its identity, which the map does not tell while the node is not part of the cluster. Answered by
     /// [`Reply::Node`].
-    Who,
+    Identify,
     /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
     RingOffer,
     /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
@@ -63,8 +64,8 @@ pub enum Request {
         /// As in [`Request::Hello`].
         known: u64,
     },
-    /// As [`Request::Ops`], where some of the operations are to be carried out once, however often they are asked for. Answered by
-    /// [`Reply::Heard`], for the regions of those that the node knows about, and [`Reply::Results`].
+    /// As [`Request::Ops`], where some of the operations are to be carried out once, however often they are asked for. Answered
+    /// by [`Reply::Heard`], for the regions of those that the node knows about, and [`Reply::Results`].
     Once {
         /// Chosen by the client, echoed.
         id: u64,
@@ -117,7 +118,7 @@ pub enum Reply {
         /// One an operation.
         results: Vec<OpResult>,
     },
-    /// Who the node is.
+    /// The identity of the node.
     Node {
         /// Its number.
         server: ServerId,

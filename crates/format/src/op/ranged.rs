@@ -1,4 +1,4 @@
-//! Operations on a range of keys, as one region is asked to carry them out by its number: where keys are
+//! Operations on a range of keys that name the region to carry them out: where keys are
 //! [partitioned by hash](crate::partition::Partition::Hash), each region has some of every range. Plain data.
 //!
 //! It is a type of its own, not an [`Op`] inside an [`Op`], so that no message nests deeper than one may decode.

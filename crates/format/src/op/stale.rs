@@ -1,4 +1,4 @@
-//! Reads that put up with an answer that is not the newest, from whichever member of the region is asked. Plain data.
+//! Reads that accept an answer that is not the newest, from any member of the region. Plain data.
 
 use super::{Op, OpResult, Pair, ScanRange};
 use bytes::Bytes;
@@ -56,7 +56,7 @@ pub enum ReadResult {
     Entries {
         /// Keys with values.
         entries: Vec<(Bytes, Bytes)>,
-        /// Where to go on.
+        /// Where to continue.
         resume: Option<Bytes>,
     },
 }

@@ -1,4 +1,4 @@
-//! What is taken in a ring, as its client keeps book: space is taken in order and given back in any order (Tebis 3.4.1).
+//! The client's record of the space in use in a ring: space is allocated in order and given back in any order (Tebis 3.4.1).
 //!
 //! ```text
 //!        tail                          head
@@ -7,15 +7,15 @@
 //! ```
 //! What was given back is free once everything older is. A piece never wraps: where the rest of the ring is too short for
 //! it, it begins at the start, and the rest belongs to it until it is given back. A piece has at most half of the ring, so
-//! that in an empty ring there is room for it wherever the head is. The same book serves the request ring, where a skipped
-//! rest is told to the server by a no-op, and the reply ring, of which the server only sees slots.
+//! that in an empty ring there is room for it wherever the head is. The same type serves the request ring, where a no-op tells
+//! the server of a skipped rest, and the reply ring, of which the server only sees slots.
 //!
-//! Pure; belongs to whoever holds it.
+//! Pure; it has one owner at a time.
 
 use super::UNIT_BYTES;
 use std::collections::VecDeque;
 
-/// The book of one ring.
+/// The space of one ring.
 #[derive(Clone, Debug)]
 pub struct RingSpace {
     ring_bytes: usize,

@@ -99,8 +99,8 @@ proptest! {
         }
     }
 
-    /// A ring of hostile words: whatever they say, the cursor stays inside of the ring, and what no checksum vouches for is
-    /// no error.
+    /// A ring of hostile words: whatever they say, the cursor stays inside of the ring, and bytes without a valid checksum are no
+    /// error.
     #[test]
     fn a_hostile_ring_is_read_inside_of_its_bounds(
         content in prop::collection::vec(any::<u64>(), 128),

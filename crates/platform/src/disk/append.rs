@@ -4,13 +4,13 @@
 //! the process without a system call, and after [`File::sync`] a power loss as well. Where that cannot be had,
 //! [`Appender::in_memory`] has the same interface and leaves the writing to its owner.
 //!
-//! **What is mapped.** It is mapped because a system call a batch costs too much: records of 100 bytes, put one by one, take
-//! 1.8 us each to a mapped tail and 4.8 us where each is written with `pwrite`, 2.7 and 3.0 us where 16 are put at once. The price is
+//! **What is mapped.** It is mapped because a system call a batch costs too much: records of 100 bytes, put one by one, take 1.8
+//! us each to a mapped tail and 4.8 us where each is written with `pwrite`, 2.7 and 3.0 us where 16 are put at once. The price is
 //! that a load or a store may need the file system, and has no result that could be an error. So:
 //!
-//! - *A store without a page.* Bytes are handed out only after [`Appender::reserve`] has written zeroes over them through the page
-//!   cache, which takes the space and reads nothing from the device, and has made the pages present; both answer errors
-//!   like any other write. Only file systems that write a page back to the blocks it has are mapped at all.
+//! - *A store without a page.* Bytes are handed out only after [`Appender::reserve`] has written zeroes over them through the
+//!   page cache, which takes the space and reads nothing from the device, and has made the pages present; both answer errors like
+//!   any other write. Only file systems that write a page back to the blocks it has are mapped at all.
 //! - *A store after a writeback.* A page that was written back is clean. The kernel asks the file system before it is stored to
 //!   again, which refuses once it has shut itself down; or it has dropped the page, and reads it from the device, which
 //!   may fail. Nothing that is done before the store excludes this, for the writeback may come in between.
@@ -18,8 +18,8 @@
 //!   what stood there before.
 //!
 //! What fails is a bus error. Where the owner of the process has asked for it ([`catch_bus_errors`]), that is an error of
-//! the next [`Appender::publish`], before anything of it is acknowledged; who reads finds zeroes. What a load finds is therefore never
-//! taken for what was stored: whoever takes bytes of a mapped buffer for a record checks its CRC.
+//! the next [`Appender::publish`], before anything of it is acknowledged; readers find zeroes. So a load is never
+//! trusted to find what was stored: before a reader uses bytes of a mapped buffer as a record, it checks the CRC.
 //!
 //! One thread appends; any number read the [`AppendBuffer`] beside it.
 //!
@@ -143,13 +143,13 @@ impl Appender {
         self.ready - self.buffer().detached()
     }
 
-    /// Of one that is mapped, lets go of the pages that are filled: they stay in the page cache, and whoever reads them makes
-    /// them present again.
+    /// Lets go of the filled pages, if the buffer is mapped. They stay in the page cache, and the next read of a page makes it
+    /// present again.
     pub fn shed(&self) {
         self.buffer().detach();
     }
 
-    /// Appends `bytes` bytes, which were reserved, as `fill` writes them; answers their offset. Nobody sees them before
+    /// Appends `bytes` bytes, which were reserved, as `fill` writes them; returns their offset. No reader sees them before
     /// they are published.
     #[inline]
     pub fn append(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> usize {

@@ -1,8 +1,8 @@
 //! Device I/O beside the thread that wants it: a compaction goes on while its last segment is written and its next leaves are
 //! read.
 //!
-//! [`Pending`] is the answer to come. What it writes from and reads to is its own, so that whoever loses interest may drop
-//! it; dropping waits, because what the bytes belong to may be given to somebody else then.
+//! [`Pending`] is the answer to come. What it writes from and reads to is its own, so that a caller without further interest may
+//! drop it. Dropping waits, because what the bytes belong to may be given to another owner then.
 
 use crate::Block;
 use crate::cpu::Charge;
@@ -52,7 +52,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Nobody wants to know whether it failed.
+        // No caller wants to know whether it failed.
         let _ = self.finish();
     }
 }
@@ -79,7 +79,7 @@ impl Background {
         let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
         let charge = Charge::of_this_thread();
         let job = move || {
-            // There is room for it; if it is not awaited it was given up.
+            // There is room for it. If no caller waits for it, it was given up.
             let _ = answer.send(charge.bear(io));
         };
         match self.0.send(Box::new(job)) {

@@ -132,7 +132,7 @@ impl Ring {
                 .offset(*offset)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `part` is memory of this ring, which nobody else uses and which is neither freed nor moved before
+            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved before
             // every read was completed: see `read` above. The file stays open as long, since we wait here.
             let pushed = unsafe { self.io.submission().push(&read) };
             // Nothing was submitted yet.
@@ -202,7 +202,7 @@ mod tests {
         let mut memory = [1_u8; 4096];
         for i in 0..2 {
             let read = opcode::Read::new(types::Fd(file.as_raw_fd()), memory.as_mut_ptr(), 4096).build().user_data(i);
-            // SAFETY: the memory and the file are there until both reads are complete, which is awaited here.
+            // SAFETY: the memory and the file are there until both reads are complete: the test waits for that below.
             unsafe { io.submission().push(&read) }.unwrap();
         }
         io.submit().unwrap();

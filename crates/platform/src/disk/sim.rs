@@ -63,10 +63,10 @@ struct State {
     plan: FaultPlan,
     ops: u64,
     syncs: u64,
-    /// A sync has failed, and nobody has asked since.
+    /// A sync has failed since [`SimDisk::take_failed_sync`] was called last.
     has_failed_sync: bool,
-    /// Raised by a kill; handles of an older life are dead.
-    life: u64,
+    /// Raised by a kill; handles of an older incarnation are dead.
+    incarnation: u64,
     locked: bool,
     /// Whether ranges of files can be mapped.
     maps: bool,
@@ -109,7 +109,7 @@ impl SimDisk {
                 ops: 0,
                 syncs: 0,
                 has_failed_sync: false,
-                life: 0,
+                incarnation: 0,
                 locked: false,
                 maps: true,
                 rng: Rng::new(seed),
@@ -144,14 +144,14 @@ impl SimDisk {
         self.state.lock().maps = maps;
     }
 
-    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since `life` was answered by [`SimDisk::life`].
-    pub fn died_since(&self, life: u64) -> bool {
-        self.state.lock().life != life
+    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since [`SimDisk::incarnation`] returned `incarnation`.
+    pub fn died_since(&self, incarnation: u64) -> bool {
+        self.state.lock().incarnation != incarnation
     }
 
     /// A number that changes with every kill.
-    pub fn life(&self) -> u64 {
-        self.state.lock().life
+    pub fn incarnation(&self) -> u64 {
+        self.state.lock().incarnation
     }
 
     /// The process dies: everything written stays, every operation by handles opened before fails from now on.
@@ -211,13 +211,13 @@ impl SimDisk {
 
 impl State {
     fn kill(&mut self) {
-        self.life += 1;
+        self.incarnation += 1;
         self.locked = false;
     }
 
-    /// Counts an operation of a handle of `life`, and decides its fate.
-    fn begin(&mut self, life: u64, kind: OpKind) -> io::Result<Option<Fault>> {
-        if life != self.life {
+    /// Counts an operation of a handle of `incarnation`, and decides its fate.
+    fn begin(&mut self, incarnation: u64, kind: OpKind) -> io::Result<Option<Fault>> {
+        if incarnation != self.incarnation {
             return Err(io::Error::other("the simulated process is dead"));
         }
         self.ops += 1;
@@ -231,7 +231,7 @@ impl State {
             return Err(io::ErrorKind::StorageFull.into());
         }
         match planned.or(random) {
-            // A store to memory has no error that anybody could see.
+            // A store to memory has no error that a caller could see.
             Some(Fault::Fail) if kind == OpKind::Store => Ok(None),
             Some(Fault::Writeback) if matches!(kind, OpKind::Write | OpKind::Store) => Ok(Some(Fault::Writeback)),
             Some(Fault::Writeback) if kind != OpKind::Sync => Ok(None),
@@ -304,7 +304,7 @@ impl Disk for SimDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
         let mut state = self.state.lock();
         state.files.entry(name.to_owned()).or_default();
-        Ok(Arc::new(SimFile { state: self.state.clone(), name: name.to_owned(), life: state.life }))
+        Ok(Arc::new(SimFile { state: self.state.clone(), name: name.to_owned(), incarnation: state.incarnation }))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -321,7 +321,7 @@ impl Disk for SimDisk {
         if std::mem::replace(&mut state.locked, true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let lock = SimLock { state: self.state.clone(), life: state.life };
+        let lock = SimLock { state: self.state.clone(), incarnation: state.incarnation };
         Ok(DiskLock { _held: Held::Sim { _lock: lock } })
     }
 }
@@ -330,28 +330,31 @@ impl Disk for SimDisk {
 #[derive(Debug)]
 pub(super) struct SimLock {
     state: Arc<Mutex<State>>,
-    life: u64,
+    incarnation: u64,
 }
 
 impl Drop for SimLock {
     fn drop(&mut self) {
         let mut state = self.state.lock();
-        if state.life == self.life {
+        if state.incarnation == self.incarnation {
             state.locked = false;
         }
     }
 }
 
-/// A handle of one life of the process.
+/// A handle of one incarnation of the process.
 struct SimFile {
     state: Arc<Mutex<State>>,
     name: String,
-    life: u64,
+    incarnation: u64,
 }
 
 impl std::fmt::Debug for SimFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SimFile").field("name", &self.name).field("life", &self.life).finish_non_exhaustive()
+        f.debug_struct("SimFile")
+            .field("name", &self.name)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
     }
 }
 
@@ -370,7 +373,7 @@ impl SimRange {
 
     /// Bytes are made ready to be appended to: what can fail of appending fails here.
     pub(super) fn make_ready(&self) -> io::Result<()> {
-        self.file.state.lock().begin(self.file.life, OpKind::Ready).map(drop)
+        self.file.state.lock().begin(self.file.incarnation, OpKind::Ready).map(drop)
     }
 }
 
@@ -384,13 +387,13 @@ impl SimFile {
     /// thread of a dead process changes nothing.
     fn operate<T>(&self, kind: OpKind, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
-        state.begin(self.life, kind)?;
+        state.begin(self.incarnation, kind)?;
         state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn put(&self, kind: OpKind, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut state = self.state.lock();
-        let fault = state.begin(self.life, kind)?;
+        let fault = state.begin(self.incarnation, kind)?;
         let end = offset as usize + bytes.len();
         if !state.files.contains_key(&self.name) {
             return Err(io::ErrorKind::NotFound.into());
@@ -446,14 +449,14 @@ impl File for SimFile {
         if offset.checked_add(bytes as u64).is_none_or(|end| end > len) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let file = SimFile { state: self.state.clone(), name: self.name.clone(), life: self.life };
+        let file = SimFile { state: self.state.clone(), name: self.name.clone(), incarnation: self.incarnation };
         Ok(self.state.lock().maps.then(|| Appender::sim(SimRange { file, offset }, bytes)))
     }
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
-        let begun = state.begin(self.life, OpKind::Sync);
-        if state.life != self.life {
+        let begun = state.begin(self.incarnation, OpKind::Sync);
+        if state.incarnation != self.incarnation {
             return begun.map(drop);
         }
         let contents = state.files.get_mut(&self.name).ok_or(io::ErrorKind::NotFound)?;
@@ -472,7 +475,7 @@ impl File for SimFile {
 
     fn allocate(&self, len: u64) -> io::Result<()> {
         let mut state = self.state.lock();
-        state.begin(self.life, OpKind::Allocate)?;
+        state.begin(self.incarnation, OpKind::Allocate)?;
         if !state.files.contains_key(&self.name) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -480,7 +483,7 @@ impl File for SimFile {
     }
 
     fn reserve(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
-        self.state.lock().begin(self.life, OpKind::Allocate).map(drop)
+        self.state.lock().begin(self.incarnation, OpKind::Allocate).map(drop)
     }
 
     /// What stood there must not be looked at any more: nothing else tells whether the range has space.

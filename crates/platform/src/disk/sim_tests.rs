@@ -53,9 +53,9 @@ fn faults_strike_the_planned_operation() {
     disk.set_faults(FaultPlan { at: vec![(2, Fault::Fail), (3, Fault::Kill)], ..FaultPlan::default() });
     file.write_at(&[3; 512], 0).unwrap();
     assert!(file.sync().is_err());
-    let life = disk.life();
+    let incarnation = disk.incarnation();
     assert!(file.write_at(&[4; 2048], 0).is_err());
-    assert!(disk.died_since(life));
+    assert!(disk.died_since(incarnation));
     assert!(file.sync().is_err(), "the handle is dead");
     let bytes = disk.contents("f");
     assert!(bytes.chunks(512).skip(4).all(|sector| sector[0] == 2));

@@ -32,7 +32,7 @@ pub(super) unsafe fn populate(start: NonNull<u8>, bytes: usize) {
 /// Gives the pages back; the bytes are zeroes from now on.
 ///
 /// # Safety
-/// They lie in a mapping of [`map`], begin at a page, and nobody uses them meanwhile.
+/// They lie in a mapping of [`map`], begin at a page, and no other thread uses them meanwhile.
 #[cfg(not(miri))]
 pub(super) unsafe fn strip(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller says so.
@@ -41,7 +41,7 @@ pub(super) unsafe fn strip(start: NonNull<u8>, bytes: usize) {
 }
 
 /// # Safety
-/// It is a whole mapping of [`map`], and nobody uses it any more.
+/// It is a whole mapping of [`map`], and is not used any more.
 #[cfg(not(miri))]
 pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller says so.
@@ -61,7 +61,7 @@ pub(super) unsafe fn populate(_: NonNull<u8>, _: usize) {}
 
 #[cfg(miri)]
 pub(super) unsafe fn strip(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller says that they are nobody's.
+    // SAFETY: the caller says that no other thread uses them.
     unsafe { start.write_bytes(0, bytes) };
 }
 

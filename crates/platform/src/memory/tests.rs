@@ -1,4 +1,4 @@
-//! Blocks are their owners' alone, and what nobody uses is the system's again.
+//! Blocks are their owners' alone, and unused memory returns to the system.
 
 use super::*;
 use crate::Rng;
@@ -52,7 +52,7 @@ fn a_block_goes_back_from_any_thread_and_outlives_its_pool() {
     assert_eq!(&copy[..], [7; 100]);
 }
 
-/// Some fill blocks, of all shelves and beyond; others read them, two at a time, and give them back.
+/// Some threads fill blocks, of all size classes and beyond. Others read them, two at a time, and give them back.
 #[test]
 fn threads_pass_blocks_on_to_each_other() {
     let pool = Pool::new(32 << 10);

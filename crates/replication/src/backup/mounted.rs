@@ -4,10 +4,10 @@
 //!   mirror buffer:  | on the volume, given back | pages that are held | not written yet, takes no memory |
 //!                   0                         saved
 //! ```
-//! What it takes is leased from the node's budget, as far as its owner knows of it: the primary writes without asking. While
-//! the node's mirrors have nearly their share, pages of tails are given back as soon as their bytes are on the volume;
-//! otherwise when the tail is quiet, or not at all, since to take them anew costs more than to make them zeroes. Slots are
-//! fewer and written more often, so they keep theirs until mirrors have more than their share.
+//! The memory that it takes is reserved in the node's budget, as far as its owner knows of it: the primary writes without asking.
+//! While the node's mirrors have nearly their share, pages of tails are given back as soon as their bytes are on the volume.
+//! Otherwise they are given back when the tail is quiet, or not at all, since to take pages anew costs more than to zero them.
+//! Slots are fewer and written more often, so they keep their pages until mirrors have more than their share.
 //!
 //! Invariants:
 //! - What was saved is read from the volume, never from the buffer.
@@ -17,7 +17,7 @@
 
 use super::work::Undone;
 use crate::mirror::buffer_of;
-use leeward_engine::{Error, Lease, Memory as Budget, Purpose, Replica};
+use leeward_engine::{Error, Memory as Budget, Purpose, Replica, Reservation};
 use leeward_fabric::{Fabric, Memory, PAGE_BYTES};
 use leeward_format::cluster::Member;
 use leeward_format::control::{MIRROR_BUFFERS, ToPrimary};
@@ -36,10 +36,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const SLOTS: usize = 2;
 /// Mirror buffers, which come before the slots.
 const BUFFERS: usize = LogKind::APPENDED.len() * MIRROR_BUFFERS as usize;
-/// Bytes of a buffer that are looked at first, since most tails have got little since the last time; then four times as many, and
-/// so on.
+/// Bytes of a buffer that a save reads first, since most tails have got little since the last time. Then it reads four times as
+/// many, and so on.
 const FIRST_LOOK: usize = 4 << 10;
-/// Bytes that are looked at at a time, at most, unless one record has more.
+/// Bytes that a save reads at a time, at most, unless one record has more.
 const MOST_LOOK: usize = 128 << 10;
 
 /// See the module.
@@ -51,7 +51,7 @@ pub struct Mounted {
     /// The last save found nothing new, and all that was saved before is durable and given back.
     is_settled: AtomicBool,
     budget: Budget,
-    lease: Lease,
+    reservation: Reservation,
 }
 
 /// A tail that is being mirrored.
@@ -65,7 +65,7 @@ struct OpenTail {
 
 impl std::fmt::Debug for Mounted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mounted({} memories, {:?})", self.memories.len(), self.lease)
+        write!(f, "Mounted({} memories, {:?})", self.memories.len(), self.reservation)
     }
 }
 
@@ -80,7 +80,7 @@ impl Mounted {
             open: Mutex::default(),
             is_settled: AtomicBool::new(false),
             budget: budget.clone(),
-            lease: budget.lease(Purpose::Mirrors),
+            reservation: budget.reserve(Purpose::Mirrors),
         })
     }
 
@@ -95,7 +95,7 @@ impl Mounted {
 
     fn account(&self, held: &[Range<usize>]) {
         let pages: usize = held.iter().map(ExactSizeIterator::len).sum();
-        self.lease.set((pages + held.len() * PAGE_BYTES) as u64);
+        self.reservation.set((pages + held.len() * PAGE_BYTES) as u64);
     }
 
     /// The first `end` bytes of a memory may be taken.
@@ -126,8 +126,8 @@ impl Mounted {
         self.account(&held);
     }
 
-    /// A mirror buffer of which `used` bytes were written is about to be so anew: it is zeroes. It keeps its pages if it has all
-    /// of them and there is memory for that.
+    /// A mirror buffer of which `used` bytes were written is about to be written anew: it becomes zeroes. It keeps its pages if
+    /// it has all of them and there is memory for that.
     fn clear(&self, which: usize, used: usize) {
         if self.held.lock()[which].start > 0 || self.budget.is_tight(Purpose::Mirrors) {
             return self.give_back_whole(which);
@@ -143,7 +143,7 @@ impl Mounted {
         self.open.lock().insert(id, OpenTail { log, buffer: buffer_of(log, index), saved: 0 });
     }
 
-    /// Whether a durable save would do anything. Costs a glance at the header of the next record of each tail; while a save is
+    /// Whether a durable save would do anything. Costs a look at the header of the next record of each tail. While a save is
     /// under way there is nothing to do.
     pub(super) fn wants_save(&self) -> bool {
         let is_quiet = |tail: &OpenTail| !self.has_more(tail.buffer, tail.saved);
@@ -158,8 +158,8 @@ impl Mounted {
         glance.iter().any(|byte| *byte != 0)
     }
 
-    /// Persists the valid records of every open tail. Looks only at what came since the last time: a quiet region costs a glance
-    /// at a header. The caller syncs, if it is to be durable.
+    /// Persists the valid records of every open tail. It reads only what came since the last time: a quiet region costs a look
+    /// at one header. The caller syncs, if the records are to be durable.
     pub(super) fn save(&self, replica: &mut Replica, durably: bool) -> Result<(), Error> {
         let mut has_saved = false;
         for (id, tail) in &mut *self.open.lock() {
@@ -241,7 +241,7 @@ impl Mounted {
             source.read(0, content);
             store(content)
         })?;
-        // What is left in it is never looked at.
+        // What is left in it is never read.
         if self.budget.is_short(Purpose::Mirrors) {
             self.give_back_whole(which);
         }
@@ -250,13 +250,14 @@ impl Mounted {
 
     // ---- the end -------------------------------------------------------------------------------------------------
 
-    /// Gives the memory up, so that no old primary writes into it, and answers what each mirror buffer holds that holds
-    /// something, from the start of its tail. A transport that cannot revoke lets the old primary write into memory that nobody
-    /// looks at any more.
+    /// Gives the memory up, so that no old primary writes into it. Returns the content of each mirror buffer that holds
+    /// something, from the start of its tail. A transport that cannot revoke lets the old primary write into memory that is no
+    /// longer read.
     ///
     /// # Errors
-    /// Those of reading what was saved; [`Error::Damaged`] if that is not what the volume answers. It was not synced, perhaps, but it was
-    /// acknowledged, and this process has lived on: who serves without it has lost it.
+    /// Those of reading what was saved; [`Error::Damaged`] if the volume returns something else. What was saved was perhaps not
+    /// synced, but it was acknowledged, and this process has lived on. A node that serves without these bytes has lost
+    /// acknowledged writes.
     pub fn give_up(&self, replica: &Replica) -> Result<Vec<Vec<u8>>, Error> {
         let (buffers, slots) = self.memories.split_at(BUFFERS);
         slots.iter().for_each(|slot| slot.release(0..slot.len()));

@@ -76,7 +76,7 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     mounted.save(&mut replica, true).expect("a sound disk");
     let looked_at = budget.stats().mirrors - overhead;
     assert!((half.next_multiple_of(PAGE_BYTES)..=SEGMENT_BYTES).contains(&(looked_at as usize)), "{looked_at} bytes");
-    assert!(mounted.wants_save(), "nobody has looked whether more has come");
+    assert!(mounted.wants_save(), "it is not known yet whether more has come");
     mounted.save(&mut replica, true).expect("a sound disk");
     assert_eq!(budget.stats().mirrors, overhead + looked_at - (saved / PAGE_BYTES * PAGE_BYTES) as u64);
     let mut first = [9; 16];
@@ -92,7 +92,8 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }
 
-/// The kernel drops pages that it could not write back: who took office with what is left would have lost what was acknowledged.
+/// The kernel drops pages that it could not write back. A node that became primary with what is left would have lost acknowledged
+/// writes.
 #[test]
 fn what_was_saved_and_cannot_be_read_again_is_not_given_up_as_if_it_were_not_there() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
@@ -140,7 +141,7 @@ fn a_buffer_is_zeroes_for_the_next_tail_whether_its_pages_stay_or_not() {
             let mut content = vec![9; SEGMENT_BYTES];
             buffer.read(0, &mut content);
             assert!(content.iter().all(|byte| *byte == 0), "tail {index}");
-            assert_eq!(mounted.lease.bytes() > idle, others == 0, "pages stay where there is room");
+            assert_eq!(mounted.reservation.bytes() > idle, others == 0, "pages stay where there is room");
         }
     }
 }

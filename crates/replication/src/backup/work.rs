@@ -10,10 +10,11 @@ use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
-/// A piece of work; each variant but `Leave`, `Follow`, `Unfollow` and `SaveTails` is a message of [`leeward_format::control::ToBackup`].
+/// A piece of work; each variant but `Leave`, `Follow`, `Unfollow` and `SaveTails` is a message of
+/// [`leeward_format::control::ToBackup`].
 #[derive(Debug)]
 pub enum Work {
-    /// Persist what the buffers hold, which nobody is to write into any more.
+    /// Persist what the buffers hold. The old primary is to write into them no more.
     Leave,
     /// Persist what the old buffers hold, offer new ones; make a copy if there is none.
     Join {
@@ -64,18 +65,18 @@ pub enum Work {
     Install(InstallEdit),
     /// Free segments of a compaction that was given up.
     Discard(Vec<SegmentId>),
-    /// Everything up to here is committed.
+    /// Everything up to this LSN is committed.
     Commit(Lsn),
     /// Take the records into an index from which reads can be answered.
     Follow {
         /// This server.
         builder: ServerId,
     },
-    /// Do so no more.
+    /// Stop taking the records into that index.
     Unfollow,
     /// Persist what the mirror buffers hold.
     SaveTails {
-        /// So that it survives a power loss, too.
+        /// So that the bytes survive a power loss, too.
         durably: bool,
     },
 }
@@ -83,9 +84,9 @@ pub enum Work {
 /// Why it could not be done.
 #[derive(Debug)]
 pub struct Undone {
-    /// For people.
+    /// A text for people.
     pub reason: String,
-    /// There was no room on the device: it may be done later.
+    /// The device had no room: the work may be done later.
     pub lacks_room: bool,
 }
 
@@ -154,8 +155,8 @@ impl Work {
         }
     }
 
-    /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the office that the
-    /// work belongs to, or of the one before for [`Work::Join`].
+    /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the primary session
+    /// that the work belongs to. For [`Work::Join`] it is the memory of the session before.
     ///
     /// # Errors
     /// The volume or the memory failed, or the message cannot be followed: the session must end.
@@ -221,7 +222,7 @@ impl Work {
             }
             Work::SaveTails { durably } => {
                 memory()?.save(replica, durably).map_err(failed)?;
-                replica.go_on().map_err(failed)?;
+                replica.run_next().map_err(failed)?;
                 let synced = if durably { replica.sync() } else { Ok(()) };
                 synced.map(|()| Done::Quiet).map_err(failed)
             }

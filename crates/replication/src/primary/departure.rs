@@ -1,10 +1,11 @@
-//! Who should leave a group, and who should have its office: wishes that the primary brings about when nothing speaks against it.
+//! Members that should leave a group, and the member that should become its primary. The primary brings both about once nothing
+//! speaks against it.
 //!
 //! Invariants:
-//! - A member is let go only while so many stay in sync that every write can still be acknowledged, and that none is missing which
-//!   should be replaced first.
-//! - The office is offered only once every member that counts has all that was appended, and while nothing is answered any more
-//!   (its caller stands still): so the promises that this primary was given are of no use to anybody.
+//! - A member is let go only while enough members stay in sync: every write can still be acknowledged, and no member is missing
+//!   that should be replaced first.
+//! - The primary role is offered only once every counted member has all that was appended, and while nothing is answered any more
+//!   (the caller has quiesced). So nothing relies on the leases that were granted to this primary any more.
 
 use super::{Primary, PrimaryAction};
 use crate::peer::PeerState;
@@ -14,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Primary {
-    /// Members that should leave, itself included, and whether others are to take their places first.
+    /// Sets which members should leave, this one included, and whether others are to take their places first.
     pub fn set_departing(&mut self, departing: BTreeMap<ServerId, Intent>) {
         self.departing = departing;
     }
@@ -23,7 +24,7 @@ impl Primary {
         !self.departing.contains_key(&member.server)
     }
 
-    /// The configuration without a backup that should leave and can be spared.
+    /// The configuration without one backup that should leave and can be spared.
     pub(super) fn let_go(&self) -> Option<GroupConfig> {
         let staying = self.config.in_sync().filter(|member| self.stays(member)).count() as u32;
         let can_spare = |member: &&Member| match self.departing.get(&member.server) {
@@ -31,56 +32,56 @@ impl Primary {
             Some(Intent::Leave) => staying >= self.options.replicas,
             Some(Intent::Restart) => staying >= self.options.min_in_sync.max(1),
         };
-        let is_settled = self.config.must_hear == 0 && self.is_complete();
+        let is_settled = self.config.recovery_quorum == 0 && self.is_complete();
         let member = self.config.backups.iter().find(can_spare).filter(|_| is_settled)?;
         Some(self.config.without(*member))
     }
 
-    /// Who should have the office in its place, and can: the member that is wished for; or, if it should leave itself, the one that
-    /// has the most.
-    pub fn heir(&self) -> Option<Member> {
+    /// The transfer target: the member that should become primary in place of this one, and can. That is the member that the
+    /// desired state names. If this one should leave itself, it is the member that has the most.
+    pub fn transfer_target(&self) -> Option<Member> {
         let me = self.config.primary?;
-        let wished = self.config.wishes.primary.filter(|wished| *wished != me.server);
-        if wished.is_none() && self.stays(&me) {
+        let requested = self.config.desired.primary.filter(|requested| *requested != me.server);
+        if requested.is_none() && self.stays(&me) {
             return None;
         }
         let is_in_no_hurry = self.departing.get(&me.server) != Some(&Intent::Restart);
-        let is_built = |wished| self.config.learners.iter().any(|learner| learner.server == wished);
-        if is_in_no_hurry && wished.is_some_and(is_built) {
-            // Its copy moves, and the office with it: once, and not to somebody else first.
+        let is_built = |requested| self.config.learners.iter().any(|learner| learner.server == requested);
+        if is_in_no_hurry && requested.is_some_and(is_built) {
+            // The copy moves, and the primary role with it: once, and not to a third member first.
             return None;
         }
-        let heirs = self.config.backups.iter().filter(|backup| self.stays(backup));
+        let candidates = self.config.backups.iter().filter(|backup| self.stays(backup));
         let can =
             |backup: &&Member| self.peers.get(&backup.server).is_some_and(|peer| peer.state() == PeerState::InSync);
-        match wished.and_then(|wished| heirs.clone().find(|heir| heir.server == wished)) {
-            Some(heir) => Some(heir).filter(can).copied(),
+        match requested.and_then(|requested| candidates.clone().find(|backup| backup.server == requested)) {
+            Some(target) => Some(target).filter(can).copied(),
             None if self.stays(&me) => None,
-            None => heirs
+            None => candidates
                 .filter(can)
-                .max_by_key(|heir| (self.peers[&heir.server].confirmed(), Reverse(heir.server)))
+                .max_by_key(|backup| (self.peers[&backup.server].confirmed(), Reverse(backup.server)))
                 .copied(),
         }
     }
 
-    /// Nothing of the group is unsettled or about to change, so that the office may be handed over.
+    /// Nothing of the group is unsettled or about to change, so the primary role may be handed over.
     pub fn is_settled(&self) -> bool {
         let is_changing = self.proposing || self.intent.is_some() || !self.proposed.is_empty();
-        !is_changing && self.may_open() && self.config.former.is_empty()
+        !is_changing && self.may_open() && self.config.prior_members.is_empty()
     }
 
-    /// Everything up to `last` is with every member that counts, and committed.
+    /// Every counted member has everything up to `last`, and it is committed.
     pub fn is_with_all(&self, last: Lsn) -> bool {
         let has_it = |backup: &Member| self.peers.get(&backup.server).is_some_and(|peer| peer.confirmed() >= last);
         self.committed >= last && self.config.backups.iter().all(has_it)
     }
 
-    /// Proposes that `heir` takes the office. From here on nothing may be written until it is known what came of it, and nothing be read
-    /// without a lease of the heir.
-    pub fn hand_over(&mut self, heir: Member) {
+    /// Proposes that `target` becomes primary. From here on, until the outcome is known, nothing may be written, and nothing may
+    /// be read without a lease grant of the target.
+    pub fn hand_over(&mut self, target: Member) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;
-        self.actions.push(PrimaryAction::Propose(self.config.handed_over(heir)));
+        self.actions.push(PrimaryAction::Propose(self.config.handed_over(target)));
     }
 }
 

@@ -1,8 +1,8 @@
-//! Members that should leave, and an office that is given up.
+//! Members that should leave, and a primary role that is handed over.
 
 use super::super::tests::{Group, ONE, THREE, TWO};
 use super::*;
-use leeward_format::cluster::{TableOptions, Wishes};
+use leeward_format::cluster::{DesiredState, TableOptions};
 
 fn departing(members: &[(Member, Intent)]) -> BTreeMap<ServerId, Intent> {
     members.iter().map(|(member, intent)| (member.server, *intent)).collect()
@@ -51,26 +51,31 @@ fn two_that_restart_do_not_count_on_each_other() {
 }
 
 #[test]
-fn the_heir_is_who_is_wished_for_or_has_the_most() {
+fn the_transfer_target_is_the_desired_primary_or_has_the_most() {
     let mut group = group(2);
-    assert_eq!(group.primary.heir(), None, "nothing is wished");
-    let wished = group.primary.config().wishing(Wishes { primary: Some(THREE.server), leaving: None, plan: None });
-    group.primary.reconfigure(group.now, wished.clone(), &[]);
-    assert_eq!(group.primary.heir(), Some(THREE));
+    assert_eq!(group.primary.transfer_target(), None, "no other primary is desired");
+    let requested =
+        group.primary.config().with_desired(DesiredState { primary: Some(THREE.server), leaving: None, plan: None });
+    group.primary.reconfigure(group.now, requested.clone(), &[]);
+    assert_eq!(group.primary.transfer_target(), Some(THREE));
     group.primary.set_departing(departing(&[(THREE, Intent::Restart)]));
-    assert_eq!(group.primary.heir(), None, "it is about to leave itself");
+    assert_eq!(group.primary.transfer_target(), None, "it is about to leave itself");
     group.primary.set_departing(departing(&[(THREE, Intent::Restart), (ONE, Intent::Restart)]));
-    assert_eq!(group.primary.heir(), Some(TWO), "a wish that cannot be does not hold up who must leave");
+    assert_eq!(
+        group.primary.transfer_target(),
+        Some(TWO),
+        "an impossible desired primary does not hold up a member that must leave"
+    );
     group.append(12);
     group.complete(THREE);
     group.primary.set_departing(departing(&[(ONE, Intent::Leave)]));
-    let next = wished.wishing(Wishes::default());
+    let next = requested.with_desired(DesiredState::default());
     group.primary.reconfigure(group.now, next, &[]);
-    assert_eq!(group.primary.heir(), Some(THREE), "it has the most");
+    assert_eq!(group.primary.transfer_target(), Some(THREE), "it has the most");
 }
 
 #[test]
-fn the_office_is_proposed_to_the_heir_and_nothing_else_meanwhile() {
+fn the_hand_over_is_proposed_and_nothing_else_meanwhile() {
     let mut group = group(2);
     group.append(12);
     group.complete(TWO);
@@ -86,5 +91,5 @@ fn the_office_is_proposed_to_the_heir_and_nothing_else_meanwhile() {
     assert_eq!(group.proposals.len(), 1);
     let next = &group.proposals[0];
     assert_eq!((next.primary, &next.backups[..]), (Some(TWO), &[ONE, THREE][..]));
-    assert_eq!((next.term, next.voided()), (next.epoch, Some(group.primary.config().term)));
+    assert_eq!((next.term, next.released_term()), (next.epoch, Some(group.primary.config().term)));
 }

@@ -1,9 +1,9 @@
 //! The floor of a group: what its primary's volume holds durably, as the configuration says.
 //!
-//! A volume is known by its id, and a copy that was made of it last night has the same. When no process of a group is left, a volume
-//! whose copy of the region does not reach the floor is not taken for the one that was there. The floor is raised with changes of the
-//! configuration that take place anyway, and from time to time: so a copy that is older than
-//! [`Timing::floor_interval`](crate::Timing) does not pass.
+//! A volume is known by its id, but a copy of the volume from last night has the same id. When no process of a group is left, a
+//! volume whose copy of the region does not reach the floor is not accepted as the one that was there. The floor is raised with
+//! changes of the configuration that take place anyway, and from time to time. So a copy that is older than
+//! [`Timing::floor_interval`](crate::Timing) is not accepted.
 //!
 //! Invariant: what a floor says is durable on the primary's volume, under its term, before it is proposed.
 
@@ -12,7 +12,7 @@ use leeward_format::Lsn;
 use leeward_format::cluster::GroupConfig;
 use leeward_platform::Nanos;
 
-/// What there is to be said, and when it was said last.
+/// How high the floor may be raised, and when it was raised last.
 #[derive(Debug)]
 pub(super) struct FloorDue {
     durable: Lsn,
@@ -24,7 +24,7 @@ pub(super) struct FloorDue {
 }
 
 impl FloorDue {
-    /// Nothing is known to be durable.
+    /// A floor of which nothing is known to be durable yet.
     pub(super) fn new(now: Nanos) -> FloorDue {
         FloorDue { durable: Lsn(0), raised: now, may_raise: false, is_raising: false }
     }
@@ -36,8 +36,9 @@ impl FloorDue {
 }
 
 impl Primary {
-    /// Everything up to `lsn` is committed, and durable on this node's volume. To be told before each [`Primary::tick`] that may raise
-    /// the floor: none while a change of the region's bounds is under way, which a new configuration would end.
+    /// Everything up to `lsn` is committed, and durable on this node's volume. The caller says so before each [`Primary::tick`]
+    /// that may raise the floor. It does not while a change of the region's bounds is under way, which a new configuration would
+    /// end.
     pub fn durable(&mut self, lsn: Lsn) {
         (self.floor.may_raise, self.floor.is_raising) = (true, false);
         self.floor.durable = self.floor.durable.max(lsn);
@@ -57,7 +58,7 @@ impl Primary {
         self.floor.is_raising.then_some(next)
     }
 
-    /// The last tick has raised the floor: the one thing that it does for a region at rest.
+    /// The last tick has raised the floor. That is the one thing that a tick does for an idle region.
     pub fn raises_floor(&self) -> bool {
         self.floor.is_raising
     }

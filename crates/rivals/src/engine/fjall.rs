@@ -1,5 +1,5 @@
-//! Driver of fjall, configured as an expert of it would for flash and the memory that everybody has. `docs/rivals.md` gives
-//! the reason of each option. It has no direct I/O: the page cache helps it beyond its own cache.
+//! Driver of fjall, configured as a fjall expert would for flash and for the memory that every engine gets. `docs/rivals.md`
+//! gives the reason of each option. Fjall has no direct I/O: the page cache helps it beyond its own cache.
 
 use super::Engine;
 use crate::Failure;

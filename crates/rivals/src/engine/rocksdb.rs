@@ -1,4 +1,4 @@
-//! Driver of RocksDB, configured as an expert of it would for flash and the memory that everybody has. `docs/rivals.md`
+//! Driver of RocksDB, configured as a RocksDB expert would for flash and for the memory that every engine gets. `docs/rivals.md`
 //! gives the reason of each option.
 
 use super::Engine;

@@ -32,10 +32,10 @@ fn readiness_names_what_is_missing() {
     waiting.status.regions[0].state = "recovering".into();
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("region 1 is recovering"));
     waiting.status.regions[0].role = Role::Backup;
-    assert_eq!(view::not_ready(&waiting), None, "a backup serves nobody");
+    assert_eq!(view::not_ready(&waiting), None, "a backup is not a primary that must serve");
     waiting.map = RegionMap::default();
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the cluster has no regions yet"));
-    waiting.status.absence = Some("the coordinator at x cannot be reached".into());
+    waiting.status.not_joined = Some("the coordinator at x cannot be reached".into());
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator at x cannot be reached"));
     waiting.status.volume_failure = Some("fsync".into());
     assert_eq!(view::not_ready(&waiting).as_deref(), Some("the volume takes no writes: fsync"));

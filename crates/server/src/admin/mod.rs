@@ -8,23 +8,24 @@
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
-//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads; how many there may
-//! be, and for how long, is in `door`. It holds no state of the node: it asks the event loop, and a loop that does not answer in time is the finding of `/livez`.
+//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads; how many there may be,
+//! and for how long, is in `connection_limit`. It holds no state of the node: it asks the event loop, and a loop that does
+//! not answer in time is the finding of `/livez`.
 
-mod door;
+mod connection_limit;
 mod page;
 mod view;
 
 use crate::metrics::Metrics;
 use crate::node::status::NodeStatus;
 use crate::runtime::channel::{Doorbell, Event};
-use crate::runtime::spending::Spending;
+use crate::runtime::cpu_accounting::CpuAccounting;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use door::Door;
+use connection_limit::ConnectionLimit;
 use leeward_format::cluster::RegionMap;
 use std::io;
 use std::net::TcpListener;
@@ -34,10 +35,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// How long the event loop may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection is kept that gets no byte of an answer. Longer than the pause between two scrapes of
 /// Prometheus would keep its connection, which is no matter: it makes another.
-const GUEST_PATIENCE: Duration = Duration::from_secs(10);
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the event loop knows, at one moment.
 #[derive(Clone, Debug, Default)]
@@ -54,11 +55,11 @@ pub(crate) struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whom a node is asked through.
+/// Asks the node for its figures, by way of the event loop.
 #[derive(Clone)]
 pub(crate) struct Asking {
     pub(crate) doorbell: Doorbell,
-    pub(crate) spending: Arc<Spending>,
+    pub(crate) cpu_accounting: Arc<CpuAccounting>,
 }
 
 #[derive(Clone)]
@@ -84,7 +85,7 @@ impl Admin {
             .with_state(Shared { asking, metrics });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            let server = axum::serve(Door::new(listener, GUEST_PATIENCE), router);
+            let server = axum::serve(ConnectionLimit::new(listener, SESSION_TIMEOUT), router);
             // Connections that are open when the node stops are cut: nothing on them is worth waiting for.
             let served = runtime.block_on(async {
                 tokio::select! {
@@ -115,8 +116,8 @@ impl Asking {
     async fn ask(&self) -> Option<Snapshot> {
         let (reply, answer) = oneshot::channel();
         self.doorbell.send(Event::Snapshot(reply));
-        let mut snapshot = tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()?;
-        snapshot.status.cpu = self.spending.status();
+        let mut snapshot = tokio::time::timeout(TIMEOUT, answer).await.ok()?.ok()?;
+        snapshot.status.cpu = self.cpu_accounting.status();
         Some(snapshot)
     }
 

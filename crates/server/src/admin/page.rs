@@ -72,8 +72,8 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     if let Some(full) = &status.volume_full {
         write!(out, "<p class=\"bad\">The volume is full: {}. Writes are refused, reads go on.</p>", escape(full))?;
     }
-    if let Some(absence) = &status.absence {
-        write!(out, "<p class=\"bad\">Not part of the cluster: {}.</p>", escape(absence))?;
+    if let Some(not_joined) = &status.not_joined {
+        write!(out, "<p class=\"bad\">Not part of the cluster: {}.</p>", escape(not_joined))?;
     }
     write!(
         out,

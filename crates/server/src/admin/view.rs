@@ -2,7 +2,7 @@
 
 use super::Snapshot;
 use crate::node::status::{NodeStatus, Role};
-use leeward_cluster::{Found, awaited};
+use leeward_cluster::{Found, missing_volumes};
 use leeward_format::VolumeId;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
 use serde::Serialize;
@@ -93,7 +93,7 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
 /// What a region cannot go on without, in sentences.
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
     let found = |server| map.server(server).map(|info| Found::of(info, group.region));
-    awaited(group, found).into_iter().map(|one| one.explain(group.region)).collect()
+    missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).collect()
 }
 
 /// Why the node should get no traffic; `None` if it should.
@@ -102,8 +102,8 @@ pub(super) fn not_ready(snapshot: &Snapshot) -> Option<String> {
     if let Some(failure) = &status.volume_failure {
         return Some(format!("the volume takes no writes: {failure}"));
     }
-    if let Some(absence) = &status.absence {
-        return Some(absence.clone());
+    if let Some(not_joined) = &status.not_joined {
+        return Some(not_joined.clone());
     }
     if snapshot.map.regions.is_empty() {
         return Some("the cluster has no regions yet".into());

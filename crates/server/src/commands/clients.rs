@@ -1,4 +1,4 @@
-//! Who is connected: what `CLIENT LIST` and `INFO clients` tell.
+//! The connected clients, as `CLIENT LIST` and `INFO clients` show them.
 
 use crate::resp::Protocol;
 use leeward_format::table::TableName;
@@ -63,7 +63,7 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// Nobody is connected.
+    /// No client is connected.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

@@ -3,7 +3,7 @@
 use super::session::Session;
 use super::work::Work;
 use super::{Context, table};
-use crate::conversation::Conversation;
+use crate::protocol_session::ProtocolSession;
 use crate::resp::{Protocol, Reply, parse_integer};
 use bytes::Bytes;
 use leeward_format::table::{TableName, unknown_table};

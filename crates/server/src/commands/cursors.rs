@@ -1,9 +1,9 @@
 //! Cursors of `SCAN`: integers for the client, keys for the store.
 //!
-//! Redis clients insist on integer cursors, an ordered store goes on from a key. This table maps one to the other. It
-//! is bounded in bytes: when it is full the oldest cursor is forgotten, and whoever still uses it gets an error that
-//! says to start again. A cursor may be used more than once, as a client does that repeats a call. Cursors belong to
-//! the node that gave them, and go on in the table in which they began.
+//! Redis clients insist on integer cursors; an ordered store continues from a key. This table maps one to the other. It is
+//! bounded in bytes: when it is full, the oldest cursor is forgotten, and a client that still uses it gets an error that says
+//! to start again. A cursor may be used more than once, as by a client that repeats a call. Cursors belong to the node that
+//! gave them, and continue in the table in which they began.
 
 use bytes::Bytes;
 use leeward_format::table::TableName;
@@ -24,13 +24,18 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// An empty table. `life` tells apart the lives of a process, so that a cursor of an earlier one is not taken for
+    /// An empty table. `incarnation` differs between runs of a node, so that a cursor of an earlier run is not taken for
     /// another key. Cursors stay under 2^53, which every client language can hold in a number.
-    pub fn new(life: u64) -> Cursors {
-        Cursors { next: (life % (1 << 20)) << 32 | 1, keys: BTreeMap::new(), oldest_first: VecDeque::new(), bytes: 0 }
+    pub fn new(incarnation: u64) -> Cursors {
+        Cursors {
+            next: (incarnation % (1 << 20)) << 32 | 1,
+            keys: BTreeMap::new(),
+            oldest_first: VecDeque::new(),
+            bytes: 0,
+        }
     }
 
-    /// A cursor that goes on in `table` from `key`.
+    /// A cursor that continues in `table` from `key`.
     pub(super) fn open(&mut self, table: &TableName, key: &[u8]) -> u64 {
         let cursor = self.next;
         self.next += 1;
@@ -73,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_of_another_life_are_unknown() {
+    fn cursors_of_another_incarnation_are_unknown() {
         let cursor = Cursors::new(1).open(&table(), b"a");
         assert_eq!(Cursors::new(2).key(&table(), cursor), None);
     }

@@ -1,7 +1,7 @@
 //! Glob patterns as `KEYS` and `SCAN MATCH` take them: `*`, `?`, `[abc]`, `[a-z]`, `[^a]`, `\` to escape.
 //!
-//! Matching never takes more than pattern length times text length steps, whatever the pattern. That is still 16 million for the
-//! longest of both, so a match takes from a [`Quota`] and can be gone on with: [`Match`] is where it has got to.
+//! Matching never takes more than pattern length times text length steps, whatever the pattern. That is still 16 million for
+//! the longest of both, so a match takes from a [`Quota`] and can be gone on with: [`Match`] is where it has got to.
 
 use crate::quota::Quota;
 

@@ -147,7 +147,7 @@ fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "incarnation", status.incarnation);
     line(out, "is_master", u8::from(status.is_master));
     line(out, "coordinator_up", u8::from(status.coordinator_up));
-    line(out, "absence", status.absence.as_deref().unwrap_or(""));
+    line(out, "absence", status.not_joined.as_deref().unwrap_or(""));
     line(out, "forwarded", status.forwarded);
     line(out, "stale_reads", status.stale_reads);
     for region in &status.regions {

@@ -77,12 +77,12 @@ impl Context<'_> {
     }
 }
 
-/// How long figures of so many regions are as good as new: some twenty times as long as it takes to gather them.
+/// How long figures of so many regions count as fresh: about twenty times as long as it takes to gather them.
 pub(crate) fn figures_last(regions: usize) -> Nanos {
     Nanos::from_millis(1) + Nanos::from_micros(50 * regions as u64)
 }
 
-/// Who knows the node's figures; gathering them costs something, so it is done on demand only.
+/// The source of the node's figures. Gathering them has a cost, so it is done on demand only.
 pub trait Figures {
     /// The figures, as of now.
     fn status(&self) -> NodeStatus;
@@ -127,7 +127,7 @@ pub struct Facts {
     pub resp_port: u16,
     /// Address that Redis clients connect to.
     pub bind: String,
-    /// Names this life of the process: 40 hexadecimal digits.
+    /// Names this run of the process: 40 hexadecimal digits.
     pub run_id: String,
     /// When the process started.
     pub started: Nanos,
@@ -202,7 +202,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         // Judged where the table's options are known.
         Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
-        Op::Wish { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
+        Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands over ranges of keys: `KRANGE`, `KPREFIX`, `KEYS`, `SCAN`.
 //!
-//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on. Where keys are
-//! partitioned by hash it goes page by page: each is merged from what all regions answer to the same operation.
+//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on. Where
+//! keys are partitioned by hash it goes page by page: each is merged from what all regions answer to the same operation.
 //! Every region is seen at one instant; different regions, and different pages, may be seen at different ones.
 
 use super::session::Session;
@@ -133,7 +133,7 @@ impl ScanWork {
         let Page { entries, resume } = page;
         self.remaining = self.remaining.saturating_sub(entries.len() as u64);
         self.unmatched = Some(Unmatched { entries: entries.into_iter(), first: glob::Match::default(), resume });
-        self.go_on(context)
+        self.run_next(context)
     }
 
     /// Entries of the page are still to be matched.
@@ -142,7 +142,7 @@ impl ScanWork {
     }
 
     /// Matches entries as far as the quota goes, and after the last of them decides what comes next.
-    pub(super) fn go_on(&mut self, context: &mut Context) -> Option<Reply> {
+    pub(super) fn run_next(&mut self, context: &mut Context) -> Option<Reply> {
         let unmatched = self.unmatched.as_mut()?;
         while let Some((key, _)) = unmatched.entries.as_slice().first() {
             let is_wanted = match &self.pattern {

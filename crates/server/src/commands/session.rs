@@ -6,22 +6,23 @@
 //!  output <---encode---(head only)-+  +------- complete --------------+
 //! ```
 //! Invariants:
-//! - A step ends when its quota is used up: what is left is done in the next, from where it was ([`Conversation::has_work`]).
+//! - A step ends when its quota is used up; the next step continues from there ([`ProtocolSession::has_work`]).
 //!   Answers go first, then operations, then new commands, so that a backlog shrinks before it grows.
 //! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
 //! - No command waits for the one before it, so what a step reads is one batch; only a scan waits for the writes before it, and
 //!   a write for the scans before it.
-//! - What it holds is charged to the account of all clients ([`crate::client_memory`]): while that is full, no command is parsed
-//!   and no operation submitted. An operation under way reserves what a small answer to it takes.
-//! - Memory of one connection is bounded besides: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held, the window (see `window.rs`) bounds
-//!   operations in flight, results that wait for an earlier reply take little more than [`HELD_BYTES`], and while the
-//!   client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it or encoded.
+//! - What it holds is charged to the account of all clients ([`crate::client_memory`]): while that is full, no command is
+//!   parsed and no operation submitted. An operation under way reserves what a small answer to it takes.
+//! - Memory of one connection is bounded besides: at most [`MAX_COMMANDS`] commands, or [`TAKEN_BYTES`] of them, are held,
+//!   the window (see `window.rs`) bounds operations in flight, results that wait for an earlier reply take little more than
+//!   [`HELD_BYTES`], and while the client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it
+//!   or encoded.
 
 use super::window::Window;
 use super::work::{Kind, Work, result_bytes};
 use super::{Client, Context, table};
 use crate::client_memory::{Charge, Holder, small_bytes};
-use crate::conversation::{Conversation, Submission};
+use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Parser, Protocol, Reply};
 use bytes::{Bytes, BytesMut};
@@ -39,7 +40,8 @@ const TAKEN_BYTES: usize = 32 * 1024 * 1024;
 /// Results whose replies wait for earlier ones: beyond it, in bytes, only the first command goes on.
 const HELD_BYTES: usize = 16 * 1024 * 1024;
 
-/// Replies that the client has not taken, in bytes, beyond which nothing more is submitted or encoded for it while memory is short.
+/// Replies that the client has not taken, in bytes, beyond which nothing more is submitted or encoded for it while memory is
+/// short.
 const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
 /// A reply of more bytes is encoded into a buffer of its size, since one that grows takes twice as much; while memory is short
 /// it waits until those before it are sent.
@@ -304,7 +306,7 @@ impl Session {
     }
 
     /// Goes on with commands that were cut short by an earlier quota.
-    fn go_on(&mut self, context: &mut Context) {
+    fn run_next(&mut self, context: &mut Context) {
         while !context.quota.is_used_up()
             && let Some(command) = self.unfinished.pop_front()
         {
@@ -313,7 +315,7 @@ impl Session {
                 self.scans -= 1;
                 continue;
             };
-            work.go_on(context);
+            work.run_next(context);
             if let Some(bytes) = work.scan_bytes(Kind::Scan) {
                 self.kept = self.kept - *kept + bytes;
                 *kept = bytes;
@@ -396,7 +398,7 @@ impl Session {
     }
 }
 
-impl Conversation for Session {
+impl ProtocolSession for Session {
     fn feed(&mut self, bytes: &[u8]) {
         if !self.stopped {
             let first = self.fed - self.input.len() as u64;
@@ -430,7 +432,7 @@ impl Conversation for Session {
             Kind::Scan => self.scans -= 1,
             Kind::Read => {}
         }
-        // A command that was answered early is gone; what is left of its operations has nobody to tell.
+        // A command that was answered early is gone; the results of its other operations are dropped.
         let Some(at) = command.checked_sub(self.first_command) else { return };
         let Command { work, held, kept, age_ms: oldest, .. } = &mut self.commands[at as usize];
         *kept += small;
@@ -464,7 +466,7 @@ impl Conversation for Session {
         let may_be_idle = self.unfinished.is_empty() && !context.quota.is_used_up();
         loop {
             let before = self.progress();
-            self.go_on(context);
+            self.run_next(context);
             self.answer(context);
             self.submit(&mut context.quota, submit);
             self.parse(context);

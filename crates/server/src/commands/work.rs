@@ -125,15 +125,15 @@ impl Work {
         }
     }
 
-    /// What was answered is not all looked at: [`Work::go_on`].
+    /// What was answered is not all looked at: [`Work::run_next`].
     pub(super) fn is_unfinished(&self) -> bool {
         matches!(self, Work::Scan(scan) if scan.is_unfinished())
     }
 
     /// Looks at more of what was answered, as far as the quota goes.
-    pub(super) fn go_on(&mut self, context: &mut Context) {
+    pub(super) fn run_next(&mut self, context: &mut Context) {
         let Work::Scan(scan) = self else { return };
-        if let Some(reply) = scan.go_on(context) {
+        if let Some(reply) = scan.run_next(context) {
             *self = Work::Ready(reply);
         }
     }

@@ -1,21 +1,20 @@
 //! Native connections: frames of [`Request`] in, frames of [`Reply`] out, without their socket.
 //!
-//! A frame comes over the connection's stream, or through a [ring](crate::rings) that belongs to it; its answer goes back by the
-//! door that it came by. Who owns the rings hands in what they hold ([`Session::take_from_ring`]), and takes what is for
-//! them ([`Session::for_rings`]) and what is asked about them ([`Session::ring_asks`]).
+//! A frame comes over the connection's stream, or through a [ring](crate::rings) that belongs to it; its answer goes back the
+//! same way ([`Door`]). The owner of the rings hands in what they hold ([`Session::take_from_ring`]), and takes answers for
+//! them ([`Session::for_rings`]) and requests about them ([`Session::ring_asks`]).
 //!
-//! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of
-//! one request are submitted together and in order. Before answers to what is to be carried out once the client is told what is
-//! committed in its regions. Memory is bounded as for Redis connections: at most
-//! [`MAX_OPERATIONS`] operations are in flight, nothing more is read while [`OUTPUT_PAUSE_BYTES`] of replies are
-//! unread, and the results of one request fit one frame ([`MAX_MESSAGE_BYTES`]). Bytes that are no frame close the
-//! connection, since nobody knows where the next frame starts.
+//! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of one
+//! request are submitted together and in order. Before the answers to operations with request ids, the client is told what is
+//! committed in their regions. Memory is bounded as for Redis connections: at most [`MAX_OPERATIONS`] operations are in
+//! flight, nothing more is read while [`OUTPUT_PAUSE_BYTES`] of replies are unread, and the results of one request fit one
+//! frame ([`MAX_MESSAGE_BYTES`]). Bytes that are no frame close the connection, since the start of the next frame is unknown.
 //!
 //! Belongs to the event loop's thread.
 
 use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::commands::{Client, Context, check_op, result_bytes};
-use crate::conversation::{Conversation, Submission};
+use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, Door};
 use bytes::{Buf, Bytes, BytesMut};
@@ -35,12 +34,12 @@ pub const MAX_OPERATIONS: usize = MOST_DECODED;
 pub const OUTPUT_PAUSE_BYTES: usize = 4 * 1024 * 1024;
 /// The same while memory is short.
 const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
-/// What a result takes in a frame besides its keys and values, at most: an error with its text.
+/// Most bytes of a result in a frame, besides its keys and values: an error with its text.
 const RESULT_OVERHEAD_BYTES: usize = 192;
-/// What an entry of a scan takes in a frame besides its key and value, at most.
+/// Most bytes of an entry of a scan in a frame, besides its key and value.
 const ENTRY_OVERHEAD_BYTES: usize = 8;
 
-/// Where a scan goes on, at most: the key that follows on the longest.
+/// Most bytes of the key at which a scan continues: the one that follows the longest key.
 const BOUND_BYTES: usize = MAX_KEY_BYTES + 1;
 
 /// A buffer for input that was larger than this is given back when what is left fits.
@@ -136,7 +135,7 @@ impl Session {
     }
 
     /// Takes a message that came through a ring: one frame, answered by `door`. Call only while
-    /// [`Conversation::wants_input`], and [`Conversation::advance`] afterwards.
+    /// [`ProtocolSession::wants_input`], and [`ProtocolSession::advance`] afterwards.
     pub fn take_from_ring(&mut self, frame: &[u8], door: Door, context: &mut Context, submit: &mut Vec<Submission>) {
         match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
             Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell, _))) => {
@@ -234,8 +233,8 @@ impl Session {
         context.quota.take(COMMAND_UNITS);
         match request {
             Request::Hello { client, known } => {
-                if let Some(guest) = context.shared.clients.get_mut(self.id) {
-                    guest.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
+                if let Some(session) = context.shared.clients.get_mut(self.id) {
+                    session.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
                 }
                 self.tell_routes(known, door, context);
             }
@@ -244,7 +243,7 @@ impl Session {
                 context.quota.take(STEP_UNITS);
                 self.send(&Reply::Map(context.routes.region_map()), door);
             }
-            Request::Who => {
+            Request::Identify => {
                 let facts = &context.shared.facts;
                 self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() }, door);
             }
@@ -252,7 +251,7 @@ impl Session {
             Request::RingOpen { address, request_bytes, reply_bytes, reply } => {
                 self.ring_asks.push(Ask::Open { address, request_bytes, reply_bytes, reply });
             }
-            // Whoever reads the stream looks at the ring.
+            // The event loop looks into the ring whenever it reads the stream.
             Request::RingBell => {}
             Request::Ops { id, direct, table, ops } => {
                 let batch = Batch { id, direct, table, ops, named: Vec::new(), bytes };
@@ -332,7 +331,7 @@ impl Session {
         pending.waiting -= 1;
         let result = match result {
             _ if pending.bytes + bytes <= room => result,
-            // Said so that nobody takes it for "nothing was changed".
+            // Unknown, so that no client takes it for "nothing was changed".
             _ if is_write => OpResult::Error(OpError::Unknown("it was carried out, but its answer is too long".into())),
             _ => OpResult::Error(OpError::Invalid(format!(
                 "the answers to one request would be longer than {MAX_MESSAGE_BYTES} bytes: ask for less at once"
@@ -409,7 +408,8 @@ impl Session {
     }
 }
 
-/// What operations take besides their bytes until they are answered, with small answers: large ones charge the account by themselves.
+/// What operations take besides their bytes until they are answered, with small answers: large ones charge the account by
+/// themselves.
 fn cost(ops: &[Op]) -> usize {
     let of = |op: &Op| {
         let reserved = match op {
@@ -422,7 +422,7 @@ fn cost(ops: &[Op]) -> usize {
     ops.iter().map(of).sum()
 }
 
-impl Conversation for Session {
+impl ProtocolSession for Session {
     fn feed(&mut self, bytes: &[u8]) {
         if !self.stopped {
             self.input.extend_from_slice(bytes);

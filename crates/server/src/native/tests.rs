@@ -151,7 +151,7 @@ fn a_hello_gets_the_routes_and_names_the_client() {
     let mut wire = Wire::new();
     wire.request(&Request::Hello { client: "bench\n1".into(), known: 0 });
     wire.request(&Request::Map);
-    wire.request(&Request::Who);
+    wire.request(&Request::Identify);
     let map = Reply::Map(wire.view.routes().region_map());
     let node = Reply::Node { server: ServerId(3), admin_address: "admin:1".into() };
     assert_eq!(wire.replies(), [wire.routes(0), map, node]);

@@ -1,13 +1,13 @@
-//! How fast a node reads what its learners lack: so many bytes a second for all of its regions, so that a member that is built
-//! anew leaves the device and the network to clients.
+//! How fast a node reads what its learners lack: a limit in bytes per second for all of its regions. So the build of a new member
+//! leaves the device and the network to clients.
 //!
-//! A member that counts is not made to wait: writes wait for it. Invariant: a segment that was held back is asked for once.
+//! A counted member does not wait, since writes wait for it. Invariant: a segment that was held back is read once.
 
 use leeward_format::{RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
-/// How long nothing is read may be made up for.
+/// The longest time without reads that later reads may make up for.
 const BURST: Nanos = Nanos::from_millis(100);
 
 /// A segment of a base, for a session of a learner.
@@ -22,9 +22,9 @@ pub(super) struct Wanted {
 
 /// See the module.
 pub(super) struct CatchUp {
-    /// 0: as many as it can.
+    /// 0: no limit.
     bytes_per_second: u64,
-    /// When all that was let go is paid for.
+    /// When the rate has paid for all segments that were released to be read.
     paid_until: Nanos,
     waiting: VecDeque<Wanted>,
 }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_segments_go_in_a_second_in_their_order() {
+    fn segments_are_read_in_order_at_the_rate() {
         let mut catch_up = CatchUp::new(20 << 20);
         (0..100).for_each(|id| catch_up.want(wanted(id)));
         let (mut gone, mut now) = (Vec::new(), Nanos::from_secs(5));
@@ -73,7 +73,7 @@ mod tests {
         }
         assert!((19..=22).contains(&gone.len()), "{gone:?}");
         assert!(gone.is_sorted());
-        // Time in which nothing was wanted is not saved up.
+        // Time in which no segment was wanted is not saved up.
         catch_up.waiting.clear();
         now += Nanos::from_secs(60);
         (0..100).for_each(|id| catch_up.want(wanted(id)));

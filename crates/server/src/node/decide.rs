@@ -1,15 +1,15 @@
-//! What an operation on a key comes to, once it is known what the key has: pure functions.
+//! What an operation on a key comes to, once the key's current pair is known. The functions are pure.
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Op, OpError, OpResult, Pair};
 use leeward_format::{Expiry, Lsn, MAX_VALUE_BYTES, UnixMs};
 
-/// What a key has.
+/// The current pair of a key.
 #[derive(Debug, Default)]
 pub(crate) struct Current {
-    /// Of the record that says so.
+    /// LSN of the record that was read.
     pub(crate) lsn: Lsn,
-    /// Its value and expiry.
+    /// The key's value and expiry, if it has a value.
     pub(crate) pair: Option<(Bytes, Option<Expiry>)>,
 }
 
@@ -41,8 +41,8 @@ pub(crate) enum Decision {
     Answer(OpResult),
 }
 
-/// What `op`, an operation on a key, comes to, given what the key has `now`. The version of a put that is done is filled in
-/// by whoever carries it out.
+/// What `op`, an operation on a key, comes to, given the pair that the key has `now`. The caller that carries a put out fills its
+/// version in.
 pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
     let (version, expires) = (current.version(), current.expires());
     match op {
@@ -87,7 +87,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             let length = value.len() as i64;
             Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
         }
-        // Whoever asks for one of these is answered elsewhere; what comes here all the same is a bug, and one client's.
+        // These are answered elsewhere. One that comes here all the same is a bug, and only the one client sees its effect.
         Op::Stale { .. }
         | Op::In { .. }
         | Op::Scan(_)
@@ -97,7 +97,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::AcceptLoss { .. }
         | Op::CreateTable { .. }
         | Op::AlterTable { .. }
-        | Op::Wish { .. }
+        | Op::RequestRegion { .. }
         | Op::Intend { .. }
         | Op::DropTable { .. }
         | Op::Checkpoint { .. }

@@ -1,4 +1,4 @@
-//! What operations come to, given what the key has.
+//! What operations come to, given the key's current pair.
 
 use super::*;
 use leeward_format::op::{ExpireIf, Lifetime};
@@ -61,7 +61,7 @@ fn a_delete_writes_only_if_there_is_something_and_the_condition_holds() {
 }
 
 #[test]
-fn an_expiry_is_changed_in_the_direction_that_is_asked_for() {
+fn an_expiry_changes_only_in_the_direction_that_is_asked_for() {
     let change = |ms: u64, expires, later, before| {
         let (lifetime, when) = (Lifetime::For(ms), ExpireIf { expires, later });
         match decide(&Op::Expire { key: key(), lifetime, when, want_old: false }, before, NOW) {

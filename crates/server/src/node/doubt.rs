@@ -1,24 +1,25 @@
-//! What this node does when its boot clock may have stood still ([`leeward_replication::clock`]): whatever it counted by that clock is
-//! void, and asked for anew. What it promised to others is not: that lasts longer then, never shorter.
+//! What this node does when its boot clock may have stopped for a while ([`leeward_replication::clock`]). All leases and ages
+//! that it counted by that clock become invalid, and it requests them anew. The lease grants that it gave to others stay valid: a
+//! stopped clock makes them last longer, never shorter.
 //!
-//! Belongs to the node's thread. A node that is stopped anywhere in a turn is told of it in the next one at the earliest, as one is whose
-//! answer is on its way.
+//! Belongs to the node's thread. A node that is stopped in the middle of a turn learns of it in the next turn at the earliest. So
+//! does one whose answer is already on its way.
 
 use super::Node;
-use super::stale::Attestations;
+use super::stale::SafeLsns;
 use leeward_format::UnixMs;
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 
 impl Node {
-    /// From now on it is `wall` by the wall clock, which decides what has expired; both clocks were read at once. To be called at each
-    /// turn, before anything is handled in it.
+    /// Sets the wall time, which decides which pairs have expired, to `wall`. Both clocks were read at once. The caller does this
+    /// in each turn, before it handles anything.
     pub fn set_wall(&mut self, now: Nanos, wall: UnixMs) {
         self.context.wall.set(wall);
-        let apart = self.clock_watch.look(now, wall.0, self.context.timing.lease);
-        if let Some(apart_ms) = apart.filter(|_| !planted(Bug::TrustStoppedClock)) {
+        let jump = self.clock_watch.look(now, wall.0, self.context.timing.lease);
+        if let Some(separated_ms) = jump.filter(|_| !planted(Bug::TrustStoppedClock)) {
             tracing::warn!(
-                apart_ms,
+                separated_ms,
                 "the wall clock has moved against the boot clock: if this machine was stopped, its leases may have ended; \
                  they are asked for again"
             );
@@ -26,12 +27,12 @@ impl Node {
         }
     }
 
-    /// Leases that were asked for until now, and ages that count from before, are void.
+    /// Leases that were requested until now, and ages that count from before, become invalid.
     fn doubt_clock(&mut self, now: Nanos) {
         self.context.clock_since = now;
-        self.promises.doubt_clock(now);
+        self.lease_grants.doubt_clock(now);
         for slot in self.slots.values_mut() {
-            slot.attested = Attestations::default();
+            slot.safe_lsns = SafeLsns::default();
             if let Some(serving) = slot.serving() {
                 serving.primary.clock_doubted(now);
             }

@@ -1,6 +1,6 @@
 //! Operations on a region that this node serves: from the operation to an answer that is held until it may leave.
 //!
-//! What memory can answer is answered at once; a key that must be looked up on the device is locked meanwhile, so that
+//! What memory can answer is answered at once. A key that must be looked up on the device is locked meanwhile, so that
 //! a conditional write decides on the value that its key has when it is written.
 
 use super::decide::{Current, Decision, decide};
@@ -56,9 +56,9 @@ pub(super) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
 
 /// Why a write was not appended.
 enum NotAppended {
-    /// There is no room yet; is it L0 that lacks it?
+    /// There is no room yet. `l0_full`: L0 lacks it.
     NoRoom { l0_full: bool },
-    /// Nothing was done, and waiting will not help.
+    /// Nothing was written, and waiting will not help.
     Refused(OpError),
 }
 
@@ -66,21 +66,21 @@ enum NotAppended {
 pub(super) type KeyBounds = (Bytes, Option<Bytes>);
 
 impl Serving {
-    /// The keys that may be its own: from the first up to the other. Where they are partitioned by hash, any may.
+    /// The keys that may be its own: from the first up to the other. Where they are partitioned by hash, any key may be.
     pub(super) fn key_bounds(&self) -> KeyBounds {
         key_bounds(self.primary.config(), self.primary.options().partition)
     }
 
     /// Carries an operation out; its answer is held.
     pub(super) fn execute(&mut self, now: Nanos, pending: Pending) {
-        assert!(self.open, "what comes earlier waits elsewhere");
+        assert!(self.open, "earlier operations wait elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
         *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;
         self.samples.note(&pending.op);
         if self.behind.len() >= MOST_WAITING || is_write && self.stalled.len() >= MOST_WAITING {
             return self.refuse(to, OpError::Overloaded(self.id));
         }
-        if !self.is_moving() {
+        if !self.is_active() {
             return self.behind.push_back(pending);
         }
         if is_write {
@@ -94,7 +94,7 @@ impl Serving {
         }
         if matches!(pending.op, Op::DeleteRange { .. }) {
             self.behind.push_back(pending);
-            return self.go_on(now);
+            return self.run_next(now);
         }
         if !self.behind.is_empty() && pending.op.key().is_some() {
             return self.behind.push_back(pending);
@@ -102,13 +102,13 @@ impl Serving {
         self.queue_or_start(now, pending);
     }
 
-    /// Why no write is begun or acknowledged, where fewer members are in sync than the table asks for.
+    /// Why no write begins or is acknowledged, where fewer members are in sync than the table asks for.
     pub(super) fn lacks_members(&self) -> Option<OpError> {
         let (in_sync, needed) = self.primary.in_sync();
         (in_sync < needed).then_some(OpError::NotEnoughReplicas { region: self.id, in_sync, needed })
     }
 
-    /// Appends the one write that an operation comes to. Whatever may have changed while the operation waited is looked at here.
+    /// Appends the one write that an operation comes to. Checks here what may have changed while the operation waited.
     fn append(&mut self, write: Write<'_>) -> Result<Appended, NotAppended> {
         if let Some(error) = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync)) {
             return Err(NotAppended::Refused(error));
@@ -130,10 +130,10 @@ impl Serving {
         }
     }
 
-    /// Carries out the deletes of ranges that wait, and what waits behind them, as far as nothing stands in their way.
-    pub(super) fn go_on(&mut self, now: Nanos) {
-        if !self.is_moving() {
-            return self.read_on_while_proposed(now);
+    /// Carries out the deletes of ranges that wait, and the operations behind them, as far as nothing is in their way.
+    pub(super) fn run_next(&mut self, now: Nanos) {
+        if !self.is_active() {
+            return self.serve_reads_while_proposed(now);
         }
         while let Some(pending) = self.behind.pop_front() {
             let Op::DeleteRange { start, end } = &pending.op else {
@@ -147,7 +147,7 @@ impl Serving {
         }
     }
 
-    /// Deletes the part of a range that is the region's; `false`: there is no room for it yet.
+    /// Deletes the part of a range that is the region's. `false`: there is no room for it yet.
     fn delete_range(&mut self, now: Nanos, pending: &Pending) -> bool {
         let Op::DeleteRange { start, end } = &pending.op else { unreachable!("the caller looked") };
         if self.was_asked_before(now, pending) {
@@ -172,7 +172,7 @@ impl Serving {
         true
     }
 
-    /// Answers at once that nothing was done: that shows nothing of the region, so it waits for nothing.
+    /// Answers at once that nothing was done. That shows nothing of the region, so it waits for nothing.
     fn refuse(&mut self, to: ReplyTo, error: OpError) {
         self.answers.push((to, OpResult::Error(error)));
     }
@@ -208,20 +208,20 @@ impl Serving {
                 self.start_approximation(pending, start, end);
             }
             Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
-            // What a division has left is another region's.
+            // The region has pairs of another region, which a split has left.
             Op::Count { .. } if self.primary.config().inherited_below > SegmentId(0) => self.start_count(pending),
             Op::Count { .. } => {
                 let count = i64::try_from(self.region.stats().estimated_keys).unwrap_or(i64::MAX);
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
             }
             op if op.is_plain_put() => self.decided(now, pending, Current::default()),
-            // What is newest need not be what can be read.
+            // Where the volume has failed, the newest value need not be the one to answer with.
             _ if self.region.volume().is_failed() => self.look_up(pending),
             op => {
                 let key = op.key().expect("scans and counts are dealt with above");
                 match self.region.get(key, Reach::Memory, &|| self.wall.now()) {
                     Ok(Lookup::NotInMemory) => self.look_up(pending),
-                    // It waits for memory, as of this instant, and nothing waits behind it.
+                    // The read waits for memory. It sees the region as of this instant, and nothing waits behind it.
                     Ok(Lookup::Found { value, .. }) if value.len() > SMALL_BYTES && self.clients.is_full() => {
                         self.look_up(pending);
                     }
@@ -232,8 +232,8 @@ impl Serving {
         }
     }
 
-    /// The instant as of which a read sees the region: now; where the volume has failed, that of the last write that was
-    /// acknowledged, since what came after it may never be, and what came before it was seen.
+    /// The instant as of which a read sees the region: now. Where the volume has failed, it is that of the last acknowledged
+    /// write: later writes may never be acknowledged, and earlier ones were seen.
     fn read_lsn(&self) -> Lsn {
         if self.region.volume().is_failed() { self.acknowledged } else { self.region.last_lsn() }
     }
@@ -263,7 +263,7 @@ impl Serving {
         self.lookups.get_or_insert_with(new).keys.push((ticket, key, snapshot.lsn()));
     }
 
-    /// Asks the device for the keys that wait for it, and begins what waited for memory, if there is some.
+    /// Begins to read from the device the keys that wait for it. Begins what waited for memory, if there is some.
     pub(super) fn start_lookups(&mut self) {
         if !self.clients.is_full() {
             std::mem::take(&mut self.unread).into_iter().for_each(|lookups| self.spawn_lookups(lookups));
@@ -309,7 +309,7 @@ impl Serving {
         }
     }
 
-    /// The current value is known: writes what there is to write, and holds the answer.
+    /// The current value is known. Writes what there is to write, and holds the answer.
     fn decided(&mut self, now: Nanos, pending: Pending, current: Current) {
         let (to, op, read_lsn) = (pending.to, &pending.op, current.lsn);
         let (put, expires, mut answer) = match decide(op, current, self.wall.now()) {
@@ -335,8 +335,8 @@ impl Serving {
         }
     }
 
-    /// Nothing is to be written. If another attempt at it may still come, it must come to the same, whatever the key has by then, and
-    /// whoever is primary: so it is written down.
+    /// The operation is to write no pair. If another attempt at it may still come, that must get the same answer, whatever the
+    /// key has by then and whichever node is primary. So the refusal is written as a record.
     fn decided_not(&mut self, now: Nanos, pending: Pending, read_lsn: Lsn, answer: OpResult) {
         let (OpResult::Put { version, .. } | OpResult::Deleted { version, .. }) = &answer else {
             return self.hold(now, read_lsn, pending.to, false, answer);
@@ -403,8 +403,8 @@ impl Serving {
         self.spawn(move || {
             let Op::Scan(range) = &op else { unreachable!("only scans come here") };
             let result = match scan(&snapshot, scan_within(bounds.clone(), range), range.limit) {
-                // The region is exhausted, as it was when this began; the keys that were asked for may go on in the next one, or in
-                // what this one has taken in since.
+                // The region is exhausted, as it was when the scan began. The keys that were asked for may go on in the next
+                // region, or in what has been merged into this one since.
                 OpResult::Entries { entries, resume: None } => {
                     OpResult::Entries { entries, resume: resume_within(bounds, &op) }
                 }
@@ -418,7 +418,7 @@ impl Serving {
         let (at, region) = (self.read_lsn(), self.region.clone());
         let (first, edge) = self.key_bounds();
         let start = start.max(first);
-        // Beyond the end of this region another goes on.
+        // Beyond the end of this region another one begins.
         let resume = edge.filter(|edge| end.as_ref().is_none_or(|end| edge < end));
         let ticket = self.ticket(pending);
         self.spawn(move || {
@@ -452,18 +452,18 @@ impl Serving {
     }
 }
 
-/// Asks the device for keys, as far as there is memory for their values. Small ones were paid for when they were asked for; where
-/// there is any memory, one of the large ones is read.
+/// Reads keys from the device, as far as there is memory for their values. Small values were charged when they were asked for.
+/// Where there is any memory, one of the large values is read.
 fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory) -> Outcome {
     let Lookups { version, mut keys } = lookups;
     let mut answers = Vec::with_capacity(keys.len());
     loop {
-        // Others read at the same time, and know of these values only once they are held.
+        // Other jobs read at the same time, and know of these values only once they are held.
         let room = usize::try_from(clients.room()).unwrap_or(usize::MAX).min(READ_AT_ONCE_BYTES);
         let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
         let found: Vec<Result<Lookup, Error>> = match version.get_many_within(&wanted, &|| now, room) {
             Ok(found) => found.into_iter().map(Ok).collect(),
-            // One by one: only those answer with an error that have one.
+            // One by one: only keys whose read fails are answered with an error.
             Err(_) => {
                 let look_up = |(key, at): (&[u8], Lsn)| version.get(key, at, Reach::Device, &|| now);
                 wanted.into_iter().map(look_up).collect()
@@ -511,12 +511,12 @@ pub(super) fn scan_within((first, edge): KeyBounds, range: &ScanRange) -> ScanBo
         },
         reverse,
         keys_only,
-        // One more, where a scan that goes on goes on.
+        // One more: the entry at which the scan resumes.
         limit: Some(u64::from(limit.min(SCAN_ENTRIES)) + 1),
     }
 }
 
-/// Where `op` goes on when the region is exhausted: in the next one, if it is a scan that reaches that.
+/// Where `op` resumes when the region is exhausted: in the next region, if it is a scan that reaches that.
 pub(super) fn resume_within((first, edge): KeyBounds, op: &Op) -> Option<Bytes> {
     match op {
         Op::Scan(ScanRange { end, reverse: false, .. }) => {
@@ -556,7 +556,7 @@ pub(super) fn scan(snapshot: &leeward_engine::Snapshot, bounds: ScanBounds, limi
     }
 }
 
-/// Where a scan that stopped before `next` goes on: a reverse scan takes an exclusive end.
+/// Where a scan that stopped before `next` resumes: a reverse scan takes an exclusive end.
 fn resume_at(entries: &[(Bytes, Bytes)], next: Bytes, reverse: bool) -> Option<Bytes> {
     match reverse {
         false => Some(next),

@@ -1,4 +1,4 @@
-//! What is refused, and how scans go on.
+//! Which operations are refused, and where scans resume.
 
 use super::*;
 use leeward_format::op::{Condition, Lifetime};
@@ -12,7 +12,7 @@ fn check(op: &Op) -> Result<(), OpError> {
 }
 
 #[test]
-fn only_writes_have_names() {
+fn only_writes_have_request_ids() {
     assert!(super::check(&Op::Add { key: key(), delta: 1 }, true).is_ok());
     assert!(super::check(&Op::DeleteRange { start: key(), end: None }, true).is_ok());
     assert!(matches!(super::check(&Op::Get { key: key() }, true), Err(OpError::Invalid(_))));
@@ -35,7 +35,7 @@ fn what_no_region_holds_is_refused_with_the_limit() {
 }
 
 #[test]
-fn a_reverse_scan_goes_on_below_what_it_gave() {
+fn a_reverse_scan_resumes_below_what_it_gave() {
     let entries = [(key(), Bytes::new())];
     assert_eq!(resume_at(&entries, Bytes::from_static(b"a"), true), Some(key()));
     assert_eq!(resume_at(&entries, Bytes::from_static(b"z"), false), Some(Bytes::from_static(b"z")));

@@ -1,6 +1,6 @@
-//! Checkpoints of regions that this node serves: copies on volumes of their own, in its directory of checkpoints. A copy is made
-//! a segment a job, behind the compactions. Whoever wants one asks until it is complete: so no connection has to last as
-//! long, and a region that has another primary meanwhile begins anew there.
+//! Checkpoints of regions that this node serves: copies on volumes of their own, in its directory of checkpoints. Each job copies
+//! one segment, at the priority of compactions. A client asks for a checkpoint again until it is complete, so no connection has
+//! to last that long. If the region gets another primary meanwhile, the checkpoint begins anew there.
 
 use super::job::Outcome;
 use super::serving::{ReplyTo, Serving};
@@ -33,9 +33,9 @@ pub type Checkpoints = Arc<dyn Fn(&str, RegionId) -> io::Result<CheckpointPlace>
 pub(super) struct Exporting {
     path: String,
     last: Lsn,
-    /// Segments that are not copied yet; why it failed.
+    /// Segments that are not copied yet, or why the checkpoint failed.
     left: Result<u64, Error>,
-    /// When that was so.
+    /// When `left` was set.
     at: Nanos,
 }
 
@@ -45,10 +45,10 @@ impl Exporting {
     }
 }
 
-/// For so long it is known that a checkpoint is complete, whoever made it: later the name is taken for a new wish.
+/// How long a complete checkpoint is remembered, for every client that asks. Later the name counts as a new request.
 const KNOWN: Nanos = Nanos::from_secs(30);
 
-/// An operation's refusal of a name.
+/// Refuses an operation whose checkpoint has a bad name.
 pub(super) fn check_name(name: &str) -> Result<(), OpError> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_letter) && !name.starts_with('.');
@@ -62,7 +62,7 @@ pub(super) fn check_name(name: &str) -> Result<(), OpError> {
 }
 
 impl Serving {
-    /// Begins the checkpoint `name`, or answers how far it is.
+    /// Begins the checkpoint `name`, or answers how far it has come.
     pub(super) fn checkpoint(&mut self, now: Nanos, to: ReplyTo, name: &str) {
         self.exporting.retain(|_, exporting| exporting.is_known(now));
         let Some(exporting) = self.exporting.get(name) else {
@@ -74,7 +74,7 @@ impl Serving {
         };
         let (path, last) = (exporting.path.clone(), exporting.last);
         match &exporting.left {
-            // What is in it must not be undone.
+            // Its last write must be committed, so that no failover undoes it.
             Ok(0) => self.hold(now, last, to, false, OpResult::Checkpoint { left: 0, path, last }),
             Ok(left) => self.answers.push((to, OpResult::Checkpoint { left: *left, path, last })),
             Err(error) => {
@@ -109,7 +109,7 @@ impl Serving {
         Ok(path)
     }
 
-    /// A segment was copied, or that failed.
+    /// A job has copied a segment, or has failed to.
     pub(super) fn exported(
         &mut self,
         now: Nanos,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_that_is_complete_is_forgotten_so_that_the_name_is_a_new_wish() {
+    fn a_complete_checkpoint_is_forgotten_so_that_the_name_is_a_new_request() {
         let at = Nanos::from_secs(100);
         let mut exporting = Exporting { path: String::new(), last: Lsn(7), left: Ok(1), at };
         assert!(exporting.is_known(at + Nanos::from_secs(900)), "it goes on");

@@ -1,5 +1,5 @@
-//! Operations that wait to be forwarded, by who asked for them: who has had least goes first, so that a client with one operation does
-//! not wait behind those of clients that have thousands. Those of one asker stay in order.
+//! Operations that wait to be forwarded, by their callers. The caller that has used least goes first. So a client with one
+//! operation does not wait behind clients with thousands. Operations of one caller stay in order.
 //!
 //! Belongs to the node; pure.
 
@@ -11,14 +11,14 @@ use std::collections::{HashMap, VecDeque};
 /// See the module.
 #[derive(Default)]
 pub(super) struct FairQueue {
-    /// None is empty.
+    /// Operations by caller; no queue is empty.
     of: HashMap<u64, VecDeque<Unrouted>>,
     line: Line,
     shares: Shares,
 }
 
-/// Who asked: a connection, or a server. Both are numbers; where one of each is the same they share.
-fn asker(to: ReplyTo) -> u64 {
+/// The caller: a connection, or a server. Both are numbers; a connection and a server with the same number share a queue.
+fn caller(to: ReplyTo) -> u64 {
     match to {
         ReplyTo::Client(token) => token.connection(),
         ReplyTo::Peer(server, _) => server.0.into(),
@@ -30,46 +30,46 @@ impl FairQueue {
         self.of.is_empty()
     }
 
-    /// One more, behind those of its asker.
+    /// Adds an operation behind the others of its caller.
     pub(super) fn push(&mut self, unrouted: Unrouted) {
-        self.of_asker(asker(unrouted.to)).push_back(unrouted);
+        self.of_caller(caller(unrouted.to)).push_back(unrouted);
     }
 
-    /// One that was the first of its asker before.
+    /// Puts an operation before the others of its caller.
     pub(super) fn push_front(&mut self, unrouted: Unrouted) {
-        self.of_asker(asker(unrouted.to)).push_front(unrouted);
+        self.of_caller(caller(unrouted.to)).push_front(unrouted);
     }
 
-    fn of_asker(&mut self, asker: u64) -> &mut VecDeque<Unrouted> {
-        self.of.entry(asker).or_insert_with(|| {
-            self.shares.join(&mut self.line, asker);
+    fn of_caller(&mut self, caller: u64) -> &mut VecDeque<Unrouted> {
+        self.of.entry(caller).or_insert_with(|| {
+            self.shares.join(&mut self.line, caller);
             VecDeque::new()
         })
     }
 
-    /// The next, whose asker has had what it `costs` then.
+    /// Takes the next operation, and charges its caller what it `costs`.
     pub(super) fn pop(&mut self, costs: impl Fn(&Unrouted) -> u64) -> Option<Unrouted> {
-        while let Some(asker) = self.shares.next(&mut self.line) {
+        while let Some(caller) = self.shares.next(&mut self.line) {
             // All of its operations were late.
-            let Some(operations) = self.of.get_mut(&asker) else { continue };
+            let Some(operations) = self.of.get_mut(&caller) else { continue };
             let next = operations.pop_front()?;
-            self.shares.spent(asker, costs(&next));
+            self.shares.spent(caller, costs(&next));
             if operations.is_empty() {
-                self.of.remove(&asker);
+                self.of.remove(&caller);
             } else {
-                self.shares.join(&mut self.line, asker);
+                self.shares.join(&mut self.line, caller);
             }
             return Some(next);
         }
         None
     }
 
-    /// All of them, those of one asker in order.
+    /// All operations; those of one caller are in order.
     pub(super) fn into_all(self) -> impl Iterator<Item = Unrouted> {
         self.of.into_values().flatten()
     }
 
-    /// Takes those out that are late; an asker's first is its oldest.
+    /// Takes out the operations that are late. A caller's first operation is its oldest.
     pub(super) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
         let mut late = Vec::new();
         self.of.retain(|_, operations| {

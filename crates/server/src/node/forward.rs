@@ -1,16 +1,22 @@
-//! Operations for regions whose primary is another server: sent there over the control channel, answered from there.
+//! Operations on regions whose primary is another server. The node sends them there over the control channel, and gets the
+//! answers from there.
 //!
-//! Who forwards a write that is more than a plain put gives it a [request id](leeward_format::request), so that it can be sent
-//! again when its answer is lost, to the same primary or to the next one, and is carried out once. A read is
-//! sent again too. A plain put is not, and what has an id from whoever asks is left to them: they are told that nobody knows.
-//! What was certainly not carried out (the primary says that it is none) is routed again until its time is over.
+//! If the answer to an operation is lost:
+//! - A write that is more than a plain put has a [request id](leeward_format::request) from this node, unless its caller gave
+//!   one. The node sends it again, to the same primary or to the next one, and the write is carried out once.
+//! - A read is sent again too.
+//! - A plain put is not sent again, nor a write whose id is from the caller. The node answers that the outcome is unknown, and
+//!   leaves the rest to the caller.
 //!
-//! Where this node has become the primary of what it sent with an id, it sends it to itself, so that what the answer is worth is
-//! judged in one place.
+//! An operation that was certainly not carried out (the server says that it is not the primary) is routed again until its time is
+//! over.
 //!
-//! Invariant: no two processes of a server use the same id. A primary may hold an answer for seconds, and knows whom it is for by
-//! server and id: if the process that asked is gone by then, the next one of that server gets it, and must not take it for the
-//! answer to an operation of its own.
+//! If this node becomes the primary of an operation that it sent with an id, it sends the operation to itself. So one place
+//! judges what an answer is worth.
+//!
+//! Invariant: no two processes of a server use the same message id. A primary may hold an answer for seconds, and knows its
+//! receiver by server and id. If the process that asked is gone by then, the server's next process gets the answer, and must not
+//! take it for the answer to an operation of its own.
 
 use super::Node;
 use super::in_flight::InFlight;
@@ -26,21 +32,21 @@ use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
 
-/// How long an operation is tried before its client is told.
-pub(super) const PATIENCE: Nanos = Nanos::from_secs(5);
+/// How long the node tries an operation before it answers that it failed.
+pub(super) const TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Who sees to it that a write is carried out once, if anybody does.
+/// Which side has given a write its request id, and sees to it that the write is carried out once.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Naming {
-    /// Nobody.
+    /// No side: it has no request id.
     Unnamed,
-    /// Whoever asks this node: a client, or a node that forwards.
-    Asker(Once),
+    /// The caller of this node: a client, or a node that forwards.
+    Caller(Once),
     /// This node.
     Here(Attempts),
 }
 
-/// An operation that nobody has begun, unless it is named: then an earlier attempt may have been.
+/// An operation that no node has begun; but if it has a request id, an earlier attempt may have been.
 pub(super) struct Unrouted {
     pub(super) to: ReplyTo,
     pub(super) table: TableName,
@@ -50,28 +56,28 @@ pub(super) struct Unrouted {
 }
 
 impl Unrouted {
-    /// As whoever asks has named it.
+    /// With the request id of the caller, if it has one.
     pub(super) fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Unrouted {
-        Unrouted { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Asker) }
+        Unrouted { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
     }
 
-    /// For a region that is served here.
+    /// As an operation on a region that is served here.
     pub(super) fn pending(self, now: Nanos) -> Pending {
         let once = match self.naming {
             Naming::Unnamed => None,
-            Naming::Asker(once) => Some(once),
+            Naming::Caller(once) => Some(once),
             Naming::Here(attempts) => attempts.once(),
         };
         let names_region = matches!(self.op, Op::In { .. });
         Pending { to: self.to, op: self.op.plain(), names_region, once, since: now }
     }
 
-    /// It may have been carried out by one that it was sent to before.
+    /// Whether a server that it was sent to before may have carried it out.
     fn is_doubtful(&self) -> bool {
         matches!(self.naming, Naming::Here(attempts) if attempts.is_doubtful())
     }
 
-    /// Its answer, when there is no time for another attempt and the last one met `error`.
+    /// Its answer if there is no time for another attempt, and the last one failed with `error`.
     fn give_up(self, error: OpError) -> Answer {
         let result = match self.naming {
             Naming::Here(attempts) => attempts.give_up(error),
@@ -82,7 +88,7 @@ impl Unrouted {
 }
 
 impl Pending {
-    /// As it came to `region`.
+    /// The operation in the form in which it came to `region`.
     pub(super) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
         let Pending { to, op, names_region, once, since } = self;
         let op = if names_region { op.within(region) } else { op };
@@ -95,22 +101,22 @@ impl Pending {
 pub(super) enum Way {
     /// To any node that serves its region.
     Any,
-    /// No further: its client wants to know of another primary.
+    /// No further: its client wants to be told of another primary.
     Direct,
-    /// No further: another node sent it, which knows the region's configuration of this epoch.
+    /// No further: another node sent it, and that node knows the region's configuration of this epoch.
     Forwarded(Epoch),
 }
 
-/// One that was sent to a server.
+/// An operation that was sent to a server.
 struct Forwarded {
     unrouted: Unrouted,
     region: RegionId,
     server: ServerId,
-    /// What it counts for among what is in flight.
+    /// How many bytes in flight it counts for.
     bytes: u64,
 }
 
-/// What to do with an operation whose answer was lost or no answer.
+/// What to do with an operation after its answer has come or was lost.
 pub(super) enum Next {
     /// Route it again, now.
     AtOnce(Unrouted),
@@ -121,22 +127,23 @@ pub(super) enum Next {
 }
 
 pub(super) struct Forwarding {
-    /// Id of the message that was sent last.
+    /// The id of the last message.
     last: u64,
     sent: BTreeMap<u64, Forwarded>,
     pub(super) in_flight: InFlight,
     pub(super) total: u64,
-    /// For what this node sees to.
+    /// Request ids that this node gives.
     ids: RequestIds,
     heard: Heard,
-    /// What others have sent to be carried out once, and its region.
+    /// Operations with a request id that other nodes have sent here, by message, and their regions.
     asked_once: BTreeMap<(ServerId, u64), RegionId>,
 }
 
 impl Forwarding {
-    /// Nothing is sent yet by `me`, the only process that is this member.
+    /// Nothing is sent yet. `me` is this process: no other one is the same member.
     pub(super) fn new(me: Member, memory: ClientMemory) -> Forwarding {
-        // Far apart: those of two lives on a volume, and those on two volumes. In a simulation, the same in every run.
+        // Ids of two incarnations on a volume are far apart, and so are ids on two volumes. A simulation gets the same ids in
+        // every run.
         let volume = Rng::new(me.volume.0).u64();
         let mut rng = Rng::new(volume.wrapping_add(me.incarnation.0));
         let (last, ids) = (rng.u64(), RequestIds::new(rng.u64()));
@@ -151,19 +158,19 @@ impl Forwarding {
         }
     }
 
-    /// No answer is waited for.
+    /// Whether the node waits for no answer.
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty() && self.in_flight.is_empty()
     }
 
-    /// An operation on `region` goes to `server`; answers the id of its message, and how it is asked for.
+    /// An operation on `region` goes to `server`. Answers the id of its message, and its request id, if it has one.
     pub(super) fn send(&mut self, mut unrouted: Unrouted, region: RegionId, server: ServerId) -> (u64, Option<Once>) {
         if matches!(unrouted.naming, Naming::Unnamed) && unrouted.op.writes_data() && !unrouted.op.is_plain_put() {
             unrouted.naming = Naming::Here(Attempts::named(self.ids.next_id()));
         }
         let once = match &mut unrouted.naming {
             Naming::Unnamed => None,
-            Naming::Asker(once) => Some(*once),
+            Naming::Caller(once) => Some(*once),
             Naming::Here(attempts) => attempts.ask(region, &self.heard),
         };
         self.last = self.last.wrapping_add(1);
@@ -195,7 +202,7 @@ impl Forwarding {
     }
 
     fn follow(&self, now: Nanos, region: RegionId, unrouted: Unrouted, verdict: Verdict) -> Next {
-        let is_late = now - unrouted.since >= PATIENCE;
+        let is_late = now - unrouted.since >= TIMEOUT;
         let has_news = matches!(unrouted.naming, Naming::Here(attempts) if attempts.has_news(region, &self.heard));
         match verdict {
             Verdict::Final(result) => Next::Answer((unrouted.to, result)),
@@ -211,13 +218,13 @@ impl Forwarding {
         }
     }
 
-    /// The link to `server` broke: whatever it has not answered may or may not be done.
+    /// The link to `server` broke. It may or may not have carried out what it has not answered.
     pub(super) fn lost(&mut self, now: Nanos, server: ServerId) -> Vec<Next> {
         self.take_back(now, |forwarded| forwarded.server == server)
     }
 
-    /// Configurations have changed: from those that are no primary any more no answer is waited for where it can be had from the
-    /// next.
+    /// Configurations have changed. The node stops waiting for answers of servers that are no longer primary, if it can get the
+    /// answers from the new primary.
     pub(super) fn deposed(
         &mut self,
         now: Nanos,
@@ -245,21 +252,21 @@ impl Forwarding {
         lost.into_iter().map(next).collect()
     }
 
-    /// A node forwards what is to be carried out once.
-    pub(super) fn note_asker(&mut self, asker: (ServerId, u64), region: Option<RegionId>) {
-        self.asked_once.extend(region.map(|region| (asker, region)));
+    /// A node has forwarded an operation, which is to be carried out once if there is a `region`.
+    pub(super) fn note_caller(&mut self, caller: (ServerId, u64), region: Option<RegionId>) {
+        self.asked_once.extend(region.map(|region| (caller, region)));
     }
 
-    /// What a node says is committed in a region.
+    /// A node has said up to where a region is committed.
     pub(super) fn hear(&mut self, committed: Option<(RegionId, Lsn)>) {
         if let Some((region, lsn)) = committed {
             self.heard.note(region, lsn);
         }
     }
 
-    /// Gives up what was not answered in time.
+    /// Gives up operations that were not answered in time.
     pub(super) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
-        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= PATIENCE);
+        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= TIMEOUT);
         let old: Vec<Forwarded> = old.map(|(_, one)| one).collect();
         old.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
         old.into_iter().map(|one| (one.unrouted.to, unknown(one.region, &one.unrouted.op))).collect()
@@ -276,7 +283,8 @@ fn unknown(region: RegionId, op: &Op) -> OpResult {
 }
 
 impl Node {
-    /// What is known to be committed in a region: for who asks for a write to be carried out [once](Once::since).
+    /// The highest LSN that is known to be committed in a region. A caller whose write is to be carried out once needs it:
+    /// [`Once::since`].
     pub fn committed(&self, region: RegionId) -> Option<Lsn> {
         match self.slots.get(&region).map(|slot| &slot.holding) {
             Some(Holding::Serving(serving)) if serving.open => Some(serving.region.commit()),
@@ -284,7 +292,7 @@ impl Node {
         }
     }
 
-    /// Answers what a node forwarded; or this one, to itself.
+    /// Answers an operation that another node forwarded, or that this one sent to itself.
     pub(super) fn answer_peer(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) {
         let committed = |node: &Node, region| Some((region, node.committed(region)?));
         if server == self.context.me.server {
@@ -297,7 +305,7 @@ impl Node {
         self.context.answer(server, Control::Forwarded { id, result, committed });
     }
 
-    /// What was forwarded is answered.
+    /// The answer to a forwarded operation has come.
     pub(super) fn forwarded(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) {
         if let Some(next) = self.forwarding.answered(now, server, id, result) {
             self.next(now, next);
@@ -312,7 +320,7 @@ impl Node {
         }
     }
 
-    /// Operations that waited for others to be answered go on.
+    /// Sends operations that waited until others were answered.
     pub(super) fn forward_waiting(&mut self, now: Nanos) {
         for server in self.forwarding.in_flight.ready() {
             let mut waiting = self.forwarding.in_flight.take(server);
@@ -323,25 +331,25 @@ impl Node {
         }
     }
 
-    /// Gives up operations that have waited for too long: nobody has begun them.
+    /// Gives up operations that have waited for too long. No node has begun them.
     pub(super) fn refuse_waiting(&mut self, now: Nanos) {
-        for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= PATIENCE) {
+        for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= TIMEOUT) {
             let region = self.region_of(&unrouted.op, &unrouted.table).map_or(RegionId(0), |(region, ..)| region);
             self.answers.push(unrouted.give_up(OpError::Overloaded(region)));
         }
     }
 
-    /// An operation cannot be sent anywhere now.
+    /// There is no server now that an operation can go to.
     pub(super) fn refuse(&mut self, now: Nanos, unrouted: Unrouted, error: OpError) {
-        let answer = match unrouted.is_doubtful() && now - unrouted.since < PATIENCE {
+        let answer = match unrouted.is_doubtful() && now - unrouted.since < TIMEOUT {
             true => Next::Again(unrouted),
             false => Next::Answer(unrouted.give_up(error)),
         };
         self.next(now, answer);
     }
 
-    /// An operation for a region that is served here: what this node sees to itself is sent to itself.
-    pub(super) fn bring_home(&mut self, region: RegionId, unrouted: Unrouted) -> Unrouted {
+    /// For an operation on a region that is served here. If this node gave the request id, it sends the operation to itself.
+    pub(super) fn forward_to_self(&mut self, region: RegionId, unrouted: Unrouted) -> Unrouted {
         let Naming::Here(_) = unrouted.naming else { return unrouted };
         let (me, since, table, op) =
             (self.context.me.server, unrouted.since, unrouted.table.clone(), unrouted.op.clone());

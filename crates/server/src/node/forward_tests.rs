@@ -1,4 +1,4 @@
-//! What becomes of operations whose answers are lost.
+//! What happens to operations whose answers are lost.
 
 use super::*;
 use crate::client_memory::ClientMemory;
@@ -38,20 +38,20 @@ fn unrouted(since: Nanos, to: ReplyTo, op: Op) -> Unrouted {
 const REGION: RegionId = RegionId(1);
 
 impl Forwarding {
-    /// Sends to `server`; answers the id of the message.
+    /// Sends to `server`. Answers the id of the message.
     fn send_to(&mut self, unrouted: Unrouted, server: ServerId) -> u64 {
         self.send(unrouted, REGION, server).0
     }
 }
 
 #[test]
-fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
+fn a_lost_operation_is_sent_again_unless_that_may_do_it_twice() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.heard.note(REGION, Lsn(40));
     let theirs = Once { request: RequestId { client: 7, sequence: 7 }, region: REGION, since: Lsn(3), is_again: false };
     assert_eq!(forwarding.send(unrouted(Nanos(0), to(1), get()), REGION, THERE).1, None);
     let (_, mine) = forwarding.send(unrouted(Nanos(0), to(2), add()), REGION, THERE);
-    assert_eq!(forwarding.send(unrouted(Nanos(0), to(3), put()), REGION, THERE).1, None, "it has no name");
+    assert_eq!(forwarding.send(unrouted(Nanos(0), to(3), put()), REGION, THERE).1, None, "it has no request id");
     let of_client = Unrouted::new(Nanos(0), to(4), TableName::default(), add(), Some(theirs));
     assert_eq!(forwarding.send(of_client, REGION, THERE).1, Some(theirs));
     forwarding.send_to(unrouted(Nanos(0), to(5), get()), ServerId(3));
@@ -59,9 +59,11 @@ fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
 
     let mut next = forwarding.lost(Nanos(1), THERE).into_iter();
     assert!(matches!(next.next(), Some(Next::Again(again)) if again.to == to(1)));
-    let Some(Next::Again(again)) = next.next() else { panic!("it has a name") };
+    let Some(Next::Again(again)) = next.next() else { panic!("it has a request id") };
     for token in [3, 4] {
-        let Some(Next::Answer((answered, result))) = next.next() else { panic!("nobody here sees to it") };
+        let Some(Next::Answer((answered, result))) = next.next() else {
+            panic!("this node did not give its request id")
+        };
         assert!(answered == to(token) && matches!(result, OpResult::Error(OpError::Unknown(_))));
     }
     assert!(next.next().is_none());
@@ -72,18 +74,18 @@ fn what_was_lost_is_sent_again_unless_that_may_do_it_twice() {
 }
 
 #[test]
-fn a_doubt_ends_with_an_answer_or_as_a_doubt() {
+fn an_unknown_outcome_is_asked_for_until_an_answer_or_the_timeout() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let mut doubtful = || {
         forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
-        let Some(Next::Again(again)) = forwarding.lost(Nanos(1), THERE).pop() else { panic!("it has a name") };
+        let Some(Next::Again(again)) = forwarding.lost(Nanos(1), THERE).pop() else { panic!("it has a request id") };
         again
     };
     let (one, two, three) = (doubtful(), doubtful(), doubtful());
     let recovering = || OpResult::Error(OpError::Recovering(REGION));
     let id = forwarding.send_to(one, THERE);
     let next = forwarding.answered(Nanos::from_secs(1), THERE, id, recovering());
-    assert!(matches!(next, Some(Next::Again(_))), "it is not said that nothing was done");
+    assert!(matches!(next, Some(Next::Again(_))), "the answer does not say that nothing was done");
     let id = forwarding.send_to(two, THERE);
     let late = forwarding.answered(Nanos::from_secs(9), THERE, id, recovering());
     assert!(matches!(late, Some(Next::Answer((_, OpResult::Error(OpError::Unknown(_)))))));
@@ -93,7 +95,7 @@ fn a_doubt_ends_with_an_answer_or_as_a_doubt() {
 }
 
 #[test]
-fn who_is_forgotten_asks_at_once_with_what_was_heard() {
+fn a_forgotten_request_is_sent_again_at_once_with_a_newer_lsn() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let forgotten = || OpResult::Error(OpError::Forgotten(REGION));
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
@@ -107,7 +109,7 @@ fn who_is_forgotten_asks_at_once_with_what_was_heard() {
 }
 
 #[test]
-fn who_is_primary_no_more_is_not_waited_for() {
+fn answers_of_a_deposed_primary_are_not_waited_for() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let mut sent = |token, op, server| forwarding.send_to(unrouted(Nanos(0), to(token), op), server);
     sent(1, add(), THERE);
@@ -117,11 +119,11 @@ fn who_is_primary_no_more_is_not_waited_for() {
     assert!(forwarding.deposed(Nanos(1), ServerId(1), |_| None).is_empty(), "there may be none for a while");
     let next = forwarding.deposed(Nanos(1), ServerId(1), |region| (region == REGION).then_some(ServerId(3)));
     let again = |next: &Next| matches!(next, Next::Again(again) if again.to == to(1) || again.to == to(2));
-    assert!(next.len() == 2 && next.iter().all(again), "a plain put may be answered still");
+    assert!(next.len() == 2 && next.iter().all(again), "the old primary may yet answer a plain put");
 }
 
 #[test]
-fn not_done_is_routed_again_until_its_time_is_over() {
+fn an_operation_that_was_not_done_is_routed_again_until_its_time_is_over() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let not_primary = || OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(3) });
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
@@ -133,7 +135,7 @@ fn not_done_is_routed_again_until_its_time_is_over() {
 }
 
 #[test]
-fn answers_count_once_and_only_from_where_they_were_asked() {
+fn an_answer_counts_once_and_only_from_the_server_that_was_asked() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     let id = forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     assert!(forwarding.answered(Nanos(1), ServerId(9), id, OpResult::Integer(1)).is_none());
@@ -146,24 +148,24 @@ fn answers_count_once_and_only_from_where_they_were_asked() {
 
 #[test]
 fn an_answer_to_an_earlier_process_answers_nothing() {
-    let lives = [member(1, 1), member(1, 2), member(1, 3), member(2, 1), member(2, 2), member(3, 1)];
-    let mut lives = lives.map(|life| Forwarding::new(life, ClientMemory::unlimited()));
+    let members = [member(1, 1), member(1, 2), member(1, 3), member(2, 1), member(2, 2), member(3, 1)];
+    let mut processes = members.map(|member| Forwarding::new(member, ClientMemory::unlimited()));
     let mut ids = Vec::new();
-    for forwarding in &mut lives {
+    for forwarding in &mut processes {
         let new: Vec<u64> =
             (0..1_000).map(|token| forwarding.send_to(unrouted(Nanos(0), to(token), get()), THERE)).collect();
         for id in std::mem::replace(&mut ids, new) {
             assert!(forwarding.answered(Nanos(1), THERE, id, OpResult::Value(None)).is_none());
         }
     }
-    let mut ids: Vec<u64> = lives.iter().flat_map(|forwarding| forwarding.sent.keys().copied()).collect();
+    let mut ids: Vec<u64> = processes.iter().flat_map(|forwarding| forwarding.sent.keys().copied()).collect();
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 6_000, "an id of two processes");
 }
 
 #[test]
-fn what_is_not_answered_in_time_is_unknown() {
+fn an_operation_that_is_not_answered_in_time_has_an_unknown_outcome() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.send_to(unrouted(Nanos(0), to(1), add()), THERE);
     forwarding.send_to(unrouted(Nanos::from_secs(4), to(2), add()), THERE);

@@ -1,9 +1,10 @@
-//! What may be under way between this node and others that it forwards operations to: operations and their answers, in bytes, so that
-//! clients neither fill a link, which leases and mirroring share, nor have more sent here than there is memory for.
+//! Flow control between this node and the nodes that it forwards operations to. It bounds the bytes of operations and answers
+//! that are in flight. So clients do not fill a link, which leases and mirroring share; and no more answers come than there is
+//! memory for.
 //!
-//! An operation counts with its own bytes and with what its answer may have: as much as the largest of late, since nobody knows it
-//! before. What does not fit [waits](FairQueue), and goes when answers have come. Where answers are larger than those of late, and
-//! there is no memory for them, they are dropped, and the reads are asked for again.
+//! An operation counts with its own bytes and the expected bytes of its answer. These are unknown before the answer comes: the
+//! largest recent answer stands for them. An operation that does not fit [waits](FairQueue), and is sent when answers have come.
+//! If an answer is larger than recent ones, and there is no memory for it, it is dropped, and the read is sent again.
 //!
 //! Belongs to the node; pure.
 
@@ -14,13 +15,13 @@ use leeward_format::ServerId;
 use leeward_format::op::{Op, OpResult};
 use std::collections::BTreeMap;
 
-/// Most bytes under way to one server and back.
+/// Most bytes in flight to one server and back.
 const MOST_BYTES: u64 = 16 << 20;
-/// What any answer may have, at least: so many operations under way are the most.
+/// Fewest bytes that an answer counts for. This bounds the number of operations in flight.
 const LEAST_ANSWER_BYTES: u64 = 8 << 10;
-/// What an answer may have at most: a value, or a page of a scan.
+/// Most bytes of an answer: a value, or a page of a scan.
 const MOST_ANSWER_BYTES: u64 = (1 << 20) + (64 << 10);
-/// What an operation takes besides its bytes, and an answer without a value.
+/// Bytes of an operation besides its keys and values; also bytes of an answer without a value.
 const OVERHEAD_BYTES: u64 = 512;
 
 /// See the module.
@@ -32,7 +33,7 @@ pub(super) struct InFlight {
 
 struct Peer {
     bytes: u64,
-    /// Of its answers, of late.
+    /// Bytes of its largest recent answer.
     largest: u64,
     waiting: FairQueue,
 }
@@ -44,7 +45,7 @@ impl Default for Peer {
 }
 
 impl Peer {
-    /// What an operation counts for.
+    /// How many bytes an operation counts for.
     fn bytes_of(&self, op: &Op) -> u64 {
         let answer = match op {
             op if op.is_plain_put() => OVERHEAD_BYTES,
@@ -56,13 +57,13 @@ impl Peer {
 }
 
 impl InFlight {
-    /// Nothing is under way.
+    /// Nothing is in flight.
     pub(super) fn new(memory: ClientMemory) -> InFlight {
         let most = MOST_BYTES.min(memory.most_at_once() as u64);
         InFlight { memory, most, peers: BTreeMap::new() }
     }
 
-    /// An operation goes to `server`; answers what it counts for.
+    /// An operation goes to `server`. Answers how many bytes it counts for.
     pub(super) fn sent(&mut self, server: ServerId, op: &Op) -> u64 {
         let peer = self.peers.entry(server).or_default();
         let bytes = peer.bytes_of(op);
@@ -70,7 +71,7 @@ impl InFlight {
         bytes
     }
 
-    /// It was answered, if there is a `result`, or will not be.
+    /// An operation of so many bytes was answered, if there is a `result`, or will not be.
     pub(super) fn ended(&mut self, server: ServerId, bytes: u64, result: Option<&OpResult>) {
         let Some(peer) = self.peers.get_mut(&server) else { return };
         peer.bytes -= bytes;
@@ -80,13 +81,13 @@ impl InFlight {
         }
     }
 
-    /// An operation that comes now for `server` must wait.
+    /// Whether an operation that comes now for `server` must wait.
     pub(super) fn must_wait(&self, server: ServerId) -> bool {
         self.peers.get(&server).is_some_and(|peer| !peer.waiting.is_empty() || self.is_full(peer))
     }
 
     fn is_full(&self, peer: &Peer) -> bool {
-        // Something is always under way, so that what waits goes on.
+        // One operation may always be in flight, so that its answer wakes those that wait.
         peer.bytes > 0 && (peer.bytes >= self.most || self.memory.is_full())
     }
 
@@ -95,17 +96,17 @@ impl InFlight {
         self.peers.entry(server).or_default().waiting.push(unrouted);
     }
 
-    /// The answer to a read is dropped, and the read waits for memory, before all others.
+    /// The answer to a read is dropped. The read waits for memory, before all others.
     pub(super) fn wait_again(&mut self, server: ServerId, unrouted: Unrouted) {
         self.peers.entry(server).or_default().waiting.push_front(unrouted);
     }
 
-    /// There is no memory for `result`, which is charged already.
+    /// Whether there is no memory for `result`, which is charged already.
     pub(super) fn lacks_memory_for(&self, result: &OpResult) -> bool {
         self.memory.is_overdrawn() && crate::commands::result_bytes(result) > SMALL_BYTES
     }
 
-    /// Servers for which operations wait that may go now.
+    /// Servers for which operations wait that can be sent now.
     pub(super) fn ready(&self) -> Vec<ServerId> {
         let ready = self.peers.iter().filter(|(_, peer)| !peer.waiting.is_empty() && !self.is_full(peer));
         ready.map(|(server, _)| *server).collect()
@@ -116,13 +117,13 @@ impl InFlight {
         self.peers.get_mut(&server).map(|peer| std::mem::take(&mut peer.waiting)).unwrap_or_default()
     }
 
-    /// The next of those that were [taken](InFlight::take), if it may go now.
+    /// The next of the operations that were [taken](InFlight::take), if it can be sent now.
     pub(super) fn next(&self, server: ServerId, waiting: &mut FairQueue) -> Option<Unrouted> {
         let peer = self.peers.get(&server)?;
         if self.is_full(peer) { None } else { waiting.pop(|unrouted| peer.bytes_of(&unrouted.op)) }
     }
 
-    /// Gives back what was taken and did not go, before what has come since.
+    /// Puts back the operations that were taken and not sent, before those that have come since.
     pub(super) fn put_back(&mut self, server: ServerId, mut waiting: FairQueue) {
         let peer = self.peers.entry(server).or_default();
         let came_since = std::mem::take(&mut peer.waiting);
@@ -130,7 +131,7 @@ impl InFlight {
         peer.waiting = waiting;
     }
 
-    /// Operations that are late.
+    /// Takes out the operations that are late.
     pub(super) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
         let mut late = Vec::new();
         for peer in self.peers.values_mut() {
@@ -139,13 +140,13 @@ impl InFlight {
         late
     }
 
-    /// Nothing waits.
+    /// Whether no operation waits.
     pub(super) fn is_empty(&self) -> bool {
         self.peers.values().all(|peer| peer.waiting.is_empty())
     }
 }
 
-/// Bytes of what an operation names.
+/// Bytes of the keys and values of an operation.
 fn op_bytes(op: &Op) -> u64 {
     let key = op.key().map_or(0, |key| key.len());
     let range = op.range().map_or(0, |(start, end)| start.len() + end.map_or(0, |end| end.len()));

@@ -1,4 +1,4 @@
-//! What is under way to a server and back is bounded in bytes, and what waits goes on in order.
+//! The bytes in flight to a server and back are bounded, and operations that wait are sent in order.
 
 use super::super::Token;
 use super::super::serving::ReplyTo;
@@ -23,7 +23,7 @@ fn put(value_bytes: usize) -> Op {
 }
 
 #[test]
-fn a_thousand_reads_are_answered_by_no_more_at_a_time_than_there_is_memory_for() {
+fn no_more_of_a_thousand_reads_are_in_flight_than_there_is_memory_for() {
     let mut in_flight = InFlight::new(ClientMemory::with_limit(LIMIT));
     let result = OpResult::Value(Some(Bytes::from(vec![b'v'; 1 << 20])));
     (0..1_024).for_each(|number| in_flight.wait(PEER, get(number)));
@@ -36,7 +36,7 @@ fn a_thousand_reads_are_answered_by_no_more_at_a_time_than_there_is_memory_for()
             }
             in_flight.put_back(server, waiting);
         }
-        assert!((1..=16).contains(&sent.len()), "{} reads of up to a megabyte are under way", sent.len());
+        assert!((1..=16).contains(&sent.len()), "{} reads of up to a megabyte are in flight", sent.len());
         let (bytes, to) = sent.pop_front().expect("just seen");
         in_flight.ended(PEER, bytes, Some(&result));
         order.push(to);
@@ -46,7 +46,7 @@ fn a_thousand_reads_are_answered_by_no_more_at_a_time_than_there_is_memory_for()
 }
 
 #[test]
-fn small_answers_let_more_be_under_way_and_a_large_one_fewer() {
+fn small_answers_allow_more_in_flight_and_a_large_one_fewer() {
     let mut in_flight = InFlight::new(ClientMemory::with_limit(LIMIT));
     let fill = |in_flight: &mut InFlight| {
         let mut sent = Vec::new();
@@ -76,11 +76,11 @@ fn requests_never_fill_a_link() {
         in_flight.sent(PEER, &op);
         count += 1;
     }
-    assert_eq!(count, 16, "of 64 MiB that a link takes");
+    assert_eq!(count, 16, "of 64 MiB that a link accepts");
 }
 
 #[test]
-fn one_is_always_under_way() {
+fn one_operation_may_always_be_in_flight() {
     let memory = ClientMemory::with_limit(LIMIT);
     let mut in_flight = InFlight::new(memory.clone());
     let _full = memory.hold(Bytes::from(vec![1; LIMIT as usize]));
@@ -95,7 +95,7 @@ fn one_is_always_under_way() {
 }
 
 #[test]
-fn an_answer_that_there_is_no_memory_for_is_asked_for_again() {
+fn a_read_without_memory_for_its_answer_is_sent_again() {
     let memory = ClientMemory::with_limit(LIMIT);
     let mut in_flight = InFlight::new(memory.clone());
     let large = OpResult::Value(Some(memory.hold(Bytes::from(vec![1; 1 << 20]))));
@@ -104,7 +104,7 @@ fn an_answer_that_there_is_no_memory_for_is_asked_for_again() {
     assert!(in_flight.lacks_memory_for(&large) && !in_flight.lacks_memory_for(&OpResult::Integer(1)));
     in_flight.wait(PEER, get(2));
     in_flight.wait_again(PEER, get(1));
-    assert_eq!(in_flight.ready(), [PEER], "nothing is under way");
+    assert_eq!(in_flight.ready(), [PEER], "nothing is in flight");
     let order: Vec<Bytes> = in_flight.take(PEER).into_all().filter_map(|one| one.op.key().cloned()).collect();
     assert_eq!(order, ["1", "2"]);
 }
@@ -129,7 +129,7 @@ fn one_operation_of_a_client_does_not_wait_behind_the_thousands_of_others() {
     assert!(at(1) < at(2) && at(1).is_some_and(|at| at < 4) && at(2).is_some_and(|at| at < 8), "{order:?}");
     let mut of_each = [0; 3];
     while let Some(next) = queue.pop(costs) {
-        let ReplyTo::Client(token) = next.to else { panic!("no server asked") };
+        let ReplyTo::Client(token) = next.to else { panic!("no server is a caller") };
         let connection = token.connection() as usize;
         let number =
             next.op.key().and_then(|key| std::str::from_utf8(key).ok()?.parse::<u64>().ok()).expect("a number");

@@ -1,10 +1,10 @@
-//! Jobs: closures that touch the device, and what they answer. The runtime runs them on its pool, the simulator when it
-//! pleases; the node itself never waits for a device.
+//! Jobs: closures that touch the device, and their results. The runtime runs them on its pool, the simulation at times of its
+//! choice. The node itself never waits for a device.
 
-use super::division::Divided;
-use super::merging::Gathered;
+use super::merge::Gathered;
 use super::requests::{OfNode, Requests};
 use super::serving::{Lookups, ReplyTo};
+use super::split::SplitOff;
 use super::stale::StaleRead;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::Piece;
@@ -33,7 +33,7 @@ pub struct Job {
 pub enum JobClass {
     /// A client or a primary waits for it: before all background jobs, and never behind one if there are two threads.
     Foreground,
-    /// Compactions and the reading of bases: long, and nobody waits.
+    /// Compactions and the reading of bases: they are long, and no client or primary waits for them.
     Background,
 }
 
@@ -47,16 +47,16 @@ impl Job {
         Job { class, account, work: Box::new(move || JobDone { region, account, outcome: work() }) }
     }
 
-    /// Does it; takes as long as the device does.
+    /// Runs the job. That takes as long as the device does.
     pub fn run(self) -> JobDone {
         (self.work)()
     }
 }
 
-/// What a job answers: which region it was for, and what came of it.
+/// A job's result, and the region that it was for.
 pub struct JobDone {
     pub(super) region: RegionId,
-    /// That of the job: what follows from it is of the same kind.
+    /// The job's own: what follows from it is accounted likewise.
     pub(crate) account: Account,
     pub(super) outcome: Outcome,
 }
@@ -85,7 +85,7 @@ impl Stepped {
 /// A region that was opened for serving.
 pub(super) struct Opened {
     pub(super) region: Arc<Region>,
-    /// Those that its replay has found: there may be many, so that the job makes them.
+    /// Requests that the replay has found. There may be many, so the job collects them.
     pub(super) requests: Requests,
 }
 
@@ -96,23 +96,23 @@ impl Opened {
     }
 }
 
-/// Why an office could not be taken, and what there is to try again: nothing has changed if that is all there was.
-pub(super) struct NotAssumed {
+/// Why a promotion failed, and what there is to try again with. If that is all that there was before, nothing has changed.
+pub(super) struct PromotionFailed {
     pub(super) unopened: Unopened,
     pub(super) mounted: Option<Arc<Mounted>>,
 }
 
-/// What came of a job.
+/// The result of a job.
 pub(super) enum Outcome {
     /// A copy was opened for serving.
-    Assumed(Result<Opened, NotAssumed>),
-    /// A region that lost its office is a copy again.
+    Promoted(Result<Opened, PromotionFailed>),
+    /// A region whose primary role was lost is a copy again.
     Retired(Result<Box<Replica>, Error>),
-    /// A piece of a backup's work.
+    /// A piece of a backup's work is done, or failed.
     Followed { replica: Option<Box<Replica>>, result: Result<Done, Undone> },
     /// A compaction of a copy that builds its own index ended.
     Built(Result<Box<CompactionDone>, Error>),
-    /// A copy that nobody needs was destroyed.
+    /// A copy that the cluster no longer needs was destroyed.
     Destroyed(Result<(), Error>),
     /// A compaction built a segment, or is complete.
     Stepped { compaction: Box<Compaction>, step: Result<Stepped, Error> },
@@ -126,26 +126,26 @@ pub(super) enum Outcome {
     Synced(Result<Lsn, Error>),
     /// A segment of a pinned base was read.
     Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
-    /// A segment of a checkpoint was copied; so many are left.
+    /// A segment of a checkpoint was copied; `left` are not copied yet.
     Exported { name: String, left: Result<usize, Error>, export: Option<Box<(Export, Box<dyn Disk>)>> },
-    /// A key was looked for that halves the region.
-    Halved(RegionId, Result<Option<Vec<u8>>, Error>),
-    /// Another region was made of what a region has; the job is the new one's.
-    Divided(Box<Divided>),
-    /// The same, as the region is told that was divided.
-    Parted(Result<(), String>),
-    /// It was looked whether a region is small enough to become part of this neighbour.
+    /// The key at which to split the region into this child, if there is one.
+    SplitKey(RegionId, Result<Option<Vec<u8>>, Error>),
+    /// A region was split off another. The job is the new region's.
+    SplitOff(Box<SplitOff>),
+    /// The same result, as its parent gets it.
+    ParentSplit(Result<(), String>),
+    /// Whether a region is small enough to be merged into this neighbour.
     Measured(RegionId, Result<bool, Error>),
-    /// Pairs of a region that becomes part of its neighbour were read.
+    /// Pairs of a merge source were read.
     Gathered(Result<Gathered, Error>),
-    /// What the region has that is another's was looked for.
+    /// The first pairs that a region has and that are another region's, if any.
     LookedForForeign(Result<Option<Piece>, Error>),
     /// Keys were looked up on the device, each for the operation with that ticket.
-    /// `unread` are those whose values memory had no room for.
+    /// `unread`: keys whose values memory had no room for.
     LookedUp { answers: Vec<(u64, Result<Lookup, Error>)>, unread: Option<Lookups> },
     /// A question about segments was answered.
     Proved { to: ReplyTo, result: OpResult },
-    /// A read that any member may answer was carried out, of a backup's copy.
+    /// A read that any member may answer was carried out on a backup's copy.
     ReadStale { read: Box<StaleRead>, result: Result<ReadResult, Error> },
     /// A scan ended, for operation `ticket`.
     Scanned { ticket: u64, at: Lsn, result: OpResult },

@@ -1,13 +1,14 @@
-//! How many regions bring a copy on one server in sync at a time: as many as it answers soon. When a server comes up, or takes
-//! over from another, a thousand regions turn to it at once; each would wait for all before it, until it lost its patience.
+//! How many regions bring a copy on one server in sync at a time: as many as the server answers soon. When a server comes up, or
+//! replaces another, a thousand regions turn to it at once. Without a limit each would wait for all before it, until it timed
+//! out.
 //!
-//! A region whose turn has not come loses patience only with a server that answers none of the others either. Writes wait for a
-//! counted peer, and nobody for a learner: learners leave half of the places to the others.
+//! A region whose turn has not come times out only if the server answers none of the other regions either. Writes wait for a
+//! counted peer, but not for a learner, so learners leave half of the places to counted peers.
 //!
 //! Learners are sent what they lack at a limited rate ([`super::catch_up`]), and a session holds all of its base until that was
-//! sent. So no learner begins on a server while those that did lack as much as goes in a second: together they would be in sync no
-//! sooner, and the bases that they held meanwhile would miss what merges and trims made smaller. One that waits for its base, which
-//! is pinned between compactions only, leaves room for another: the rate is to be used.
+//! sent. So no learner begins on a server while those that have begun lack as many bytes as the rate sends in a second. Together
+//! they would be in sync no sooner, and the bases that they held meanwhile would not shrink with compactions and trims. A base is
+//! pinned between compactions only. A learner that waits for its base leaves room for another, so that the rate is used.
 
 use leeward_format::ServerId;
 use leeward_platform::Nanos;
@@ -20,7 +21,7 @@ const MOST: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) server: ServerId,
-    /// Bytes that are still to be sent at the rate of learners: at most so many; 0 of a counted peer.
+    /// Bytes that are still to be sent at the rate of learners, at most; 0 for a counted peer.
     pub(super) lacked: u64,
     /// Its base is pinned.
     pub(super) is_based: bool,
@@ -28,7 +29,7 @@ pub(super) struct Session {
 
 /// See the module.
 pub(super) struct Joining {
-    /// Bytes that go to learners in a second; 0: as many as it can.
+    /// Bytes that are sent to learners in a second; 0: no limit.
     rate: u64,
     servers: BTreeMap<ServerId, Server>,
 }
@@ -42,15 +43,17 @@ struct Server {
 }
 
 impl Joining {
-    /// Nothing has begun.
+    /// No session has begun.
     pub(super) fn new(rate: u64) -> Joining {
         Joining { rate, servers: BTreeMap::new() }
     }
 
-    /// Counts a session that begins with a server, whose peer is counted or a learner. What it lacks is said by a change.
+    /// Counts a session that begins with a server, whose peer is counted or a learner. [`Joining::change`] says later what it
+    /// lacks.
     ///
     /// # Errors
-    /// It must wait; the server answered last at that time. That is now where this node makes it wait for the rate.
+    /// The session must wait. The time is that of the server's last answer, or now where this node makes the session wait for the
+    /// rate.
     pub(super) fn admit(&mut self, now: Nanos, server: ServerId, is_counted: bool) -> Result<(), Nanos> {
         let server = self.servers.entry(server).or_default();
         if server.sessions >= if is_counted { MOST } else { MOST / 2 } {
@@ -82,7 +85,7 @@ impl Joining {
         }
     }
 
-    /// What counts of the bytes that a session lacks.
+    /// The bytes that count of those that a session lacks.
     fn counted(&self, session: &Session) -> u64 {
         if session.is_based { session.lacked } else { session.lacked.min(self.rate / 2) }
     }

@@ -1,53 +1,53 @@
-//! Promises between this node and the others: asked for where it is primary, given where it is a backup.
+//! Lease grants between this node and the others: it requests them where it is primary, and gives them where it is a backup.
 //!
-//! Each server is asked for those of all regions in one message. So regions that rest ([`super::rest`]) need not be looked at for
-//! promises that are not renewed: the server does not answer, or its answer lacks them.
+//! One message asks a server for the grants of all regions. So the node need not look at idle regions ([`super::idle`]) to find
+//! grants that are not renewed: the server does not answer, or its answer lacks them.
 
 use super::slot::Slot;
 use super::{Context, Node};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::control::{Attested, Control};
+use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
-use leeward_replication::lease::Attention;
+use leeward_replication::lease::SchedulingGap;
 use std::collections::BTreeMap;
 
-/// What was asked of a server last.
+/// The last request to a server.
 #[derive(Debug, Default)]
 struct Asked {
     sent: Nanos,
-    /// By region; and since when each question has asked for it.
+    /// The regions it names, each with the time since when every request has named it.
     regions: Vec<((RegionId, Epoch), Nanos)>,
-    /// When the last question was asked that it answered; or when it was asked first.
+    /// When the last request was sent that the server answered; or when the first one was sent.
     answered: Nanos,
 }
 
-/// What this node, where it is primary, was promised.
+/// The lease grants that this node has requested as a primary.
 #[derive(Debug)]
-pub(super) struct Promises {
+pub(super) struct LeaseGrants {
     asked: BTreeMap<ServerId, Asked>,
     asked_at: Nanos,
-    attention: Attention,
+    scheduling_gap: SchedulingGap,
 }
 
-impl Promises {
-    pub(super) fn new(now: Nanos) -> Promises {
-        Promises { asked: BTreeMap::new(), asked_at: Nanos::ZERO, attention: Attention::new(now) }
+impl LeaseGrants {
+    pub(super) fn new(now: Nanos) -> LeaseGrants {
+        LeaseGrants { asked: BTreeMap::new(), asked_at: Nanos::ZERO, scheduling_gap: SchedulingGap::new(now) }
     }
 
-    /// How this node has looked at what it was promised.
-    pub(super) fn attention(&self) -> Attention {
-        self.attention
+    /// How regularly this node has looked at its lease grants.
+    pub(super) fn scheduling_gap(&self) -> SchedulingGap {
+        self.scheduling_gap
     }
 
-    /// This node's clock may have stood still: everyone is asked at once, and nobody was silent until now.
+    /// This node's clock may have stopped. All servers are asked at once, and no server counts as silent until now.
     pub(super) fn doubt_clock(&mut self, now: Nanos) {
         self.asked_at = Nanos::ZERO;
-        self.attention = Attention::new(now);
+        self.scheduling_gap = SchedulingGap::new(now);
     }
 
-    /// These are asked, and nobody else.
+    /// The node asks exactly these servers, for these regions.
     fn ask(&mut self, now: Nanos, wanted: &BTreeMap<ServerId, Vec<(RegionId, Epoch)>>) {
         self.asked_at = now;
         let mut before = std::mem::take(&mut self.asked);
@@ -64,40 +64,41 @@ impl Promises {
         }
     }
 
-    /// A server has promised for `regions` when it was asked at `sent`; answers for which it has not.
+    /// A server has granted leases of `regions`, to the request of `sent`. Answers which regions it has refused.
     fn answered(&mut self, from: ServerId, sent: Nanos, regions: &[(RegionId, Epoch)]) -> Vec<RegionId> {
         let Some(asked) = self.asked.get_mut(&from) else { return Vec::new() };
         asked.answered = asked.answered.max(sent.min(asked.sent));
         if sent == asked.sent && regions.len() == asked.regions.len() {
             return Vec::new();
         }
-        // The answer may be to an earlier question: where it is far to the server, it always is.
-        let mut promised = regions.iter().peekable();
+        // The answer may be to an earlier request. If the server is far away, it always is.
+        let mut granted = regions.iter().peekable();
         let is_refused = |(one, since): &&((RegionId, Epoch), Nanos)| {
-            while promised.next_if(|other| *other < one).is_some() {}
-            promised.next_if_eq(&one).is_none() && *since <= sent
+            while granted.next_if(|other| *other < one).is_some() {}
+            granted.next_if_eq(&one).is_none() && *since <= sent
         };
         asked.regions.iter().filter(is_refused).map(|((region, _), _)| *region).collect()
     }
 
-    /// Time passes; answers whether some server lets promises run out.
+    /// Answers whether some server lets lease grants run out.
     fn look(&mut self, now: Nanos, timing: &Timing) -> bool {
-        self.attention.look(now, timing.lease_interval);
-        let begun = self.attention.since();
-        let is_late = |asked: &Asked| now - asked.answered.max(begun) > timing.renewal_patience();
+        self.scheduling_gap.look(now, timing.lease_interval);
+        let begun = self.scheduling_gap.since();
+        let is_late = |asked: &Asked| now - asked.answered.max(begun) > timing.renewal_timeout();
         self.asked.values().any(is_late)
     }
 }
 
 impl Context {
-    /// Asks `server` for its promises to this node as the primary of `regions`.
+    /// Asks `server` for lease grants to this node as the primary of `regions`.
     pub(super) fn ask_lease(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>) {
-        self.ask_lease_and_attest(server, regions, Vec::new());
+        self.ask_lease_and_publish(server, regions, Vec::new());
     }
 
-    /// The primary of `term` answers nothing any more. If it was handed over, as `config` says, nobody need wait for its leases.
+    /// The primary of `term` no longer answers operations. If `config` says that it handed its role over, no member need wait for
+    /// its leases: it releases them.
     pub(super) fn release_leases(&mut self, config: &GroupConfig, term: Epoch) {
-        if config.voided() == Some(term) {
+        if config.released_term() == Some(term) {
             let me = self.me;
             for member in config.members().filter(|member| *member != me) {
                 self.send(member.server, &Control::Released { regions: vec![(config.region, term)] });
@@ -105,48 +106,53 @@ impl Context {
         }
     }
 
-    /// [`Context::ask_lease`], and tells what is attested besides, if it counts for anything.
-    fn ask_lease_and_attest(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>, mut attested: Vec<Attested>) {
-        let (sent, heard) = (self.now.0, self.heard_of(server).filter(|_| !attested.is_empty()));
+    /// [`Context::ask_lease`], which also publishes `safe_lsns`, if the server can use them.
+    fn ask_lease_and_publish(
+        &mut self,
+        server: ServerId,
+        regions: Vec<(RegionId, Epoch)>,
+        mut safe_lsns: Vec<SafeLsnOf>,
+    ) {
+        let (sent, heard) = (self.now.0, self.heard_of(server).filter(|_| !safe_lsns.is_empty()));
         if heard.is_none() {
-            attested.clear();
+            safe_lsns.clear();
         }
-        self.send(server, &Control::LeaseRequest { sent, regions, heard, attested });
+        self.send(server, &Control::LeaseRequest { sent, regions, heard, safe_lsns });
     }
 }
 
 impl Node {
-    /// Time passes: where promises are not renewed, each region looks at its own.
-    pub(super) fn look_at_promises(&mut self, now: Nanos) {
-        if self.promises.look(now, &self.context.timing) {
+    /// A tick. If a server does not renew its lease grants, each region looks at its own.
+    pub(super) fn look_at_lease_grants(&mut self, now: Nanos) {
+        if self.lease_grants.look(now, &self.context.timing) {
             self.wake_all(now);
         }
     }
 
     /// Asks every peer of every region that this node serves, if it is time to.
     pub(super) fn ask_for_leases(&mut self, now: Nanos) {
-        if now - self.promises.asked_at < self.context.timing.lease_interval {
+        if now - self.lease_grants.asked_at < self.context.timing.lease_interval {
             return;
         }
         let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
-        let mut attested: BTreeMap<ServerId, Vec<Attested>> = BTreeMap::new();
+        let mut safe_lsns: BTreeMap<ServerId, Vec<SafeLsnOf>> = BTreeMap::new();
         for slot in self.slots.values_mut() {
             let id = slot.id;
             if let Some(serving) = slot.serving() {
                 let linked = serving.primary.peers().filter(|peer| peer.is_linked());
                 for server in linked.map(|peer| peer.member.server) {
                     wanted.entry(server).or_default().push((id, serving.term));
-                    attested.entry(server).or_default().extend(serving.attest(now));
+                    safe_lsns.entry(server).or_default().extend(serving.publish_safe_lsn(now));
                 }
             }
         }
-        self.promises.ask(now, &wanted);
+        self.lease_grants.ask(now, &wanted);
         for (server, regions) in wanted {
-            self.context.ask_lease_and_attest(server, regions, attested.remove(&server).unwrap_or_default());
+            self.context.ask_lease_and_publish(server, regions, safe_lsns.remove(&server).unwrap_or_default());
         }
     }
 
-    /// A primary asks. That of a region that is no more is promised nothing: what it acknowledges would be lost.
+    /// A primary asks for lease grants. It gets none for a region that has ended: what it acknowledges there would be lost.
     pub(super) fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
         let mut granted = Vec::new();
         for &(region, term) in regions {
@@ -169,10 +175,10 @@ impl Node {
         }
     }
 
-    /// A primary that has handed these regions over relies on no lease of them any more: whoever waited for that goes on.
+    /// A primary that has handed these regions over no longer relies on their leases. A copy that waited for them to end goes on.
     pub(super) fn leases_released(&mut self, now: Nanos, regions: &[(RegionId, Epoch)]) {
         for (region, term) in regions {
-            self.context.grants.void(*region, *term);
+            self.context.grants.release(*region, *term);
             if let Some(slot) = self.slots.get_mut(region) {
                 self.touched.insert(*region);
                 slot.backup.join_when_allowed(now, &self.context.grants);
@@ -182,19 +188,19 @@ impl Node {
         }
     }
 
-    /// A backup promised.
+    /// A backup has granted leases.
     pub(super) fn lease_granted(&mut self, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
-        let refused = self.promises.answered(from, Nanos(sent), &regions);
+        let refused = self.lease_grants.answered(from, Nanos(sent), &regions);
         if Nanos(sent) < self.context.clock_since {
             return;
         }
-        self.touched.extend(refused.into_iter().filter(|region| self.rest.is_resting(*region)));
+        self.touched.extend(refused.into_iter().filter(|region| self.idle.is_idle(*region)));
         for (region, term) in regions {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
             if let Some(serving) = serving.filter(|serving| serving.term == term) {
                 serving.primary.lease_granted(from, Nanos(sent));
-                // No answer waits for it where it rests.
-                if !self.rest.is_resting(region) {
+                // In an idle region no answer waits for it.
+                if !self.idle.is_idle(region) {
                     self.touched.insert(region);
                 }
             }

@@ -1,6 +1,6 @@
-//! Links to the other servers: one to each live one, kept up by the fabric. What is sent over one that is down is lost: but for
-//! answers (`Context::answer`), which wait for it. Whoever asked has a link of its own, which may have come up before: after a restart
-//! it does.
+//! Links to the other servers: one to each live server. The fabric keeps them up. A message that is sent over a link that is down
+//! is lost, except answers (`Context::answer`), which wait for the link. The asking server has a link of its own, which may have
+//! come up earlier: after a restart it does.
 
 use super::stale::ClockHeard;
 use super::{Context, forward};
@@ -30,25 +30,27 @@ pub(super) fn descriptor(bytes: &[u8]) -> Descriptor {
 pub(super) struct Link {
     pub(super) address: String,
     pub(super) up: bool,
-    /// What it said of its clock since the link came up.
+    /// What the server said of its clock since the link came up.
     pub(super) clock: ClockHeard,
-    /// Answers for when it is up, as they are sent, and since when they wait.
+    /// Encoded answers that wait until the link is up, and since when.
     unsent: VecDeque<(Nanos, Vec<u8>)>,
-    /// Theirs.
+    /// Bytes of `unsent`.
     unsent_bytes: usize,
-    /// Answers that wait until what was sent before has gone, and since when. Their values charge the clients' memory.
+    /// Answers that wait until the link has sent what was queued before, and since when. Their values are charged to the clients'
+    /// memory.
     waiting: VecDeque<(Nanos, Control)>,
 }
 
-/// Bytes of answers that wait for a link, at most: then the oldest are dropped, and whoever asked waits until its time is over. A part of
-/// what a link may have to send.
+/// Most bytes of answers that wait for a link. Beyond that the oldest are dropped, and their callers wait until their time is
+/// over. This is a part of what a link may have queued.
 const UNSENT_BYTES: usize = 16 << 20;
 
-/// While so many bytes wait to be sent over a link, no answer to an operation is added: what leases and mirroring send must find room.
+/// While more bytes than this are queued on a link, no answer to an operation is added: lease and mirroring messages must find
+/// room.
 const MOST_QUEUED_BYTES: usize = 8 << 20;
 
 impl Link {
-    /// Drops the answers that have waited longest, while `is_spent` says so of the oldest and all of them have so many bytes.
+    /// Drops the oldest answers while `is_spent` says so. It takes the time since when the oldest waits, and the bytes of all.
     fn drop_unsent(&mut self, is_spent: impl Fn(Nanos, usize) -> bool) {
         while self.unsent.front().is_some_and(|(since, _)| is_spent(*since, self.unsent_bytes)) {
             let (_, frame) = self.unsent.pop_front().expect("just seen");
@@ -58,7 +60,7 @@ impl Link {
 }
 
 impl Context {
-    /// Sends what somebody waits for: now, or when the link is up.
+    /// Sends an answer that another node waits for: now, or when the link is up and has room.
     pub(super) fn answer(&mut self, to: ServerId, answer: Control) {
         let link = self.links.entry(to).or_default();
         if link.up {
@@ -74,7 +76,7 @@ impl Context {
         link.drop_unsent(|_, bytes| bytes > UNSENT_BYTES);
     }
 
-    /// The link is up.
+    /// The link to `to` is up: sends the answers that waited for it.
     pub(super) fn send_unsent(&mut self, to: ServerId) {
         let Some(link) = self.links.get_mut(&to) else { return };
         link.unsent_bytes = 0;
@@ -83,7 +85,7 @@ impl Context {
         }
     }
 
-    /// Sends answers that waited for the links, as far as those take them.
+    /// Sends answers that waited for room on their links, as far as there is room now.
     pub(super) fn send_waiting(&mut self) {
         let waiting = self.links.iter().filter(|(_, link)| link.up && !link.waiting.is_empty());
         for to in waiting.map(|(server, _)| *server).collect::<Vec<ServerId>>() {
@@ -95,12 +97,12 @@ impl Context {
         }
     }
 
-    /// Drops what nobody waits for any more.
+    /// Drops answers that no node waits for any more.
     pub(super) fn expire_unsent(&mut self) {
         let now = self.now;
         for link in self.links.values_mut() {
-            while link.waiting.pop_front_if(|(since, _)| now - *since >= forward::PATIENCE).is_some() {}
-            link.drop_unsent(|since, _| now - since >= forward::PATIENCE);
+            while link.waiting.pop_front_if(|(since, _)| now - *since >= forward::TIMEOUT).is_some() {}
+            link.drop_unsent(|since, _| now - since >= forward::TIMEOUT);
         }
     }
 }

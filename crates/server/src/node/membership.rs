@@ -1,11 +1,11 @@
-//! What a node makes of the cluster's configuration: which regions it holds, whom it is linked with, and whether it is
+//! How a node follows the cluster's configuration: which regions it holds, which servers it is linked with, and whether it is
 //! part of the cluster at all.
 
-use super::presence::{self, Word};
+use super::presence::{self, Notice};
 use super::serving::ReplyTo;
 use super::slot::Slot;
 use super::{Context, Node, link};
-use leeward_cluster::{Absence, Outcome, ProposalId};
+use leeward_cluster::{NotJoined, Outcome, ProposalId};
 use leeward_fabric::LinkEvent;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::op::{Op, OpError, OpResult};
@@ -15,54 +15,56 @@ use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
-/// Who waits for what comes of a proposal.
+/// What waits for the outcome of a proposal.
 pub(super) enum Proposer {
     /// The primary of a region.
     Primary(RegionId),
-    /// The primary of a region, in a term, that is to be divided.
-    Division { parent: RegionId, term: Epoch, child: RegionId },
-    /// The primary of two regions, each in a term, of which the one is to become part of the other.
-    Merge { taken: (RegionId, Epoch), taker: (RegionId, Epoch) },
-    /// An operator.
+    /// The primary of a region, in a term, that it wants to split.
+    Split { parent: RegionId, term: Epoch, child: RegionId },
+    /// The primary of two regions, each in a term, that it wants to merge: `source` becomes part of `target`.
+    Merge { source: (RegionId, Epoch), target: (RegionId, Epoch) },
+    /// The operator.
     Operator(ReplyTo),
 }
 
 impl Node {
-    /// A node whose volume failed, or that cannot open a region that it should serve, or has long had no room for that, makes way for
-    /// the others, unless no other that lives has one of its regions: then it goes on reading, and others can get the region from
-    /// it. If those that it made way for die before they took over, it comes back.
-    pub(super) fn withdraw_if_broken(&mut self, now: Nanos) {
+    /// The node steps aside for the others if its volume failed, or if it cannot open a region that it should serve, or has long
+    /// had no room for one. It stays if no other live node has one of its regions: then it goes on reading, and others can get
+    /// the region from it. If the nodes that it stepped aside for die before they took over, it comes back.
+    pub(super) fn step_aside_if_broken(&mut self, now: Nanos) {
         let me = self.context.me;
         let is_mine = |slot: &&Slot| slot.config.as_ref().is_some_and(|config| config.primary == Some(me));
-        // What is broken does not rest.
-        let mut restless = self.rest.looked_at().iter().filter_map(|region| self.slots.get(region)).filter(is_mine);
-        let is_broken = self.context.volume.is_failed() || restless.any(|slot| slot.is_out_of_order(now));
-        let is_withdrawn = self.context.agent.is_withdrawn();
-        if !is_broken && !is_withdrawn {
+        // A broken region is never idle.
+        let mut active = self.idle.looked_at().iter().filter_map(|region| self.slots.get(region)).filter(is_mine);
+        let is_broken = self.context.volume.is_failed() || active.any(|slot| slot.is_out_of_order(now));
+        let has_stepped_aside = self.context.agent.has_stepped_aside();
+        if !is_broken && !has_stepped_aside {
             return;
         }
         let view = self.context.agent.view();
         let mine = self.slots.values().filter(is_mine);
-        let has_heir = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
-        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_heir(config));
-        if is_withdrawn != is_needed {
+        let has_transfer_target = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
+        let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_transfer_target(config));
+        if has_stepped_aside != is_needed {
             return;
         }
         match is_needed {
-            false => tracing::error!("this node gives up its offices to the others; repair its volume and restart it"),
-            true => tracing::warn!("this node takes its offices back: no other that lives has what it has"),
+            false => tracing::error!(
+                "this node steps aside: it gives its primary roles to other servers; repair its volume and restart it"
+            ),
+            true => tracing::warn!("this node takes its primary roles back: no other live server has what it has"),
         }
-        self.context.agent.withdraw(now, !is_needed);
+        self.context.agent.step_aside(now, !is_needed);
     }
 
     /// Tells the operator when this node is not part of the cluster, and when it is again.
-    pub(super) fn look_for_absence(&mut self, now: Nanos) {
-        let absence = self.context.agent.absence();
+    pub(super) fn look_for_not_joined(&mut self, now: Nanos) {
+        let not_joined = self.context.agent.not_joined();
         let server = self.context.me.server;
-        match self.presence.look(now, absence.as_ref(), self.coordinator.outage().as_ref()) {
-            Some(Word::Absent(why)) if self.twin.is_some() => tracing::error!(%server, "{why}"),
-            Some(Word::Absent(why)) => tracing::warn!(%server, "{why}"),
-            Some(Word::Present(what)) => tracing::info!(%server, "{what}"),
+        match self.presence.look(now, not_joined.as_ref(), self.coordinator.outage().as_ref()) {
+            Some(Notice::Absent(why)) if self.duplicate_id.is_some() => tracing::error!(%server, "{why}"),
+            Some(Notice::Absent(why)) => tracing::warn!(%server, "{why}"),
+            Some(Notice::Present(what)) => tracing::info!(%server, "{what}"),
             None => {}
         }
     }
@@ -75,8 +77,8 @@ impl Node {
                         slot.proposal_ended(now, &outcome);
                     }
                 }
-                Proposer::Division { parent, term, .. } => self.division_ended(now, (parent, term), &outcome),
-                Proposer::Merge { taken, taker } => self.merge_ended(now, taken, taker, &outcome),
+                Proposer::Split { parent, term, .. } => self.split_ended(now, (parent, term), &outcome),
+                Proposer::Merge { source, target } => self.merge_ended(now, source, target, &outcome),
                 Proposer::Operator(to) => self.answers.push((to, accepted(outcome))),
             }
         }
@@ -85,8 +87,8 @@ impl Node {
             self.wake_all(now);
         }
         if changed.servers {
-            self.look_for_twin(now);
-            if self.has_joined && self.twin.is_none() {
+            self.look_for_duplicate_id(now);
+            if self.has_joined && self.duplicate_id.is_none() {
                 self.follow_servers();
             }
         }
@@ -95,19 +97,19 @@ impl Node {
             let is_named = self.routes().region(region).is_some_and(|config| config.has(me));
             if is_named || self.slots.contains_key(&region) {
                 self.configure(now, region);
-                self.look_for_surplus(now, region);
+                self.look_for_replica_garbage(now, region);
             }
         }
         if changed.servers {
-            // Also those of regions that are not there.
+            // Also slots of regions that are not in the view.
             let all: Vec<RegionId> = self.slots.keys().copied().collect();
-            all.into_iter().for_each(|region| self.look_for_surplus(now, region));
+            all.into_iter().for_each(|region| self.look_for_replica_garbage(now, region));
         }
         if has_changed {
             let routes = self.context.agent.view().routes();
-            // One that has given its office up lives, answers what it has carried out, and passes on the rest; its heir may not remember
-            // what is that old.
-            let is_lost = |config: &&Arc<GroupConfig>| config.voided().is_none();
+            // A primary that has handed its role over is still alive: it answers what it has carried out, and forwards all else.
+            // The new primary may not remember requests that old.
+            let is_lost = |config: &&Arc<GroupConfig>| config.released_term().is_none();
             let primary_of = |region| Some(routes.region(region).filter(is_lost)?.primary?.server);
             let deposed = self.forwarding.deposed(now, me.server, primary_of);
             deposed.into_iter().for_each(|next| self.next(now, next));
@@ -115,7 +117,7 @@ impl Node {
         self.route_again(now);
     }
 
-    /// Has the slot of a region know the configuration that there is; makes the slot if there is none.
+    /// Tells the slot of a region the current configuration, and makes the slot if there is none.
     pub(super) fn configure(&mut self, now: Nanos, region: RegionId) {
         let config = self.routes().region(region).cloned();
         let slot = self.slots.entry(region).or_insert_with(|| Slot::new(region, None, &self.context));
@@ -137,15 +139,15 @@ impl Node {
         }
     }
 
-    /// Whether another process has this server's number. Its peers know a server by its number, so this one leaves the
-    /// fabric to the process that is registered; and it does not enter it before it was registered itself.
-    fn look_for_twin(&mut self, now: Nanos) {
+    /// Checks whether another process has this server's number. Peers know a server by its number. So this process leaves the
+    /// fabric to the one that is registered, and does not enter it before it was registered itself.
+    fn look_for_duplicate_id(&mut self, now: Nanos) {
         self.has_joined |= self.context.agent.is_registered();
-        self.twin = match self.context.agent.absence() {
-            Some(Absence::Twin { holder, address }) => Some(presence::twin(&holder, &address)),
+        self.duplicate_id = match self.context.agent.not_joined() {
+            Some(NotJoined::DuplicateId { holder, address }) => Some(presence::duplicate_id(&holder, &address)),
             _ => None,
         };
-        if self.twin.is_none() {
+        if self.duplicate_id.is_none() {
             return;
         }
         for (server, link) in std::mem::take(&mut self.context.links) {
@@ -156,34 +158,35 @@ impl Node {
         }
     }
 
-    /// Why an operation of `region` is not carried out.
+    /// The error for an operation of `region` that this node cannot carry out.
     pub(super) fn not_serving(&self, region: RegionId) -> OpError {
-        match &self.twin {
+        match &self.duplicate_id {
             Some(why) => OpError::Unavailable(why.clone()),
             None => OpError::Recovering(region),
         }
     }
 
-    /// Why an operation on `table` finds no region. A node that does not hear the coordinator cannot know that there is no
-    /// such table, or region.
+    /// The error for an operation on `table` that finds no region. A node that does not hear the coordinator cannot know that
+    /// the table or region does not exist.
     pub(super) fn no_region(&self, table: &str, op: &Op) -> OpError {
         let (view, routes) = (self.context.agent.view(), self.routes());
         let knows_all = view.is_synced() && routes.tables().next().is_some();
         match op {
             Op::Count { region } | Op::Checkpoint { region, .. } if view.is_gone(*region) => OpError::Invalid(format!(
-                "region {region} is no more: it has become part of a neighbour, or its table was dropped; ask again what regions there are"
+                "region {region} no longer exists: it was merged into a neighbour, or its table was dropped; list the \
+                 regions again"
             )),
             _ if knows_all && routes.table(table).is_none() => OpError::Invalid(unknown_table(table)),
             _ => self.not_serving(RegionId(0)),
         }
     }
 
-    /// The process is about to end: asks the others to take over what this node has.
+    /// The process is about to end. Asks the other nodes to take over what this node has.
     pub fn depart(&mut self, now: Nanos) {
         self.context.agent.depart(now);
     }
 
-    /// No other that stays can take over more of what this node has.
+    /// Whether the nodes that stay can take over no more of what this node has.
     pub fn has_departed(&self) -> bool {
         let view = self.context.agent.view();
         let me = self.context.me;
@@ -201,35 +204,35 @@ impl Node {
             })
     }
 
-    /// No operation waits here, for another node's answer or for a region that is to be served.
+    /// Whether no operation waits here, neither for another node's answer nor for a region that this node is about to serve.
     pub fn is_idle(&self) -> bool {
         self.forwarding.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty())
     }
 
-    /// An operator wants a table.
+    /// The operator creates a table.
     pub(super) fn create_table(&mut self, now: Nanos, to: ReplyTo, table: NewTable) {
         let asked = self.context.agent.create_table(now, table);
-        self.wish(to, asked);
+        self.request(to, asked);
     }
 
-    /// An operator wants other options of a table.
+    /// The operator changes options of a table.
     pub(super) fn alter_table(&mut self, now: Nanos, to: ReplyTo, change: TableChange) {
         let asked = self.context.agent.alter_table(now, change);
-        self.wish(to, asked);
+        self.request(to, asked);
     }
 
-    /// An operator's wish was passed on, or cannot be.
-    pub(super) fn wish(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
+    /// The operator's request went to the coordinator, or was refused here.
+    pub(super) fn request(&mut self, to: ReplyTo, asked: Result<ProposalId, String>) {
         match asked {
             Ok(proposal) => drop(self.context.proposals.insert(proposal, Proposer::Operator(to))),
             Err(why) => self.answers.push((to, OpResult::Error(OpError::Invalid(why)))),
         }
     }
 
-    /// An operator gives up volumes of `server` that `region` waits for.
+    /// The operator gives up volumes of `server` that `region` waits for.
     pub(super) fn accept_loss(&mut self, now: Nanos, to: ReplyTo, region: RegionId, server: ServerId) {
         let asked = self.context.agent.accept_loss(now, region, server);
-        self.wish(to, asked);
+        self.request(to, asked);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What comes from other nodes: links that come and go, posts that complete, messages.
+//! Events from other nodes: links that come and go, posted operations that complete, and messages.
 
 use super::forward::{Unrouted, Way};
 use super::serving::ReplyTo;
@@ -10,7 +10,7 @@ use leeward_format::control::Control;
 use leeward_format::frame::{FrameKind, read_frame};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
-use leeward_replication::backup::Office;
+use leeward_replication::backup::PrimarySession;
 use leeward_replication::primary::Ops;
 
 impl Node {
@@ -57,26 +57,26 @@ impl Node {
             LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
                 Ok(Some((message, _))) => self.message(now, from, message),
                 Ok(None) => tracing::error!(server = %from, "half a control message"),
-                Err(error) => tracing::error!(server = %from, %error, "a control message makes no sense"),
+                Err(error) => tracing::error!(server = %from, %error, "a control message cannot be decoded"),
             },
         }
     }
 
     fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
         match message {
-            Control::LeaseRequest { sent, regions, heard, attested } => {
+            Control::LeaseRequest { sent, regions, heard, safe_lsns } => {
                 self.grant_leases(now, from, sent, &regions);
-                self.hear_attested(now, from, heard, &attested);
+                self.hear_safe_lsns(now, from, heard, &safe_lsns);
             }
             Control::LeaseGrant { sent, regions, now: theirs } => {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
                 self.lease_granted(from, sent, regions);
             }
             Control::Released { regions } => self.leases_released(now, &regions),
-            Control::Load(load) => self.context.agent.hear_load(now, from, &load),
+            Control::Load(load) => self.context.agent.record_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {
                 let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
-                self.forwarding.note_asker((from, id), named_in);
+                self.forwarding.note_caller((from, id), named_in);
                 let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
                 self.submit(now, unrouted, Way::Forwarded(epoch));
             }
@@ -89,13 +89,13 @@ impl Node {
                 let _at = cpu::at(Activity::Mirroring.of_backup());
                 if !self.slots.contains_key(&region) {
                     self.configure(now, region);
-                    self.look_for_surplus(now, region);
+                    self.look_for_replica_garbage(now, region);
                 }
-                self.surplus.is_asked_for(now, region);
+                self.replica_gc.is_asked_for(now, region);
                 let slot = self.slots.get_mut(&region).expect("it is there by now");
                 self.touched.insert(region);
-                let office = Office { primary: from, term, session };
-                slot.hear_primary(now, office, body, &mut self.context, &mut self.answers);
+                let session = PrimarySession { primary: from, term, session };
+                slot.hear_primary(now, session, body, &mut self.context, &mut self.answers);
             }
             Control::ToPrimary { region, term, session, body } => {
                 let _at = cpu::at(Activity::Mirroring.of_primary());

@@ -1,31 +1,31 @@
 //! The node: one region server as a single-threaded state machine.
 //!
-//! Everything that happens to a server comes as an [`Input`]; after a handful of them [`Node::finish_batch`] ends the
-//! turn: what was appended is mirrored in one write a backup, what is committed is answered, and what touches the device
-//! leaves as jobs. There is no thread, clock, socket or file in here: the runtime drives it in production and the
-//! simulator in tests, over the same traits.
+//! Every event reaches the node as an [`Input`]. After a handful of them [`Node::finish_batch`] ends the turn: it mirrors what
+//! was appended in one write per backup, answers what is committed, and hands device work out as jobs. The node has no thread,
+//! clock, socket or file. The runtime drives it in production and the simulator in tests, over the same traits.
 //!
-//! - `parts`: what it is made of, what happens to it. - `slot`: one region here, whatever this node is to it.
-//! - `serving`: a region that it is the primary of; `execute`: operations on it, `decide`: what they come to.
-//! - `export`: checkpoints of regions that it serves.
-//! - `requests`: writes that are carried out once. - `forward`: operations for other nodes' regions. - `waiting`: those for regions that it is about to serve.
-//! - `stand_still`: how a region comes to rest, so that its office is handed over, it is divided or taken in. - `division`, `merging`: the latter two. - `trim`: what they leave.
-//! - `rest`: regions that are passed by when time passes. - `wishes`: who should leave. - `leases`: promises, asked for and given. - `stale`: reads that a backup answers.
-//! - `load`: what it has to do, as the master is told; `samples`: which keys are in use. - `job`: what touches the device. - `joining`: how many copies are brought in sync at a time.
-//! - `membership`: what it makes of the cluster's configuration. - [`link`]: the other servers. - `messages`: what comes from them. - `pins`: bases that are held for them.
-//! - [`status`]: what it says of itself, filled in by `report`; `presence`: why it is not part of the cluster.
-//! - `wall`: what time it is for pairs that expire.
+//! - `parts`: what a node is built from, and its inputs. `slot`: one region on this node, in any role. `job`: device work.
+//! - `serving`: a region whose primary is here. `execute`: operations on it. `decide`: their results. `export`: its checkpoints.
+//! - `requests`: writes that are carried out once. `forward`: operations on regions of other nodes. `waiting`: operations on
+//!   regions that this node is about to serve. `stale`: reads that a backup answers.
+//! - `quiesce`: quiesces a region before a transfer, a split or a merge. `split`, `merge`: these two. `trim`: what they leave.
+//! - `idle`: regions that a tick skips. `desired`: members that should leave. `leases`: lease grants, requested and given.
+//! - `load`: load reports for the master. `samples`: which keys are in use. `joining`: how many copies sync at a time.
+//! - [`link`]: links to the other servers. `messages`: what comes over them. `pins`: bases that are held for other servers.
+//! - `membership`: follows the cluster's configuration. `presence`: why the node is not part of the cluster.
+//! - [`status`]: the node's figures; `report` fills them in. `wall`: the time by which pairs expire.
 //!
-//! Invariants: an input is never lost; every submitted operation gets exactly one answer; no method blocks.
+//! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
 
 mod catch_up;
 pub(crate) mod decide;
-mod division;
+mod desired;
 mod doubt;
 mod execute;
 mod export;
 mod fair_queue;
 mod forward;
+mod idle;
 mod in_flight;
 mod job;
 mod joining;
@@ -33,35 +33,35 @@ mod leases;
 pub mod link;
 mod load;
 mod membership;
-mod merging;
+mod merge;
 mod messages;
 mod parts;
 mod pins;
 mod presence;
 mod proof;
+mod quiesce;
+mod replica_gc;
 mod report;
 mod requests;
-mod rest;
 mod samples;
 mod serving;
 mod slot;
+mod split;
 mod stale;
-mod stand_still;
 pub mod status;
-mod surplus;
 mod trim;
 mod waiting;
 mod wall;
-mod wishes;
 
 use crate::client_memory::ClientMemory;
 use catch_up::{CatchUp, Wanted};
 pub use export::{CheckpointPlace, Checkpoints};
 use forward::{Forwarding, Naming, Unrouted, Way};
+use idle::IdleRegions;
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
 use joining::Joining;
-use leases::Promises;
+use leases::LeaseGrants;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Error, Purpose, Replica, Volume};
 use leeward_fabric::Fabric;
@@ -79,19 +79,18 @@ use leeward_replication::primary::Ops;
 use link::Link;
 use load::LoadReports;
 use membership::Proposer;
-use merging::Merging;
+use merge::RegionMerge;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
 use presence::Presence;
-use rest::Rest;
+use replica_gc::ReplicaGc;
 use serving::{Answer, ReplyTo};
 use slot::{Holding, Slot};
 use stale::StaleRead;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use surplus::Surplus;
 use wall::Wall;
 
-/// Names one submitted operation; chosen by the runtime, never twice while it is not answered.
+/// Names one submitted operation. The runtime chooses it, and never reuses it before the operation is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -100,18 +99,18 @@ const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 
 impl Token {
-    /// Of operation `number` on a connection.
+    /// The token of operation `number` on a connection.
     pub(crate) fn new(connection: u64, number: u64) -> Token {
         Token(connection << NUMBER_BITS | number & NUMBER_MASK)
     }
 
-    /// The connection that it was made for.
+    /// The connection that the operation came from.
     pub(crate) fn connection(self) -> u64 {
         self.0 >> NUMBER_BITS
     }
 
-    /// How many operations of its connection came after it, up to the one with number `newest`: fewer are under way than the low
-    /// bits tell apart.
+    /// How many operations of its connection came after it, up to number `newest`. A connection has fewer operations under way
+    /// than the low bits can tell apart.
     pub(crate) fn distance_to(self, newest: u64) -> u64 {
         newest.wrapping_sub(self.0) & NUMBER_MASK
     }
@@ -120,15 +119,15 @@ impl Token {
 /// How many members of a region are in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InSync {
-    /// The term of its primary.
+    /// The term of the region's primary.
     pub term: Epoch,
     /// Members in sync, the primary included.
     pub in_sync: u32,
-    /// How many a write needs: `min_in_sync` of the table.
+    /// Members in sync that a write needs: `min_in_sync` of the table.
     pub needed: u32,
 }
 
-/// How often it is looked at how much has come over the fabric, while little does; otherwise at each tick.
+/// How often the node checks how many bytes the fabric has received, while these are few; otherwise it checks at each tick.
 const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 
 /// What the regions of a node share.
@@ -144,17 +143,17 @@ struct Context {
     joining: Joining,
     catch_up: CatchUp,
     timing: Timing,
-    /// What was counted by its clock before counts no more: when the process began, or the clock may have stood still.
+    /// Times from before this are invalid: the process started then, or the clock may have stopped until then.
     clock_since: Nanos,
     now: Nanos,
     wall: Wall,
     jobs: Vec<Job>,
-    /// Proposals under way.
+    /// Proposals that are under way.
     proposals: BTreeMap<ProposalId, Proposer>,
     checkpoints: Option<Checkpoints>,
-    /// Operations to be routed again once the map has changed, or at the next tick.
+    /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Unrouted>,
-    /// Requests that the regions remember, all together.
+    /// How many requests all regions remember together.
     requests: Arc<requests::OfNode>,
     merge_bytes: u64,
     frame: Vec<u8>,
@@ -172,7 +171,7 @@ impl Context {
     fn is_linked(&self, server: ServerId) -> bool {
         self.links.get(&server).is_some_and(|link| link.up)
     }
-    /// It can be reached, and is registered, so that it can be given an office.
+    /// Whether `server` is linked and registered, so that it can become a primary.
     fn can_succeed(&self, server: ServerId) -> bool {
         self.is_linked(server) && self.agent.view().server(server).is_some()
     }
@@ -191,42 +190,42 @@ pub struct Node {
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
     forwarding: Forwarding,
-    /// The region that came to rest last for a plan.
-    dividing: Option<RegionId>,
-    /// One that is being taken in by its neighbour.
-    merging: Option<Merging>,
+    /// The region that last quiesced for a plan.
+    splitting: Option<RegionId>,
+    /// The merge of two regions that is under way.
+    merging: Option<RegionMerge>,
     flush_interval: Nanos,
-    surplus_after: Nanos,
+    replica_gc_after: Nanos,
     loads: LoadReports,
     tails_saved: Nanos,
-    /// Bytes that had come over the fabric then.
+    /// Bytes that the fabric had received at `tails_saved`.
     received_at_save: u64,
-    /// Bytes that had come when that was looked at last, and when it is to be looked at again.
+    /// Bytes that the fabric had received at the last check, and when to check again.
     received: u64,
     look_at_received: Nanos,
     answers: Vec<Answer>,
-    /// Reads of backups' copies that are not answered yet, and how many were.
+    /// Reads of backups' copies that are not answered yet; and how many were answered.
     stale: Vec<(Box<StaleRead>, Result<ReadResult, Error>)>,
     stale_reads: u64,
-    /// Regions to which something has happened in this turn.
+    /// Regions that had an event in this turn.
     touched: BTreeSet<RegionId>,
-    /// Something has happened that may concern every region.
+    /// An event of this turn may concern every region.
     look_at_all: bool,
-    rest: Rest,
-    promises: Promises,
+    idle: IdleRegions,
+    lease_grants: LeaseGrants,
     clock_watch: ClockWatch,
-    /// What the coordinator said last is not followed yet.
+    /// The node has not yet followed the coordinator's last event.
     has_heard_coordinator: bool,
     presence: Presence,
-    surplus: Surplus,
-    /// It has been registered in this life, so that its number on the fabric is its own.
+    replica_gc: ReplicaGc,
+    /// It has been registered in this incarnation, so its number on the fabric is its own.
     has_joined: bool,
-    /// Why it serves nobody, if another process has its number.
-    twin: Option<String>,
+    /// Why it serves no operation, if another process has its number.
+    duplicate_id: Option<String>,
 }
 
 impl Node {
-    /// A node that has heard of nobody yet.
+    /// A node that knows no other node yet.
     pub fn new(now: Nanos, parts: NodeParts) -> Node {
         let mut info = parts.info;
         info.copies = parts.copies.iter().map(copy_found).collect();
@@ -262,10 +261,10 @@ impl Node {
             coordinator: parts.coordinator,
             slots,
             forwarding: Forwarding::new(me, clients),
-            dividing: None,
+            splitting: None,
             merging: None,
             flush_interval: parts.timing.flush_interval,
-            surplus_after: parts.timing.surplus_after,
+            replica_gc_after: parts.timing.replica_gc_after,
             loads: LoadReports::new(parts.timing.load_interval),
             tails_saved: Nanos::ZERO,
             received_at_save: 0,
@@ -276,21 +275,21 @@ impl Node {
             stale_reads: 0,
             touched: BTreeSet::new(),
             look_at_all: true,
-            rest: Rest::default(),
-            promises: Promises::new(now),
+            idle: IdleRegions::default(),
+            lease_grants: LeaseGrants::new(now),
             clock_watch: ClockWatch::default(),
             has_heard_coordinator: false,
             presence: Presence::new(now),
-            surplus: Surplus::default(),
+            replica_gc: ReplicaGc::default(),
             has_joined: false,
-            twin: None,
+            duplicate_id: None,
         }
     }
 
-    /// Takes an input. Its consequences are complete after [`Node::finish_batch`].
+    /// Handles an input. Its effects are complete after [`Node::finish_batch`].
     pub fn handle(&mut self, now: Nanos, input: Input) {
         self.context.now = now;
-        // Whatever else comes is routed, and cut at bounds, by one configuration.
+        // One configuration routes all the other inputs, and cuts their ranges at region bounds.
         if !matches!(input, Input::Coordinator(_)) {
             self.follow_coordinator(now);
         }
@@ -308,7 +307,7 @@ impl Node {
             Input::Job(done) => {
                 if matches!(done.outcome, Outcome::Installed { .. }) {
                     // Other regions may have waited for the memory of its compaction.
-                    self.touched.extend(self.rest.restless(self.slots.keys()));
+                    self.touched.extend(self.idle.active(self.slots.keys()));
                 }
                 self.touched.insert(done.region);
                 self.job_done(now, done.region, done.outcome);
@@ -316,7 +315,7 @@ impl Node {
         }
     }
 
-    /// Follows what the coordinator has said since the last time, all of it at once.
+    /// Follows all that the coordinator has said since the last call.
     fn follow_coordinator(&mut self, now: Nanos) {
         if std::mem::take(&mut self.has_heard_coordinator) {
             self.context.agent.tick(now);
@@ -328,10 +327,10 @@ impl Node {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
             Outcome::ReadStale { read, result } => return self.stale.push((read, result)),
-            Outcome::Divided(divided) => return self.divided(now, region, *divided),
+            Outcome::SplitOff(split) => return self.split(now, region, *split),
             _ => {}
         }
-        let slot = self.slots.get_mut(&region).expect("a slot is given up when no job has its copy");
+        let slot = self.slots.get_mut(&region).expect("a slot is removed only when no job has its copy");
         let is_destroyed = matches!(outcome, Outcome::Destroyed(_));
         slot.job_done(now, outcome, &mut self.context, &mut self.answers);
         if is_destroyed {
@@ -345,7 +344,7 @@ impl Node {
         self.follow_coordinator(now);
         for region in self.wake_touched(now) {
             self.end_turn_of(now, region);
-            if self.call_in(now, region) {
+            if self.wake_waiters(now, region) {
                 self.end_turn_of(now, region);
             }
         }
@@ -353,7 +352,7 @@ impl Node {
         self.forward_waiting(now);
         self.context.send_waiting();
         self.answer_stale(now);
-        self.let_rest(now);
+        self.let_idle(now);
         while !self.answers.is_empty() {
             for (to, result) in std::mem::take(&mut self.answers) {
                 match to {
@@ -373,26 +372,26 @@ impl Node {
 
     /// Ends a turn of a region that is served here.
     fn end_turn_of(&mut self, now: Nanos, region: RegionId) {
-        let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_still_alone(now, region));
+        let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_sole_server(now, region));
         let Some(slot) = self.slots.get_mut(&region) else { return };
         let Some(serving) = slot.serving() else { return };
         serving.is_alone = is_alone;
         serving.resume(now);
         serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
-        if serving.come_to_rest(now, self.context.agent.view().is_synced(), obstacle) {
+        if serving.quiesce(now, self.context.agent.view().is_synced(), obstacle) {
             serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
         }
         if serving.is_being_reshaped() {
-            self.dividing = Some(region);
+            self.splitting = Some(region);
         }
-        if serving.is_restless(now) {
+        if serving.wants_turn(now) {
             self.touched.insert(region);
         }
         slot.act_as_primary(&mut self.context);
-        self.advance_division(now, region);
+        self.advance_split(now, region);
     }
 
-    /// Reads what learners lack, as fast as it may be.
+    /// Reads what learners lack, as fast as the catch-up rate allows.
     fn catch_up(&mut self, now: Nanos) {
         while let Some(Wanted { region, server, session, id, .. }) = self.context.catch_up.next(now) {
             let Some(slot) = self.slots.get_mut(&region) else { continue };
@@ -408,15 +407,15 @@ impl Node {
     fn tick(&mut self, now: Nanos) {
         self.context.agent.tick(now);
         self.follow_cluster(now);
-        self.look_for_absence(now);
-        self.look_at_promises(now);
+        self.look_for_not_joined(now);
+        self.look_at_lease_grants(now);
         self.save_tails(now);
-        for region in self.end_rests(now) {
+        for region in self.regions_to_look_at(now) {
             self.look_at(now, region);
         }
-        self.clear_surplus(now);
-        self.end_unborn(now);
-        self.withdraw_if_broken(now);
+        self.collect_replica_garbage(now);
+        self.end_pending_child(now);
+        self.step_aside_if_broken(now);
         self.ask_for_leases(now);
         self.report_load(now);
         self.answers.extend(self.forwarding.expire(now));
@@ -425,11 +424,11 @@ impl Node {
         self.route_again(now);
     }
 
-    /// Time passes for a region that is not at rest.
+    /// A tick for a region that is not idle.
     fn look_at(&mut self, now: Nanos, region: RegionId) {
         let Some(slot) = self.slots.get_mut(&region) else { return };
         if let Some(serving) = slot.serving() {
-            if serving.is_moving() && !serving.joint.is_taking_in {
+            if serving.is_active() && !serving.merge_state.is_merge_target {
                 serving.primary.durable(serving.region.commit().min(serving.region.synced_lsn()));
             }
             serving.primary.tick(now, serving.region.commit());
@@ -440,11 +439,11 @@ impl Node {
         slot.build(&mut self.context);
         slot.act_as_backup(&mut self.context);
         slot.reconcile(now, &mut self.context, &mut self.answers);
-        slot.follow_wishes(&self.context);
+        slot.follow_desired(&self.context);
         slot.waiting.expire(now, slot.id, &mut self.answers);
     }
 
-    /// Has copies save what is in their mirror buffers, if it is time to.
+    /// Makes copies save what is in their mirror buffers, if it is time to.
     fn save_tails(&mut self, now: Nanos) {
         let Some(durably) = self.is_time_to_save(now) else { return };
         for slot in self.slots.values_mut() {
@@ -462,14 +461,14 @@ impl Node {
         }
     }
 
-    /// Whether backups should save what is in their mirror buffers, and if so whether durably: in time, and before more has come
-    /// in than mirrors may have of the memory.
+    /// Whether backups should save what is in their mirror buffers now, and if so whether durably. They save at each flush
+    /// interval, and before the buffered bytes exceed the mirrors' share of the memory.
     fn is_time_to_save(&mut self, now: Nanos) -> Option<bool> {
         let durably = now - self.tails_saved >= self.flush_interval;
         if !durably && now < self.look_at_received {
             return None;
         }
-        // To count what came into so many pieces of memory is not for nothing.
+        // Counting the received bytes is not free: they lie in many buffers.
         let (received, share) =
             (self.context.fabric.counters().bytes_received, self.context.volume.memory().share(Purpose::Mirrors));
         let before = std::mem::replace(&mut self.received, received);
@@ -496,17 +495,17 @@ impl Node {
                 self.prove(to, op)
             }
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
-            (Ok(()), Op::Wish { region, wish }) => {
-                let asked = self.context.agent.wish_of_region(now, region, wish);
-                self.wish(to, asked);
+            (Ok(()), Op::RequestRegion { region, request }) => {
+                let asked = self.context.agent.request_for_region(now, region, request);
+                self.request(to, asked);
             }
             (Ok(()), Op::DropTable { table }) => {
                 let asked = self.context.agent.drop_table(now, &table);
-                self.wish(to, asked);
+                self.request(to, asked);
             }
             (Ok(()), Op::Intend { server, intent }) => {
                 let asked = self.context.agent.intend(now, server, intent);
-                self.wish(to, asked);
+                self.request(to, asked);
             }
             (Ok(()), Op::Stale { at_most_ms, read }) => {
                 self.read_stale(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
@@ -524,7 +523,7 @@ impl Node {
         }
         let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
             let error = match to {
-                // Who forwarded it knows the table, and this node will.
+                // The node that forwarded it knows the table; this node soon will too.
                 ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
                 ReplyTo::Client(_) => self.no_region(&unrouted.table, &unrouted.op),
             };
@@ -533,7 +532,7 @@ impl Node {
         let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
         let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.open);
         if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
-            unrouted = self.bring_home(region, unrouted);
+            unrouted = self.forward_to_self(region, unrouted);
         }
         if let Some(slot) = self.slots.get_mut(&region) {
             self.touched.insert(region);
@@ -563,7 +562,7 @@ impl Node {
         self.refuse(now, unrouted, error);
     }
 
-    /// The region that an operation goes to, the epoch of its configuration and its primary.
+    /// The region of an operation, the epoch of its configuration, and its primary.
     fn region_of(&self, op: &Op, table: &str) -> Option<(RegionId, Epoch, Option<Member>)> {
         let config = op.region_in(self.routes(), table)?;
         Some((config.region, config.epoch, config.primary))
@@ -574,19 +573,19 @@ impl Node {
         self.context.agent.view().routes()
     }
 
-    /// Who this is.
+    /// This node as a member of groups.
     pub fn member(&self) -> Member {
         self.context.me
     }
 
-    /// Members of a region that is served here, as its primary counts them now.
+    /// How many members of a region are in sync, as its primary here counts them now.
     pub fn in_sync(&self, region: RegionId) -> Option<InSync> {
         let Holding::Serving(serving) = &self.slots.get(&region)?.holding else { return None };
         let (in_sync, needed) = serving.primary.in_sync();
         serving.open.then_some(InSync { term: serving.term, in_sync, needed })
     }
 
-    /// Whether it serves `region` in `term`.
+    /// Whether this node serves `region` in `term`.
     pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
         let holding = self.slots.get(&region).map(|slot| &slot.holding);
         matches!(holding, Some(Holding::Serving(serving)) if serving.open && serving.term == term)

@@ -1,4 +1,4 @@
-//! What a node is made of, what happens to it, and what it asks of whoever runs it. Plain data.
+//! What a node is built from, its inputs, and what it asks of its runtime. Plain data.
 
 use super::Token;
 use super::export::Checkpoints;
@@ -16,19 +16,19 @@ use leeward_platform::Nanos;
 use leeward_replication::Timing;
 use std::sync::Arc;
 
-/// What happens to a node.
+/// An event for a node.
 pub enum Input {
     /// Time passed: every few tens of milliseconds.
     Tick,
     /// A client's operation.
     Submit {
-        /// Its name.
+        /// Identifies it.
         token: Token,
         /// The table that it is on.
         table: TableName,
         /// The operation.
         op: Op,
-        /// How it is asked for, if it is to be carried out once.
+        /// Its request id and more, if it is to be carried out once.
         once: Option<Once>,
         /// Answer [`leeward_format::op::OpError::NotPrimary`] instead of forwarding.
         direct: bool,
@@ -57,13 +57,13 @@ pub struct NodeTiming {
     pub replication: Timing,
     /// How long bytes of a log tail may stay in the page cache, or in a backup's memory.
     pub flush_interval: Nanos,
-    /// Bytes a second that are read to build learners; 0: as many as it can.
+    /// Bytes a second that the node reads to build learners; 0: no limit.
     pub catch_up_bytes: u64,
-    /// For so long a group must be whole without this node before what it has of it is destroyed: it may be asked back.
-    pub surplus_after: Nanos,
-    /// How often the master is told what there is to do.
+    /// How long a group must be whole without this node before the node destroys its copy: the group may take the node back.
+    pub replica_gc_after: Nanos,
+    /// How often the node reports its load to the master.
     pub load_interval: Nanos,
-    /// Bytes of pairs that are copied at most when a region becomes part of its neighbour; 0: none does.
+    /// Most bytes of pairs that a merge copies from one region to its neighbour; 0: no region is merged.
     pub merge_bytes: u64,
 }
 
@@ -73,16 +73,16 @@ impl Default for NodeTiming {
             replication: Timing::default(),
             flush_interval: Nanos::from_secs(1),
             catch_up_bytes: 0,
-            surplus_after: Nanos::from_secs(10),
+            replica_gc_after: Nanos::from_secs(10),
             load_interval: Nanos::from_secs(2),
             merge_bytes: 4 << 20,
         }
     }
 }
 
-/// What a node is made of.
+/// What a node is built from.
 pub struct NodeParts {
-    /// Who it is and where it is reached; `copies` is filled in from the volume.
+    /// Its ids and addresses; `copies` is filled in from the volume.
     pub info: ServerInfo,
     /// Its volume.
     pub volume: Arc<Volume>,
@@ -98,6 +98,6 @@ pub struct NodeParts {
     pub cluster: ClusterOptions,
     /// Timing.
     pub timing: NodeTiming,
-    /// Where checkpoints go; `None`: none are made.
+    /// Where checkpoints go; `None`: the node makes none.
     pub checkpoints: Option<Checkpoints>,
 }

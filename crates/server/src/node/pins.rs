@@ -1,4 +1,4 @@
-//! Bases that are held for peers which are brought in sync, and what is read of them.
+//! Bases that are pinned for peers that are brought in sync, and reads of their segments.
 
 use super::job::Outcome;
 use super::joining::Session;
@@ -12,8 +12,8 @@ use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
 impl Serving {
-    /// Pins a base for every peer that waits for one: only between compactions, so that a backup gets either the
-    /// result of a compaction in its base, or all of its segments.
+    /// Pins a base for every peer that waits for one. That is done only between compactions, so that a backup gets either the
+    /// result of a compaction in its base, or all of the compaction's segments.
     pub(super) fn pin_bases(&mut self) {
         for server in self.primary.wants_base() {
             let mut pinned = self.pin();
@@ -50,7 +50,7 @@ impl Serving {
         self.primary.joining().map(session).collect()
     }
 
-    /// Bytes that are still to be sent to a learner, at most: all of the region until it has said what it lacks.
+    /// Most bytes that are still to be sent to a learner. Until the learner has said what it lacks, that is all of the region.
     fn lacked(&self, peer: &Peer) -> u64 {
         match peer.state() {
             _ if peer.counted => 0,

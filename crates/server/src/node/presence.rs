@@ -1,10 +1,9 @@
-//! Whether this node is part of the cluster, in words for the operator: why not, since when, what happens meanwhile.
+//! Tells the operator whether this node is part of the cluster: why not, since when, and what happens meanwhile.
 //!
-//! A reason is said at once and again every [`REPEAT`] while it lasts, and its end is said too. Words are at least
-//! [`GAP`] apart, so that a connection that comes and goes does not fill the log. Pure: time comes in, and the caller
-//! logs.
+//! A reason is logged at once, and again every [`REPEAT`] while it lasts. Its end is logged too. Notices are at least [`GAP`]
+//! apart, so that a connection that comes and goes does not fill the log. Pure: the caller gives the time, and logs.
 
-use leeward_cluster::{Absence, Outage};
+use leeward_cluster::{NotJoined, Outage};
 use leeward_format::cluster::Member;
 use leeward_platform::Nanos;
 
@@ -12,105 +11,110 @@ use leeward_platform::Nanos;
 #[path = "presence_tests.rs"]
 mod tests;
 
-/// How often a reason that lasts is said again.
+/// How often a reason that lasts is logged again.
 const REPEAT: Nanos = Nanos::from_secs(15);
-/// Least time between two words; also what registering may take before it is worth one.
+/// Least time between two notices; also how long registration may take before it is worth one.
 const GAP: Nanos = Nanos::from_secs(1);
 
-/// What the operator should hear.
+/// A message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Notice {
     /// The node is not part of the cluster.
     Absent(String),
-    /// It is, for the first time or again.
+    /// The node is part of it, for the first time or again.
     Present(String),
 }
 
-/// What is known and what was said of it.
+/// Whether the node is part of the cluster, and what the operator was told of it.
 #[derive(Debug)]
 pub(super) struct Presence {
-    /// When it last stopped being part of the cluster, or its start.
+    /// When the node last stopped being part of the cluster; at first, its start.
     absent_since: Nanos,
     is_present: bool,
     was_present: bool,
-    /// The reason that was said and not taken back.
-    said: Option<Absence>,
-    last_word: Option<Nanos>,
+    /// The reason in the last notice, if that was one.
+    said: Option<NotJoined>,
+    last_notice: Option<Nanos>,
 }
 
 impl Presence {
-    /// A node that begins.
+    /// For a node that starts.
     pub(super) fn new(now: Nanos) -> Presence {
-        Presence { absent_since: now, is_present: false, was_present: false, said: None, last_word: None }
+        Presence { absent_since: now, is_present: false, was_present: false, said: None, last_notice: None }
     }
 
-    /// Takes how things stand; answers what is to be said of it now.
-    pub(super) fn look(&mut self, now: Nanos, absence: Option<&Absence>, outage: Option<&Outage>) -> Option<Word> {
-        if self.is_present && absence.is_some() {
+    /// Takes the current state; answers what to tell the operator of it now.
+    pub(super) fn look(
+        &mut self,
+        now: Nanos,
+        not_joined: Option<&NotJoined>,
+        outage: Option<&Outage>,
+    ) -> Option<Notice> {
+        if self.is_present && not_joined.is_some() {
             self.absent_since = now;
         }
-        let is_first = absence.is_none() && !self.was_present;
-        self.is_present = absence.is_none();
+        let is_first = not_joined.is_none() && !self.was_present;
+        self.is_present = not_joined.is_none();
         self.was_present |= self.is_present;
-        let is_news = is_first || self.said.as_ref() != absence;
-        let is_beginning = match absence {
-            Some(Absence::Registering) => true,
-            Some(Absence::NoSession) => outage.is_none(),
+        let is_news = is_first || self.said.as_ref() != not_joined;
+        let is_beginning = match not_joined {
+            Some(NotJoined::Registering) => true,
+            Some(NotJoined::NoSession) => outage.is_none(),
             _ => false,
         };
         let pause = if is_news { GAP } else { REPEAT };
-        let is_due = self.last_word.is_none_or(|at| now - at >= pause);
-        if !is_due || !is_news && absence.is_none() || is_beginning && now - self.absent_since < GAP {
+        let is_due = self.last_notice.is_none_or(|at| now - at >= pause);
+        if !is_due || !is_news && not_joined.is_none() || is_beginning && now - self.absent_since < GAP {
             return None;
         }
-        self.last_word = Some(now);
-        self.said = absence.cloned();
-        Some(match absence {
-            Some(absence) => Word::Absent(self.describe(now, absence, outage)),
-            None if is_first => Word::Present("this node is part of the cluster".into()),
+        self.last_notice = Some(now);
+        self.said = not_joined.cloned();
+        Some(match not_joined {
+            Some(not_joined) => Notice::Absent(self.describe(now, not_joined, outage)),
+            None if is_first => Notice::Present("this node is part of the cluster".into()),
             None => {
                 let after = now - self.absent_since;
-                Word::Present(format!("this node is part of the cluster again, after {}", seconds(after)))
+                Notice::Present(format!("this node is part of the cluster again, after {}", seconds(after)))
             }
         })
     }
 
-    /// Why it is not part of the cluster, since when, what happens meanwhile, and what to do.
-    pub(super) fn describe(&self, now: Nanos, absence: &Absence, outage: Option<&Outage>) -> String {
+    /// Why the node is not part of the cluster, since when, what happens meanwhile, and what to do.
+    pub(super) fn describe(&self, now: Nanos, not_joined: &NotJoined, outage: Option<&Outage>) -> String {
         let lasted = lasting(now - self.absent_since);
         let meanwhile = match self.was_present {
             true => "what this node serves, it serves until another is appointed",
             false => "this node serves nothing, and clients get -LOADING",
         };
-        match (absence, outage) {
-            (Absence::NoSession, Some(outage)) => format!(
+        match (not_joined, outage) {
+            (NotJoined::NoSession, Some(outage)) => format!(
                 "the coordinator at {} cannot be reached{}: {}. Meanwhile {meanwhile}; failures are not handled. Start \
                  the coordinator, or set `coordinator` to where it listens",
                 outage.address,
                 lasting(now - outage.since.min(now)),
                 outage.reason
             ),
-            (Absence::NoSession, None) => {
+            (NotJoined::NoSession, None) => {
                 format!("no session with the coordinator{lasted}. Meanwhile {meanwhile}")
             }
-            (Absence::Registering, _) => {
-                format!("the coordinator has not taken this node's registration{lasted}. Meanwhile {meanwhile}")
+            (NotJoined::Registering, _) => {
+                format!("the coordinator has not accepted this node's registration{lasted}. Meanwhile {meanwhile}")
             }
-            (Absence::Twin { holder, address }, _) => twin(holder, address),
-            (Absence::Refused(reason), _) => {
+            (NotJoined::DuplicateId { holder, address }, _) => duplicate_id(holder, address),
+            (NotJoined::Refused(reason), _) => {
                 format!("the coordinator refuses this node{lasted}: {reason}. Meanwhile {meanwhile}")
             }
-            (Absence::Misfit(misfit), _) => format!("{misfit}. This node serves nothing"),
-            (Absence::Withdrawn, _) => format!(
-                "this node has given up its offices{lasted}, since it cannot store what it should: repair or replace its \
-                 volume and restart it. Meanwhile the others serve"
+            (NotJoined::Incompatible(incompatible), _) => format!("{incompatible}. This node serves nothing"),
+            (NotJoined::SteppedAside, _) => format!(
+                "this node has stepped aside{lasted}: it gave its primary roles to other servers, since it cannot store what \
+                 it should. Repair or replace its volume and restart it. Meanwhile the others serve"
             ),
         }
     }
 }
 
-/// Another process has this server's number: who, and what to do.
-pub(super) fn twin(holder: &Member, address: &str) -> String {
+/// Another process has this server's number: which one, and what to do.
+pub(super) fn duplicate_id(holder: &Member, address: &str) -> String {
     format!(
         "another process is server {}: it has volume {} and native address {address}. This one serves nothing until that \
          one's session ends. Stop one of them, or give it another server_id and data_dir",
@@ -118,12 +122,12 @@ pub(super) fn twin(holder: &Member, address: &str) -> String {
     )
 }
 
-/// How long something has lasted, if that is worth a word.
+/// How long something has lasted, if that is worth mentioning.
 fn lasting(time: Nanos) -> String {
     if time < GAP { String::new() } else { format!(" for {}", seconds(time)) }
 }
 
-/// A time for people.
+/// A time, for people to read.
 fn seconds(time: Nanos) -> String {
     match time.as_millis() {
         ms @ 0..10_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),

@@ -1,5 +1,5 @@
-//! What this node has of a region, told to whoever compares replicas, and the repair of a damaged segment: whatever the node is to
-//! the region, and while it serves. Each question is a job in the background that reads a few segments.
+//! Answers what this node has of a region, for a tool that compares replicas, and repairs damaged segments. It does so in any
+//! role of the node in the region, and while the region is served. Each question is a background job that reads a few segments.
 
 use super::Node;
 use super::job::Outcome;
@@ -9,11 +9,11 @@ use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_platform::cpu::Activity;
 
-/// Segments that one question is answered with, at most.
+/// Most segments in the answer to one question.
 const MOST: usize = 8;
 
 impl Node {
-    /// Answers a question about what is here, or writes a segment anew.
+    /// Answers a question about segments on this node, or writes a segment again.
     pub(super) fn prove(&mut self, to: ReplyTo, op: Op) {
         let (Op::Digests { region, .. } | Op::SegmentContent { region, .. } | Op::RepairSegment { region, .. }) = op
         else {

@@ -1,4 +1,4 @@
-//! What a node says of itself: fills in [`super::status`] from its parts.
+//! Fills in the figures of [`super::status`] from the parts of a node.
 
 use super::Node;
 use super::serving::Serving;
@@ -23,7 +23,7 @@ impl Node {
         let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| self.status_of(slot)).collect();
         regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
         let outage = self.coordinator.outage();
-        let absence = context.agent.absence();
+        let not_joined = context.agent.not_joined();
         NodeStatus {
             server: context.me.server,
             volume: context.me.volume,
@@ -31,9 +31,9 @@ impl Node {
             pid: std::process::id(),
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
-            absence: absence.map(|absence| self.presence.describe(context.now, &absence, outage.as_ref())),
+            not_joined: not_joined.map(|not_joined| self.presence.describe(context.now, &not_joined, outage.as_ref())),
             intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
-            balances: context.agent.is_master() && context.agent.tells_load_to().is_some(),
+            balances: context.agent.is_master() && context.agent.reports_load_to().is_some(),
             volume_failure: context.volume.failure().map(str::to_owned),
             volume_full: context.volume.why_full(),
             device: DeviceStatus {
@@ -47,7 +47,7 @@ impl Node {
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
-            unforeseen: self.unforeseen(),
+            missed_wakeups: self.missed_wakeups(),
             stale_reads: self.stale_reads,
             cpu: CpuStatus::default(),
         }
@@ -90,16 +90,16 @@ impl Slot {
                 serving.describe(&mut status);
                 match serving.open {
                     true => "serving",
-                    false if serving.unborn.is_some() => "being divided off",
+                    false if serving.pending_child.is_some() => "being split off",
                     false => "recovering",
                 }
             }
-            Holding::Assuming { .. } => "recovering",
+            Holding::Promoting { .. } => "recovering",
             Holding::Retiring(_) | Holding::Reopening => "stepping down",
             Holding::Broken(reason) => &format!("broken: {reason}"),
-            Holding::Copy(_) if self.crowded.is_some() => "waiting for room on its device",
+            Holding::Copy(_) if self.out_of_space.is_some() => "waiting for room on its device",
             Holding::Copy(_) | Holding::Working if self.backup.is_in_sync() => "in sync",
-            Holding::Copy(_) | Holding::Working if self.backup.office().is_some() => "syncing",
+            Holding::Copy(_) | Holding::Working if self.backup.primary_session().is_some() => "syncing",
             Holding::Copy(_) | Holding::Working => "waiting",
         };
         status.state = state.to_owned();
@@ -116,7 +116,7 @@ impl Slot {
     }
 }
 
-/// What each level has, all runs of L1 together.
+/// The figures of each level; all runs of L1 count as one level.
 fn levels(positions: &[LevelState]) -> Vec<LevelStatus> {
     let mut levels: Vec<LevelStatus> = Vec::new();
     for (position, state) in positions.iter().enumerate() {
@@ -150,14 +150,14 @@ impl Serving {
         };
         status.recovery_ms = self.recovery.as_millis();
         status.peers = self.primary.peers().map(peer_status).collect();
-        status.plan = self.primary.config().wishes.plan.as_ref().map(|plan| PlanStatus {
+        status.plan = self.primary.config().desired.plan.as_ref().map(|plan| PlanStatus {
             child: plan.child(),
             at: match plan {
                 Plan::Split { at, .. } => at.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
                 Plan::Merge { .. } => None,
             },
             into: plan.neighbour(),
-            waits_for: self.division.why(),
+            waits_for: self.split.why(),
         });
         let received = status.counters;
         status.counters = self.counters;

@@ -1,11 +1,12 @@
-//! The writes with a request id that a primary has carried out last, so that one that is asked for again is answered and not
-//! carried out once more.
+//! The latest writes with a request id that a primary has carried out. If such a write comes again, the primary answers it and
+//! does not carry it out once more.
 //!
-//! Each is in the log, and a primary that takes office finds those that it replays. Which are forgotten is known by LSN: every
-//! one beyond [`Requests::forgotten`] is here. So who asks since a later LSN and is not found was certainly not carried out.
+//! Each of these writes is in the log, and a new primary finds those that it replays. An LSN tells which are forgotten: every
+//! write beyond [`Requests::forgotten`] is here. So a write whose caller counts from a later LSN ([`Once::since`]), and which is
+//! not found here, was certainly not carried out.
 //!
-//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id nobody else carries it out: it is of one key, and
-//! operations on a key take place one after the other; those on ranges do too.
+//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id, no other operation carries that id out. An id is
+//! of one key, and operations on a key run one after the other; operations on ranges do too.
 
 use leeward_engine::{MOST_REQUESTS, Requests as Found};
 use leeward_format::op::{Op, OpError, OpResult};
@@ -16,21 +17,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Most that all regions of a node remember together, but for what regions have less than their share.
+/// Most requests that all regions of a node remember together; regions below their share may remember more.
 const MOST_OF_A_NODE: usize = 128 << 10;
-/// As many each region may always remember.
+/// As many requests each region may always remember.
 const LEAST_OF_A_REGION: usize = 64;
 
-/// What all regions of a node remember.
+/// How much all regions of a node remember.
 #[derive(Debug, Default)]
 pub(super) struct OfNode {
     requests: AtomicUsize,
-    /// Regions that remember any.
+    /// Regions that remember any request.
     regions: AtomicUsize,
 }
 
 impl OfNode {
-    /// As many a region may remember however many the others do.
+    /// How many requests a region may remember, no matter how many the others do.
     fn share(&self) -> usize {
         LEAST_OF_A_REGION.max(MOST_OF_A_NODE / self.regions.load(Relaxed).max(1))
     }
@@ -41,7 +42,7 @@ impl OfNode {
 pub(super) enum Known {
     /// It was certainly not carried out.
     New,
-    /// It was, by the record at this LSN, and is answered so.
+    /// The record at this LSN carried it out, and this is its answer.
     Done(Lsn, Result<OpResult, OpError>),
     /// It may have been carried out, too long ago to be remembered.
     Forgotten,
@@ -52,16 +53,16 @@ pub(super) enum Known {
 pub(super) struct Requests {
     region: RegionId,
     by_id: HashMap<RequestId, (Lsn, Effect)>,
-    /// In the order of LSNs.
+    /// In order of LSNs.
     order: VecDeque<RequestId>,
     forgotten: Lsn,
-    /// As one of those of the node that remember any.
+    /// Whether `of_node` counts this region as one that remembers any request.
     is_counted: bool,
     of_node: Arc<OfNode>,
 }
 
 impl Requests {
-    /// Those that a replay of a region has found.
+    /// The requests that a replay of a region has found.
     pub(super) fn new(region: RegionId, found: Found, of_node: Arc<OfNode>) -> Requests {
         let found = if planted(Bug::ForgetAtTakeover) { Found::since(Lsn(0)) } else { found };
         let count = found.found.len();
@@ -74,25 +75,25 @@ impl Requests {
         requests
     }
 
-    /// Whether `op`, which is asked for so, was carried out. `last` is the region's last LSN.
+    /// Whether `op`, with the request id in `once`, was carried out. `last` is the region's last LSN.
     pub(super) fn look_up(&self, once: Once, op: &Op, last: Lsn) -> Known {
         if planted(Bug::ForgetRequests) {
             return Known::New;
         }
-        // Another region's says nothing of this one.
-        let is_of_here = once.region == self.region || planted(Bug::ForgetAbsorbed);
+        // An LSN of another region says nothing about this one.
+        let is_of_here = once.region == self.region || planted(Bug::ForgetMergeSource);
         let since = if is_of_here { once.since } else { Lsn(0) };
         match self.by_id.get(&once.request) {
             Some((lsn, effect)) => Known::Done(*lsn, effect.answer(*lsn, op)),
-            // It is of records that the region has lost, and will be given anew: it tells nothing, now or later. Who asks for the first
-            // time asks again with another.
+            // This LSN belonged to records that the region has lost, and the region will assign it again. So it tells nothing,
+            // now or later. For a first attempt the caller asks again with another LSN.
             None if since > last => Known::Forgotten,
             None if since < self.forgotten => Known::Forgotten,
             None => Known::New,
         }
     }
 
-    /// A request was carried out by the record at `lsn`, which is the latest.
+    /// The record at `lsn`, which is the latest, carried a request out.
     pub(super) fn remember(&mut self, request: RequestId, lsn: Lsn, effect: Effect) {
         while self.is_full()
             && let Some(oldest) = self.order.pop_front()
@@ -105,7 +106,7 @@ impl Requests {
         if !std::mem::replace(&mut self.is_counted, true) {
             self.of_node.regions.fetch_add(1, Relaxed);
         }
-        // Carried out elsewhere, it may have been told this region more than once.
+        // A request that a merge source carried out may come to this region more than once.
         if let Some((before, _)) = self.by_id.get(&request) {
             let at = self.place_of(*before);
             at.ok().and_then(|at| self.order.remove(at));
@@ -116,28 +117,28 @@ impl Requests {
         self.order.push_back(request);
     }
 
-    /// Where in the order the request is that the record at this LSN has carried out.
+    /// Position in the order of the request that the record at this LSN carried out.
     fn place_of(&self, lsn: Lsn) -> Result<usize, usize> {
         let lsn_of = |request: &RequestId| self.by_id.get(request).map_or(Lsn(0), |(lsn, _)| *lsn);
         self.order.binary_search_by_key(&lsn, lsn_of)
     }
 
-    /// Requests that are not known may have been carried out, up to this LSN of the region or anywhere in another.
+    /// Requests that are not known may have been carried out: in this region up to this LSN, or anywhere in another region.
     pub(super) fn forget_up_to(&mut self, lsn: Lsn) {
-        if !planted(Bug::ForgetAbsorbed) {
+        if !planted(Bug::ForgetMergeSource) {
             self.forgotten = self.forgotten.max(lsn);
         }
     }
 
-    /// The request that was carried out by the record at this LSN, if it is remembered.
+    /// The request that the record at this LSN carried out, if it is remembered.
     pub(super) fn written_at(&self, lsn: Lsn) -> Option<RequestId> {
         self.place_of(lsn).ok().map(|at| self.order[at])
     }
 
     fn is_full(&self) -> bool {
         let here = self.order.len();
-        let is_crowded = || self.of_node.requests.load(Relaxed) >= MOST_OF_A_NODE && here >= self.of_node.share();
-        here >= MOST_REQUESTS || is_crowded()
+        let is_out_of_space = || self.of_node.requests.load(Relaxed) >= MOST_OF_A_NODE && here >= self.of_node.share();
+        here >= MOST_REQUESTS || is_out_of_space()
     }
 }
 

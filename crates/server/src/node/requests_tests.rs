@@ -1,4 +1,4 @@
-//! What a region remembers of requests, and what it knows not to.
+//! Which requests a region remembers, and which it knows to have forgotten.
 
 use super::*;
 use leeward_format::record::RecordKind;
@@ -24,7 +24,7 @@ fn effect(value: &str) -> Effect {
 }
 
 #[test]
-fn what_was_carried_out_is_answered_and_the_rest_is_new() {
+fn a_request_that_was_carried_out_is_answered_and_another_one_is_new() {
     let mut requests = knowing(0, Arc::default());
     assert_eq!(requests.look_up(once(1, 0), &add(), LAST), Known::New);
     requests.remember(once(1, 0).request, Lsn(7), effect("5"));
@@ -43,9 +43,9 @@ fn a_primary_knows_what_it_replayed_and_from_where() {
     assert_eq!(requests.look_up(once(3, 10), &add(), LAST), Known::New, "an earlier attempt has a later LSN than 10");
 }
 
-/// A region that takes another in may be told of its requests in more than one attempt.
+/// A merge target may be told of the source's requests in more than one attempt.
 #[test]
-fn one_that_is_told_again_is_remembered_by_its_latest_record_alone() {
+fn a_request_that_is_told_again_is_remembered_by_its_latest_record_alone() {
     let of_node = Arc::default();
     let mut requests = knowing(0, Arc::clone(&of_node));
     for (sequence, lsn) in [(1, 5), (2, 7), (3, 8), (1, 20), (2, 21), (4, 30)] {
@@ -57,7 +57,7 @@ fn one_that_is_told_again_is_remembered_by_its_latest_record_alone() {
     assert_eq!(of_node.requests.load(Relaxed), 4);
 }
 
-/// Whatever is remembered: an id that was carried out is never new to who asks since before then.
+/// No matter what is remembered: an id that was carried out is never new to a caller that counts from an earlier LSN.
 #[test]
 fn nothing_that_was_carried_out_is_taken_for_new() {
     let of_node = Arc::new(OfNode { requests: MOST_OF_A_NODE.into(), regions: MOST_OF_A_NODE.into() });
@@ -86,7 +86,7 @@ fn nothing_that_was_carried_out_is_taken_for_new() {
 }
 
 #[test]
-fn a_busy_region_gives_way_to_one_that_comes_later() {
+fn a_busy_region_forgets_in_favour_of_one_that_comes_later() {
     let of_node = Arc::<OfNode>::default();
     let mut regions: Vec<Requests> = (0..4).map(|_| knowing(0, of_node.clone())).collect();
     let mut remember = |region: usize, count: u32| {
@@ -107,13 +107,13 @@ fn a_busy_region_gives_way_to_one_that_comes_later() {
 }
 
 #[test]
-fn lsns_that_are_not_of_this_region_or_not_any_more_say_nothing() {
+fn lsns_of_another_region_or_of_lost_records_say_nothing() {
     let requests = knowing(10, Arc::default());
     assert_eq!(requests.look_up(once(1, 12), &add(), LAST), Known::New);
     assert_eq!(
         requests.look_up(once(1, 12), &add(), Lsn(11)),
         Known::Forgotten,
-        "LSN 12 is lost, and will be given anew"
+        "LSN 12 is lost, and will be assigned again"
     );
     assert_eq!(knowing(0, Arc::default()).look_up(once(1, 12), &add(), Lsn(11)), Known::Forgotten);
     let elsewhere = Once { region: RegionId(9), ..once(1, 12) };
@@ -123,7 +123,8 @@ fn lsns_that_are_not_of_this_region_or_not_any_more_say_nothing() {
     assert_eq!(unknown.look_up(once(1, 9_999), &add(), LAST), Known::Forgotten);
 }
 
-/// A neighbour is taken in: what was asked of that is not new to this region, whoever asks and whatever they say, unless it is known.
+/// A neighbour is merged into this region. A request that the neighbour had is not new to this region, for any caller and any
+/// LSN, unless it is known.
 #[test]
 fn what_may_have_been_carried_out_by_a_neighbour_is_forgotten() {
     let mut requests = knowing(0, Arc::default());
@@ -134,7 +135,7 @@ fn what_may_have_been_carried_out_by_a_neighbour_is_forgotten() {
     assert_eq!(requests.look_up(of_neighbour, &add(), LAST), Known::Forgotten);
     assert_eq!(requests.look_up(once(2, 19), &add(), LAST), Known::Forgotten, "it was in this region before");
     assert_eq!(requests.look_up(once(3, 20), &add(), LAST), Known::New);
-    // It came with the pair that it has written.
+    // Its id came with the pair that it has written.
     requests.remember(of_neighbour.request, Lsn(22), effect("6"));
     assert_eq!(requests.look_up(of_neighbour, &add(), LAST), Known::Done(Lsn(22), Ok(OpResult::Integer(6))));
     assert_eq!(requests.written_at(Lsn(7)), Some(once(1, 0).request));

@@ -1,7 +1,7 @@
-//! Keys of some of the latest operations on a region: where it can be divided so that each half has about as much to do.
+//! Keys of some of the latest operations on a region. They tell where to split it so that each half has about as much to do.
 //!
-//! Which operations are noted is drawn by a generator that the region's number seeds, so that no pattern of clients meets it, and a
-//! simulated run is the same twice.
+//! A random generator chooses which operations to note, so that no pattern of clients coincides with it. The region's number
+//! seeds the generator, so a simulated run repeats exactly.
 
 use bytes::Bytes;
 use leeward_format::RegionId;
@@ -10,21 +10,21 @@ use leeward_platform::Rng;
 
 /// Keys that are remembered.
 const KEYS: usize = 64;
-/// Of so many operations on keys one is noted, on the average.
+/// One of so many operations on keys is noted, on average.
 const ONE_OF: u64 = 32;
 /// Longer keys are cut: what they begin with tells them apart well enough.
 const MOST_BYTES: usize = 64;
-/// A key that divides has at least a so-manieth part of the operations on either side.
+/// A split key has at least this fraction (1/4) of the operations on either side.
 const LEAST_PART: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Samples {
     rng: Rng,
-    /// Operations on keys until one is noted.
+    /// Operations on keys until the next one is noted.
     until_next: u64,
     keys: Vec<Bytes>,
-    /// Where the next one goes, once there are as many as are remembered.
+    /// Index that the next key replaces, once as many keys are known as are remembered.
     next: usize,
 }
 
@@ -54,8 +54,8 @@ impl Samples {
         self.next = (self.next + 1) % KEYS;
     }
 
-    /// A key with about half of the latest operations below it, and the others from it on; `None`: too few are known, or too many
-    /// are on one key, or keys ascend or descend with time, so that one half would soon have nothing to do.
+    /// A key with about half of the latest operations below it, and the others from it on. `None`: too few operations are known,
+    /// or too many are on one key, or keys ascend or descend with time, so that one half would soon have nothing to do.
     pub(super) fn middle(&self) -> Option<Bytes> {
         if self.keys.len() < KEYS {
             return None;
@@ -64,13 +64,13 @@ impl Samples {
         keys.sort_unstable();
         let below = |key: &Bytes| keys.partition_point(|other| *other < key);
         let middle = keys.iter().copied().min_by_key(|key| below(key).abs_diff(KEYS / 2))?;
-        let divides = |keys: &[Bytes]| {
+        let splits = |keys: &[Bytes]| {
             let left = keys.iter().filter(|key| *key < middle).count();
             left.min(keys.len() - left) >= keys.len() / LEAST_PART
         };
-        // The oldest one is where the next goes.
+        // The oldest key is the one that the next key replaces.
         let by_age = [&self.keys[self.next..], &self.keys[..self.next]].concat();
-        by_age.chunks(KEYS / 2).all(divides).then(|| middle.clone())
+        by_age.chunks(KEYS / 2).all(splits).then(|| middle.clone())
     }
 }
 

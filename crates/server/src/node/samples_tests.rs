@@ -1,4 +1,4 @@
-//! Where operations that are drawn at random divide a region.
+//! Where random operations split a region.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn the_middle_has_about_half_of_the_operations_on_either_side() {
 }
 
 #[test]
-fn one_key_cannot_be_divided() {
+fn one_key_cannot_be_split() {
     let (mut rng, mut samples) = (Rng::new(1), Samples::new(RegionId(1)));
     note(&mut samples, "only".into());
     assert_eq!(samples.middle(), None, "nothing is known yet");
@@ -41,7 +41,7 @@ fn one_key_cannot_be_divided() {
 }
 
 #[test]
-fn keys_that_go_with_time_are_not_divided() {
+fn keys_that_ascend_or_descend_with_time_give_no_split_key() {
     for descends in [false, true] {
         let mut samples = Samples::new(RegionId(1));
         for number in 0..20_000 {

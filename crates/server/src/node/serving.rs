@@ -1,26 +1,24 @@
 //! A region that this node is the primary of: operations, commit, and the upkeep of its logs and levels.
 //!
 //! Invariants:
-//! - An answer leaves only when every LSN that it shows is committed *and* the lease is held at that moment. Answers
-//!   that must wait are [`Held`].
-//! - A write is begun and acknowledged only while `min_in_sync` members are in sync. One that was begun before there were too few is
-//!   answered with "not known": others would lose it with this member.
-//! - Operations on one key take place in the order in which they were submitted: while one of them waits for the
-//!   device or for room, the later ones queue behind it ([`Serving::locked`]). A delete of a range waits for those on keys of
-//!   the range, and all that come after it wait for it ([`Serving::behind`]).
-//! - Nothing here blocks: what touches the device is a [`Job`], and [`Serving::jobs`] counts them, because a region is
-//!   given up only when none is running.
+//! - An answer leaves only when every LSN that it shows is committed *and* the lease is held. Until then it waits ([`Held`]).
+//! - A write begins, and is acknowledged, only while `min_in_sync` members are in sync. One that began before there were too few
+//!   is answered with "not known": the group would lose it with this member.
+//! - Operations on one key take place in the order in which they were submitted. While one of them waits for the device or for
+//!   room, the later ones queue behind it ([`Serving::locked`]). A delete of a range waits for operations on keys of the range,
+//!   and all later operations wait for it ([`Serving::behind`]).
+//! - Nothing here blocks: what touches the device is a [`Job`]. A region is given up only when no job runs ([`Serving::jobs`]).
 
 use super::Context;
-use super::division::{Division, Unborn};
 use super::export::{Checkpoints, Exporting};
 use super::forward::Unrouted;
 use super::job::{Job, JobClass, Opened, Outcome, Stepped};
 use super::joining::Session;
-use super::merging::Joint;
+use super::merge::MergeState;
+use super::quiesce::{CompactionUrgency, Quiesce};
 use super::requests::Requests;
 use super::samples::Samples;
-use super::stand_still::{Merging, StandStill};
+use super::split::{PendingChild, Split};
 use super::status::RegionCounters;
 use super::trim::Trim;
 use super::wall::Wall;
@@ -43,7 +41,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Whom an answer goes to.
+/// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyTo {
     /// A client of this node.
@@ -68,12 +66,12 @@ pub(super) struct Pending {
     /// Without the region, if it named this one.
     pub(super) op: Op,
     pub(super) names_region: bool,
-    /// How it is asked for, if it is to be carried out once.
+    /// The request's id, if the operation is to be carried out once.
     pub(super) once: Option<Once>,
     pub(super) since: Nanos,
 }
 
-/// Keys that the device must be asked for: one job for all, which has several reads in flight.
+/// Keys that must be read from the device: one job for all, which has several reads in flight.
 pub(super) struct Lookups {
     pub(super) version: Arc<Version>,
     /// Ticket of the operation, its key, and the LSN as of which it reads.
@@ -89,10 +87,10 @@ enum Compacting {
 }
 
 /// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
-const OP_PATIENCE: Nanos = Nanos::from_secs(5);
+const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// How long upkeep that allocates or reads segments rests after it failed.
-const UPKEEP_REST: Nanos = Nanos::from_secs(1);
+/// How long upkeep that allocates or reads segments backs off after it failed.
+const UPKEEP_BACKOFF: Nanos = Nanos::from_secs(1);
 
 /// See the module.
 pub(super) struct Serving {
@@ -104,7 +102,7 @@ pub(super) struct Serving {
     pub(super) open: bool,
     pub(super) since: Nanos,
     pub(super) wall: Wall,
-    /// Values that are read for clients charge it; while it is full none is read.
+    /// Values that are read for clients are charged to it. While it is full none is read.
     pub(super) clients: ClientMemory,
     pub(super) checkpoints: Option<Checkpoints>,
     /// Checkpoints that were asked for, by name.
@@ -121,7 +119,7 @@ pub(super) struct Serving {
     pub(super) next_ticket: u64,
     /// Keys to be looked up at the end of the turn, of one version.
     pub(super) lookups: Option<Lookups>,
-    /// Those whose values memory had no room for: they are read when it has.
+    /// Keys whose values memory had no room for. They are read when it has.
     pub(super) unread: Vec<Lookups>,
     /// Scans that wait for memory.
     pub(super) starved: VecDeque<Pending>,
@@ -141,23 +139,23 @@ pub(super) struct Serving {
     /// Answers up to here may leave: what is committed, and with last-flush more.
     pub(super) acknowledged: Lsn,
     compacting: Compacting,
-    pub(super) still: StandStill,
-    /// No other node can serve any of its keys, whatever has come of what is proposed, as of this turn.
+    pub(super) quiesce: Quiesce,
+    /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
     pub(super) is_alone: bool,
-    pub(super) division: Division,
-    pub(super) joint: Joint,
-    /// Bytes of pairs that are copied at most when it becomes part of its neighbour.
+    pub(super) split: Split,
+    pub(super) merge_state: MergeState,
+    /// Most bytes of pairs that are copied when this region is merged into its neighbour.
     pub(super) merge_bytes: u64,
     pub(super) trim: Trim,
-    /// It is in no configuration yet.
-    pub(super) unborn: Option<Unborn>,
+    /// Set while the region is a pending child, in no configuration yet.
+    pub(super) pending_child: Option<PendingChild>,
     flushing: [bool; 2],
     flushed_below: [u64; 2],
     preparing: bool,
     syncing: bool,
     pub(super) unsynced_since: Option<Nanos>,
-    /// Upkeep failed, without harm to the volume (it is full, or a read failed): it is tried again then.
-    pub(super) rest_until: Nanos,
+    /// Upkeep failed without harm to the volume (it is full, or a read failed). It is tried again at this time.
+    pub(super) backoff_until: Nanos,
     /// Index that the next tail of each log will have, as far as tails were released or sealed.
     pub(super) next_index: [u64; 2],
     pub(super) pins: BTreeMap<ServerId, Arc<PinnedBase>>,
@@ -201,19 +199,19 @@ impl Serving {
             written: Lsn(0),
             acknowledged: Lsn(0),
             compacting: Compacting::Idle,
-            still: StandStill::NEVER,
+            quiesce: Quiesce::NEVER,
             is_alone: true,
-            division: Division::default(),
-            joint: Joint::default(),
+            split: Split::default(),
+            merge_state: MergeState::default(),
             merge_bytes: context.merge_bytes,
             trim: Trim::FIRST,
-            unborn: None,
+            pending_child: None,
             flushing: [false; 2],
             flushed_below: [0; 2],
             preparing: false,
             syncing: false,
             unsynced_since: None,
-            rest_until: Nanos::ZERO,
+            backoff_until: Nanos::ZERO,
             next_index: [0; 2],
             pins: BTreeMap::new(),
             joining: Vec::new(),
@@ -232,18 +230,18 @@ impl Serving {
     }
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
-    /// committed, lets answers go, and starts what upkeep is due.
+    /// committed, releases answers, and starts the upkeep that is due.
     pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
-        self.go_on(now);
+        self.run_next(now);
         self.start_lookups();
         let last = self.region.last_lsn();
-        // It fails with its volume, which has said so.
+        // It fails only with the volume, which logs that itself.
         if self.region.write_tails().is_ok() {
             self.written = last;
         }
         self.post(last, ops);
         let commit = self.primary.commit(self.written);
-        if !self.open && self.unborn.is_none() && self.primary.may_open() {
+        if !self.open && self.pending_child.is_none() && self.primary.may_open() {
             self.open = true;
             self.recovery = now - self.since;
             tracing::info!(region = %self.id, term = %self.term, lsn = %last, "serving");
@@ -272,44 +270,43 @@ impl Serving {
         self.held.entry(lsn).or_default().push(Held { to, result, is_write, since: now });
     }
 
-    /// Answers of writes rest for `pause` more, so that compactions keep up.
+    /// Delays answers of writes by another `pause`, so that compactions keep up.
     pub(super) fn slow_down(&mut self, now: Nanos, pause: Duration) {
         let pause = Nanos(pause.as_nanos() as u64);
         self.slowed_until = self.slowed_until.max(now) + pause;
         self.counters.stall_slowed_ns += pause.0;
     }
 
-    /// Time alone will let it go on, soon: it wants each turn.
-    pub(super) fn is_restless(&self, now: Nanos) -> bool {
+    /// The region waits for something that comes soon with time alone, so it wants each turn.
+    pub(super) fn wants_turn(&self, now: Nanos) -> bool {
         let is_slowed = now < self.slowed_until && !self.held.is_empty();
         let wants_memory = !self.unread.is_empty() || !self.starved.is_empty();
-        is_slowed || wants_memory || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_moving()
+        is_slowed || wants_memory || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_active()
     }
 
-    /// Lets go every answer that is committed, if no other primary can have taken office; those of writes not while writers
-    /// are slowed down.
+    /// Releases every committed answer, if no other node can be primary, but none of a write while writes are throttled.
     fn release(&mut self, now: Nanos, out: &mut Vec<Answer>) {
         if !self.open || !self.is_alone || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck)) {
             return;
         }
-        // What was committed once stays so, also while the session of a member begins anew.
+        // What was committed once stays committed, also while the session of a member begins anew.
         let waiting = self.held.split_off(&self.acknowledged.next());
         let ready = std::mem::replace(&mut self.held, waiting);
-        // While a write was held others of the group may have failed: what the last member alone has is not acknowledged.
+        // While a write was held other members may have failed. A write that only the last member has is not acknowledged.
         let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
         let id = self.id;
         let answer = |held: Held| match &lacks {
             Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
             _ => (held.to, held.result),
         };
-        if now >= self.slowed_until || !self.is_moving() {
+        if now >= self.slowed_until || !self.is_active() {
             return out.extend(ready.into_values().flatten().map(answer));
         }
         for (lsn, answers) in ready {
-            let (resting, free): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
-            out.extend(free.into_iter().map(answer));
-            if !resting.is_empty() {
-                self.held.insert(lsn, resting);
+            let (delayed, immediate): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
+            out.extend(immediate.into_iter().map(answer));
+            if !delayed.is_empty() {
+                self.held.insert(lsn, delayed);
             }
         }
     }
@@ -318,14 +315,14 @@ impl Serving {
     pub(super) fn expire(&mut self, now: Nanos, out: &mut Vec<Answer>) {
         let id = self.id;
         self.held.retain(|_, held| {
-            let (old, young) = std::mem::take(held).into_iter().partition(|held| now - held.since > OP_PATIENCE);
+            let (old, young) = std::mem::take(held).into_iter().partition(|held| now - held.since > OP_TIMEOUT);
             *held = young;
             let old: Vec<Held> = old;
             out.extend(old.into_iter().map(|held| (held.to, lost_answer(id, held.is_write, "not confirmed in time"))));
             !held.is_empty()
         });
-        while let Some(stalled) = self.stalled.pop_front_if(|stalled| now - stalled.since > OP_PATIENCE) {
-            // Where the volume has room, the write waits for a compaction, or for backups to flush: another attempt may find it done.
+        while let Some(stalled) = self.stalled.pop_front_if(|stalled| now - stalled.since > OP_TIMEOUT) {
+            // Where the volume has room, the write waits for a compaction or for backups to flush: a retry may find that done.
             let error = match self.region.volume().why_full() {
                 Some(why) => OpError::Unavailable(format!("region {id}: {why}")),
                 None => OpError::Overloaded(id),
@@ -334,23 +331,23 @@ impl Serving {
             let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
-        while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_PATIENCE) {
+        while let Some(first) = self.behind.pop_front_if(|first| now - first.since > OP_TIMEOUT) {
             let why = || format!("region {id}: no room for writes, or keys of the range are in use");
-            let error = if self.is_moving() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
+            let error = if self.is_active() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
             out.push((first.to, OpResult::Error(error)));
-            self.go_on(now);
+            self.run_next(now);
         }
-        while let Some(first) = self.starved.pop_front_if(|first| now - first.since > OP_PATIENCE) {
+        while let Some(first) = self.starved.pop_front_if(|first| now - first.since > OP_TIMEOUT) {
             let why = "the memory for clients is full; raise memory_budget, or ask for less at once";
             out.push((first.to, OpResult::Error(OpError::Unavailable(format!("region {id}: {why}")))));
         }
     }
 
-    /// Ends every operation that has not been answered: the office is lost. Gives back those that were not carried out.
+    /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
     pub(super) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
         let id = self.id;
         for held in std::mem::take(&mut self.held).into_values().flatten() {
-            out.push((held.to, lost_answer(id, held.is_write, "the primary lost its office")));
+            out.push((held.to, lost_answer(id, held.is_write, "the node lost the primary role")));
         }
         let queued = std::mem::take(&mut self.locked).into_values().flatten();
         let waiting = std::mem::take(&mut self.pending).into_values();
@@ -370,7 +367,7 @@ impl Serving {
         operations.map(|pending| pending.unrouted(self.id, table.clone())).collect()
     }
 
-    /// Gives back what was queued and not begun.
+    /// Gives back operations that were queued and have not begun.
     pub(super) fn hand_out_queue(&mut self) -> Vec<Unrouted> {
         let behind = std::mem::take(&mut self.behind);
         self.unrouted(behind.into_iter())
@@ -380,30 +377,30 @@ impl Serving {
 
     fn maintain(&mut self, now: Nanos, flush_interval: Nanos) {
         if self.region.volume().is_failed() {
-            return self.hand_on();
+            return self.pin_for_others();
         }
         for log in LogKind::APPENDED {
             self.maintain_log(log);
         }
-        if !self.preparing && now >= self.rest_until && self.region.wants_tails() {
+        if !self.preparing && now >= self.backoff_until && self.region.wants_tails() {
             self.preparing = true;
             let region = self.region.clone();
             self.spawn(move || Outcome::Prepared(region.prepare_tails()));
         }
         self.sync_when_due(now, flush_interval);
-        if now >= self.rest_until {
-            if self.open && self.is_moving() {
+        if now >= self.backoff_until {
+            if self.open && self.is_active() {
                 self.trim(now);
             }
             self.compact(now);
         }
     }
 
-    /// The volume takes no more writes. If it is the only one that has the region, others can still have it from there.
-    fn hand_on(&mut self) {
+    /// The volume takes no more writes. If it is the only one that has the region, other nodes can still copy the region from it.
+    fn pin_for_others(&mut self) {
         match std::mem::replace(&mut self.compacting, Compacting::Idle) {
             Compacting::Idle => self.pin_bases(),
-            // It fails as well, and is discarded everywhere.
+            // Its next step fails as well, and then it is discarded everywhere.
             Compacting::Parked(compaction) => self.step(compaction),
             Compacting::Busy => self.compacting = Compacting::Busy,
         }
@@ -438,8 +435,8 @@ impl Serving {
         }
     }
 
-    /// A compaction goes on.
-    pub(super) fn is_merging(&self) -> bool {
+    /// A compaction is under way.
+    pub(super) fn is_compacting(&self) -> bool {
         !matches!(self.compacting, Compacting::Idle)
     }
 
@@ -447,10 +444,10 @@ impl Serving {
         match std::mem::replace(&mut self.compacting, Compacting::Idle) {
             Compacting::Idle if self.open || self.primary.is_complete() => {
                 self.pin_bases();
-                let next = match self.merging(now) {
-                    Merging::Due => self.region.next_compaction(self.wall.now()),
-                    Merging::Hastily => self.region.next_compaction_of_all(self.wall.now()),
-                    Merging::Nothing => None,
+                let next = match self.compaction_urgency(now) {
+                    CompactionUrgency::Due => self.region.next_compaction(self.wall.now()),
+                    CompactionUrgency::Immediate => self.region.next_compaction_of_all(self.wall.now()),
+                    CompactionUrgency::Paused => None,
                 };
                 if let Some(compaction) = next {
                     self.step(Box::new(compaction));
@@ -464,7 +461,7 @@ impl Serving {
 
     fn step(&mut self, mut compaction: Box<Compaction>) {
         self.compacting = Compacting::Busy;
-        // Peers join between compactions, so that a parcel is made if any needs one.
+        // Peers join between compactions, so a parcel is made if any peer needs one.
         let wire = self.primary.is_shipping().then_some(self.primary.options().wire);
         self.spawn_in_background(Activity::Compaction.of_primary(), move || {
             let step = compaction.step().map(|step| Stepped::of(step, wire));
@@ -472,7 +469,7 @@ impl Serving {
         });
     }
 
-    /// A job of this region ended; operations that it was done for are answered elsewhere.
+    /// A job of this region ended. The operations that it was for are answered elsewhere.
     pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, ops: &mut Ops) {
         let failed = match outcome {
             Outcome::Stepped { compaction, step } => self.stepped(compaction, step, ops),
@@ -495,12 +492,12 @@ impl Serving {
                 self.syncing = false;
                 result.map(|_| ())
             }
-            Outcome::Halved(child, result) => {
-                self.halved(now, child, result);
+            Outcome::SplitKey(child, result) => {
+                self.found_split_key(now, child, result);
                 Ok(())
             }
-            Outcome::Parted(result) => {
-                self.was_divided(now, result);
+            Outcome::ParentSplit(result) => {
+                self.was_split(now, result);
                 Ok(())
             }
             Outcome::Measured(into, is_small) => {
@@ -526,8 +523,8 @@ impl Serving {
             _ => unreachable!("not a job of the upkeep"),
         };
         if let Err(error) = failed {
-            tracing::warn!(region = %self.id, %error, "upkeep rests");
-            self.rest_until = now + UPKEEP_REST;
+            tracing::warn!(region = %self.id, %error, "upkeep failed, and backs off");
+            self.backoff_until = now + UPKEEP_BACKOFF;
         }
     }
 

@@ -1,19 +1,19 @@
-//! One region on this node, whatever this node is to it: which office it holds, and how it changes it.
+//! One region on this node, whether the node is its primary or not: which role the node has, and how the role changes.
 //!
 //! ```text
-//!            config names me, promises ran out, no work running          opened for serving
-//!  Following ------------------------------------------------> Assuming ------------------> Serving
-//!      ^                                                                                       |
-//!      '----- Retiring (waits for its jobs, then becomes a copy again) <--- a newer term ------'
+//!            config names me, lease grants ran out, no work running           opened for serving
+//!  Following ------------------------------------------------------> Promoting -----------------> Serving
+//!      ^                                                                                             |
+//!      '----- Retiring (waits for its jobs, then becomes a copy again) <------- a newer term --------'
 //! ```
-//! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost its office
-//! keeps nothing of what it had in memory: it is a copy as its volume has it, and is brought in sync like any other.
+//! Invariant: exactly one of the replica, a job that has it, and the serving region exists. A node that lost the primary role
+//! keeps nothing of what it had in memory. Its copy is as its volume has it, and is brought in sync like any other.
 
 use super::catch_up::Wanted;
-use super::job::{Job, JobClass, NotAssumed, Opened, Outcome};
+use super::job::{Job, JobClass, Opened, Outcome, PromotionFailed};
 use super::joining::Session;
 use super::serving::{Answer, Serving};
-use super::stale::Attestations;
+use super::stale::SafeLsns;
 use super::waiting::WaitingRoom;
 use super::{Context, link};
 use leeward_engine::compaction::{Compaction, CompactionDone, CompactionTotals};
@@ -24,26 +24,26 @@ use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
-use leeward_replication::backup::{Backup, BackupAction, Office, Undone, Work};
+use leeward_replication::backup::{Backup, BackupAction, PrimarySession, Undone, Work};
 use leeward_replication::candidate::{self, Candidate, Verdict};
 use leeward_replication::peer::PeerAction;
 use leeward_replication::primary::{Primary, PrimaryAction};
 use std::sync::Arc;
 
-/// How long after there was no room for taking an office it is tried again; and for how long before the node makes way for another.
-const CROWDED_PAUSE: Nanos = Nanos::from_millis(500);
-const CROWDED_PATIENCE: Nanos = Nanos::from_secs(3);
+/// How long after a promotion without room the node tries again, and for how long before it steps aside for another.
+const OUT_OF_SPACE_PAUSE: Nanos = Nanos::from_millis(500);
+const OUT_OF_SPACE_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 pub(super) enum Holding {
-    /// The copy is at rest, or `None`: the volume has none yet.
+    /// The copy, which no job has. `None`: the volume has none yet.
     Copy(Option<Box<Replica>>),
     /// A job of the backup has it.
     Working,
     /// A job is opening it for serving in a term.
-    Assuming { term: Epoch, since: Nanos },
+    Promoting { term: Epoch, since: Nanos },
     /// It serves.
     Serving(Box<Serving>),
-    /// It lost its office and waits for its last jobs.
+    /// It lost the primary role and waits for its last jobs.
     Retiring(Box<Serving>),
     /// A job is making it a copy again.
     Reopening,
@@ -62,20 +62,20 @@ pub(super) struct Slot {
     pub(super) building: Option<Arc<Region>>,
     /// The region from which reads can be answered, likewise.
     pub(super) reading: Option<Arc<Region>>,
-    /// What the primary vouched for.
-    pub(super) attested: Attestations,
-    /// A compaction of such a one goes on.
+    /// Safe LSNs that the primary has published.
+    pub(super) safe_lsns: SafeLsns,
+    /// A compaction of the index that the copy builds is under way.
     pub(super) is_building: bool,
     /// What such compactions did.
     pub(super) compacted: CompactionTotals,
-    /// It was chosen as the primary, and hears who has the longest copy.
+    /// Set while this node, chosen as the primary, finds out which member has the longest copy.
     pub(super) candidate: Option<Candidate>,
     /// Operations that wait for it to serve.
     pub(super) waiting: WaitingRoom,
-    /// Since when the device has no room for taking an office, and until when it is not tried again.
-    pub(super) crowded: Option<(Nanos, Nanos)>,
-    /// No term up to this one is assumed any more: it was lost, or another primary of it was followed.
-    over: Epoch,
+    /// Since when the device has no room for a promotion, and until when the node does not try again.
+    pub(super) out_of_space: Option<(Nanos, Nanos)>,
+    /// This node becomes primary of no term up to this one: it has lost it, or has followed another primary of it.
+    last_ended: Epoch,
 }
 
 impl Slot {
@@ -88,13 +88,13 @@ impl Slot {
             work: None,
             building: None,
             reading: None,
-            attested: Attestations::default(),
+            safe_lsns: SafeLsns::default(),
             is_building: false,
             compacted: CompactionTotals::default(),
             candidate: None,
             waiting: WaitingRoom::default(),
-            crowded: None,
-            over: Epoch(0),
+            out_of_space: None,
+            last_ended: Epoch(0),
         }
     }
 
@@ -105,18 +105,18 @@ impl Slot {
         }
     }
 
-    // ---- what may change the office ------------------------------------------------------------------------------
+    // ---- what may change the role --------------------------------------------------------------------------------
 
-    /// A configuration was read from the coordinator that is newer than what was known.
+    /// A configuration was read from the coordinator that is newer than the one known here.
     pub(super) fn configure(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context, out: &mut Vec<Answer>) {
         let before = self.config.replace(config.clone());
-        self.crowded.take_if(|_| before.as_ref().is_none_or(|before| before.term != config.term));
+        self.out_of_space.take_if(|_| before.as_ref().is_none_or(|before| before.term != config.term));
         if before.is_none_or(|before| before.inherited_below != config.inherited_below) {
-            self.tell_inherited();
+            self.set_inherited_below();
         }
-        self.be_born(config);
-        if planted(Bug::VoidEverything) {
-            context.grants.void(self.id, config.term);
+        self.activate_child(config);
+        if planted(Bug::ReleaseEverything) {
+            context.grants.release(self.id, config.term);
             self.backup.join_when_allowed(now, &context.grants);
             self.act_as_backup(context);
         }
@@ -127,7 +127,7 @@ impl Slot {
         self.reconcile(now, context, out);
     }
 
-    /// Brings the office in line with the configuration, as far as that is possible now.
+    /// Brings this node's role in line with the configuration, as far as that is possible now.
     pub(super) fn reconcile(&mut self, now: Nanos, context: &mut Context, out: &mut Vec<Answer>) {
         let Some(config) = &self.config else { return self.finish_retiring(context) };
         if let Holding::Serving(serving) = &mut self.holding {
@@ -149,48 +149,49 @@ impl Slot {
             }
             Holding::Serving(serving) => {
                 let term = serving.term;
-                self.lose_office(context, out);
+                self.step_down(context, out);
                 context.release_leases(&config, term);
             }
-            Holding::Copy(_) if mine && config.term > self.over => self.stand(now, &config, context),
+            Holding::Copy(_) if mine && config.term > self.last_ended => self.campaign(now, &config, context),
             _ => {}
         }
         self.finish_retiring(context);
     }
 
-    /// Assumes the office of `config`, if nobody can have a longer copy.
-    fn stand(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
-        if config.must_hear == 0 || self.is_longest(now, config, context) {
-            self.assume(now, config, context);
+    /// Becomes the primary of `config`, if no other member can have a longer copy.
+    fn campaign(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        if config.recovery_quorum == 0 || self.is_longest(now, config, context) {
+            self.promote(now, config, context);
         }
     }
 
-    /// There was no room for taking the office of `term`.
-    fn note_crowded(&mut self, now: Nanos, term: Epoch) {
+    /// There was no room for the promotion to primary of `term`.
+    fn note_out_of_space(&mut self, now: Nanos, term: Epoch) {
         if self.config.as_ref().is_some_and(|config| config.term == term) {
-            let since = self.crowded.map_or(now, |(since, _)| since);
-            self.crowded = Some((since, now + CROWDED_PAUSE));
+            let since = self.out_of_space.map_or(now, |(since, _)| since);
+            self.out_of_space = Some((since, now + OUT_OF_SPACE_PAUSE));
         }
     }
 
-    /// It should serve, and cannot, or not soon.
+    /// This node should serve the region, and cannot, or not soon.
     pub(super) fn is_out_of_order(&self, now: Nanos) -> bool {
-        let is_crowded = self.crowded.is_some_and(|(since, _)| now - since >= CROWDED_PATIENCE);
-        is_crowded || matches!(self.holding, Holding::Broken(_))
+        let is_out_of_space = self.out_of_space.is_some_and(|(since, _)| now - since >= OUT_OF_SPACE_TIMEOUT);
+        is_out_of_space || matches!(self.holding, Holding::Broken(_))
     }
 
-    /// Whether its copy is known to be the longest; asks the others, and hands the office over to one whose copy is longer.
+    /// Whether this copy is known to be the longest. Asks the other members, and hands the primary role to one with a longer
+    /// copy.
     fn is_longest(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) -> bool {
         let Some(options) = context.table_options(&config.table) else { return false };
-        let stood = self.candidate.take().filter(|candidate| candidate.term() == config.term);
-        let mut candidate = stood.unwrap_or_else(|| Candidate::new(now, config.clone()));
+        let known = self.candidate.take().filter(|candidate| candidate.term() == config.term);
+        let mut candidate = known.unwrap_or_else(|| Candidate::new(now, config.clone()));
         candidate.reconfigure(config);
         let (me, term, session) = (context.me.server, config.term, candidate::SESSION);
         let open = ToBackup::Open { options };
         for server in candidate.ask(now, |server| server == me || context.can_succeed(server)) {
             let body = open.clone();
             match server == me {
-                true => self.backup.message(now, Office { primary: me, term, session }, body, &context.grants),
+                true => self.backup.message(now, PrimarySession { primary: me, term, session }, body, &context.grants),
                 false => context.send(server, &Control::ToBackup { region: self.id, term, session, body }),
             }
         }
@@ -198,9 +199,9 @@ impl Slot {
         self.candidate = Some(candidate);
         match verdict {
             Verdict::Serve => return true,
-            Verdict::HandOver(heir) => {
-                tracing::info!(region = %self.id, %term, to = %heir.server, "hands the office over");
-                context.propose(config, config.handed_to(heir));
+            Verdict::HandOver(target) => {
+                tracing::info!(region = %self.id, %term, to = %target.server, "hands the primary role over");
+                context.propose(config, config.handed_to(target));
             }
             Verdict::Open => {}
         }
@@ -208,16 +209,16 @@ impl Slot {
         false
     }
 
-    fn assume(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+    fn promote(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
         let is_blocked = context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle();
-        if is_blocked || self.crowded.is_some_and(|(_, until)| now < until) {
+        if is_blocked || self.out_of_space.is_some_and(|(_, until)| now < until) {
             return;
         }
         let Some(options) = context.table_options(&config.table) else { return };
         let Holding::Copy(copy) =
-            std::mem::replace(&mut self.holding, Holding::Assuming { term: config.term, since: now })
+            std::mem::replace(&mut self.holding, Holding::Promoting { term: config.term, since: now })
         else {
-            unreachable!("only a copy at rest assumes an office");
+            unreachable!("only a copy that no job has is promoted");
         };
         let mounted = self.backup.retire();
         (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
@@ -229,58 +230,61 @@ impl Slot {
                     None => Replica::create(&volume, id, options).map_err(|error| Unopened { copy: None, error })?,
                 };
                 match mounted.as_ref().map_or(Ok(Vec::new()), |mounted| mounted.give_up(&copy)) {
-                    Ok(buffers) => copy.assume(buffers, term),
+                    Ok(buffers) => copy.promote(buffers, term),
                     Err(error) => Err(Unopened { copy: Some(Box::new(copy)), error }),
                 }
             };
             let opened = open().map(|region| Opened::new(region, requests));
-            Outcome::Assumed(opened.map_err(|unopened| NotAssumed { unopened, mounted }))
+            Outcome::Promoted(opened.map_err(|unopened| PromotionFailed { unopened, mounted }))
         });
     }
 
-    fn assumed(&mut self, now: Nanos, result: Result<Opened, NotAssumed>, context: &mut Context) {
-        let Holding::Assuming { term, since } = self.holding else {
-            unreachable!("only one job assumes an office");
+    fn promoted(&mut self, now: Nanos, result: Result<Opened, PromotionFailed>, context: &mut Context) {
+        let Holding::Promoting { term, since } = self.holding else {
+            unreachable!("only one job promotes a copy");
         };
-        let result = result.inspect(|_| self.crowded = None);
+        let result = result.inspect(|_| self.out_of_space = None);
         match (result, &self.config) {
             (Ok(opened), Some(config)) => {
                 let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
                 let mut config = config.clone();
                 if config.term != term {
-                    // Another term began meanwhile; the region retires at once.
+                    // Another term began meanwhile, so the region retires at once.
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
                 let primary = Primary::new(now, config, options, context.timing, &context.links_up());
                 self.holding = Holding::Serving(Box::new(Serving::new(since, context, opened, primary)));
                 self.act_as_primary(context);
             }
-            (Err(NotAssumed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }), _) => {
+            (
+                Err(PromotionFailed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }),
+                _,
+            ) => {
                 tracing::warn!(region = %self.id, %error, "cannot be opened for serving, and will be tried again");
-                self.note_crowded(now, term);
+                self.note_out_of_space(now, term);
                 self.backup.reinstate(mounted);
                 self.holding = Holding::Copy(copy);
             }
-            (Err(NotAssumed { unopened: Unopened { error, .. }, .. }), _) => {
+            (Err(PromotionFailed { unopened: Unopened { error, .. }, .. }), _) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 self.holding = Holding::Broken(error.to_string());
             }
-            // The region is no more.
+            // The region no longer exists.
             (Ok(opened), None) => self.reopen(opened.region, context),
         }
     }
 
-    /// A newer term has begun, or is said to have.
-    pub(super) fn lose_office(&mut self, context: &mut Context, out: &mut Vec<Answer>) {
+    /// A newer term has begun, or a message says so.
+    pub(super) fn step_down(&mut self, context: &mut Context, out: &mut Vec<Answer>) {
         let Holding::Serving(mut serving) = std::mem::replace(&mut self.holding, Holding::Reopening) else {
-            unreachable!("only a serving region loses its office");
+            unreachable!("only a serving region steps down");
         };
         tracing::info!(region = %self.id, term = %serving.term, "no longer the primary");
         context.again.extend(serving.abandon(out));
-        // It waits for them.
+        // Retiring waits for these jobs.
         context.jobs.append(&mut serving.new_jobs);
         context.joining.change(&serving.joining, &[]);
-        self.over = self.over.max(serving.term);
+        self.last_ended = self.last_ended.max(serving.term);
         self.holding = Holding::Retiring(serving);
         self.finish_retiring(context);
     }
@@ -308,27 +312,27 @@ impl Slot {
     pub(super) fn hear_primary(
         &mut self,
         now: Nanos,
-        office: Office,
+        session: PrimarySession,
         body: ToBackup,
         context: &mut Context,
         out: &mut Vec<Answer>,
     ) {
         let superseded = match &self.holding {
-            Holding::Serving(serving) => serving.term < office.term,
-            Holding::Assuming { term, .. } => *term >= office.term,
+            Holding::Serving(serving) => serving.term < session.term,
+            Holding::Promoting { term, .. } => *term >= session.term,
             _ => false,
         };
         match &self.holding {
-            Holding::Serving(_) if superseded => self.lose_office(context, out),
+            Holding::Serving(_) if superseded => self.step_down(context, out),
             Holding::Serving(_) => return,
-            Holding::Assuming { .. } if superseded => return,
+            Holding::Promoting { .. } if superseded => return,
             _ => {}
         }
-        if self.config.as_ref().is_some_and(|config| config.term > office.term) {
+        if self.config.as_ref().is_some_and(|config| config.term > session.term) {
             return;
         }
-        self.over = self.over.max(office.term);
-        self.backup.message(now, office, body, &context.grants);
+        self.last_ended = self.last_ended.max(session.term);
+        self.backup.message(now, session, body, &context.grants);
         self.act_as_backup(context);
     }
 
@@ -336,13 +340,10 @@ impl Slot {
         for action in self.backup.take_actions() {
             match action {
                 BackupAction::Start(work) => self.work = Some(work),
-                BackupAction::Send(office, body) if office.primary == context.me.server => {
-                    self.hear_itself(office.term, body);
-                }
-                BackupAction::Send(office, body) => {
-                    let message =
-                        Control::ToPrimary { region: self.id, term: office.term, session: office.session, body };
-                    context.send(office.primary, &message);
+                BackupAction::Send(to, body) if to.primary == context.me.server => self.hear_itself(to.term, body),
+                BackupAction::Send(to, body) => {
+                    let message = Control::ToPrimary { region: self.id, term: to.term, session: to.session, body };
+                    context.send(to.primary, &message);
                 }
             }
         }
@@ -365,7 +366,7 @@ impl Slot {
         });
     }
 
-    /// Starts a compaction of the index that the copy builds, if one is due and none goes on.
+    /// Starts a compaction of the index that the copy builds, if one is due and none is under way.
     pub(super) fn build(&mut self, context: &mut Context) {
         if self.is_building {
             return;
@@ -381,7 +382,7 @@ impl Slot {
         self.is_building = false;
         match result {
             Ok(done) => self.compacted.add(&done),
-            // The copy was taken from it meanwhile.
+            // The copy was taken away from the index meanwhile.
             Err(Error::Superseded(_)) => {}
             Err(error) => tracing::warn!(region = %self.id, %error, "a compaction of the backup failed"),
         }
@@ -404,28 +405,28 @@ impl Slot {
             serving.primary.message(now, from, session, body, &mut context.ops);
             self.act_as_primary(context);
         } else if session == candidate::SESSION {
-            self.hear_heir(term, &body);
+            self.hear_candidate(term, &body);
         }
     }
 
-    /// A member has joined the term in which this one is a candidate.
-    fn hear_heir(&mut self, term: Epoch, body: &ToPrimary) {
+    /// A member has joined the term in which this node is a candidate.
+    fn hear_candidate(&mut self, term: Epoch, body: &ToPrimary) {
         let candidate = self.candidate.as_mut().filter(|candidate| candidate.term() == term);
         if let (Some(candidate), ToPrimary::Opened { member, reach, .. }) = (candidate, body) {
             candidate.opened(*member, *reach);
         }
     }
 
-    /// This one has, or cannot.
+    /// This node itself has joined that term, or cannot.
     fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
-        self.hear_heir(term, &body);
+        self.hear_candidate(term, &body);
         if let ToPrimary::Failed(reason) = body {
             let is_over = self.config.as_ref().is_none_or(|config| config.term != term);
-            if is_over || self.crowded.is_some() {
-                // Another is heard by now, or the candidate asks again.
+            if is_over || self.out_of_space.is_some() {
+                // The node hears another primary by now, or the candidate asks again.
                 return;
             }
-            tracing::error!(region = %self.id, reason, "cannot stand for the office");
+            tracing::error!(region = %self.id, reason, "cannot open its copy for a promotion");
             self.holding = Holding::Broken(reason);
         }
     }
@@ -438,7 +439,7 @@ impl Slot {
         }
     }
 
-    /// Carries out what the primary's state machine wants.
+    /// Carries out the actions of the primary's state machine.
     pub(super) fn act_as_primary(&mut self, context: &mut Context) {
         let Holding::Serving(serving) = &mut self.holding else { return };
         context.jobs.append(&mut serving.new_jobs);
@@ -461,8 +462,8 @@ impl Slot {
                         }
                         context.propose(serving.primary.config(), config);
                     }
-                    PrimaryAction::Divide { left, right } => context.divide(serving.primary.config(), *left, *right),
-                    PrimaryAction::Merge { wider, taken } => context.merge(serving.primary.config(), *wider, *taken),
+                    PrimaryAction::Split { left, right } => context.split(serving.primary.config(), *left, *right),
+                    PrimaryAction::Merge { wider, source } => context.merge(serving.primary.config(), *wider, *source),
                     PrimaryAction::Peer { server, session, action } => {
                         act_for_peer(serving, server, session, action, context);
                     }
@@ -480,7 +481,7 @@ impl Slot {
     /// A job ended.
     pub(super) fn job_done(&mut self, now: Nanos, outcome: Outcome, context: &mut Context, out: &mut Vec<Answer>) {
         match outcome {
-            Outcome::Assumed(result) => self.assumed(now, result, context),
+            Outcome::Promoted(result) => self.promoted(now, result, context),
             Outcome::Retired(Ok(replica)) => self.holding = Holding::Copy(Some(replica)),
             Outcome::Retired(Err(error)) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened again");
@@ -488,13 +489,13 @@ impl Slot {
             }
             Outcome::Followed { replica, result } => {
                 let copy = replica.as_deref();
-                self.build_as(copy.and_then(Replica::building));
+                self.set_building(copy.and_then(Replica::building));
                 self.reading = copy.and_then(Replica::reading);
                 let applied = copy.and_then(Replica::applied);
                 self.holding = Holding::Copy(replica);
-                let own = self.backup.office().filter(|office| office.primary == context.me.server);
-                if let (Err(Undone { lacks_room: true, .. }), Some(office)) = (&result, own) {
-                    self.note_crowded(now, office.term);
+                let own = self.backup.primary_session().filter(|session| session.primary == context.me.server);
+                if let (Err(Undone { lacks_room: true, .. }), Some(session)) = (&result, own) {
+                    self.note_out_of_space(now, session.term);
                 }
                 self.backup.done(result);
                 self.backup.applied(applied);
@@ -556,7 +557,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
             let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
             context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
         }
-        // Writes wait for a member that counts.
+        // Writes wait for a counted member, so its loads start at once.
         PeerAction::Load(id) if peer.is_some_and(|peer| peer.counted) => serving.load(server, session, id),
         PeerAction::Load(id) => {
             let bytes = serving.bytes_of(server, id);
@@ -576,7 +577,7 @@ fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone
 }
 
 impl Context {
-    /// Adds a job of a region that nobody waits for.
+    /// Adds a job of a region for which no client and no primary waits.
     pub(super) fn spawn_in_background(
         &mut self,
         region: RegionId,

@@ -2,30 +2,33 @@
 //!
 //! ```text
 //!   backup                                    primary
-//!     h  --- promise, my clock says h ---------->  r       Its lease is valid at t, which it reads after r: so until t nobody
-//!     |                                            |       else acknowledged anything. Up to LSN c it has itself.
-//!     |  <-- you said h; up to c is acknowledged - t
+//!     h  --- lease grant, my clock says h ------>  r       Its lease is valid at t, which it reads after r: so until t no other
+//!     |                                            |       node acknowledged anything. It has acknowledged up to LSN c itself.
+//!     |  <-- you said h; the safe LSN is c ------- t
 //!     |
 //!     n  a read as of c, once the copy has it: at most n - h old
 //! ```
-//! What a backup answers was the region's state at some instant since h. All that anybody acknowledged before h was so before t, and so
-//! is within c: by the primary of this term it was counted when c was read, those of earlier terms had handed it all over before
-//! that one began to serve, and one of a later term cannot have begun, since it must wait until the promises have ended on which the
-//! lease rests. Nothing beyond c was acknowledged before h. So the writes up to c are all of those before h, and some that were under
-//! way then: a state that a reader at h, or a little later, could have met.
+//! The answer of a backup was the region's state at some instant since h. Each write that any primary acknowledged before h was
+//! acknowledged before t, and is therefore within c:
+//! - If the primary of this term acknowledged it, c was read later and includes it.
+//! - Primaries of earlier terms had handed all their writes over before this one began to serve.
+//! - A primary of a later term cannot have begun: it must wait until the lease grants behind this lease have ended.
 //!
-//! h and n are read from one clock, so it does not matter how far those of two machines are apart, or how long messages take. A message
-//! that took long, or lay in the queue of a node that was stopped, makes answers older, and they say so. That the clock may be slow is
-//! added to the age. Once the clock may have stood still ([`super::doubt`]), nothing counts that was heard before.
+//! Nothing beyond c was acknowledged before h. So the writes up to c are all that were acknowledged before h, and some that were
+//! under way then: a state that a reader at h, or a little later, could have seen.
+//!
+//! h and n come from one clock. So it does not matter how far the clocks of two machines are apart, or how long messages take. A
+//! message that took long, or lay in the queue of a stopped node, makes answers older, and the answers say so. The age allows for
+//! a slow clock. Once the clock may have stopped ([`super::doubt`]), nothing counts that the backup heard before.
 //!
 //! Invariants:
-//! - A primary attests only what it could read and answer at that moment: it is open, does not stand still, and holds its lease
-//!   at an instant that it read from its clock after it heard h.
-//! - What is attested is about the keys of one configuration. It counts for keys that belong to the region by the same one, since
-//!   others may be another region's by now.
-//! - It counts in the session in which it was heard, while the copy is in sync and the configuration is of that session's term: the
-//!   records up to c are the same on both.
-//! - What is read is the state at exactly c: a later one may lack what a division gave to another region.
+//! - A primary publishes only a safe LSN that it could read and answer at that moment. It is open, does not quiesce, and holds
+//!   its lease at an instant that it read from its clock after it heard h.
+//! - A safe LSN is about the keys of one configuration. It counts only for keys that belong to the region by the same
+//!   configuration: other keys may be another region's by now.
+//! - It counts in the session in which the backup heard it, while the copy is in sync and the configuration is of that session's
+//!   term. Then the records up to c are the same on both.
+//! - A read sees the state at exactly c: a later state may lack what a split gave to another region.
 //! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
 
 use super::decide::{Decision, decide};
@@ -38,58 +41,60 @@ use super::{Context, Node};
 use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Reach, Region, Snapshot};
 use leeward_format::cluster::{GroupConfig, Reads};
-use leeward_format::control::Attested;
+use leeward_format::control::SafeLsnOf;
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, Lsn, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
-use leeward_replication::backup::Office;
+use leeward_replication::backup::PrimarySession;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A clock that runs at 0.9 times the speed of time, which leases allow for too, lacks a ninth of what it has counted; this is more.
+/// Leases allow for a clock that runs at 0.9 times the speed of time. Such a clock lacks a ninth of what it has counted: an
+/// eighth is more.
 const SLOWNESS_PART: u64 = 8;
 
-/// Attestations that are kept: the newest may be about records that are not in the copy yet.
-const MOST_ATTESTED: usize = 8;
+/// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
+const MOST_SAFE_LSNS: usize = 8;
 
-/// What a backup was told.
+/// A safe LSN that a backup was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Attestation {
-    /// Its own clock, when it had said so.
+struct SafeLsnRecord {
+    /// h: the reading of the backup's own clock that the primary answered.
     heard: Nanos,
     epoch: Epoch,
     lsn: Lsn,
 }
 
-/// What a backup was told in a session, oldest first.
+/// The safe LSNs that a backup was told in a session, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Attestations {
-    office: Option<Office>,
-    known: VecDeque<Attestation>,
+pub(super) struct SafeLsns {
+    session: Option<PrimarySession>,
+    known: VecDeque<SafeLsnRecord>,
 }
 
-impl Attestations {
-    fn hear(&mut self, office: Office, attestation: Attestation) {
-        if self.office != Some(office) {
-            *self = Attestations { office: Some(office), known: VecDeque::new() };
+impl SafeLsns {
+    fn hear(&mut self, session: PrimarySession, safe_lsn_record: SafeLsnRecord) {
+        if self.session != Some(session) {
+            *self = SafeLsns { session: Some(session), known: VecDeque::new() };
         }
-        if self.known.len() == MOST_ATTESTED {
+        if self.known.len() == MOST_SAFE_LSNS {
             self.known.pop_front();
         }
-        self.known.push_back(attestation);
+        self.known.push_back(safe_lsn_record);
     }
 
-    /// The newest one, of which a copy has all that has taken the records up to `applied`; `None` once others were for the keys of
-    /// another configuration than that of `epoch`: what is the region's may have been another one's to change since.
-    fn newest(&self, office: Office, epoch: Epoch, applied: Lsn) -> Option<Attestation> {
+    /// The newest safe LSN up to which a copy has all records, if it has applied those up to `applied`. `None` if the latest ones
+    /// are for another configuration than that of `epoch`: since then another region may have owned some of the keys, and changed
+    /// them.
+    fn newest(&self, session: PrimarySession, epoch: Epoch, applied: Lsn) -> Option<SafeLsnRecord> {
         let mut latest = self.known.iter().rev().take_while(|known| known.epoch == epoch);
-        latest.find(|known| known.lsn <= applied).copied().filter(|_| self.office == Some(office))
+        latest.find(|known| known.lsn <= applied).copied().filter(|_| self.session == Some(session))
     }
 }
 
-/// What a server said of its clock with its last two promises, and when that was heard, by the own clock.
+/// What a server said of its clock with its last two lease grants, and when this node heard it, by its own clock.
 #[derive(Debug, Default)]
 pub(super) struct ClockHeard([Option<(u64, Nanos)>; 2]);
 
@@ -98,7 +103,8 @@ impl ClockHeard {
         self.0 = [Some((theirs, now)), self.0[0]];
     }
 
-    /// The newest one that was heard before `now` was read: what is heard in the turn of a tick may be newer than the tick's clock.
+    /// The newest reading that was heard before `now`. One that is heard in the turn of a tick may be newer than the tick's
+    /// clock.
     fn before(&self, now: Nanos) -> Option<u64> {
         self.0.iter().flatten().find(|(_, at)| *at < now).map(|(theirs, _)| *theirs)
     }
@@ -116,18 +122,18 @@ pub(super) struct StaleRead {
 // ---- the primary ---------------------------------------------------------------------------------------------------
 
 impl Serving {
-    /// What it vouches for now.
-    pub(super) fn attest(&self, now: Nanos) -> Option<Attested> {
-        let holds_lease = || self.primary.holds_lease(now) || planted(Bug::AttestWithoutLease);
+    /// The safe LSN that the primary publishes now, if any.
+    pub(super) fn publish_safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
+        let holds_lease = || self.primary.holds_lease(now) || planted(Bug::PublishSafeLsnWithoutLease);
         let is_wanted = self.primary.options().reads != Reads::Primary;
         let epoch = self.primary.config().epoch;
-        let may_attest = is_wanted && self.open && self.is_moving() && holds_lease();
-        may_attest.then_some(Attested { region: self.id, epoch, lsn: self.acknowledged })
+        let may_publish_safe_lsn = is_wanted && self.open && self.is_active() && holds_lease();
+        may_publish_safe_lsn.then_some(SafeLsnOf { region: self.id, epoch, lsn: self.acknowledged })
     }
 }
 
 impl Context {
-    /// What `server` said of its clock, so that something can be attested that counts from then.
+    /// What `server` said of its clock: a safe LSN that is published to it counts from then.
     pub(super) fn heard_of(&self, server: ServerId) -> Option<u64> {
         self.links.get(&server).and_then(|link| link.clock.before(self.now))
     }
@@ -136,15 +142,15 @@ impl Context {
 // ---- the backup ----------------------------------------------------------------------------------------------------
 
 impl Node {
-    /// A primary vouches for regions.
-    pub(super) fn hear_attested(&mut self, now: Nanos, from: ServerId, heard: Option<u64>, attested: &[Attested]) {
-        // What another process of this server said means nothing here.
+    /// A primary publishes safe LSNs of regions.
+    pub(super) fn hear_safe_lsns(&mut self, now: Nanos, from: ServerId, heard: Option<u64>, safe_lsns: &[SafeLsnOf]) {
+        // A reading from another process of this server means nothing here.
         let is_mine = |heard: &Nanos| (self.context.clock_since..=now).contains(heard);
         let Some(heard) = heard.map(Nanos).filter(is_mine) else { return };
         let heard = if planted(Bug::AgeFromArrival) { now } else { heard };
-        for &Attested { region, epoch, lsn } in attested {
+        for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
             if let Some(slot) = self.slots.get_mut(&region) {
-                slot.hear_attested(from, Attestation { heard, epoch, lsn }, &mut self.context);
+                slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, &mut self.context);
                 if !slot.backup.is_idle() {
                     self.touched.insert(region);
                 }
@@ -152,14 +158,14 @@ impl Node {
         }
     }
 
-    /// A read that any member may answer: if this is one, and can, it does.
+    /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
     pub(super) fn read_stale(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
         let table = self.context.agent.view().table(&unrouted.table);
         let reads = table.and_then(|table| Some((table.reads.at_most(at_most_ms)?, table.partition)));
         let Some((at_most_ms, partition)) = reads else {
             return self.route(now, unrouted, way);
         };
-        // A scan is cut at the bounds of the region that it is found to be for.
+        // A scan is cut at the bounds of the region that the routes name for it.
         let may_be_cut = unrouted.op.key().is_none() && self.routes().is_ambiguous();
         let config = unrouted.op.region_in(self.routes(), &unrouted.table).filter(|_| !may_be_cut);
         let Some(config) = config.cloned() else { return self.route(now, unrouted, way) };
@@ -172,7 +178,7 @@ impl Node {
         }
         let snapshot = copy.snapshot(known.lsn, self.context.wall.now());
         if snapshot.lsn() != known.lsn {
-            // What was merged since may be a trim, which deletes what another region has by now.
+            // A compaction since may have merged a trim, which deletes keys that another region has by now.
             return self.route(now, unrouted, way);
         }
         let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
@@ -190,7 +196,7 @@ impl Node {
         }
     }
 
-    /// Answers what was read in this turn. What has become too old meanwhile, or could not be read, is the primary's.
+    /// Answers the reads that ended in this turn. A read that has become too old meanwhile, or failed, goes to the primary.
     pub(super) fn answer_stale(&mut self, now: Nanos) {
         for (read, result) in std::mem::take(&mut self.stale) {
             let age = age_ms(now, read.heard);
@@ -211,19 +217,20 @@ impl Node {
 }
 
 impl Slot {
-    fn hear_attested(&mut self, from: ServerId, attestation: Attestation, context: &mut Context) {
-        let office = self.backup.office().filter(|office| office.primary == from && self.backup.is_in_sync());
-        let Some(office) = office else { return };
-        self.attested.hear(office, attestation);
+    fn hear_safe_lsns(&mut self, from: ServerId, safe_lsn_record: SafeLsnRecord, context: &mut Context) {
+        let session =
+            self.backup.primary_session().filter(|session| session.primary == from && self.backup.is_in_sync());
+        let Some(session) = session else { return };
+        self.safe_lsns.hear(session, safe_lsn_record);
         match &self.reading {
             None if context.wants_to_read(self, false) => self.backup.be_read(true),
-            Some(copy) if copy.last_lsn() < attestation.lsn => self.backup.save_tails(false),
+            Some(copy) if copy.last_lsn() < safe_lsn_record.lsn => self.backup.save_tails(false),
             _ => return,
         }
         self.act_as_backup(context);
     }
 
-    /// Gives up the index from which reads are answered, if nobody wants that any more, or there is no memory for it.
+    /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
     pub(super) fn look_after_reads(&mut self, context: &mut Context) {
         let only_read = self.reading.is_some() && self.building.is_none();
         if only_read && !context.wants_to_read(self, true) {
@@ -232,18 +239,19 @@ impl Slot {
         }
     }
 
-    /// The copy that can be read, for keys of this configuration, and what is known of it.
-    fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, Attestation)> {
+    /// The copy that can be read for keys of this configuration, and its safe LSN.
+    fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, SafeLsnRecord)> {
         let copy = self.reading.as_ref().filter(|_| self.backup.is_in_sync())?;
-        // Of another term of the same primary the copy may have other records.
-        let office = self.backup.office().filter(|office| office.term == config.term)?;
-        let known = self.attested.newest(office, config.epoch, copy.last_lsn())?;
+        // In another term of the same primary the copy may have other records.
+        let session = self.backup.primary_session().filter(|session| session.term == config.term)?;
+        let known = self.safe_lsns.newest(session, config.epoch, copy.last_lsn())?;
         Some((copy.clone(), known))
     }
 }
 
 impl Context {
-    /// A copy is to be read, and there is memory for that: for one that `is_read` more than for another to begin.
+    /// Whether a copy should answer reads, and there is memory for that. A copy that `is_read` already may go on while memory is
+    /// scarcer than another copy needs to begin.
     fn wants_to_read(&self, slot: &Slot, is_read: bool) -> bool {
         let table = slot.config.as_ref().and_then(|config| self.agent.view().table(&config.table));
         let debt = self.volume.memory().l0_debt();
@@ -258,7 +266,7 @@ fn age_ms(now: Nanos, since: Nanos) -> u64 {
     (elapsed + elapsed / SLOWNESS_PART).div_ceil(1_000_000)
 }
 
-/// What the read comes to, if memory can tell.
+/// The result of the read, if memory can tell.
 fn in_memory(snapshot: &Snapshot, op: &Op) -> Option<Result<ReadResult, Error>> {
     match snapshot.get(op.key()?, Reach::Memory) {
         Ok(Lookup::NotInMemory) => None,
@@ -277,11 +285,11 @@ fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadRe
             Ok(ReadResult::Entries { entries, resume })
         }
         OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),
-        other => unreachable!("a scan comes to {other:?}"),
+        other => unreachable!("a scan has the result {other:?}"),
     }
 }
 
-/// What a read of a key comes to, of which this was found.
+/// The result of a read of a key, from the version that was `found`.
 fn of_pair(snapshot: &Snapshot, op: &Op, found: Lookup) -> ReadResult {
     match decide(op, current(found), snapshot.now()) {
         Decision::Answer(OpResult::Value(value)) => ReadResult::Value(value),

@@ -1,4 +1,4 @@
-//! What a node says of itself: the figures behind `/status`, `/metrics`, `leeward status` and the benchmark's table.
+//! The status of a node: the figures behind `/status`, `/metrics`, `leeward status` and the benchmark's table.
 //!
 //! Counters are totals since the process started.
 
@@ -12,25 +12,25 @@ pub struct NodeStatus {
     pub server: ServerId,
     /// Its volume.
     pub volume: VolumeId,
-    /// Which life of the volume it is.
+    /// The incarnation of this process on the volume.
     pub incarnation: Incarnation,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// It is the master.
     pub is_master: bool,
     /// Its session with the coordinator is alive.
     pub coordinator_up: bool,
     /// Why it is not part of the cluster; `None` while it is.
-    pub absence: Option<String>,
-    /// What is to become of it, if it is to be a member of no group.
+    pub not_joined: Option<String>,
+    /// Why it should be a member of no group, if so: `leaves` or `restarts`.
     #[serde(default)]
     pub intent: Option<String>,
-    /// As the master it evens out what servers have.
+    /// It is the master, and balances the servers.
     #[serde(default)]
     pub balances: bool,
     /// Why its volume takes no writes, if it does not.
     pub volume_failure: Option<String>,
-    /// Why its volume has no room for more, if it has not.
+    /// Why its volume has no room for more, if it is full.
     pub volume_full: Option<String>,
     /// Bytes moved to and from the volume, by the engine's own count.
     pub device: DeviceStatus,
@@ -38,16 +38,16 @@ pub struct NodeStatus {
     pub network: NetworkStatus,
     /// Look-ups of the cache.
     pub cache: CacheStatus,
-    /// How its memory is divided.
+    /// How its memory is split.
     #[serde(default)]
     pub memory: MemoryStatus,
     /// Its regions, in key order.
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
     pub forwarded: u64,
-    /// See [`super::Node::unforeseen`].
+    /// See [`super::Node::missed_wakeups`].
     #[serde(default)]
-    pub unforeseen: u64,
+    pub missed_wakeups: u64,
     /// Reads that it answered as a backup, of copies that are behind their primary's.
     pub stale_reads: u64,
     /// What its CPU time is spent on.
@@ -55,21 +55,21 @@ pub struct NodeStatus {
     pub cpu: CpuStatus,
 }
 
-/// CPU time of a node's process. Nothing where nobody measures, as in the simulator.
+/// CPU time of a node's process. Empty if it is not measured, as in the simulator.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CpuStatus {
     /// User and system time of all of its threads, in nanoseconds.
     pub process_ns: u64,
-    /// Where it went.
+    /// What the time was spent on.
     pub spent: Vec<CpuSpent>,
 }
 
-/// CPU time that went into one thing.
+/// CPU time that was spent on one activity.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct CpuSpent {
     /// What was done: a name of [`leeward_platform::cpu::Activity`].
     pub activity: String,
-    /// For whom: a name of [`leeward_platform::cpu::Role`].
+    /// In which role: a name of [`leeward_platform::cpu::Role`].
     pub role: String,
     /// Nanoseconds.
     pub nanos: u64,
@@ -84,7 +84,7 @@ pub struct DeviceStatus {
     pub bytes_written: u64,
     /// Bytes of segments in use.
     pub segment_bytes_used: u64,
-    /// Bytes that the volume may reach; `None`: as far as the device lets it.
+    /// Most bytes that the volume may have; `None`: as many as fit on the device.
     pub capacity_bytes: Option<u64>,
 }
 
@@ -106,26 +106,26 @@ pub struct CacheStatus {
     pub misses: u64,
 }
 
-/// How `memory_budget` is divided, in bytes: [`leeward_engine::MemoryStats`].
+/// How `memory_budget` is split, in bytes: [`leeward_engine::MemoryStats`].
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStatus {
     /// The budget.
     pub budget: u64,
-    /// All that is in use of it.
+    /// Bytes of the budget that are in use.
     pub used: u64,
     /// The cache.
     pub cache: u64,
     /// L0s.
     pub l0s: u64,
-    /// Buffers of compactions, and what they built until every backup has it.
+    /// Buffers of compactions, and their output until every backup has it.
     pub compactions: u64,
-    /// What reads hold ahead.
+    /// Read-ahead buffers.
     pub reads: u64,
     /// Windows of log tails.
     pub tails: u64,
-    /// What is known of the levels' segments.
+    /// Metadata of the levels' segments.
     pub levels: u64,
-    /// What primaries have written into this node's memory, as far as it knows.
+    /// What primaries have written into this node's memory, as far as the node knows.
     #[serde(default)]
     pub mirrors: u64,
     /// Request rings of clients.
@@ -136,7 +136,7 @@ pub struct MemoryStatus {
     pub clients: u64,
 }
 
-/// What a node is to a region.
+/// The role of a node in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -146,7 +146,7 @@ pub enum Role {
     Backup,
     /// It holds a copy that is being built.
     Learner,
-    /// It holds a copy that nobody counts on.
+    /// It holds a copy that no member counts on.
     #[default]
     None,
 }
@@ -162,13 +162,13 @@ pub struct RegionStatus {
     pub start: String,
     /// Key or token after the last, as text; `None` for no bound.
     pub end: Option<String>,
-    /// What this node is to it.
+    /// Role of this node in it.
     pub role: Role,
     /// `serving`, `recovering`, `in sync`, `syncing`, `waiting`.
     pub state: String,
     /// Version of the group's configuration.
     pub epoch: Epoch,
-    /// Epoch at which its primary took office.
+    /// Epoch at which its primary became primary.
     pub term: Epoch,
     /// Last LSN appended (primary) or persisted (others).
     pub last_lsn: Lsn,
@@ -176,8 +176,8 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
-    /// Bytes of the segments of this copy, in whole segments; of one that several regions of the volume have, an equal part (primary
-    /// only): what copies are spread by.
+    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for each
+    /// with an equal part. Copies are balanced by this (primary only).
     #[serde(default)]
     pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
@@ -187,43 +187,43 @@ pub struct RegionStatus {
     pub levels: Vec<LevelStatus>,
     /// Its backups and learners (primary only).
     pub peers: Vec<PeerStatus>,
-    /// Time from taking office to serving, in milliseconds (primary only).
+    /// Time from becoming primary to serving, in milliseconds (primary only).
     pub recovery_ms: u64,
-    /// Its logs that leaves point to (primary only).
+    /// Its logs to which leaves point (primary only).
     #[serde(default)]
     pub logs: LogStatus,
-    /// What the region is to become (primary only).
+    /// The split or merge that is planned for the region (primary only).
     #[serde(default)]
     pub plan: Option<PlanStatus>,
-    /// What was done for it.
+    /// What this node has done for it.
     pub counters: RegionCounters,
 }
 
-/// A region that is to become two, or part of its neighbour.
+/// A region that is to be split, or merged into its neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanStatus {
-    /// Number of the second one, if it is to become two.
+    /// Number of the new region, if it is to be split.
     pub child: Option<RegionId>,
-    /// First key of the second one, lossily as text; `None`: whatever halves the region.
+    /// First key of the new region, lossily as text; `None`: a key that halves the region.
     pub at: Option<String>,
-    /// The neighbour that it is to be part of.
+    /// The neighbour that it is to be merged into.
     pub into: Option<RegionId>,
-    /// Why it is not so yet, if anything but time keeps it from that.
+    /// What the plan waits for, if for anything but time.
     pub waits_for: Option<String>,
 }
 
-/// Space of the logs that leaves point to.
+/// Space of the logs to which leaves point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogStatus {
-    /// Bytes that complete segments of the large log take of the volume.
+    /// Bytes of the volume that complete segments of the large log take.
     pub large_bytes: u64,
     /// Bytes of records in them that leaves point to; the rest is garbage.
     pub large_live_bytes: u64,
-    /// Bytes that sorted runs of the medium log take of the volume.
+    /// Bytes of the volume that sorted runs of the medium log take.
     pub medium_bytes: u64,
-    /// Bytes of values that the collection of garbage has moved since the term began.
+    /// Bytes of values that garbage collection has moved since the term began.
     pub relocated_bytes: u64,
-    /// Bytes that compactions have read from logs, to move values, since then.
+    /// Bytes that compactions have read from logs, to move values, since the term began.
     pub value_bytes_read: u64,
 }
 
@@ -245,7 +245,7 @@ pub struct PeerStatus {
     pub server: ServerId,
     /// `in sync`, `syncing`, `connecting`.
     pub state: String,
-    /// It counts: no write is acknowledged without it.
+    /// It counts as in sync: no write is acknowledged without it.
     pub member: bool,
     /// Log bytes that it has not confirmed.
     pub lag_bytes: u64,
@@ -294,21 +294,21 @@ pub struct RegionCounters {
     pub stall_l0_full_ns: u64,
     /// Nanoseconds during which writes waited for a log tail.
     pub stall_tail_ns: u64,
-    /// Nanoseconds for which answers of writes rested, so that compactions keep up and the L0s do not fill.
+    /// Nanoseconds by which answers of writes were delayed, so that compactions keep up and the L0s do not fill.
     pub stall_slowed_ns: u64,
-    /// Regions that were divided off.
+    /// Regions that were split off.
     #[serde(default)]
-    pub divisions: u64,
-    /// Attempts at that which were given up.
+    pub splits: u64,
+    /// Splits that were given up.
     #[serde(default)]
-    pub divisions_failed: u64,
-    /// Regions that were taken in.
+    pub splits_failed: u64,
+    /// Regions that were merged into this one.
     #[serde(default)]
     pub merges: u64,
-    /// Attempts of this region to become part of its neighbour which were given up.
+    /// Merges of this region into its neighbour that were given up.
     #[serde(default)]
     pub merges_failed: u64,
-    /// Ranges that were deleted after a division, because they are another region's.
+    /// Ranges that were deleted after a split, because they belong to another region.
     #[serde(default)]
     pub trims: u64,
 }

@@ -1,11 +1,11 @@
-//! What a division has left in a region that is not its own is deleted, piece by piece, by ordinary writes.
+//! A split leaves pairs in a region that are not its own. The region's primary deletes them, piece by piece, by ordinary writes.
 //!
 //! ```text
-//! Due --a look finds the first foreign pairs--> a range is deleted --> Collecting --merges have dropped them--> Due ... --> Done
+//! Due --a look finds the first foreign pairs--> a range is deleted --> Collecting --compactions drop them--> Due ... --> Done
 //! ```
 //! Invariants:
-//! - Only what the configuration says is another region's is deleted: looked at again when the delete is appended.
-//! - Nothing is remembered: what is deleted cannot be seen, so whoever takes over finds by a look what is left.
+//! - The primary deletes only what the configuration says is another region's. It checks that again when it appends the delete.
+//! - Nothing is remembered. What is deleted cannot be seen, so a look tells the next primary what is left.
 
 use super::Node;
 use super::job::Outcome;
@@ -19,30 +19,30 @@ use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
 
-/// How long it is waited until merges have collected a piece.
-const COLLECT_PATIENCE: Nanos = Nanos::from_secs(10);
-/// How long it rests when something was in the way.
-const REST: Nanos = Nanos::from_millis(500);
+/// How long the trim waits until compactions have collected a piece.
+const COLLECT_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// How long the trim backs off when something was in the way.
+const BACKOFF: Nanos = Nanos::from_millis(500);
 
-/// How far a region has come with it.
+/// How far a region has come with its trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trim {
-    /// There may be something; it is looked for from then on.
+    /// There may be foreign pairs. A job looks for them from this time on.
     Due { from: Nanos },
     /// A job looks.
     Looking,
-    /// What this record deletes is being dropped.
+    /// Compactions are dropping what the record at `lsn` deletes.
     Collecting { lsn: Lsn, since: Nanos },
-    /// All that is left is its own.
+    /// All pairs that are left are the region's own.
     Done,
 }
 
 impl Trim {
-    /// Nothing was looked at yet.
+    /// No job has looked yet.
     pub(super) const FIRST: Trim = Trim::Due { from: Nanos::ZERO };
 
-    /// L0s are merged at once: what the last delete covers is to go, whether more is written or not.
-    pub(super) fn is_in_haste(&self, region: &Region) -> bool {
+    /// L0s are to be compacted at once: what the last delete covers is to go, whether clients write more or not.
+    pub(super) fn is_urgent(&self, region: &Region) -> bool {
         matches!(self, Trim::Collecting { lsn, .. } if !region.levels_hold(*lsn))
     }
 }
@@ -64,7 +64,8 @@ fn is_foreign((first, edge): &Bounds, (start, end): &Piece) -> bool {
 }
 
 impl Node {
-    /// Regions that it serves and in which something of others is found. Reads the device: for who checks a node, not for the node.
+    /// Regions that this node serves and that have pairs of other regions. Reads the device: for tests that check a node, not for
+    /// the node itself.
     pub fn with_foreign(&self) -> Vec<RegionId> {
         let serving = self.slots.values().filter_map(|slot| match &slot.holding {
             Holding::Serving(serving) if serving.open => Some(&**serving),
@@ -81,26 +82,26 @@ impl Node {
 }
 
 impl Serving {
-    /// What trims go by: the configuration.
+    /// The bounds to which the region is trimmed: those of its configuration.
     fn trimmed_to(&self) -> Bounds {
         let mut bounds = self.key_bounds();
-        if planted(Bug::TrimBeforeBirth)
-            && let Some(key) = self.division.key()
+        if planted(Bug::TrimBeforeSplit)
+            && let Some(key) = self.split.key()
         {
             bounds.1 = Some(key.clone());
         }
         bounds
     }
 
-    /// Comes further with what is to be trimmed. To be called in every turn in which operations are begun.
+    /// Advances the trim. To be called in every turn in which operations begin.
     pub(super) fn trim(&mut self, now: Nanos) {
         match self.trim {
-            Trim::Collecting { lsn, since } if self.region.has_collected(lsn) || now - since > COLLECT_PATIENCE => {
+            Trim::Collecting { lsn, since } if self.region.has_collected(lsn) || now - since > COLLECT_TIMEOUT => {
                 self.trim = Trim::Due { from: now };
             }
             Trim::Due { from } if now >= from => {
                 let is_whole = self.primary.config().inherited_below == SegmentId(0);
-                if (is_whole && !planted(Bug::TrimBeforeBirth)) || !self.may_delete() {
+                if (is_whole && !planted(Bug::TrimBeforeSplit)) || !self.may_delete() {
                     return;
                 }
                 let bounds = self.trimmed_to();
@@ -117,22 +118,22 @@ impl Serving {
         }
     }
 
-    /// A look has found the first pairs that are not its own, or none.
+    /// A look has found the first pairs that are not the region's own, or none.
     pub(super) fn found_foreign(&mut self, now: Nanos, found: Result<Option<Piece>, Error>) -> Result<(), Error> {
-        let rest = Trim::Due { from: now + REST };
+        let later = Trim::Due { from: now + BACKOFF };
         self.trim = match found {
             Err(error) => {
-                self.trim = rest;
+                self.trim = later;
                 return Err(error);
             }
-            Ok(None) if planted(Bug::TrimBeforeBirth) => rest,
+            Ok(None) if planted(Bug::TrimBeforeSplit) => later,
             Ok(None) => Trim::Done,
-            Ok(Some(piece)) => self.delete_foreign(now, &piece).unwrap_or(rest),
+            Ok(Some(piece)) => self.delete_foreign(now, &piece).unwrap_or(later),
         };
         Ok(())
     }
 
-    /// Nothing is left in it that is another region's.
+    /// The region has no pairs left that are another region's.
     pub(super) fn is_trimmed(&self) -> bool {
         self.trim == Trim::Done || self.primary.config().inherited_below == SegmentId(0)
     }
@@ -140,8 +141,8 @@ impl Serving {
     fn may_delete(&self) -> bool {
         let (in_sync, needed) = self.primary.in_sync();
         self.open
-            && self.is_moving()
-            && !self.joint.is_taking_in
+            && self.is_active()
+            && !self.merge_state.is_merge_target
             && in_sync >= needed
             && !self.region.volume().is_failed()
     }

@@ -1,12 +1,13 @@
-//! The wall time of a node, which decides what has expired: told to the node, and shared with the regions that it serves.
+//! The wall time of a node, which decides which pairs have expired. The runtime sets it; the regions that the node serves share
+//! it.
 //!
-//! Written by the node's thread; it may go back.
+//! The node's thread writes it. It may go back.
 
 use leeward_format::UnixMs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Clones are the same time.
+/// All clones share one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wall(Arc<AtomicU64>);
 

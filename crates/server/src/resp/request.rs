@@ -3,8 +3,8 @@
 //! Both protocol versions frame requests alike. The parser keeps its place between calls, so a command that arrives
 //! byte by byte costs no more than one that arrives whole. A bulk string longer than any value may be is not stored:
 //! its bytes are dropped as they arrive and the command is reported as [`Parsed::TooLarge`], after which the
-//! connection goes on. Bytes that are no request at all are a [`ProtocolError`]; the connection must then be closed,
-//! for nobody knows where the next request starts.
+//! connection continues. Bytes that are no request at all are a [`ProtocolError`]; the connection must then be closed,
+//! since the start of the next request is unknown.
 
 use crate::quota::Quota;
 use bytes::{Buf, Bytes, BytesMut};
@@ -16,11 +16,12 @@ pub const MAX_INLINE_BYTES: usize = 64 * 1024;
 pub const MAX_ARGUMENTS: usize = 1024 * 1024;
 /// Most bytes of one command's arguments together; a longer one is dropped as it arrives.
 pub const MAX_COMMAND_BYTES: usize = 32 * 1024 * 1024;
-/// What an argument takes besides its bytes until its command is answered, at most: its place, its framing, an operation and a result.
+/// Most memory of an argument until its command is answered, besides its bytes: its place, its framing, an operation and a
+/// result.
 pub const ARGUMENT_BYTES: usize = 320;
 /// Longest bulk string that is skipped; a longer one closes the connection (as Redis).
 const MAX_SKIPPED_BYTES: i64 = 512 * 1024 * 1024;
-/// What the head of a bulk string takes in a buffer of which its bytes are a slice.
+/// Bytes of the head of a bulk string, in a buffer of which its content is a slice.
 const FRAMING_BYTES: usize = 16;
 /// Longest line that holds a count.
 const MAX_COUNT_LINE_BYTES: usize = 32;

@@ -1,9 +1,9 @@
-//! The answers of one ring that its client does not have yet: those that are being written, those that wait for the place, those
-//! that are kept until they are fetched.
+//! The answers of one ring that its client does not have yet: those that are being written, those that wait for their place,
+//! and those that are kept until they are fetched.
 //!
-//! No two writes under way overlap, nor do two answers that wait: an answer whose place overlaps that of one that waits is no
-//! client's, since nobody gives a slot back before its answer was there. So each is found by its place in logarithmic time,
-//! and a completed write is looked up among those only that overlap it.
+//! No two writes in flight overlap, nor do two answers that wait. An answer whose place overlaps that of a waiting one cannot
+//! come from a well-behaved client, which gives no slot back before its answer was there. So each is found by its place in
+//! logarithmic time, and a completed write is looked up only among those that overlap it.
 //!
 //! Pure; belongs to its [`Ring`](super::ring::Ring).
 
@@ -96,15 +96,15 @@ impl Answers {
         self.kept_bytes
     }
 
-    /// Whether what the client is to take has not moved for `patience`. To be asked now and then.
-    pub(super) fn is_stalled(&mut self, now: Nanos, patience: Nanos) -> bool {
+    /// Whether what the client is to take has not moved for `timeout`. To be asked now and then.
+    pub(super) fn is_stalled(&mut self, now: Nanos, timeout: Nanos) -> bool {
         let since = |still: &mut Option<(u64, Nanos)>, mark: Option<u64>| {
             *still = mark.map(|mark| still.filter(|(before, _)| *before == mark).unwrap_or((mark, now)));
             still.map_or(Nanos::ZERO, |(_, since)| now - since)
         };
         let writes = since(&mut self.still.writes, (self.bytes > 0).then_some(self.completed));
         let kept = since(&mut self.still.kept, self.kept.keys().next().copied());
-        writes.max(kept) > patience
+        writes.max(kept) > timeout
     }
 }
 

@@ -1,4 +1,4 @@
-//! Places of answers against a model that looks at every pair; and who takes nothing.
+//! Places of answers against a model that looks at every pair; and clients that take nothing.
 
 use super::*;
 use proptest::prelude::*;
@@ -58,31 +58,31 @@ proptest! {
 
 #[test]
 fn who_takes_nothing_is_found() {
-    let patience = Nanos::from_secs(60);
+    let timeout = Nanos::from_secs(60);
     let at = Nanos::from_secs;
     let mut answers = Answers::default();
-    assert!(!answers.is_stalled(at(1000), patience), "nothing is to be taken");
+    assert!(!answers.is_stalled(at(1000), timeout), "nothing is to be taken");
     assert_eq!(answers.place(0, &mut vec![0; 64]), Ok(true));
     assert_eq!(answers.place(64, &mut vec![0; 64]), Ok(true));
-    assert!(!answers.is_stalled(at(1001), patience));
-    assert!(!answers.is_stalled(at(1060), patience));
+    assert!(!answers.is_stalled(at(1001), timeout));
+    assert!(!answers.is_stalled(at(1060), timeout));
     answers.complete(0);
-    assert!(!answers.is_stalled(at(1062), patience), "something moves");
-    assert!(answers.is_stalled(at(1123), patience));
+    assert!(!answers.is_stalled(at(1062), timeout), "something moves");
+    assert!(answers.is_stalled(at(1123), timeout));
     answers.complete(64);
-    assert!(!answers.is_stalled(at(1200), patience), "all was taken");
-    // Answers that nobody fetches, while others come and go.
+    assert!(!answers.is_stalled(at(1200), timeout), "all was taken");
+    // Answers that are never fetched, while others come and go.
     answers.keep(5, vec![0; 100]);
     answers.keep(6, vec![0; 100]);
     for second in 1201..=1261 {
         assert_eq!(answers.place(0, &mut vec![0; 64]), Ok(true));
         answers.complete(0);
-        assert!(!answers.is_stalled(at(second), patience));
+        assert!(!answers.is_stalled(at(second), timeout));
     }
-    assert!(answers.is_stalled(at(1262), patience));
+    assert!(answers.is_stalled(at(1262), timeout));
     assert_eq!(answers.fetch(5), Some(vec![0; 100]));
-    assert!(!answers.is_stalled(at(1263), patience), "the next one has its time");
-    assert!(answers.is_stalled(at(1324), patience));
+    assert!(!answers.is_stalled(at(1263), timeout), "the next one has its time");
+    assert!(answers.is_stalled(at(1324), timeout));
     assert_eq!(answers.fetch(6).map(|kept| kept.len()), Some(100));
     assert_eq!((answers.fetch(6), answers.kept_bytes()), (None, 0));
 }

@@ -9,45 +9,47 @@
 //!   +--------------------------+                          +---------------------------+
 //!            '---------------- TCP connection: hello, handshake, bells ------'
 //! ```
-//! **Whose memory.** The request ring is in the server's memory, the reply ring in the client's; the client keeps book of
+//! **Memory.** The request ring is in the server's memory, the reply ring in the client's. The client tracks the space of
 //! both, so that the server neither allocates nor synchronises. Rings belong to a connection to the native port: over it the
-//! client asks for them, is told which fabric they are on and which peer it is there, and passes its descriptor. They end
-//! with it, and it ends when either link of the fabric goes down: so a client that dies frees them whatever dies first. The
-//! memory is deregistered then, and its descriptor's random key is never valid again.
+//! client asks for them, learns which fabric they are on and which peer it is there, and passes its descriptor. The rings end
+//! with the connection, and the connection ends when either link of the fabric goes down: so a client that dies frees its
+//! rings, whichever connection breaks first. The memory is deregistered then, and its descriptor's random key is never valid
+//! again.
 //!
-//! **One remote write a message, one an answer.** No flag follows: see [`leeward_format::ring`] for why a message is taken
+//! **One remote write per message, one per answer.** No flag follows: see [`leeward_format::ring`] for why a message is taken
 //! only when all of its bytes are there. A write is never posted over bytes of an earlier one that is not completed, since
 //! those may land late: an answer into such a place waits.
 //!
-//! **Answers that do not fit.** The client guesses how large the slot must be. An answer that is larger is kept, and its
-//! size told; the client fetches it into another slot. The operation is not carried out again. One that no slot can hold
-//! goes over the connection.
+//! **Answers that do not fit.** The client guesses how large the slot must be. The server keeps an answer that is larger, and
+//! tells its size; the client fetches it into another slot. The operation is not carried out again. An answer that no slot
+//! can hold goes over the connection.
 //!
-//! **Sleep.** A client finds at the end of its reply ring whether the server is awake; if not it sends
-//! [`Request::RingBell`](leeward_format::op::Request::RingBell) after a message. A server that goes to sleep says so
-//! first, awaits the completion and then looks once more ([`Effect::Look`]). The other way, a client writes a new number behind
-//! the request ring before it sleeps, awaits the completion and looks once more; after an answer was completed the server
-//! looks for a number that it has not rung for. Either way whoever is second sees the other.
+//! **Sleep.** A word at the end of the client's reply ring says whether the server is awake. If it is not, the client sends
+//! [`Request::RingBell`](leeward_format::op::Request::RingBell) after a message. A server that goes to sleep first says so,
+//! waits for the completion, and then looks once more ([`Effect::Look`]). The other way, a client writes a new number behind
+//! the request ring before it sleeps, waits for the completion, and looks once more. After an answer was completed, the
+//! server looks for a number that it has not rung for. Either way the side that comes second sees the other.
 //!
-//! **Trust.** A client is not trusted: what it writes is copied before it is looked at, lengths and places are checked
-//! against the rings, and what no client writes ends its connection. It can stop its own ring, nobody else's: on the fabric it has
-//! a number that nobody guesses, under which one connection is admitted, and control messages are not taken. What it has the
-//! server hold is bounded, is counted in the budget, and is given up with it when it does not move.
+//! **Trust.** A client is not trusted: what it writes is copied before it is examined, lengths and places are checked against
+//! the rings, and anything that no client writes ends its connection. It can stop its own ring, but no other: on the fabric
+//! it has a number that cannot be guessed, under which one connection is admitted, and control messages are not accepted. The
+//! memory that it makes the server hold is bounded, is counted in the budget, and is freed with its connection when it makes
+//! no progress.
 //!
-//! Belongs to the event loop's thread; only [`Mail`] is touched by the fabric's. No clock, thread or socket: tests drive it
+//! Belongs to the event loop's thread; only [`Mailbox`] is touched by the fabric's. No clock, thread or socket: tests drive it
 //! over a simulated fabric.
 
 mod answers;
-mod mail;
+mod mailbox;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use mail::Mail;
+pub use mailbox::Mailbox;
 pub use ring::{Door, Received};
 
 use bytes::Bytes;
-use leeward_engine::Lease;
+use leeward_engine::Reservation;
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId};
 use leeward_format::frame::DecodeError;
 use leeward_format::op::Reply;
@@ -92,7 +94,7 @@ pub enum Effect {
     Tell(u64, Reply),
     /// Look into its ring.
     Look(u64),
-    /// Nothing is on its way to its client any more, as [`Rings::is_awaited`] was to tell.
+    /// No answer is on its way to its client any more, after [`Rings::is_answering`] said that some were.
     Quiet(u64),
     /// Its rings are of no use any more: end it.
     Lost(u64),
@@ -127,9 +129,9 @@ pub struct Rings {
     name: String,
     address: String,
     node: PeerId,
-    mail: Arc<Mail>,
+    mailbox: Arc<Mailbox>,
     limits: RingLimits,
-    lease: Lease,
+    reservation: Reservation,
     taken_bytes: usize,
     /// Bytes of answers that clients do not have yet.
     held_bytes: usize,
@@ -146,17 +148,23 @@ pub struct Rings {
 type Refusal = String;
 
 impl Rings {
-    /// No rings yet, on `on`, whose events come by `mail`. `lease` counts their memory, `keys` makes their secrets.
-    pub fn new(on: RingFabric, mail: Arc<Mail>, limits: RingLimits, lease: Lease, keys: Rng) -> Rings {
+    /// No rings yet, on `on`, whose events come by `mailbox`. `reservation` counts their memory, `keys` makes their secrets.
+    pub fn new(
+        on: RingFabric,
+        mailbox: Arc<Mailbox>,
+        limits: RingLimits,
+        reservation: Reservation,
+        keys: Rng,
+    ) -> Rings {
         let RingFabric { fabric, name, address, node } = on;
         Rings {
             fabric,
             name,
             address,
             node,
-            mail,
+            mailbox,
             limits,
-            lease,
+            reservation,
             taken_bytes: 0,
             held_bytes: 0,
             keys,
@@ -262,8 +270,8 @@ impl Rings {
         Ok(())
     }
 
-    /// Where the fabric finds a client that says that it listens at `address`: nowhere but where it comes from, or anybody
-    /// could have this node connect to others.
+    /// Where the fabric connects to a client that claims to listen at `address`: only to the host that the client comes from.
+    /// Otherwise a client could make this node connect to other hosts.
     fn address_of(&self, address: &str, from: IpAddr) -> Result<String, Refusal> {
         if address.len() > MAX_NAME_BYTES {
             return Err("an address that is none".into());
@@ -314,7 +322,7 @@ impl Rings {
     }
 
     fn count(&self) {
-        self.lease.set((self.taken_bytes + self.held_bytes / COUNTED_BYTES * COUNTED_BYTES) as u64);
+        self.reservation.set((self.taken_bytes + self.held_bytes / COUNTED_BYTES * COUNTED_BYTES) as u64);
     }
 
     /// Answers `door` of `connection` with `frames`, or gives them back: they must go over the stream.
@@ -331,15 +339,15 @@ impl Rings {
         answered
     }
 
-    /// Whether answers are on their way to the client of `connection`. Then [`Effect::Quiet`] comes when none is any more, or
+    /// Whether answers are on their way to the client of `connection`. If so, [`Effect::Quiet`] comes when all have arrived, or
     /// [`Effect::Lost`].
-    pub fn is_awaited(&mut self, connection: u64) -> bool {
-        self.rings.get_mut(&connection).is_some_and(Ring::is_awaited)
+    pub fn is_answering(&mut self, connection: u64) -> bool {
+        self.rings.get_mut(&connection).is_some_and(Ring::is_answering)
     }
 
-    /// Connections whose clients take nothing of their answers for `patience`.
-    pub fn stalled(&mut self, now: Nanos, patience: Nanos) -> Vec<u64> {
-        let stalled = self.rings.iter_mut().filter_map(|(id, ring)| ring.is_stalled(now, patience).then_some(*id));
+    /// Connections whose clients have taken none of their answers for `timeout`.
+    pub fn stalled(&mut self, now: Nanos, timeout: Nanos) -> Vec<u64> {
+        let stalled = self.rings.iter_mut().filter_map(|(id, ring)| ring.is_stalled(now, timeout).then_some(*id));
         stalled.collect()
     }
 
@@ -350,22 +358,22 @@ impl Rings {
         }
     }
 
-    /// Tells all clients to ring. What they have written before they know comes as [`Effect::Look`].
+    /// Tells all clients to ring. Messages that they wrote before they know come as [`Effect::Look`].
     pub fn fall_asleep(&mut self) {
         for ring in self.rings.values_mut() {
             self.is_posted |= ring.set_awake(&*self.fabric, false);
         }
     }
 
-    /// Pushes out what was posted and takes in what the fabric has to say. It goes on only while that makes it post more: what
-    /// comes meanwhile wakes who looks next.
+    /// Pushes out what was posted and handles the events of the fabric. Repeats this only while an event makes it post more:
+    /// events that come meanwhile wake the event loop again.
     pub fn settle(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if std::mem::take(&mut self.is_posted) {
-                self.mail.hush();
+                self.mailbox.hush();
                 self.fabric.flush();
             }
-            for (peer, event) in self.mail.take() {
+            for (peer, event) in self.mailbox.take() {
                 self.hear(peer, event, effects);
             }
             if !self.is_posted {

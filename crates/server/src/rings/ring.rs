@@ -70,7 +70,7 @@ pub(super) struct Ring {
     /// The client waits until some of them have arrived.
     is_paused: bool,
     /// Its connection ends when they have arrived.
-    is_awaited: bool,
+    is_answering: bool,
     /// The last sleep that the client was woken from.
     rung: u64,
     awake: Awake,
@@ -98,7 +98,7 @@ impl Ring {
             keys,
             answers: Answers::default(),
             is_paused: false,
-            is_awaited: false,
+            is_answering: false,
             rung: 0,
             awake: Awake::default(),
             message: Vec::new(),
@@ -212,10 +212,10 @@ impl Ring {
         fabric.write(self.peer, &self.reply, at.into(), message, at.into());
     }
 
-    /// Something is on its way to the client; if so, [`Effect::Quiet`] tells when nothing is any more.
-    pub(super) fn is_awaited(&mut self) -> bool {
-        self.is_awaited = self.answers.bytes() > 0;
-        self.is_awaited
+    /// Whether answers are on their way to the client. If so, [`Effect::Quiet`] comes when all have arrived.
+    pub(super) fn is_answering(&mut self) -> bool {
+        self.is_answering = self.answers.bytes() > 0;
+        self.is_answering
     }
 
     /// Bytes of answers that the client does not have.
@@ -224,8 +224,8 @@ impl Ring {
     }
 
     /// The client does not take its answers, as [`Answers::is_stalled`] says.
-    pub(super) fn is_stalled(&mut self, now: Nanos, patience: Nanos) -> bool {
-        self.answers.is_stalled(now, patience)
+    pub(super) fn is_stalled(&mut self, now: Nanos, timeout: Nanos) -> bool {
+        self.answers.is_stalled(now, timeout)
     }
 
     /// Has the client know whether it must ring; answers whether something was posted.
@@ -266,8 +266,8 @@ impl Ring {
             self.is_paused = false;
             effects.push(Effect::Look(connection));
         }
-        if self.is_awaited && self.answers.bytes() == 0 {
-            self.is_awaited = false;
+        if self.is_answering && self.answers.bytes() == 0 {
+            self.is_answering = false;
             effects.push(Effect::Quiet(connection));
         }
         let sleep = self.memory.load_u64(self.request_bytes);

@@ -38,7 +38,7 @@ pub(super) struct Server {
     pub(super) is_lost: bool,
     pub(super) is_quiet: bool,
     buffer: Vec<u8>,
-    /// What leases are of.
+    /// What reservations are of.
     pub(super) budget: Budget,
 }
 
@@ -46,14 +46,14 @@ impl Server {
     pub(super) fn new(network: &SimNetwork, each_bytes: usize, total_bytes: usize) -> Server {
         let is_woken = Arc::new(AtomicBool::new(false));
         let wake = Arc::clone(&is_woken);
-        let mail = Mail::new(move || wake.store(true, Ordering::Relaxed));
-        let fabric = network.node(NODE, mail.sink());
+        let mailbox = Mailbox::new(move || wake.store(true, Ordering::Relaxed));
+        let fabric = network.node(NODE, mailbox.sink());
         let on = RingFabric { fabric, name: "shm".into(), address: "@node".into(), node: NODE };
         let budget = Budget::new(64 << 20);
-        let lease = budget.lease(Purpose::Rings);
+        let reservation = budget.reserve(Purpose::Rings);
         let limits = RingLimits { clients: 5, each_bytes, total_bytes };
         Server {
-            rings: Rings::new(on, mail, limits, lease, Rng::new(9)),
+            rings: Rings::new(on, mailbox, limits, reservation, Rng::new(9)),
             is_woken,
             look: false,
             is_awake: false,
@@ -143,10 +143,10 @@ fn open(network: &SimNetwork, server: &mut Server, bytes: usize) -> Client {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 60 }))]
-    /// Whatever the fabric does with bytes, and whoever sleeps when: each request is answered once, with its own answer, and
-    /// nobody sleeps while the other waits for him.
+    /// Whatever the fabric does with bytes, and whichever side sleeps when: each request is answered once, with its own
+    /// answer, and neither side sleeps while the other waits for it.
     #[test]
-    fn every_request_is_answered_once_and_nobody_oversleeps(seed in any::<u64>(), spins in any::<bool>()) {
+    fn every_request_is_answered_once_and_neither_side_oversleeps(seed in any::<u64>(), spins in any::<bool>()) {
         let network = SimNetwork::new(seed, SimOptions::default());
         let mut rng = Rng::new(seed);
         let mut server = Server::new(&network, 4096, 1 << 20);
@@ -191,7 +191,7 @@ fn a_client_that_dies_frees_its_rings_and_no_other() {
     client.turn(&mut left, &mut rng);
     network.kill(client.peer());
     while !server.is_lost {
-        assert!(network.step(), "the link notices that nobody is there");
+        assert!(network.step(), "the link notices that the client is gone");
         server.settle();
         let received = server.rings.receive(CONNECTION, 64, &mut Vec::new(), |_, request| {
             assert!(request.iter().all(|byte| *byte == request[0]), "no half request is taken");

@@ -106,12 +106,12 @@ impl Doorbell {
 }
 
 impl Events {
-    /// The next look has begun: whoever sends from now on rings again. What is sent before it is in [`Events::next`].
+    /// Begins the next look: senders ring again from now on. What was sent before is in [`Events::next`].
     pub(crate) fn look(&self) {
         self.bell.is_rung.swap(false, Ordering::AcqRel);
     }
 
-    /// The oldest event that was not taken, and when it was sent. Whoever leaves some must come back without being woken.
+    /// The oldest event that was not taken, and when it was sent. A caller that leaves some must come back without being woken.
     pub(crate) fn next(&self) -> Option<(Nanos, Event)> {
         self.receiver.try_recv().ok()
     }

@@ -1,9 +1,9 @@
-//! A client's socket and its conversation: moves bytes between the two without ever blocking.
+//! A client's socket and its protocol session: moves bytes between the two without ever blocking.
 
 use crate::commands::Context;
-use crate::conversation::{Conversation, Submission};
 use crate::metrics::Dropped;
 use crate::node::Token;
+use crate::protocol_session::{ProtocolSession, Submission};
 use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 pub(super) struct Connection {
     pub(super) kind: Kind,
     pub(super) stream: TcpStream,
-    pub(super) conversation: Box<dyn Conversation>,
+    pub(super) protocol_session: Box<dyn ProtocolSession>,
     /// The socket may have bytes that were not read.
     is_readable: bool,
     /// The peer sends no more: after the bytes that are left comes the end, without another event.
@@ -40,7 +40,7 @@ pub(super) struct Connection {
     is_writable: bool,
     /// When it last took bytes, or had none to take.
     progress: Nanos,
-    /// Nobody is there any more: to be removed.
+    /// The client is gone: to be removed.
     pub(super) is_dead: bool,
     /// Number of the newest operation that was submitted.
     newest: u64,
@@ -49,11 +49,16 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(kind: Kind, stream: TcpStream, conversation: Box<dyn Conversation>, now: Nanos) -> Connection {
+    pub(super) fn new(
+        kind: Kind,
+        stream: TcpStream,
+        protocol_session: Box<dyn ProtocolSession>,
+        now: Nanos,
+    ) -> Connection {
         Connection {
             kind,
             stream,
-            conversation,
+            protocol_session,
             is_readable: false,
             is_closed_by_peer: false,
             is_writable: true,
@@ -64,14 +69,14 @@ impl Connection {
         }
     }
 
-    /// Its conversation takes input.
+    /// Whether its session accepts input.
     pub(super) fn takes_input(&self) -> bool {
-        !self.is_dead && self.unsubmitted.is_empty() && self.conversation.wants_input()
+        !self.is_dead && self.unsubmitted.is_empty() && self.protocol_session.wants_input()
     }
 
     /// There is something to do that waits for nothing.
     pub(super) fn has_work(&self) -> bool {
-        !self.is_dead && (self.conversation.has_work() || !self.unsubmitted.is_empty())
+        !self.is_dead && (self.protocol_session.has_work() || !self.unsubmitted.is_empty())
     }
 
     /// There may be bytes to read.
@@ -100,22 +105,22 @@ impl Connection {
     pub(super) fn complete(&mut self, token: Token, result: OpResult, context: &mut Context) {
         // Far fewer operations are in flight than the low bits tell apart, and none is newer than the newest.
         let age = token.distance_to(self.newest);
-        self.conversation.complete(self.newest - age, result, context);
+        self.protocol_session.complete(self.newest - age, result, context);
     }
 
-    /// Reads once, if nothing is left of what was read before, and lets the conversation act on it as far as the quota goes.
+    /// Reads once, if nothing is left of what was read before, and lets the session act on it as far as the quota allows.
     pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
         if !self.has_work() && self.is_readable && self.takes_input() {
             match self.stream.read(buffer) {
                 Ok(0) => {
                     self.is_readable = false;
-                    self.conversation.stop();
+                    self.protocol_session.stop();
                 }
                 Ok(len) => {
                     // A short read has emptied the socket; more will raise an event.
                     self.is_readable = len == buffer.len() || self.is_closed_by_peer;
                     context.quota.take_bytes(len);
-                    self.conversation.feed(&buffer[..len]);
+                    self.protocol_session.feed(&buffer[..len]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
                 // It is read again.
@@ -123,12 +128,12 @@ impl Connection {
                 Err(_) => self.is_dead = true,
             }
         }
-        self.conversation.advance(context, submit);
+        self.protocol_session.advance(context, submit);
     }
 
-    /// Lets the conversation do what it can and sends what it says, until the quota is used up, the socket takes no more or nothing
-    /// is left: output that was taken may be what held the conversation back, and no event tells of that. Answers why the
-    /// server gave the connection up, if it did.
+    /// Lets the session do what it can and sends its output, until the quota is used up, the socket takes no more or nothing
+    /// is left: output that was not taken may have held the session back, and no event announces that this is over. Returns
+    /// why the server gave the connection up, if it did.
     pub(super) fn advance(
         &mut self,
         most_output: usize,
@@ -136,21 +141,21 @@ impl Connection {
         submit: &mut Vec<Submission>,
     ) -> Option<Dropped> {
         loop {
-            self.conversation.advance(context, submit);
-            let unsent = self.conversation.output().len();
+            self.protocol_session.advance(context, submit);
+            let unsent = self.protocol_session.output().len();
             let dropped = self.write(context.now, most_output);
-            if dropped.is_some() || self.is_dead || self.conversation.output().len() == unsent || self.has_work() {
+            if dropped.is_some() || self.is_dead || self.protocol_session.output().len() == unsent || self.has_work() {
                 return dropped;
             }
         }
     }
 
-    /// Sends what there is; answers why the server gave the connection up, if it did.
+    /// Sends the output; returns why the server gave the connection up, if it did.
     fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
-        while self.is_writable && !self.is_dead && !self.conversation.output().is_empty() {
-            match self.stream.write(self.conversation.output()) {
+        while self.is_writable && !self.is_dead && !self.protocol_session.output().is_empty() {
+            match self.stream.write(self.protocol_session.output()) {
                 Ok(len) => {
-                    self.conversation.output().advance(len);
+                    self.protocol_session.output().advance(len);
                     self.progress = now;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
@@ -158,7 +163,7 @@ impl Connection {
                 Err(_) => self.is_dead = true,
             }
         }
-        let unsent = self.conversation.output();
+        let unsent = self.protocol_session.output();
         if unsent.is_empty() {
             self.progress = now;
             if unsent.capacity() > KEPT_OUTPUT_BYTES {
@@ -171,16 +176,16 @@ impl Connection {
         None
     }
 
-    /// Gives up a client that takes no replies for `patience`.
-    pub(super) fn check_stall(&mut self, now: Nanos, patience: Nanos) -> Option<Dropped> {
-        let is_stalled = !self.conversation.output().is_empty() && now - self.progress > patience;
+    /// Gives up a client that takes no replies for `timeout`.
+    pub(super) fn check_stall(&mut self, now: Nanos, timeout: Nanos) -> Option<Dropped> {
+        let is_stalled = !self.protocol_session.output().is_empty() && now - self.progress > timeout;
         self.is_dead |= is_stalled;
         is_stalled.then_some(Dropped::Stalled)
     }
 
     /// All that was asked is answered and sent over the socket, and nothing more is taken: it may be ended.
     pub(super) fn is_finished(&self) -> bool {
-        self.conversation.is_finished() && !self.is_dead
+        self.protocol_session.is_finished() && !self.is_dead
     }
 
     /// Closes a connection that is finished.

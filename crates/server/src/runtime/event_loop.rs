@@ -6,21 +6,21 @@
 //! takes as long as a client likes: see `turn.rs`.
 //!
 //! Sockets are registered edge-triggered, for reading and writing, once. Which of them are read when is in the book of
-//! `attention.rs`: a connection that has unread bytes but whose conversation takes none (back-pressure) is left alone until its
+//! `ready_list.rs`: a connection that has unread bytes but whose session accepts none (back-pressure) is left alone until its
 //! output moves; one that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
 
-use super::attention::{Attention, Before};
 use super::channel::Events;
 use super::connection::{Connection, Kind, refuse};
+use super::cpu_accounting::CpuAccounting;
 use super::pool::Pool;
+use super::ready_list::{Before, ReadyList};
 use super::ringing::Ringing;
 use super::shortage::Shortage;
-use super::spending::Spending;
 use super::turn::Backlog;
 use crate::commands::{Context, Shared};
-use crate::conversation::Submission;
 use crate::metrics::{Dropped, Metrics};
 use crate::node::{Input, Node, Outbox};
+use crate::protocol_session::Submission;
 use crate::quota::Quota;
 use crate::{commands, native};
 use leeward_format::UnixMs;
@@ -46,15 +46,15 @@ pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How long a node answers after the others have taken over.
 const LINGER: Nanos = Nanos::from_millis(300);
 /// How long its clients may take to be answered after that.
-const FAREWELL: Nanos = Nanos::from_secs(2);
+const DRAIN: Nanos = Nanos::from_secs(2);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How often a socket may tell of bells that are left in it.
 const MOST_LEFT: u32 = 64;
 /// Connections that are accepted in a turn.
 const ACCEPTED: usize = 64;
-/// Bytes of replies that the kernel takes and cannot send yet: what it keeps for all clients that do not read comes out of what all
-/// sockets of the machine share, those between nodes as well.
+/// Bytes of replies that the kernel takes and cannot send yet: what it keeps for all clients that do not read comes out of
+/// what all sockets of the machine share, those between nodes as well.
 const UNSENT_BYTES: u32 = 128 << 10;
 /// Bytes taken from a socket at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -77,7 +77,7 @@ pub(super) struct Parts {
     pub(super) pool: Pool,
     pub(super) shared: Shared,
     pub(super) ringing: Ringing,
-    pub(super) spending: Arc<Spending>,
+    pub(super) cpu_accounting: Arc<CpuAccounting>,
     pub(super) limits: Limits,
 }
 
@@ -86,23 +86,23 @@ pub(super) struct EventLoop {
     poll: Poll,
     pub(super) events: Events,
     pub(super) ringing: Ringing,
-    /// Those of Redis clients end with the farewell.
+    /// Listeners. The one for Redis clients is closed when the drain begins.
     listeners: [(Kind, Option<TcpListener>); 2],
     /// A listener may have connections that were not accepted, for lack of descriptors.
     accept_again: bool,
     /// Listeners that have more connections than are accepted in a turn.
     unaccepted: [bool; 2],
-    /// It was said that connections cannot be accepted, and none was since.
+    /// The log says that connections cannot be accepted, and none was accepted since.
     is_accepting_blocked: bool,
     pub(super) node: Node,
     pool: Pool,
     pub(super) shared: Shared,
-    spending: Arc<Spending>,
+    cpu_accounting: Arc<CpuAccounting>,
     pub(super) limits: Limits,
     pub(super) clock: BootClock,
     pub(super) connections: HashMap<u64, Connection>,
     next_connection: u64,
-    pub(super) attention: Attention,
+    pub(super) ready_list: ReadyList,
     pub(super) shortage: Shortage,
     /// Connections whose output or state may have changed in this turn.
     pub(super) touched: BTreeSet<u64>,
@@ -113,12 +113,12 @@ pub(super) struct EventLoop {
     pub(super) backlog: Backlog,
     next_tick: Nanos,
     next_stall_check: Nanos,
-    /// Until when the others may take over.
+    /// Until when the other nodes may take over.
     pub(super) departs_by: Option<Nanos>,
     /// Since when they have taken over.
     departed_at: Option<Nanos>,
-    /// Since when Redis clients are asked to go: what was begun for them is answered, and no more is read.
-    farewell_at: Option<Nanos>,
+    /// Since when Redis clients are drained: what was begun for them is answered, and no more is read.
+    drain_at: Option<Nanos>,
     pub(super) is_stopping: bool,
 }
 
@@ -130,7 +130,7 @@ impl EventLoop {
         Ok(EventLoop {
             poll: parts.poll,
             events: parts.events,
-            attention: Attention::new(parts.ringing.spin, MOST_LEFT),
+            ready_list: ReadyList::new(parts.ringing.spin, MOST_LEFT),
             ringing: parts.ringing,
             shortage: Shortage::default(),
             listeners: [(Kind::Resp, Some(parts.resp)), (Kind::Native, Some(parts.native))],
@@ -140,7 +140,7 @@ impl EventLoop {
             node: parts.node,
             pool: parts.pool,
             shared: parts.shared,
-            spending: parts.spending,
+            cpu_accounting: parts.cpu_accounting,
             limits: parts.limits,
             clock: BootClock,
             connections: HashMap::new(),
@@ -154,7 +154,7 @@ impl EventLoop {
             next_stall_check: Nanos::ZERO,
             departs_by: None,
             departed_at: None,
-            farewell_at: None,
+            drain_at: None,
             is_stopping: false,
         })
     }
@@ -165,11 +165,11 @@ impl EventLoop {
     /// The poll itself fails, which only a bug or a machine without memory causes.
     pub(super) fn run(mut self) -> io::Result<()> {
         let mut ready = mio::Events::with_capacity(1024);
-        let spending = self.spending.clone();
+        let cpu_accounting = self.cpu_accounting.clone();
         let mut turns = 0;
         while !self.is_stopping {
             turns += 1;
-            let _sampled = spending.sample(turns, Activity::Receive.of_node());
+            let _sampled = cpu_accounting.sample(turns, Activity::Receive.of_node());
             let wait = self.prepare();
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -208,7 +208,7 @@ impl EventLoop {
         let operators = self.answer_operators(now);
         // What is left of the last turn must not wait for the poll.
         let is_busy = self.backlog.is_any() || !self.touched.is_empty() || self.unaccepted.contains(&true);
-        match self.attention.before(now, is_busy) {
+        match self.ready_list.before(now, is_busy) {
             Before::FallAsleep => self.fall_asleep(),
             Before::Nothing => {}
             Before::Spin => self.spin(now),
@@ -226,34 +226,35 @@ impl EventLoop {
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             let is_last = event.is_read_closed() || event.is_error();
             connection.became_readable(is_last);
-            self.attention.told(id, self.ringing.hears(id), is_last);
+            self.ready_list.told(id, self.ringing.hears(id), is_last);
         }
     }
 
-    /// Stops if it is to depart, and the others have taken over, which all of them have heard of by then: who asks this node for what it
-    /// had is answered until then; and Redis clients, who do not ask again by themselves, have been answered what was begun for them. If the
-    /// others take too long, it does without them.
+    /// Stops the node that is to depart once two things are done. First, the other nodes have taken over, and all of them
+    /// know that; until then this node answers requests for the regions that it had. Second, Redis clients, which do not
+    /// retry by themselves, have the answers to what was begun for them. If the other nodes take too long, it stops without
+    /// them.
     fn depart(&mut self, now: Nanos) {
         let Some(by) = self.departs_by else { return };
         self.departed_at = self.node.has_departed().then(|| self.departed_at.unwrap_or(now));
-        if self.farewell_at.is_none() && (now > by || self.departed_at.is_some_and(|at| now - at >= LINGER)) {
-            self.bid_farewell(now);
+        if self.drain_at.is_none() && (now > by || self.departed_at.is_some_and(|at| now - at >= LINGER)) {
+            self.drain_connections(now);
         }
         let is_done = |at| {
             let are_gone = self.connections.values().all(|connection| connection.kind != Kind::Resp);
-            now - at >= FAREWELL || are_gone && (now > by || self.node.is_idle())
+            now - at >= DRAIN || are_gone && (now > by || self.node.is_idle())
         };
-        self.is_stopping |= self.farewell_at.is_some_and(is_done);
+        self.is_stopping |= self.drain_at.is_some_and(is_done);
     }
 
-    /// Reads no more from Redis clients, takes no more of them, and has their connections end when what was begun is answered.
-    fn bid_farewell(&mut self, now: Nanos) {
-        self.farewell_at = Some(now);
+    /// Reads no more from Redis clients, accepts no more of them, and ends their connections when what was begun is answered.
+    fn drain_connections(&mut self, now: Nanos) {
+        self.drain_at = Some(now);
         for (_, listener) in self.listeners.iter_mut().filter(|(kind, _)| *kind == Kind::Resp) {
             *listener = None;
         }
         for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.kind == Kind::Resp) {
-            connection.conversation.stop();
+            connection.protocol_session.stop();
             self.touched.insert(*id);
         }
     }
@@ -343,18 +344,18 @@ impl EventLoop {
         let quota = Quota::default();
         let mut context =
             Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
-        let conversation: Box<dyn crate::conversation::Conversation> = match kind {
+        let protocol_session: Box<dyn crate::protocol_session::ProtocolSession> = match kind {
             Kind::Resp => Box::new(commands::Session::new(id, address, local, &mut context)),
             Kind::Native => Box::new(native::Session::new(id, address, local, &mut context)),
         };
-        self.connections.insert(id, Connection::new(kind, stream, conversation, now));
+        self.connections.insert(id, Connection::new(kind, stream, protocol_session, now));
         connections(&self.shared.metrics, kind).opened();
         Ok(())
     }
 
     pub(super) fn remove(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(&id) {
-            self.attention.remove(id);
+            self.ready_list.remove(id);
             self.ringing.remove(id, &self.shared.metrics);
             self.shared.clients.remove(id);
             connections(&self.shared.metrics, connection.kind).closed();

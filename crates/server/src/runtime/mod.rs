@@ -7,18 +7,18 @@
 //! | `admin` | HTTP; asks the event loop for figures |
 //! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |
 //!
-//! A panic in the event loop, in a job or in the coordinator client ends the process: what they hold in memory can no longer be
-//! trusted, what is on the volume can. A node that lives on without one of them would keep its regions, or its place in groups, and
-//! serve nobody; one that dies is taken over from.
+//! A panic in the event loop, in a job or in the coordinator client ends the process: what they hold in memory can no longer
+//! be trusted, what is on the volume can. A node that continued without one of them would keep its regions, or its place in
+//! groups, and serve no client; other nodes take over from one that dies.
 
-mod attention;
 pub(crate) mod channel;
 mod connection;
+pub(crate) mod cpu_accounting;
 mod event_loop;
 mod pool;
+mod ready_list;
 mod ringing;
 mod shortage;
-pub(crate) mod spending;
 mod turn;
 
 use crate::NodeConfig;
@@ -28,8 +28,9 @@ use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
-use crate::rings::{Mail, RingFabric, RingLimits, Rings};
+use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
 use channel::{Doorbell, Event, event_channel};
+use cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
 use event_loop::{EventLoop, Limits, Parts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
 use leeward_cluster::{Balance, ClusterOptions, Coordinator, embedded};
@@ -42,7 +43,6 @@ use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use pool::Pool;
 use ringing::Ringing;
-use spending::{SAMPLED_THREAD, Spending};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,8 +151,8 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
-    let spending = Arc::new(Spending::default());
-    let asking = Asking { doorbell: doorbell.clone(), spending: spending.clone() };
+    let cpu_accounting = Arc::new(CpuAccounting::default());
+    let asking = Asking { doorbell: doorbell.clone(), cpu_accounting: cpu_accounting.clone() };
     let admin = Admin::start(listeners.admin, asking.clone(), metrics).map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
@@ -163,10 +163,10 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
         node: Node::new(BootClock.now(), parts),
-        pool: Pool::start(config.job_threads, &doorbell, &spending).map_err(system("job pool"))?,
+        pool: Pool::start(config.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?,
         shared,
         ringing: Ringing::new(rings, config.ring_spin()),
-        spending,
+        cpu_accounting,
         limits: Limits {
             connections: config.max_connections as usize,
             output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
@@ -185,7 +185,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
 }
 
 impl Server {
-    /// Who the node is and where it is reached; ports that were given as 0 are the ones it got.
+    /// The node's identity and addresses; ports that were given as 0 are the ones that it got.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
@@ -195,19 +195,20 @@ impl Server {
         self.asking.ask_blocking()
     }
 
-    /// Stops the node and waits until it has let go of its ports and its data directory. Acknowledged writes are safe
-    /// at any moment, so there is nothing to be finished first.
+    /// Stops the node and waits until it has released its ports and its data directory. Acknowledged writes are safe at any
+    /// moment, so nothing has to be finished first.
     pub fn stop(mut self) {
         self.shut_down();
     }
 
-    /// Has the others take over what the node has, and then ends it: at the latest two seconds after `patience`. Clients see
-    /// offices change hands, and no errors, where enough other members are in sync. [`Server::stop`] is to follow.
-    pub fn begin_to_depart(&self, patience: std::time::Duration) {
-        self.doorbell.send(Event::Depart(Nanos(patience.as_nanos() as u64)));
+    /// Has the other nodes take over the node's primary roles, and then ends it: at the latest two seconds after `timeout`.
+    /// Where enough other members are in sync, clients see transfers of primary roles and no errors. The caller must call
+    /// [`Server::stop`] afterwards.
+    pub fn begin_to_depart(&self, timeout: std::time::Duration) {
+        self.doorbell.send(Event::Depart(Nanos(timeout.as_nanos() as u64)));
     }
 
-    /// The node has ended by itself, after [`Server::begin_to_depart`].
+    /// Whether the node has ended by itself, after [`Server::begin_to_depart`].
     pub fn has_ended(&self) -> bool {
         self.event_loop.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -356,7 +357,7 @@ fn attach(
     })
 }
 
-/// The fabric of clients' rings, apart from that of the nodes: whoever is on it can do nothing but write into rings.
+/// The fabric of clients' rings, separate from that of the nodes: a peer on it can do nothing but write into rings.
 fn bind_rings(
     config: &NodeConfig,
     server: ServerId,
@@ -365,8 +366,8 @@ fn bind_rings(
 ) -> Result<Option<Rings>, StartError> {
     let mut entropy = Rng::from_entropy();
     let doorbell = doorbell.clone();
-    let mail = Mail::new(move || doorbell.send(Event::Rings));
-    let options = LinkOptions { admission: Admission::Guests, threads: "rings", ..LinkOptions::default() };
+    let mailbox = Mailbox::new(move || doorbell.send(Event::Rings));
+    let options = LinkOptions { admission: Admission::Sessions, threads: "rings", ..LinkOptions::default() };
     let RingsOn::Fabric(kind) = config.rings else { return Ok(None) };
     let address = match kind {
         FabricKind::Shm => format!("@leeward-rings-{:016x}", entropy.u64()),
@@ -375,7 +376,7 @@ fn bind_rings(
             SocketAddr::new(native.ip(), 0).to_string()
         }
     };
-    let fabric = attach(kind, server, &address, options, mail.sink());
+    let fabric = attach(kind, server, &address, options, mailbox.sink());
     let purpose = "rings of native clients";
     let fabric = fabric.map_err(|source| {
         let advice = "\nClients can do without: set rings = \"off\".".into();
@@ -390,7 +391,7 @@ fn bind_rings(
         total_bytes: usize::try_from(memory.share(Purpose::Rings)).unwrap_or(usize::MAX),
     };
     let on = RingFabric { fabric, name: kind.to_string(), address, node: PeerId(server.0) };
-    Ok(Some(Rings::new(on, mail, limits, memory.lease(Purpose::Rings), entropy)))
+    Ok(Some(Rings::new(on, mailbox, limits, memory.reserve(Purpose::Rings), entropy)))
 }
 
 fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
@@ -425,9 +426,10 @@ fn join_cluster(
 }
 
 fn cluster_options(config: &NodeConfig) -> ClusterOptions {
-    let (split_ops, apart) = (config.split_ops, Nanos::from_secs(config.split_rest_seconds));
-    let (merge_bytes, quiet) = (config.merge_bytes, Nanos(apart.0 * 10));
-    let balance = config.balance.then(|| Balance { split_ops, apart, merge_bytes, quiet, ..Balance::default() });
+    let (split_ops, split_cooldown) = (config.split_ops, Nanos::from_secs(config.split_cooldown_seconds));
+    let (merge_bytes, quiet) = (config.merge_bytes, Nanos(split_cooldown.0 * 10));
+    let balance =
+        config.balance.then(|| Balance { split_ops, split_cooldown, merge_bytes, quiet, ..Balance::default() });
     ClusterOptions { expected_servers: config.expected_servers, balance, ..ClusterOptions::default() }
 }
 
@@ -440,8 +442,8 @@ fn timing(config: &NodeConfig) -> NodeTiming {
             lease_margin: Timing::margin_of(lease),
             lease_interval: Nanos(lease.0 / 4),
             // Two renewals and a look at the time.
-            promise_patience: Nanos(lease.0 / 2) + event_loop::TICK,
-            answer_patience: defaults.answer_patience.max(lease + lease),
+            lease_grant_timeout: Nanos(lease.0 / 2) + event_loop::TICK,
+            answer_timeout: defaults.answer_timeout.max(lease + lease),
             ..defaults
         },
         flush_interval: Nanos::from_millis(config.flush_interval_ms),

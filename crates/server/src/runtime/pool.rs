@@ -1,8 +1,8 @@
 //! The threads that touch the device: they run the node's jobs and send back what came of them.
 
 use super::channel::{Doorbell, Event};
+use super::cpu_accounting::CpuAccounting;
 use super::die_of_panic;
-use super::spending::Spending;
 use crate::node::{Job, JobClass};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -35,15 +35,15 @@ struct State {
 }
 
 impl Pool {
-    /// Starts `threads` threads, whose results go to `doorbell` and whose time to `spending`.
-    pub(super) fn start(threads: u32, doorbell: &Doorbell, spending: &Arc<Spending>) -> io::Result<Pool> {
+    /// Starts `threads` threads, whose results go to `doorbell` and whose time to `cpu_accounting`.
+    pub(super) fn start(threads: u32, doorbell: &Doorbell, cpu_accounting: &Arc<CpuAccounting>) -> io::Result<Pool> {
         let most_background = (threads as usize).saturating_sub(1).max(1);
         let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), most_background });
         let mut pool = Pool { queue, threads: Vec::new() };
         for number in 1..=threads {
-            let (queue, doorbell, spending) = (pool.queue.clone(), doorbell.clone(), spending.clone());
+            let (queue, doorbell, cpu_accounting) = (pool.queue.clone(), doorbell.clone(), cpu_accounting.clone());
             let thread = std::thread::Builder::new().name(format!("job-{number}"));
-            pool.threads.push(thread.spawn(move || die_of_panic("a job", || queue.run(&doorbell, &spending)))?);
+            pool.threads.push(thread.spawn(move || die_of_panic("a job", || queue.run(&doorbell, &cpu_accounting)))?);
         }
         Ok(pool)
     }
@@ -71,10 +71,10 @@ impl Pool {
 }
 
 impl Queue {
-    fn run(&self, doorbell: &Doorbell, spending: &Spending) {
+    fn run(&self, doorbell: &Doorbell, cpu_accounting: &CpuAccounting) {
         while let Some(job) = self.next() {
             let class = job.class;
-            let measured = spending.measure(job.account);
+            let measured = cpu_accounting.measure(job.account);
             doorbell.send(Event::Job(job.run()));
             drop(measured);
             if class == JobClass::Background {

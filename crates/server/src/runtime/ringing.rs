@@ -1,26 +1,26 @@
 //! The event loop's part in [rings](crate::rings): when to look into them, when to spin, when to sleep.
 //!
-//! The event loop is the spinning thread of Tebis 3.4.2 and carries out by itself what memory can answer, so that for most
-//! requests nobody is woken, which is what the paper's rule for its workers is about. Its limit of 64 tasks is that of a
-//! look: no more requests are taken from one ring before others have their turn, the batch of all is mirrored, and answers
-//! leave.
+//! The event loop is the spinning thread of Tebis 3.4.2. It carries out by itself what memory can answer, so that most
+//! requests wake no other thread, which is the purpose of the paper's rule for its workers. The paper's limit of 64 tasks is
+//! the limit of a look here: no more requests are taken from one ring before other rings have their turn, the batch of all is
+//! mirrored, and answers leave.
 //!
-//! With a spin of 0 it never says that it is awake: each message comes with a bell, which wakes it as any byte of a socket
-//! does. Otherwise it says so to clients that send something, looks at all rings in a loop, at sockets and other threads
-//! every [`SLICE`], and sleeps once nothing has come for the spin.
+//! With a spin of 0 the loop never says that it is awake: each message comes with a bell, which wakes it as any byte of a
+//! socket does. Otherwise it tells clients that send something that it is awake, looks at all rings in a loop, at sockets and
+//! other threads every [`SLICE`], and sleeps once nothing has come for the spin.
 
-use super::attention::Found;
 use super::event_loop::EventLoop;
+use super::ready_list::Found;
 use crate::commands::Context;
 use crate::config::has_many_cores;
-use crate::conversation::Conversation as _;
 use crate::metrics::Metrics;
+use crate::protocol_session::ProtocolSession as _;
 use crate::quota::Quota;
 use crate::rings::{Effect, Rings};
 use leeward_format::op::Reply;
 use leeward_platform::{Clock as _, Nanos};
 
-/// Messages that are taken from one ring before it is others' turn (Tebis 3.4.2).
+/// Messages that are taken from one ring before other rings have their turn (Tebis 3.4.2).
 const TURN_MESSAGES: usize = 64;
 /// How long rings are looked at without a look at sockets and other threads.
 const SLICE: Nanos = Nanos::from_micros(20);
@@ -50,14 +50,14 @@ impl Ringing {
         self.rings.as_ref().is_some_and(|rings| rings.is_open(id))
     }
 
-    /// Answers are on their way through the ring of `id`: it is touched when they have arrived.
-    pub(super) fn is_awaited(&mut self, id: u64) -> bool {
-        self.rings.as_mut().is_some_and(|rings| rings.is_awaited(id))
+    /// Whether answers are on their way through the ring of `id`. If so, `id` is touched when they have arrived.
+    pub(super) fn is_answering(&mut self, id: u64) -> bool {
+        self.rings.as_mut().is_some_and(|rings| rings.is_answering(id))
     }
 
-    /// Connections whose clients take no answers for `patience`.
-    pub(super) fn stalled(&mut self, now: Nanos, patience: Nanos) -> Vec<u64> {
-        self.rings.as_mut().map(|rings| rings.stalled(now, patience)).unwrap_or_default()
+    /// Connections whose clients take no answers for `timeout`.
+    pub(super) fn stalled(&mut self, now: Nanos, timeout: Nanos) -> Vec<u64> {
+        self.rings.as_mut().map(|rings| rings.stalled(now, timeout)).unwrap_or_default()
     }
 
     /// The connection `id` has ended.
@@ -75,7 +75,7 @@ impl EventLoop {
         let Some(rings) = &self.ringing.rings else { return };
         loop {
             for _ in 0..LOOKS {
-                if self.attention.has_news(rings.waiting()) {
+                if self.ready_list.has_news(rings.waiting()) {
                     return;
                 }
                 std::hint::spin_loop();
@@ -84,13 +84,13 @@ impl EventLoop {
                 return;
             }
             if !self.ringing.has_many_cores {
-                // Whom it waits for may be on this core.
+                // The client that it waits for may need this core.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Has clients know that they must ring. Before this thread may sleep, it has looked once more.
+    /// Tells clients that they must ring. This thread looks once more before it may sleep.
     pub(super) fn fall_asleep(&mut self) {
         if let Some(rings) = &mut self.ringing.rings {
             rings.fall_asleep();
@@ -101,9 +101,9 @@ impl EventLoop {
     /// Takes requests out of the rings that are to be looked into.
     pub(super) fn read_rings(&mut self, now: Nanos) {
         let Some(rings) = &self.ringing.rings else { return };
-        let look = self.attention.turn(rings.waiting());
+        let look = self.ready_list.turn(rings.waiting());
         let left = self.serve(look, LOOKING, |event_loop, id| event_loop.read_ring(now, id));
-        left.into_iter().for_each(|id| self.attention.look(id));
+        left.into_iter().for_each(|id| self.ready_list.look(id));
     }
 
     /// Takes requests out of one ring; what is left there is for the next turn, so that it answers that there is no more.
@@ -111,9 +111,9 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         let Some(rings) = &mut self.ringing.rings else { return false };
         let takes_input = connection.takes_input();
-        let Some(native) = connection.conversation.native() else { return false };
+        let Some(native) = connection.protocol_session.native() else { return false };
         if !takes_input {
-            self.attention.looked(id, Found::Held, now);
+            self.ready_list.looked(id, Found::Held, now);
             return false;
         }
         let quota = Quota::default();
@@ -131,7 +131,7 @@ impl EventLoop {
                     _ => Found::Requests { has_more: received.has_more },
                 };
                 self.shared.metrics.ring_requests(received.messages);
-                if self.attention.looked(id, found, now) {
+                if self.ready_list.looked(id, found, now) {
                     rings.stay_awake_for(id);
                 }
             }
@@ -146,7 +146,7 @@ impl EventLoop {
     pub(super) fn answer_ring(&mut self, id: u64, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(native) = connection.conversation.native() else { return };
+        let Some(native) = connection.protocol_session.native() else { return };
         let (mut over_stream, mut bad) = (Vec::new(), None);
         for (door, frames) in native.for_rings() {
             match rings.answer(id, door, frames) {
@@ -169,7 +169,7 @@ impl EventLoop {
             for ask in asks {
                 let Ok(from) = &from else { continue };
                 let reply = rings.ask(id, from.ip(), &ask, now);
-                if let (Some(reply), Some(native)) = (reply, connection.conversation.native()) {
+                if let (Some(reply), Some(native)) = (reply, connection.protocol_session.native()) {
                     native.tell(&reply);
                 }
             }
@@ -178,7 +178,8 @@ impl EventLoop {
     }
 
     fn refuse_rings(&mut self, id: u64) {
-        let Some(native) = self.connections.get_mut(&id).and_then(|connection| connection.conversation.native()) else {
+        let Some(native) = self.connections.get_mut(&id).and_then(|connection| connection.protocol_session.native())
+        else {
             return;
         };
         let asks = native.ring_asks().count();
@@ -187,14 +188,14 @@ impl EventLoop {
         }
     }
 
-    /// Sends answers that are in rings on their way, and does what the rings' fabric has to say.
+    /// Sends the answers that were put into rings, and handles the events of the rings' fabric.
     pub(super) fn settle_rings(&mut self) {
         let Some(rings) = &mut self.ringing.rings else { return };
         rings.settle(&mut self.ringing.effects);
         for effect in self.ringing.effects.drain(..) {
             match effect {
                 Effect::Look(id) => {
-                    self.attention.look(id);
+                    self.ready_list.look(id);
                 }
                 Effect::Quiet(id) => {
                     self.touched.insert(id);
@@ -203,7 +204,7 @@ impl EventLoop {
                     if matches!(reply, Reply::RingBell { .. }) {
                         self.shared.metrics.ring_bell();
                     }
-                    if let Some(native) = self.connections.get_mut(&id).and_then(|c| c.conversation.native()) {
+                    if let Some(native) = self.connections.get_mut(&id).and_then(|c| c.protocol_session.native()) {
                         native.tell(&reply);
                         self.touched.insert(id);
                     }
@@ -223,6 +224,6 @@ impl EventLoop {
     pub(super) fn pass_time_for_rings(&mut self, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return };
         rings.check_opening(now, &mut self.ringing.effects);
-        self.attention.tick();
+        self.ready_list.tick();
     }
 }

@@ -1,8 +1,8 @@
-//! What the event loop does when the [memory for clients](crate::client_memory) is full: connections wait for room, those that hold
-//! most and give nothing back are disconnected.
+//! What the event loop does when the [memory for clients](crate::client_memory) is full: connections wait for room, those
+//! that hold most and give nothing back are disconnected.
 //!
-//! A connection that was looked at while the account was full is looked at again once it is not, in turn with the others, some at a
-//! time: each may fill it again. Belongs to the event loop's thread.
+//! A connection that was looked at while the account was full is looked at again once it is not, in turn with the others,
+//! some at a time: each may fill it again. Belongs to the event loop's thread.
 
 use super::event_loop::EventLoop;
 use crate::client_memory::{LITTLE_BYTES, Stuck};
@@ -82,7 +82,7 @@ impl EventLoop {
             return self.log_dropped(now);
         }
         let alive = self.connections.iter().filter(|(_, connection)| !connection.is_dead);
-        let holders = alive.map(|(id, connection)| (*id, connection.conversation.holder()));
+        let holders = alive.map(|(id, connection)| (*id, connection.protocol_session.holder()));
         for (id, bytes) in self.shortage.stuck.look(now, self.shared.memory.excess(), holders) {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.is_dead = true;

@@ -2,7 +2,6 @@
 
 mod backups;
 mod balance;
-mod divisions;
 mod fuzz;
 mod hashed;
 mod hoards;
@@ -11,6 +10,7 @@ mod merges;
 mod moves;
 mod reads;
 mod rings;
+mod splits;
 mod tables;
 
 use super::*;

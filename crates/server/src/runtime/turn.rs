@@ -1,17 +1,17 @@
-//! The parts of a turn whose work others decide on: what other threads sent, what clients ask, what they are answered.
+//! The parts of a turn whose work others decide on: events of other threads, requests of clients, and their answers.
 //!
-//! Each part has a slice of time. What it does is divided into steps, each of at most a [`Quota`]; after each the clock is read, and
-//! what is left when the slice is over waits for the next turn, whose poll does not sleep. So a turn takes some milliseconds
-//! whatever clients send, and lease grants, links and the coordinator, which are looked at twice a turn, wait no longer than
-//! that. Clients share their slices by `shares.rs`; operations that other nodes pass on have a slice of their own and
-//! wait behind all else that comes from those nodes.
+//! Each part has a slice of time. Its work is split into steps, each of at most a [`Quota`]. The clock is read after each
+//! step, and work that is left when the slice is over waits for the next turn, whose poll does not sleep. So a turn takes
+//! some milliseconds, whatever clients send. Lease grants, links and the coordinator, which are handled twice a turn, wait no
+//! longer than that. Clients share their slices by `shares.rs`. Operations that other nodes forward have a slice of their
+//! own, and wait behind all other messages of those nodes.
 
 use super::channel::Event;
 use super::event_loop::{EventLoop, report_dropped};
 use crate::admin::Snapshot;
 use crate::commands::{Context, figures_last};
-use crate::conversation::Submission;
 use crate::node::{Input, Token};
+use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::shares::Shares;
 use leeward_fabric::LinkEvent;
@@ -23,15 +23,15 @@ use leeward_platform::{Clock, Nanos};
 use std::collections::{BTreeSet, VecDeque};
 use tokio::sync::oneshot::Sender;
 
-/// What comes from other threads, at a time.
+/// Handling events of other threads.
 const EVENTS: Nanos = Nanos::from_millis(4);
-/// Operations of other nodes' clients, and answers to those that were passed on to them.
+/// Handling operations that other nodes forward, and their answers to operations forwarded to them.
 const PASSED_ON: Nanos = Nanos::from_millis(1);
 /// Reading from clients.
 const READING: Nanos = Nanos::from_millis(2);
 /// Taking what the node has answered.
 const TAKING: Nanos = Nanos::from_millis(1);
-/// Encoding and sending answers, and going on with what was read before.
+/// Encoding and sending answers, and continuing with what was read before.
 const ANSWERING: Nanos = Nanos::from_millis(2);
 
 /// What is left for later turns.
@@ -45,7 +45,7 @@ pub(super) struct Backlog {
     has_events: bool,
     /// Operations were submitted after the node's batch was ended.
     has_submitted: bool,
-    /// Operators who wait for figures, and when those were gathered last.
+    /// Admin requests that wait for figures, and when figures were gathered last.
     asking: Vec<Sender<Snapshot>>,
     figures_at: Nanos,
     figures_last: Nanos,
@@ -100,8 +100,8 @@ impl EventLoop {
             Event::Snapshot(reply) => return self.backlog.asking.push(reply),
             // What came is taken at the end of the turn.
             Event::Rings => return,
-            Event::Depart(patience) => {
-                self.departs_by.get_or_insert(now + patience);
+            Event::Depart(timeout) => {
+                self.departs_by.get_or_insert(now + timeout);
                 return self.node.depart(now);
             }
             Event::Stop => {
@@ -144,8 +144,8 @@ impl EventLoop {
         }
     }
 
-    /// Answers operators, all who ask at once: to gather figures of many regions takes a while, so it is not done all the time.
-    /// Answers when it is to be looked at again.
+    /// Answers all waiting admin requests together: gathering the figures of many regions takes a while, so it is not done
+    /// for each. Returns when to call this again.
     pub(super) fn answer_operators(&mut self, now: Nanos) -> Option<Nanos> {
         if self.backlog.asking.is_empty() {
             return None;
@@ -160,7 +160,7 @@ impl EventLoop {
         let mut asking = std::mem::take(&mut self.backlog.asking);
         let last = asking.pop();
         for reply in asking {
-            // Whoever asked may have stopped waiting.
+            // The receiver may have stopped waiting.
             drop(reply.send(snapshot.clone()));
         }
         if let Some(reply) = last {
@@ -169,8 +169,8 @@ impl EventLoop {
         None
     }
 
-    /// Takes `step` for each of `ids`, again for those that have more to do, until all have had enough or the slice is over. Answers
-    /// those that have not.
+    /// Takes `step` for each of `ids`, again for those that have more to do, until all are done or the slice is over. Returns
+    /// those that are not done.
     pub(super) fn serve(
         &mut self,
         ids: BTreeSet<u64>,
@@ -200,9 +200,9 @@ impl EventLoop {
 
     /// Reads the sockets that have something.
     pub(super) fn read_clients(&mut self, now: Nanos) {
-        let ids = self.attention.take_readable();
+        let ids = self.ready_list.take_readable();
         let left = self.serve(ids, READING, |event_loop, id| event_loop.read(now, id));
-        left.into_iter().for_each(|id| self.attention.read_later(id));
+        left.into_iter().for_each(|id| self.ready_list.read_later(id));
     }
 
     /// Reads from connection `id`, or goes on with what was read; answers whether there is more.
@@ -219,7 +219,7 @@ impl EventLoop {
         let Some(connection) = self.connections.get(&id) else { return false };
         let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
         let has_work = connection.has_work();
-        self.attention.read(id, self.ringing.hears(id), has_more, takes_more);
+        self.ready_list.read(id, self.ringing.hears(id), has_more, takes_more);
         has_work || has_more && takes_more
     }
 
@@ -265,7 +265,7 @@ impl EventLoop {
         self.backlog.has_submitted |= self.end_shortage();
     }
 
-    /// Hands conversations what the node has answered; answers what time it is.
+    /// Hands the node's answers to their sessions; returns what time it is.
     fn take_replies(&mut self) -> Nanos {
         let begun = self.clock.now();
         let mut now = begun;
@@ -304,18 +304,18 @@ impl EventLoop {
         {
             report_dropped(id, why, &self.shared.metrics);
         }
-        if connection.is_finished() && !self.ringing.is_awaited(id) {
+        if connection.is_finished() && !self.ringing.is_answering(id) {
             connection.end();
         }
-        if connection.conversation.native().is_some_and(|native| native.has_ring_asks()) {
+        if connection.protocol_session.native().is_some_and(|native| native.has_ring_asks()) {
             self.touched.insert(id);
         }
         self.backlog.has_submitted |= self.submit(now, id);
         let Some(connection) = self.connections.get(&id) else { return false };
         if connection.takes_input() {
-            self.attention.takes(id);
+            self.ready_list.takes(id);
         }
-        let held = connection.conversation.holder().bytes();
+        let held = connection.protocol_session.holder().bytes();
         if self.shared.memory.is_full_for(held) {
             self.shortage.waits(id, held);
         }

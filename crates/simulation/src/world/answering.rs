@@ -1,8 +1,8 @@
-//! Writes and the number of members that have them: no write is acknowledged by a primary whose group has fewer members in sync than
-//! the table asks for, however long the write waited.
+//! The number of members that have an acknowledged write. A primary acknowledges no write while its group has fewer members in
+//! sync than the table requires, however long the write waited.
 //!
-//! Looked at where the client asks the primary itself: what that knows of its group when the answer leaves is what it answers by. Called
-//! by the world, on its thread.
+//! The check covers writes that a client sends to the primary itself. It uses the primary's own view of its group at the moment
+//! when the answer leaves. Called by the world, on its thread.
 
 use super::{NodeId, World};
 use leeward_format::op::{Op, OpResult};
@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// Writes that were given to the primary of their region: its region and term.
+    /// Writes that were sent to the primary of their region: the operation, the region and the term.
     asked: BTreeMap<Token, (Op, RegionId, Epoch)>,
-    /// The first that was acknowledged by too few members.
+    /// The first write that too few members had when it was acknowledged.
     pub(super) failure: Option<String>,
 }
 
-/// Whether an answer says that something was written.
+/// Whether an answer acknowledges a write.
 fn is_acknowledged(result: &OpResult) -> bool {
     match result {
         OpResult::Put { done, .. } | OpResult::Deleted { done, .. } => *done,
@@ -29,14 +29,14 @@ fn is_acknowledged(result: &OpResult) -> bool {
     }
 }
 
-/// The region that an operation goes to and the term in which `node` serves it.
+/// The region of an operation, and the term in which `node` serves it.
 fn served_by(node: &Node, op: &Op) -> Option<(RegionId, Epoch)> {
     let region = op.region_in(node.routes(), DEFAULT_TABLE)?.region;
     Some((region, node.in_sync(region)?.term))
 }
 
 impl World {
-    /// A client gives a write to a node.
+    /// A client sends a write to a node.
     pub(super) fn note_asked(&mut self, node: NodeId, token: Token, op: &Op) {
         let running = self.machines[node].node.as_ref().filter(|_| op.writes_data());
         if let Some((region, term)) = running.and_then(|running| served_by(running, op)) {

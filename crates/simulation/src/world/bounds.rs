@@ -1,11 +1,12 @@
-//! What regions hold: all of them together every key once, whenever one looks; and in the end each nothing but its own.
+//! The key ranges of regions. At every moment the regions together hold every key exactly once. In the end each region holds only
+//! keys of its own range.
 //!
-//! Divisions and merges take milliseconds, which faults would seldom meet by chance: some are aimed at them.
+//! Splits and merges take milliseconds, so faults would seldom hit one by chance. Some faults are therefore aimed at them.
 
 use super::{Event, NodeId, World};
 use crate::HERE;
 use bytes::Bytes;
-use leeward_format::cluster::{GroupConfig, RegionWish};
+use leeward_format::cluster::{GroupConfig, RegionRequest};
 use leeward_format::op::Op;
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
@@ -13,29 +14,29 @@ use leeward_server::node::Node;
 use leeward_server::node::status::PlanStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Regions that were seen, and what was wrong with them.
+/// The regions so far, and what was wrong with them.
 #[derive(Debug, Default)]
 pub(super) struct Bounds {
-    /// The first time that they did not hold every key once.
+    /// The first time that the regions did not hold every key once.
     pub(super) failure: Option<String>,
-    /// The regions that there are.
+    /// The regions that exist now.
     regions: BTreeMap<RegionId, GroupConfig>,
-    /// Regions that were made of others.
-    pub(super) divisions: u64,
-    /// And those that became part of others.
+    /// Regions that were split off from others.
+    pub(super) splits: u64,
+    /// Regions that were merged into others.
     pub(super) merges: u64,
-    /// First keys of all regions that ever were, but for the first one.
+    /// First keys of all regions that ever existed, except the first region.
     first_keys: BTreeSet<Bytes>,
-    /// Merges that were begun: of which regions, and the epochs of their configurations.
+    /// Merges that began: by node, the two regions and the epochs of their configurations.
     merging: BTreeMap<NodeId, (RegionId, RegionId, (Epoch, Epoch))>,
     merges_begun: u64,
-    /// Attempts to make one: which region, and the term that it was to begin with.
+    /// Attempts to split off a region: the child region, and the term that it was to begin with.
     attempts: BTreeSet<(RegionId, Epoch)>,
-    /// Those that are under way on each node.
+    /// Attempts that are in progress on each node.
     trying: BTreeMap<NodeId, Vec<(RegionId, Epoch)>>,
 }
 
-/// Whether regions, by first key, hold every key once.
+/// Whether `configs`, sorted by first key, hold every key once.
 fn is_cover(configs: &[GroupConfig]) -> bool {
     let is_next = |pair: &[GroupConfig]| pair[0].end.as_ref() == Some(&pair[1].start);
     let ends = configs.first().zip(configs.last());
@@ -60,24 +61,24 @@ impl World {
         let now: BTreeMap<RegionId, GroupConfig> =
             configs.iter().map(|config| (config.region, config.clone())).collect();
         let before = std::mem::replace(&mut self.bounds.regions, now);
-        for (_, taken) in before.iter().filter(|(region, _)| !self.bounds.regions.contains_key(region)) {
+        for (_, merged) in before.iter().filter(|(region, _)| !self.bounds.regions.contains_key(region)) {
             self.bounds.merges += 1;
-            self.load.taken(self.now, taken);
+            self.load.merged(self.now, merged);
         }
         if !before.is_empty() {
             let is_new = |region: &&RegionId| !before.contains_key(region);
-            self.bounds.divisions += self.bounds.regions.keys().filter(is_new).count() as u64;
+            self.bounds.splits += self.bounds.regions.keys().filter(is_new).count() as u64;
         }
         self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
     }
 
-    /// First keys of all regions that ever were but the first, ascending: what lay between two of them has one history.
+    /// First keys of all regions that ever existed except the first, ascending. The keys between two of them have one history.
     pub(super) fn first_keys(&self) -> Vec<Bytes> {
         self.bounds.first_keys.iter().cloned().collect()
     }
 
-    /// An operator asks for the merge of two neighbours. The connections of all clients break as that begins.
-    pub(super) fn wish_for_merge(&mut self, number: usize) {
+    /// The operator requests the merge of two neighbours. The connections of all clients break when it begins.
+    pub(super) fn request_merge(&mut self, number: usize) {
         let configs = self.by_first_key();
         if configs.len() < 2 {
             return;
@@ -85,11 +86,11 @@ impl World {
         let at = number % (configs.len() - 1);
         let (left, right) = (configs[at].region, configs[at + 1].region);
         let (region, into) = if (number / 2).is_multiple_of(2) { (right, left) } else { (left, right) };
-        self.operate(Op::Wish { region, wish: RegionWish::Merge { into } });
+        self.operate(Op::RequestRegion { region, request: RegionRequest::Merge { into } });
         self.break_connections();
     }
 
-    /// A node has done something: if that was to begin a division or a merge, one of the processes may die before it ends, or just
+    /// A node has handled its inputs. If it has begun a split or a merge, one of the processes may die before that ends, or just
     /// after.
     pub(super) fn aim(&mut self, node: NodeId) {
         let merging = self.machines[node].node.as_ref().and_then(Node::merging);
@@ -101,32 +102,32 @@ impl World {
             self.bounds.merges_begun += 1;
             self.may_end(node, self.bounds.merges_begun);
         }
-        let unborn: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.unborn()).collect();
-        let before = self.bounds.trying.insert(node, unborn.clone()).unwrap_or_default();
-        for (region, term) in unborn.into_iter().filter(|one| !before.contains(one)) {
+        let trying: Vec<_> = self.machines[node].node.iter().flat_map(|node| node.pending_child()).collect();
+        let before = self.bounds.trying.insert(node, trying.clone()).unwrap_or_default();
+        for (region, term) in trying.into_iter().filter(|one| !before.contains(one)) {
             if !self.bounds.attempts.insert((region, term)) {
                 let failure =
-                    format!("at {} ms region {region} is divided off in term {term} again", self.now.as_millis());
+                    format!("at {} ms region {region} is split off in term {term} again", self.now.as_millis());
                 self.bounds.failure.get_or_insert(failure);
             }
             self.may_end(node, self.bounds.attempts.len() as u64);
         }
     }
 
-    /// The process of a node, or of another, dies in a moment, at every second of so many attempts.
+    /// At every second attempt, the process of this node or of another one dies a moment later.
     fn may_end(&mut self, node: NodeId, attempts: u64) {
-        let may_die = self.faults_go_on() && self.character.may_die();
+        let may_die = self.faults_continue() && self.scenario.may_die();
         if may_die && attempts.is_multiple_of(2) {
             let at = self.now + Nanos::from_micros(self.rng.below(15_000));
-            let victim = if attempts.is_multiple_of(3) { self.rng.index(self.character.nodes) } else { node };
+            let victim = if attempts.is_multiple_of(3) { self.rng.index(self.scenario.nodes) } else { node };
             self.push(at, Event::Die { node: victim });
         }
     }
 
-    /// The connections of all clients break: answers that are under way are lost. Clients whose requests have ids ask again within a
-    /// second, when a region that they have asked may be part of another.
+    /// The connections of all clients break, and answers in flight are lost. Clients that give their requests ids ask again
+    /// within a second. By then the region of the request may be merged into another.
     fn break_connections(&mut self) {
-        if self.faults_go_on() {
+        if self.faults_continue() {
             for client in self.load.disconnected() {
                 let again = self.now + Nanos::from_millis(self.rng.below(1_000));
                 self.push(again, Event::Client { client });
@@ -144,9 +145,9 @@ impl World {
         }
     }
 
-    /// Every plan has come about, but where nothing can be halved, or there is too much to be copied; or where it waits for one of
-    /// those.
-    pub(super) fn is_divided(&self) -> bool {
+    /// Every planned split or merge is done, with three exceptions: a region that no key halves, a merge that would copy too
+    /// much, and a plan that waits for one of those.
+    pub(super) fn is_split(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
         let plans = nodes.flat_map(|status| status.regions).filter_map(|region| Some((region.region, region.plan?)));
         let plans: BTreeMap<RegionId, PlanStatus> = plans.collect();
@@ -158,13 +159,13 @@ impl World {
         };
         let waits_in_vain = |plan: &PlanStatus| {
             let other = plan.into.and_then(|into| plans.get(&into)).filter(|other| is_hopeless(other));
-            other.is_some() && waits_for(plan, "the region that is to take it in is to become another")
+            other.is_some() && waits_for(plan, "the merge target is to be split or merged itself")
         };
-        let planned = self.configs().iter().filter(|config| config.wishes.plan.is_some()).count();
+        let planned = self.configs().iter().filter(|config| config.desired.plan.is_some()).count();
         planned == plans.len() && plans.values().all(|plan| is_hopeless(plan) || waits_in_vain(plan))
     }
 
-    /// Every region that is served has nothing but what is its own.
+    /// Every region that is served holds only keys of its own range.
     pub(super) fn is_trimmed(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
         nodes.flat_map(|node| node.with_foreign()).next().is_none()

@@ -3,7 +3,7 @@
 use super::machine::DISK_BYTES;
 use super::{Event, NodeId, World, node_of, server_id};
 use crate::HERE;
-use crate::character::Promise;
+use crate::scenario::Durability;
 use leeward_fabric::PeerId;
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_platform::Nanos;
@@ -18,7 +18,7 @@ pub(crate) enum FaultKind {
     Kill,
     /// All processes are killed at once.
     KillAll,
-    /// The processes of all nodes but one are killed at once: a primary that was struck is left alone with what it was asked for.
+    /// The processes of all nodes but one are killed at once. A primary among the survivors is left alone with its requests.
     KillOthers,
     /// A machine loses power; what was not synced is lost or torn.
     PowerLoss,
@@ -28,20 +28,20 @@ pub(crate) enum FaultKind {
     DiskKill,
     /// A machine loses power in one of its next disk operations.
     DiskPowerLoss,
-    /// One of the next disk operations fails; later the process is started anew.
+    /// One of the next disk operations fails. Later the process is restarted.
     DiskError,
-    /// A disk takes no more than it has.
+    /// A disk accepts no more bytes than it has.
     DiskFull,
     /// A disk is replaced by an empty one; the old one is put back if a region waits for it.
     ReplaceDisk,
-    /// All processes are killed, and one is started with a copy of its disk that was made earlier; the newest one is put back if a
-    /// region waits for it.
+    /// All processes are killed, and one is started with an earlier copy of its disk. The disk itself is put back if a region
+    /// waits for it.
     RestoreCopy,
     /// A device answers forty times slower.
     SlowDisk,
     /// A node is cut off from the others, and mostly from the coordinator too. Clients still reach it.
     Isolate,
-    /// Nothing gets from one node to another.
+    /// No message gets from one node to another one.
     CutOneWay,
     /// A link is slow one way.
     SlowLink,
@@ -49,17 +49,17 @@ pub(crate) enum FaultKind {
     CutCoordinator,
     /// The coordinator does not run.
     CoordinatorDown,
-    /// A process stops running for a while; its memory can be written, and what it is sent waits.
+    /// A process stops running for a while. Its memory can still be written, and messages to it wait.
     Pause,
-    /// A guest is stopped: its process does not run, and its boot clock stands. When it goes on, its wall clock is right.
+    /// A virtual machine is suspended: its process and its boot clock stop. When they run again, the wall clock is right.
     SuspendMachine,
-    /// A node is cut off from the others, and they from the coordinator. Only where every member answers reads: those of the others
-    /// grow old together.
+    /// A node is cut off from the others, and the others from the coordinator. Only where every member answers reads: what the
+    /// others read grows stale together.
     Strand,
 }
 
 impl FaultKind {
-    /// Every kind, but for [`FaultKind::Strand`].
+    /// Every kind except [`FaultKind::Strand`].
     pub(crate) const ALL: [FaultKind; 19] = [
         FaultKind::Kill,
         FaultKind::KillAll,
@@ -82,36 +82,38 @@ impl FaultKind {
         FaultKind::RestoreCopy,
     ];
 
-    /// Whether it can happen to so many nodes without breaking the promise by itself.
-    pub(crate) fn is_possible(self, nodes: usize, promise: Promise) -> bool {
+    /// Whether it can happen to so many nodes without breaking the durability that the seed demands.
+    pub(crate) fn is_possible(self, nodes: usize, durability: Durability) -> bool {
         match self {
-            FaultKind::PowerLossAll => nodes > 1 && promise != Promise::Everything,
-            FaultKind::DiskPowerLoss => promise != Promise::Everything,
-            // A process that does not run flushes nothing, however long it is.
-            FaultKind::Pause | FaultKind::SuspendMachine => promise == Promise::Everything,
+            FaultKind::PowerLossAll => nodes > 1 && durability != Durability::Everything,
+            FaultKind::DiskPowerLoss => durability != Durability::Everything,
+            // A paused process flushes nothing, however long the pause is.
+            FaultKind::Pause | FaultKind::SuspendMachine => durability == Durability::Everything,
             FaultKind::KillAll | FaultKind::Isolate | FaultKind::CutOneWay | FaultKind::SlowLink => nodes > 1,
             FaultKind::Strand | FaultKind::KillOthers => nodes > 2,
             _ => true,
         }
     }
 
-    /// Whether it takes what is not durable.
+    /// Whether it takes writes that are not durable.
     pub(crate) fn loses_power(self) -> bool {
         matches!(self, FaultKind::PowerLoss | FaultKind::PowerLossAll | FaultKind::DiskPowerLoss)
     }
 }
 
-/// What is broken.
+/// The faults so far, and what is broken now.
 #[derive(Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct FaultState {
+    /// Faults that struck.
     pub(super) struck: u64,
-    /// A machine lost power, and not every region was whole since: some member in sync must stay alive.
+    /// A machine lost power, and not every region was whole again since. Some member in sync must stay alive.
     power_lost: bool,
-    /// Where power may be lost anywhere: the deaths of processes. What one had not synced waits in a page cache until it is started again.
+    /// Deaths of processes, where power may be lost anywhere. Writes that a process had not synced stay in the page cache until
+    /// it restarts.
     deaths: Vec<Death>,
-    /// Until then nothing that was cut or slowed is mended.
+    /// Until then no cut or slowed link or device is mended.
     broken_until: Nanos,
-    /// When a disk was put back last.
+    /// When the last disk was put back.
     pub(super) disk_put_back: Nanos,
 }
 
@@ -119,11 +121,11 @@ pub(super) struct Trouble {
 #[derive(Debug)]
 struct Death {
     at: Nanos,
-    /// When all was seen to be well again.
+    /// When every region was seen to be whole again.
     healed: Option<Nanos>,
 }
 
-/// What a full device is in the way of goes on when there is room: no operator must act.
+/// Work that a full device stopped continues when there is room, without an operator.
 fn assert_not_broken_for_room(node: Option<&Node>) {
     let regions = node.into_iter().flat_map(|node| node.status().regions);
     for region in regions {
@@ -135,50 +137,50 @@ fn assert_not_broken_for_room(node: Option<&Node>) {
 impl World {
     /// A process is about to die.
     pub(super) fn note_death(&mut self) {
-        if self.character.promise == Promise::AllButTheLastSecond {
+        if self.scenario.durability == Durability::AllButTheLastSecond {
             if self.is_well() {
-                self.trouble.deaths.iter_mut().for_each(|death| _ = death.healed.get_or_insert(self.now));
+                self.fault_state.deaths.iter_mut().for_each(|death| _ = death.healed.get_or_insert(self.now));
             }
-            self.trouble.deaths.push(Death { at: self.now, healed: None });
+            self.fault_state.deaths.push(Death { at: self.now, healed: None });
         }
     }
 
     pub(super) fn until_next_fault(&mut self) -> Nanos {
-        let gap = self.character.troubles.gap.0;
+        let gap = self.scenario.fault_schedule.gap.0;
         Nanos(self.rng.between(gap / 4, gap * 2))
     }
 
     /// How long the next fault lasts: less than a lease and a session, or more than both.
     fn fault_length(&mut self) -> Nanos {
-        Nanos::from_millis(match self.rng.below(100) < self.character.troubles.long {
+        Nanos::from_millis(match self.rng.below(100) < self.scenario.fault_schedule.long {
             true => self.rng.between(1_500, 4_000),
             false => self.rng.between(10, 800),
         })
     }
 
-    /// The node that is struck next: a primary's, more often than not.
+    /// The node that the next fault strikes: the node of a primary, more often than not.
     fn choose_victim(&mut self) -> NodeId {
         let primaries: Vec<NodeId> =
             self.configs().iter().filter_map(|config| Some(node_of(config.primary?.server))).collect();
         match self.rng.one_in(2) || primaries.is_empty() {
-            true => self.rng.index(self.character.nodes),
+            true => self.rng.index(self.scenario.nodes),
             false => primaries[self.rng.index(primaries.len())],
         }
     }
 
-    /// Whether it is still time for faults.
-    pub(super) fn faults_go_on(&self) -> bool {
-        self.now < self.character.troubles.end
+    /// Whether faults may still strike.
+    pub(super) fn faults_continue(&self) -> bool {
+        self.now < self.scenario.fault_schedule.end
     }
 
     /// The next fault strikes, if it is time for faults.
     pub(super) fn strike(&mut self) {
-        if !self.faults_go_on() {
+        if !self.faults_continue() {
             return;
         }
         let next = self.now + self.until_next_fault();
         self.push(next, Event::Fault);
-        let kinds = &self.character.troubles.kinds;
+        let kinds = &self.scenario.fault_schedule.kinds;
         let kind = kinds[self.rng.index(kinds.len())];
         let node = self.choose_victim();
         let mend_at = self.now + self.fault_length();
@@ -197,7 +199,7 @@ impl World {
             FaultKind::Pause | FaultKind::SuspendMachine => self.pause(kind, node, mend_at),
             _ => self.strike_network(kind, node, mend_at),
         };
-        self.trouble.struck += u64::from(struck);
+        self.fault_state.struck += u64::from(struck);
     }
 
     pub(super) fn log(&self, kind: FaultKind, node: NodeId, mend_at: Nanos) {
@@ -236,48 +238,48 @@ impl World {
         true
     }
 
-    /// What the store promises: it survives the loss of all but one member's memory, with a quorum of one member less than that, and
-    /// `kill -9` of all. After a power loss so many members in sync must stay alive until every region is whole again, or the
-    /// newest writes may be lost.
+    /// The store guarantees to survive `kill -9` of all processes, and the loss of the memory of all members but one; with a
+    /// quorum, of one member fewer than the quorum. After a power loss enough members in sync must stay alive until every region
+    /// is whole again. Otherwise the newest writes may be lost.
     pub(super) fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
         if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
             return false;
         }
-        if self.trouble.power_lost && self.is_well() {
-            self.trouble.power_lost = false;
+        if self.fault_state.power_lost && self.is_well() {
+            self.fault_state.power_lost = false;
         }
-        if self.character.promise != Promise::Everything || !(power || self.trouble.power_lost) {
+        if self.scenario.durability != Durability::Everything || !(power || self.fault_state.power_lost) {
             return true;
         }
         let survives = |member: &Member| !victims.contains(&node_of(member.server)) && self.is_alive(*member);
         self.configs().iter().all(|config| config.epoch.0 == 0 || self.is_held_by(config, survives))
     }
 
-    /// Whether those of the members of `config` that are among `some` certainly have all that was committed.
+    /// Whether the members of `config` that are among `some` certainly have all committed writes.
     pub(super) fn is_held_by(&self, config: &GroupConfig, some: impl Fn(&Member) -> bool) -> bool {
         let in_sync = config.in_sync().count();
-        match config.must_hear as usize {
-            0 => config.in_sync().filter(some).count() + self.character.table.needed_of(in_sync) > in_sync,
-            must => config.heirs().filter(|heir| config.lived_on(*heir) && some(heir)).count() >= must,
+        match config.recovery_quorum as usize {
+            0 => config.in_sync().filter(some).count() + self.scenario.table.needed_of(in_sync) > in_sync,
+            must => config.candidates().filter(|one| config.kept_running(*one) && some(one)).count() >= must,
         }
     }
 
     /// A machine has lost power.
     pub(super) fn power_was_lost(&mut self) {
         self.writes_were_lost();
-        if self.character.promise == Promise::Everything {
-            self.trouble.power_lost = true;
-            // No process is to die by itself now.
+        if self.scenario.durability == Durability::Everything {
+            self.fault_state.power_lost = true;
+            // From now on no process may die in a disk operation.
             self.machines.iter().for_each(|machine| machine.disk.set_faults(FaultPlan::default()));
         }
     }
 
-    /// What a disk had not made durable is lost: its machine lost power, or a sync has failed and the process is started anew.
+    /// A disk lost what was not durable: its machine lost power, or a sync failed and the process starts anew.
     pub(super) fn writes_were_lost(&mut self) {
-        if self.character.promise == Promise::AllButTheLastSecond {
+        if self.scenario.durability == Durability::AllButTheLastSecond {
             let window = self.load.window();
             let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
-            let deaths: Vec<Nanos> = self.trouble.deaths.iter().filter(is_felt).map(|death| death.at).collect();
+            let deaths: Vec<Nanos> = self.fault_state.deaths.iter().filter(is_felt).map(|death| death.at).collect();
             self.load.newest_lost(self.now, &deaths);
         }
     }
@@ -291,7 +293,7 @@ impl World {
             }
             FaultKind::DiskFull => {
                 let no_room_one_in = [0, 1, 3][self.rng.below(3) as usize];
-                // Or those of all others, which take over what they have no room for when the process of this one dies.
+                // Or the disks of all other nodes, which take over regions that they have no room for when this process dies.
                 let is_elsewhere = self.rng.one_in(2);
                 for node in self.nodes().filter(|other| (*other == node) != is_elsewhere) {
                     let disk = &self.machines[node].disk;
@@ -301,7 +303,7 @@ impl World {
                 if is_elsewhere {
                     let dies_at = self.now + Nanos::from_millis(self.rng.below(400));
                     self.push(dies_at, Event::Die { node });
-                    // Until they have taken over, or for so long that they make way.
+                    // Until the others have taken over, or for so long that they step aside.
                     mend_at = mend_at.max(self.now + Nanos::from_millis(self.rng.between(1_500, 7_000)));
                 }
                 self.push_mend(mend_at);
@@ -315,14 +317,14 @@ impl World {
         true
     }
 
-    /// The disk works again. A process whose volume failed, or that could not open a region, or made way for others, says that an
-    /// operator must act: it is started anew.
+    /// The disk works again. The operator restarts a process that says so: its volume failed, it could not open a region, or it
+    /// has stepped aside.
     pub(super) fn mend_disk(&mut self, node: NodeId) {
         let machine = &self.machines[node];
         machine.disk.set_faults(FaultPlan::default());
         let is_broken = |status: NodeStatus| {
             status.volume_failure.is_some()
-                || status.absence.is_some_and(|why| why.contains("given up its offices"))
+                || status.not_joined.is_some_and(|why| why.contains("has stepped aside"))
                 || status.regions.iter().any(|region| region.state.starts_with("broken"))
         };
         if machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
@@ -343,7 +345,7 @@ impl World {
     }
 
     fn strike_network(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
-        if kind == FaultKind::Strand && self.now < self.trouble.broken_until {
+        if kind == FaultKind::Strand && self.now < self.fault_state.broken_until {
             return false;
         }
         self.log(kind, node, mend_at);
@@ -373,17 +375,17 @@ impl World {
     }
 
     fn push_mend(&mut self, at: Nanos) {
-        self.trouble.broken_until = self.trouble.broken_until.max(at);
+        self.fault_state.broken_until = self.fault_state.broken_until.max(at);
         self.push(at, Event::Mend);
     }
 
-    /// Everything that was cut, full or slow is as before, once the last such fault is over.
+    /// Heals everything that was cut, full or slow, once the last such fault is over.
     pub(super) fn mend(&mut self) {
-        if self.now < self.trouble.broken_until {
+        if self.now < self.fault_state.broken_until {
             return;
         }
         HERE.set((self.now, None));
-        tracing::info!("cuts are healed");
+        tracing::info!("network and devices are healed");
         self.network.heal();
         self.set_distances();
         self.host.reachable.fill(true);
@@ -397,9 +399,9 @@ impl World {
         }
     }
 
-    /// Links take as long as they do when nothing is wrong.
+    /// Sets the usual delay of each link.
     pub(super) fn set_distances(&mut self) {
-        let far = self.character.far();
+        let far = self.scenario.far();
         for from in self.nodes() {
             for to in self.nodes().filter(|to| *to != from) {
                 let extra = far.filter(|(far, _)| *far == to).map_or(Nanos::ZERO, |(_, extra)| extra);
@@ -408,9 +410,9 @@ impl World {
         }
     }
 
-    /// Nothing but volumes that failed is broken any more, and every process runs.
+    /// Heals everything except failed volumes, and starts every process.
     pub(super) fn mend_connections(&mut self) {
-        self.trouble.broken_until = Nanos::ZERO;
+        self.fault_state.broken_until = Nanos::ZERO;
         self.mend();
         for node in self.nodes() {
             self.resume(node);
@@ -418,7 +420,7 @@ impl World {
         }
     }
 
-    /// Nor are volumes.
+    /// Heals failed volumes.
     pub(super) fn mend_disks(&mut self) {
         for node in self.nodes() {
             self.mend_disk(node);

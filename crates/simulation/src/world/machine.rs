@@ -22,48 +22,48 @@ const WALL_AT_START_MS: u64 = 1_700_000_000_000;
 pub(super) const DISK_BYTES: u64 = 256 << 20;
 /// Small, so that a few thousand writes fill levels.
 pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
-/// What an empty disk has.
+/// The volume of an empty disk.
 const NO_VOLUME: VolumeId = VolumeId(0);
 
 /// See the module.
 pub(super) struct Machine {
     pub(super) disk: SimDisk,
     pub(super) node: Option<Node>,
-    /// Raised when a process ends: what belongs to an earlier one is void.
-    pub(super) life: u64,
-    /// Life of the disk when the process started: another one means that it died in the middle of a disk operation.
-    disk_life: u64,
-    /// Such a death takes the power with it.
+    /// Incremented when a process ends. Events of an earlier incarnation are dropped.
+    pub(super) incarnation: u64,
+    /// Incarnation of the disk when the process started. If it has changed, the process died in the middle of a disk operation.
+    disk_incarnation: u64,
+    /// A death in a disk operation is a loss of power.
     pub(super) dies_with_power: bool,
     pub(super) paused: bool,
     pub(super) slow_disk: bool,
     /// The volume on its disk.
     pub(super) volume: VolumeId,
-    /// Disks that were taken out, and the volumes on them: kept until no region may need them any more.
-    pub(super) shelf: Vec<(VolumeId, SimDisk)>,
-    /// A copy of its disk, of an earlier state.
+    /// Removed disks and the volumes on them. They are kept until no region can need them any more.
+    pub(super) saved_copies: Vec<(VolumeId, SimDisk)>,
+    /// A copy of an earlier state of its disk.
     pub(super) copy: Option<DiskCopy>,
-    /// Such a copy is in it; the disk itself is on the shelf.
+    /// The machine runs with such a copy. The disk itself is among the `saved_copies`.
     pub(super) has_copy: bool,
-    /// What arrives while it is paused.
+    /// Inputs that arrive while it is paused.
     inbox: VecDeque<Input>,
-    /// When its clock began to stand, where it does.
-    stands_since: Option<Nanos>,
+    /// When its clock stopped, if it is stopped.
+    stopped_since: Option<Nanos>,
     clock_offset: Nanos,
     clock_ppm: u64,
-    /// How far its wall clock is ahead of the last one; another with each life.
+    /// How far its wall clock is ahead of the one that is furthest behind. Each incarnation has another value.
     wall_ahead: Nanos,
 }
 
-/// What was on a disk at some moment.
+/// The content of a disk at some moment.
 pub(super) struct DiskCopy {
     pub(super) disk: SimDisk,
-    /// How far its copy of each region reaches.
+    /// How far its replica of each region reaches.
     pub(super) reaches: BTreeMap<RegionId, (Epoch, Lsn)>,
 }
 
 impl DiskCopy {
-    /// One of a disk as a process would read it now.
+    /// A copy of a disk as a process would read it now.
     fn of(disk: &SimDisk, seed: u64) -> DiskCopy {
         let copy = |seed| {
             let copy = SimDisk::new(seed, DISK_BYTES);
@@ -72,7 +72,7 @@ impl DiskCopy {
             drop(file);
             copy
         };
-        // To open a volume changes it.
+        // Opening a volume changes it, so a second copy is opened.
         let file = copy(seed).open("volume").expect("a simulated disk opens files");
         let opened = Volume::open(
             file,
@@ -86,7 +86,7 @@ impl DiskCopy {
 }
 
 impl Machine {
-    /// Somebody makes a copy of its disk.
+    /// The operator makes a copy of its disk.
     pub(super) fn make_copy(&mut self, seed: u64) {
         self.copy = Some(DiskCopy::of(&self.disk, seed));
     }
@@ -95,18 +95,18 @@ impl Machine {
         Machine {
             disk: SimDisk::new(rng.u64(), DISK_BYTES),
             node: None,
-            life: 0,
-            disk_life: 0,
+            incarnation: 0,
+            disk_incarnation: 0,
             dies_with_power: false,
             paused: false,
             slow_disk: false,
             volume: NO_VOLUME,
-            shelf: Vec::new(),
+            saved_copies: Vec::new(),
             copy: None,
             has_copy: false,
             inbox: VecDeque::new(),
-            stands_since: None,
-            // A guest may be stopped, for up to minutes altogether.
+            stopped_since: None,
+            // A virtual machine may be suspended, for up to minutes in total.
             clock_offset: Nanos::from_secs(1_000 + rng.below(1_000)),
             clock_ppm: rng.between(900_000, 1_100_000),
             wall_ahead: Nanos(rng.below(SKEW.0)),
@@ -114,49 +114,50 @@ impl Machine {
     }
 
     fn died(&self) -> bool {
-        self.disk.died_since(self.disk_life)
+        self.disk.died_since(self.disk_incarnation)
     }
 
-    /// Puts a disk, with the volume on it, in place of the one it has, which goes to the shelf.
+    /// Replaces its disk by `disk`, which has `volume` on it. The old disk becomes one of the `saved_copies`, unless it is a
+    /// copy.
     pub(super) fn change_disk(&mut self, volume: VolumeId, disk: SimDisk) {
         assert!(self.node.is_none(), "a disk is changed while nothing runs on it");
         let old = (std::mem::replace(&mut self.volume, volume), std::mem::replace(&mut self.disk, disk));
         self.copy = None;
         if !std::mem::take(&mut self.has_copy) {
-            self.shelf.push(old);
+            self.saved_copies.push(old);
         }
-        self.disk_life = self.disk.life();
+        self.disk_incarnation = self.disk.incarnation();
         self.disk.set_capacity(DISK_BYTES);
     }
 
-    /// Puts an empty disk in place of the one it has.
+    /// Replaces its disk by an empty one.
     pub(super) fn replace_disk(&mut self, rng: &mut Rng) {
         self.change_disk(NO_VOLUME, SimDisk::new(rng.u64(), DISK_BYTES));
     }
 
-    /// Its boot clock, which is not quite as fast as time.
+    /// Its boot clock, which is not quite as fast as simulated time.
     fn clock(&self, now: Nanos) -> Nanos {
         self.clock_offset + Nanos(now.0 / 1_000_000 * self.clock_ppm)
     }
 
-    /// Its process does not run from now on; nor does its clock, if that `stands`.
-    pub(super) fn pause(&mut self, now: Nanos, stands: bool) {
+    /// Its process stops running. So does its clock, if `stops_clock`.
+    pub(super) fn pause(&mut self, now: Nanos, stops_clock: bool) {
         self.paused = true;
-        self.stands_since = stands.then_some(now);
+        self.stopped_since = stops_clock.then_some(now);
     }
 
-    /// Whatever stood goes on.
-    fn go_on(&mut self, now: Nanos) {
+    /// Its process and its clock run again.
+    fn resume(&mut self, now: Nanos) {
         self.paused = false;
-        if let Some(since) = self.stands_since.take() {
-            // But for an instant: nothing that comes now came before.
-            let stood = (self.clock(now) - self.clock(since)) - Nanos(1);
-            self.clock_offset = self.clock_offset - stood;
+        if let Some(since) = self.stopped_since.take() {
+            // All but one nanosecond is taken back, so that this instant differs from that of the pause.
+            let stopped = (self.clock(now) - self.clock(since)) - Nanos(1);
+            self.clock_offset = self.clock_offset - stopped;
         }
     }
 }
 
-/// The wall clock of a machine that is so far ahead of the last one.
+/// The wall clock of a machine that is this far ahead of the one that is furthest behind.
 fn wall(now: Nanos, ahead: Nanos) -> UnixMs {
     UnixMs(WALL_AT_START_MS + (now + ahead).as_millis())
 }
@@ -172,10 +173,10 @@ impl World {
             self.writes_were_lost();
         }
         let machine = &mut self.machines[node];
-        machine.disk_life = machine.disk.life();
-        let (disk, life, now) = (machine.disk.clone(), machine.life, machine.clock(self.now));
-        // Every second life has less memory than its L0s would like to have, and is in no hurry with learners.
-        let (memory_budget, catch_up_bytes) = if life % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
+        machine.disk_incarnation = machine.disk.incarnation();
+        let (disk, incarnation, now) = (machine.disk.clone(), machine.incarnation, machine.clock(self.now));
+        // Every second incarnation has less memory than its L0s could use, and catches learners up slowly.
+        let (memory_budget, catch_up_bytes) = if incarnation % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
         let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget, ..VolumeOptions::default() };
         let new = VolumeId(self.rng.u64());
         let opened = disk.open("volume").expect("a simulated disk opens files");
@@ -188,7 +189,8 @@ impl World {
             Err(error) => panic!("node {node} cannot open its volume: {error}"),
         };
         let arrivals = self.arrivals.clone();
-        let sink = Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, life, link::server(peer), event)));
+        let sink =
+            Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, incarnation, link::server(peer), event)));
         let member = Member { server: server_id(node), volume: volume.id(), incarnation: volume.incarnation() };
         self.machines[node].volume = volume.id();
         tracing::info!(?member, "the process starts");
@@ -208,25 +210,25 @@ impl World {
             fabric: self.network.node(link::peer(server_id(node)), sink),
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions {
-                expected_servers: self.character.nodes as u32,
-                balance: self.character.balance(),
+                expected_servers: self.scenario.nodes as u32,
+                balance: self.scenario.balance(),
                 ..ClusterOptions::default()
             },
-            timing: NodeTiming { catch_up_bytes, ..self.character.timing() },
+            timing: NodeTiming { catch_up_bytes, ..self.scenario.timing() },
             checkpoints: None,
         };
         self.machines[node].node = Some(Node::new(now, parts));
-        self.push(self.now, Event::Tick { node, life });
+        self.push(self.now, Event::Tick { node, incarnation });
     }
 
-    /// The process of a node ends; with `power`, its machine too.
+    /// The process of a node dies; with `power`, its machine loses power.
     pub(super) fn crash(&mut self, node: NodeId, power: bool) {
         HERE.set((self.now, Some(node)));
         tracing::info!(power, "the process dies");
         self.note_death();
         let machine = &mut self.machines[node];
-        machine.life += 1;
-        machine.go_on(self.now);
+        machine.incarnation += 1;
+        machine.resume(self.now);
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
         machine.node = None;
         machine.inbox.clear();
@@ -243,7 +245,7 @@ impl World {
         }
     }
 
-    /// A process that died in a disk operation is gone; it comes back later.
+    /// Ends a process that died in a disk operation. It restarts later.
     fn crash_if_disk_died(&mut self, node: NodeId) {
         if self.machines[node].died() {
             let power = self.machines[node].dies_with_power;
@@ -256,7 +258,7 @@ impl World {
         }
     }
 
-    /// Something happens to a node; what it answers and asks for follows.
+    /// Gives `input` to a node, and carries out what the node then asks for.
     pub(super) fn input(&mut self, node: NodeId, input: Input) {
         let machine = &mut self.machines[node];
         if machine.paused {
@@ -266,7 +268,7 @@ impl World {
         }
     }
 
-    /// So much happens to a node before it looks again what follows.
+    /// Gives `inputs` to a node in one batch.
     fn take_turn(&mut self, node: NodeId, inputs: impl IntoIterator<Item = Input>) {
         HERE.set((self.now, Some(node)));
         let machine = &mut self.machines[node];
@@ -276,26 +278,26 @@ impl World {
         running.set_wall(now, wall(self.now, ahead));
         inputs.into_iter().for_each(|input| running.handle(now, input));
         running.finish_batch(now, &mut outbox);
-        if running.unforeseen() > 0 && self.forgotten.is_none() {
+        if running.missed_wakeups() > 0 && self.missed_wakeup.is_none() {
             let when = self.now.as_millis();
-            self.forgotten =
-                Some(format!("at {when} ms node {node} had something to do for an idle region that nothing had told"));
+            self.missed_wakeup =
+                Some(format!("at {when} ms node {node} had work for an idle region that nothing had woken"));
         }
         self.after_turn(node, outbox);
     }
 
     fn after_turn(&mut self, node: NodeId, outbox: Outbox) {
-        let life = self.machines[node].life;
+        let incarnation = self.machines[node].incarnation;
         for job in outbox.jobs {
             let at = self.now + self.device_delay(node);
-            self.push(at, Event::Job { node, life, job });
+            self.push(at, Event::Job { node, incarnation, job });
         }
         let submitted = std::mem::take(&mut *self.submitted.lock());
         for (submitter, id, op) in submitted {
             let sent = self.host.submit(self.now, submitter, id, op, &mut self.rng);
             self.send(vec![sent]);
         }
-        // A process that died in this turn has answered nobody.
+        // A process that died in this batch has sent no answers.
         if self.machines[node].died() {
             return self.crash_if_disk_died(node);
         }
@@ -313,26 +315,26 @@ impl World {
         }
     }
 
-    pub(super) fn run_job(&mut self, node: NodeId, life: u64, job: Job) {
+    pub(super) fn run_job(&mut self, node: NodeId, incarnation: u64, job: Job) {
         HERE.set((self.now, Some(node)));
         let done = job.run();
         let delay = Nanos::from_micros(self.rng.between(1, 200));
-        self.push(self.now + delay, Event::JobDone { node, life, done });
+        self.push(self.now + delay, Event::JobDone { node, incarnation, done });
         self.crash_if_disk_died(node);
     }
 
-    /// A paused process goes on, with everything that arrived meanwhile.
+    /// A paused process runs again, and gets everything that arrived meanwhile.
     pub(super) fn resume(&mut self, node: NodeId) {
         let machine = &mut self.machines[node];
-        machine.go_on(self.now);
+        machine.resume(self.now);
         let waiting = std::mem::take(&mut machine.inbox);
         self.take_turn(node, waiting);
     }
 
     pub(super) fn deliver_arrivals(&mut self) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock());
-        for (node, life, from, event) in arrivals {
-            if self.machines[node].life == life {
+        for (node, incarnation, from, event) in arrivals {
+            if self.machines[node].incarnation == incarnation {
                 self.input(node, Input::Link(from, event));
             }
         }

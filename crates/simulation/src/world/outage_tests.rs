@@ -1,7 +1,7 @@
-//! The coordinator is gone just when it was asked to change a region: what the region has is read all the same.
+//! The coordinator goes down just when a region's primary has proposed a change. The region still answers reads.
 
 use super::*;
-use leeward_format::cluster::RegionWish;
+use leeward_format::cluster::RegionRequest;
 use leeward_format::op::{Condition, Lifetime};
 
 fn ask(world: &mut World, op: Op) -> OpResult {
@@ -10,12 +10,12 @@ fn ask(world: &mut World, op: Op) -> OpResult {
 
 const KEYS: [&str; 2] = ["a", "x"];
 
-/// A world of three nodes that each have all of two regions, in which nothing else happens.
+/// A world of three nodes, each with a replica of both regions. Nothing else happens in it.
 fn quiet() -> World {
     let is_plain = |world: &World| {
-        let Character { nodes, table, splits, .. } = &world.character;
+        let Scenario { nodes, table, splits, .. } = &world.scenario;
         let is_whole = *nodes == 3 && table.replicas == 3 && table.quorum.is_none();
-        is_whole && splits.len() == 1 && !table.partition.is_hash() && world.character.balance().is_none()
+        is_whole && splits.len() == 1 && !table.partition.is_hash() && world.scenario.balance().is_none()
     };
     let mut world = (1..).map(World::new).find(is_plain).expect("some seed has such a world");
     world.is_loaded = false;
@@ -31,7 +31,7 @@ fn quiet() -> World {
     world
 }
 
-/// An operator's request is about to reach the coordinator as its primary's proposal when the coordinator is gone.
+/// The operator makes a request. The coordinator goes down when the primary proposes it.
 fn lose_coordinator_at(world: &mut World, request: Op) {
     let token = world.question(0, request);
     let end = world.now + Nanos::from_secs(20);
@@ -46,7 +46,7 @@ fn lose_coordinator_at(world: &mut World, request: Op) {
     world.host.down = true;
 }
 
-fn reads_go_on(request: impl Fn(&World) -> Op, is_done: impl Fn(&World) -> bool) {
+fn reads_are_answered(request: impl Fn(&World) -> Op, is_done: impl Fn(&World) -> bool) {
     let mut world = quiet();
     let request = request(&world);
     lose_coordinator_at(&mut world, request);
@@ -69,29 +69,31 @@ fn regions(world: &World) -> Vec<RegionId> {
 }
 
 #[test]
-fn reads_go_on_while_a_hand_over_is_not_answered() {
-    let heir = |world: &World| world.configs()[0].backups[0].server;
+fn reads_are_answered_while_a_hand_over_is_not_answered() {
+    let target = |world: &World| world.configs()[0].backups[0].server;
     let chosen = std::cell::Cell::new(ServerId(0));
     let request = |world: &World| {
-        chosen.set(heir(world));
-        Op::Wish { region: regions(world)[0], wish: RegionWish::Primary(chosen.get()) }
+        chosen.set(target(world));
+        Op::RequestRegion { region: regions(world)[0], request: RegionRequest::Primary(chosen.get()) }
     };
     let is_done = |world: &World| world.configs()[0].primary.is_some_and(|primary| primary.server == chosen.get());
-    reads_go_on(request, is_done);
+    reads_are_answered(request, is_done);
 }
 
 #[test]
-fn reads_go_on_while_a_split_is_not_answered() {
-    let request =
-        |world: &World| Op::Wish { region: regions(world)[0], wish: RegionWish::Split { at: Some("a".into()) } };
-    reads_go_on(request, |world| regions(world).len() == 3);
+fn reads_are_answered_while_a_split_is_not_answered() {
+    let request = |world: &World| Op::RequestRegion {
+        region: regions(world)[0],
+        request: RegionRequest::Split { at: Some("a".into()) },
+    };
+    reads_are_answered(request, |world| regions(world).len() == 3);
 }
 
 #[test]
-fn reads_go_on_while_a_merge_is_not_answered() {
+fn reads_are_answered_while_a_merge_is_not_answered() {
     let request = |world: &World| {
         let [from, into] = regions(world)[..] else { panic!("there are two regions") };
-        Op::Wish { region: from, wish: RegionWish::Merge { into } }
+        Op::RequestRegion { region: from, request: RegionRequest::Merge { into } }
     };
-    reads_go_on(request, |world| regions(world).len() == 1);
+    reads_are_answered(request, |world| regions(world).len() == 1);
 }

@@ -1,11 +1,11 @@
-//! What must be true when nothing breaks any more: the cluster heals; nothing that was acknowledged is lost; every
-//! history could be that of a single copy; each replica, serving alone, has the same content; and after a rest all of it
-//! survives a loss of power everywhere.
+//! What must be true after the faults: the cluster heals, no acknowledged write is lost, and every history could be that of a
+//! single copy. Each replica has the same content when it serves alone. After a pause without writes, all of it survives a loss
+//! of power everywhere.
 
 use super::{NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
-use leeward_format::cluster::RegionWish;
+use leeward_format::cluster::RegionRequest;
 use leeward_format::merge::{self, Page};
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, ScanRange};
 use leeward_format::table::TableName;
@@ -14,47 +14,47 @@ use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_server::node::{Input, Node, Token};
 use std::collections::BTreeMap;
 
-/// Time in which everything must be well again after the last fault, or more of the copies that are built must have come: in every
-/// second life they come at 512 KiB a second.
+/// Within this time after the last fault the cluster must be well, or learners must have received more segments. In every second
+/// incarnation a process sends them 512 KiB a second.
 const HEALING: Nanos = Nanos::from_secs(40);
-/// After so long without writes every answer has come, and everything is durable.
-const REST: Nanos = Nanos::from_secs(6);
-/// Operations of the verdict that are under way at a time.
+/// After this time without writes every answer has arrived, and every write is durable.
+const PAUSE: Nanos = Nanos::from_secs(6);
+/// Operations of the verdict that are in flight at a time.
 const QUESTIONS: usize = 100;
 
 /// All keys and values of the store.
 type Content = BTreeMap<Bytes, Bytes>;
 
 impl World {
-    /// Ends the faults and the load, and looks at what is left.
+    /// Ends the faults and the load, and checks the result.
     pub(super) fn judge(&mut self) -> Result<(), String> {
         self.mend_connections();
         self.is_loaded = false;
         if self.nodes().any(|node| self.takes_writes(node)) {
-            // Operators repair a volume that failed when others have what it has.
-            self.advance_to("handed on", World::is_handed_on)?;
+            // The operator repairs a failed volume only after its primaries have moved elsewhere.
+            self.advance_to("free of primaries on failed volumes", World::is_moved_off_failed)?;
         }
         self.mend_disks();
-        self.forget_wishes()?;
-        // Others may have been on their way.
-        self.advance(self.now + REST);
-        self.forget_wishes()?;
+        self.forget_desired()?;
+        // Other requests may have been in flight.
+        self.advance(self.now + PAUSE);
+        self.forget_desired()?;
         self.heal("after the faults")?;
-        self.advance(self.now + REST);
-        self.advance_to("divided as it should be", World::is_divided)?;
+        self.advance(self.now + PAUSE);
+        self.advance_to("split as it should be", World::is_split)?;
         self.forget_plans()?;
-        self.heal("after its divisions")?;
+        self.heal("after its splits")?;
         self.advance_to("trimmed", World::is_trimmed)?;
         if let Some(failure) = &self.bounds.failure {
             return Err(failure.clone());
         }
         if !self.load.is_idle() {
-            self.advance(self.now + self.load.patience());
+            self.advance(self.now + self.load.timeout());
         }
-        let node = self.rng.index(self.character.nodes);
+        let node = self.rng.index(self.scenario.nodes);
         let began = self.now;
         let splits = self.first_keys();
-        self.load.ledger.set_splits(self.character.table.partition, splits);
+        self.load.ledger.set_splits(self.scenario.table.partition, splits);
         let content = self.content(node)?;
         self.compare_gets(node, &content)?;
         self.load.check(began, content.clone())?;
@@ -65,22 +65,23 @@ impl World {
         self.compare_after_power_loss(&content)
     }
 
-    /// Nothing is wished of anybody any more.
-    fn forget_wishes(&mut self) -> Result<(), String> {
-        if self.character.wishes().is_empty() {
+    /// Clears every request of the operator to servers and regions.
+    fn forget_desired(&mut self) -> Result<(), String> {
+        if self.scenario.desired().is_empty() {
             return Ok(());
         }
         let servers = self.nodes().map(server_id).map(|server| Op::Intend { server, intent: None });
         let regions = self.configs().into_iter().map(|config| config.region);
-        let regions = regions.map(|region| Op::Wish { region, wish: RegionWish::Nothing });
-        let node = self.rng.index(self.character.nodes);
+        let regions = regions.map(|region| Op::RequestRegion { region, request: RegionRequest::KeepMembers });
+        let node = self.rng.index(self.scenario.nodes);
         self.ask(node, servers.chain(regions).collect()).map(drop)
     }
 
-    /// Regions that could not be divided are not to be any more.
+    /// Clears the plans of regions that could not be split.
     fn forget_plans(&mut self) -> Result<(), String> {
-        let planned = self.configs().into_iter().filter(|config| config.wishes.plan.is_some());
-        let whole = planned.map(|config| Op::Wish { region: config.region, wish: RegionWish::Whole });
+        let planned = self.configs().into_iter().filter(|config| config.desired.plan.is_some());
+        let whole =
+            planned.map(|config| Op::RequestRegion { region: config.region, request: RegionRequest::KeepBounds });
         self.ask(0, whole.collect()).map(drop)
     }
 
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// Segments that members which are built have been sent.
+    /// Segments that were sent to learners.
     fn segments_sent(&self) -> u64 {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
         let peers = nodes.flat_map(|node| node.status().regions).flat_map(|region| region.peers);
@@ -109,13 +110,13 @@ impl World {
         }
     }
 
-    /// A process runs here, and its volume has not failed.
+    /// Whether a process runs on the node, and its volume has not failed.
     fn takes_writes(&self, node: NodeId) -> bool {
         self.machines[node].node.as_ref().is_some_and(|node| node.status().volume_failure.is_none())
     }
 
-    /// No region is served from a volume that failed.
-    fn is_handed_on(&self) -> bool {
+    /// No region has its primary on a failed volume.
+    fn is_moved_off_failed(&self) -> bool {
         self.configs()
             .iter()
             .filter_map(|config| config.primary)
@@ -124,11 +125,11 @@ impl World {
 
     /// Every region has a serving primary and all its replicas in sync.
     pub(super) fn is_well(&self) -> bool {
-        let replicas = self.character.table.replicas as usize;
+        let replicas = self.scenario.table.replicas as usize;
         self.is_served() && self.configs().iter().all(|config| config.in_sync().count() == replicas)
     }
 
-    /// Every region has a serving primary, and all that it counts on live.
+    /// Every region has a serving primary, and all of its members in sync are alive.
     fn is_served(&self) -> bool {
         self.configs().iter().all(|config| {
             config.in_sync().all(|member| self.is_alive(member))
@@ -139,15 +140,15 @@ impl World {
         })
     }
 
-    /// The other processes die, and this one, a backup until now or a primary, serves all regions alone. Where it does not have all
-    /// of them, it dies, and the others serve: as it was primary of some, each replica comes to serve in turn.
+    /// The other processes die, and this one serves all regions alone, whether it was a backup or a primary. If it does not have
+    /// all regions, it dies instead, and the others serve. As each node is primary of some regions, each replica serves in turn.
     fn compare_alone(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
-        let has_all = self.character.table.replicas as usize == self.character.nodes;
+        let has_all = self.scenario.table.replicas as usize == self.scenario.nodes;
         let (dying, left): (Vec<NodeId>, Vec<NodeId>) = self.nodes().partition(|other| (*other != node) == has_all);
         for dying in &dying {
             self.crash(*dying, false);
-            // What one member of a quorum does not have is lost with the others, unless they leave the group before.
-            if self.character.table.quorum.is_some() {
+            // With a quorum the last member may lack writes. So each dying member leaves the group before the next one dies.
+            if self.scenario.table.quorum.is_some() {
                 self.advance_to("served by those that are left", World::is_served)?;
             }
         }
@@ -164,14 +165,14 @@ impl World {
         }
         dying.iter().for_each(|other| self.start(*other));
         if !dying.is_empty() {
-            self.advance_to("handed on by the only one that had it", World::is_handed_on)?;
+            self.advance_to("free of primaries on the volume that served alone", World::is_moved_off_failed)?;
         }
         self.mend_disk(node);
         self.heal("after a part of it served alone")?;
         same(content, &found).map_err(|failure| format!("nodes {left:?}, which served alone: {failure}"))
     }
 
-    /// The next write of this node, which changes nothing, fails; if it may write alone.
+    /// Makes the next write of this node fail. The write changes nothing, and is made only if the node may write alone.
     fn fail_volume(&mut self, node: NodeId, content: &Content) {
         let Some((key, value)) = content.iter().next() else { return };
         let (key, value) = (key.clone(), value.clone());
@@ -182,9 +183,9 @@ impl World {
         self.questions.clear();
     }
 
-    /// After a rest everything is durable.
+    /// After a pause without writes everything is durable.
     fn compare_after_power_loss(&mut self, content: &Content) -> Result<(), String> {
-        self.advance(self.now + REST);
+        self.advance(self.now + PAUSE);
         for node in self.nodes() {
             self.crash(node, true);
         }
@@ -192,12 +193,12 @@ impl World {
             self.start(node);
         }
         self.heal("after the power was lost everywhere")?;
-        let node = self.rng.index(self.character.nodes);
+        let node = self.rng.index(self.scenario.nodes);
         same(content, &lasting(self.content(node)?))
-            .map_err(|failure| format!("after a rest and a loss of power: {failure}"))
+            .map_err(|failure| format!("after a pause and a loss of power: {failure}"))
     }
 
-    /// Keys by key, the store has the same content.
+    /// Gets of each key find the same content as the scan.
     fn compare_gets(&mut self, node: NodeId, content: &Content) -> Result<(), String> {
         let keys: Vec<Bytes> = self.load.ledger.keys().collect();
         for keys in keys.chunks(QUESTIONS) {
@@ -213,7 +214,7 @@ impl World {
         Ok(())
     }
 
-    /// All keys and values, as scans by way of `node` find them.
+    /// All keys and values, as scans through `node` find them.
     fn content(&mut self, node: NodeId) -> Result<Content, String> {
         let mut content = Content::new();
         let mut from = Some(Bytes::new());
@@ -225,17 +226,17 @@ impl World {
         Ok(content)
     }
 
-    /// Some keys and values from `start` on: of the region that has that, or of all, where each has some of every range.
+    /// Some keys and values from `start` on: of the region that has `start`; of all regions, if keys are partitioned by hash.
     fn page(&mut self, node: NodeId, start: Bytes) -> Result<Page, String> {
         let scan = |limit| {
             RangeOp::Scan(ScanRange { start: start.clone(), end: None, reverse: false, limit, keys_only: false })
         };
-        let partition = self.character.table.partition;
+        let partition = self.scenario.table.partition;
         if !partition.is_hash() {
             return part(self.ask(node, vec![scan(1_000).into()])?.pop());
         }
         let configs = self.configs();
-        // Few, so that much is asked for again.
+        // Few, so that scans are continued often.
         let ops = configs.iter().map(|config| scan(merge::share(60, configs.len())).within(config.region)).collect();
         let parts = self.ask(node, ops)?.into_iter().map(|answer| part(Some(answer)));
         let parts: Vec<Page> = parts.collect::<Result<_, _>>()?;
@@ -248,13 +249,13 @@ impl World {
         Ok(merge::page(parts, 60, false))
     }
 
-    /// Asks a node until each of the operations, which must be such that twice is as good as once, is answered.
+    /// Asks a node until each of the operations is answered. They must be idempotent.
     pub(super) fn ask(&mut self, node: NodeId, ops: Vec<Op>) -> Result<Vec<OpResult>, String> {
         let deadline = self.now + HEALING;
         let mut answers: Vec<Option<OpResult>> = vec![None; ops.len()];
         while answers.iter().any(Option::is_none) {
             if self.now > deadline {
-                return Err(format!("reads by way of node {node} were not answered: {}", self.describe()));
+                return Err(format!("operations through node {node} were not answered: {}", self.describe()));
             }
             let mut asked = Vec::new();
             for (position, op) in ops.iter().enumerate().filter(|(position, _)| answers[*position].is_none()) {
@@ -264,7 +265,7 @@ impl World {
             while self.questions.values().any(Option::is_none) && self.turn(end) {}
             for (position, token) in asked {
                 let answer = self.questions.remove(&token).expect("a question is asked once");
-                // Of a region that has become part of another nothing is wished any more.
+                // A region that was merged into another one has no requests any more.
                 let is_over =
                     |error: &OpError| matches!(error, OpError::Invalid(why) if why.starts_with("there is no region"));
                 answers[position] =
@@ -320,12 +321,12 @@ fn part(answer: Option<OpResult>) -> Result<Page, String> {
     }
 }
 
-/// All but what expires, which may have done so meanwhile.
+/// All keys except those that expire, which may be gone meanwhile.
 fn lasting(content: Content) -> Content {
     content.into_iter().filter(|(key, _)| !expiring::is_one(key)).collect()
 }
 
-/// The first difference between what is right and what was found.
+/// Fails with the first difference between the `right` content and the one that was `found`.
 fn same(right: &Content, found: &Content) -> Result<(), String> {
     let keys = right.keys().chain(found.keys());
     match keys.filter(|key| right.get(*key) != found.get(*key)).min() {

@@ -1,6 +1,6 @@
 //! Documents that say what is there: every path they name exists, every folder is named, every format has its page.
 
-use super::imports::{ARCHITECTURE, names};
+use super::imports::{SOURCE_MAP, names};
 use super::{House, Violation};
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -70,16 +70,16 @@ fn resolve(folder: &Path, target: &Path) -> PathBuf {
     path
 }
 
-/// `ARCHITECTURE.md` names every folder of source.
+/// `docs/design/source.md` names every folder of source.
 fn folders_are_named(house: &House, violations: &mut Vec<Violation>) {
-    let named: BTreeSet<String> = house.text(ARCHITECTURE).lines().flat_map(names).collect();
+    let named: BTreeSet<String> = house.text(SOURCE_MAP).lines().flat_map(names).collect();
     let folders: BTreeSet<&Path> = house.with_extension("rs").filter_map(|(file, _)| file.parent()).collect();
     for folder in folders {
         let path = folder.display().to_string();
         let written = [path.clone(), format!("{path}/"), format!("{path}.rs")];
         if !written.iter().any(|path| named.contains(path)) {
             let what = format!("folder {path} is not named");
-            violations.push(Violation { file: ARCHITECTURE.into(), line: 0, what });
+            violations.push(Violation { file: SOURCE_MAP.into(), line: 0, what });
         }
     }
 }

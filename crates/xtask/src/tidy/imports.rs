@@ -1,5 +1,5 @@
-//! Who may depend on whom. The tables "Crates" and "Dependencies" of `ARCHITECTURE.md` are the truth; every
-//! `Cargo.toml` is held to them, and they to every `Cargo.toml`.
+//! Which crate may depend on which. The tables "Crates" and "Dependencies" of `docs/design/source.md` are the truth. Every `Cargo.toml`
+//! must match them, and they must match every `Cargo.toml`.
 
 use super::{House, Violation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Where the tables are.
-pub(super) const ARCHITECTURE: &str = "ARCHITECTURE.md";
+pub(super) const SOURCE_MAP: &str = "docs/design/source.md";
 
 /// Prefix of our crates' package names; the folder is the rest.
 const OURS: &str = "leeward-";
@@ -16,7 +16,7 @@ const OURS: &str = "leeward-";
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    let architecture = house.text(ARCHITECTURE);
+    let architecture = house.text(SOURCE_MAP);
     let allowed = crate_table(architecture);
     for name in house.crates() {
         let file = PathBuf::from(format!("crates/{name}/Cargo.toml"));
@@ -35,12 +35,12 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
             broken("takes the workspace's lints: [lints] workspace = true".into());
         }
         let Some(row) = allowed.get(&name) else {
-            broken(format!("crate {name} has no row in the table of crates in {ARCHITECTURE}"));
+            broken(format!("crate {name} has no row in the table of crates in {SOURCE_MAP}"));
             continue;
         };
         for dependency in dependencies(&manifest) {
             if let Some(import) = dependency.strip_prefix(OURS).filter(|import| !row.contains(*import)) {
-                broken(format!("{name} may not import {import}: see the table of crates in {ARCHITECTURE}"));
+                broken(format!("{name} may not import {import}: see the table of crates in {SOURCE_MAP}"));
             }
             if !is_used(house, &name, &dependency) {
                 broken(format!("{dependency} is declared and not used"));
@@ -48,7 +48,7 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
         }
     }
     for name in allowed.keys().filter(|name| !house.crates().contains(name)) {
-        violations.push(Violation { file: ARCHITECTURE.into(), line: 0, what: format!("there is no crate {name}") });
+        violations.push(Violation { file: SOURCE_MAP.into(), line: 0, what: format!("there is no crate {name}") });
     }
     outside(house, architecture, violations);
 }
@@ -64,7 +64,7 @@ fn outside(house: &House, architecture: &str, violations: &mut Vec<Violation>) {
         .collect();
     let justified: BTreeSet<String> =
         rows(architecture, "dependency").iter().flat_map(|row| names(row.first().map_or("", |cell| cell))).collect();
-    let mut broken = |what: String| violations.push(Violation { file: ARCHITECTURE.into(), line: 0, what });
+    let mut broken = |what: String| violations.push(Violation { file: SOURCE_MAP.into(), line: 0, what });
     for name in declared.difference(&justified) {
         broken(format!("dependency {name} has no line in the table of dependencies"));
     }

@@ -1,13 +1,13 @@
 //! Where the product may panic, each place with its reason.
 //!
-//! A panic that a byte from a socket or a disk can reach takes a node down, and the next one that is asked. So in the
-//! crates that such bytes come through ([`REACHED`])
+//! A panic that bytes from a socket or a disk can cause takes a node down, and then the next node that gets the same bytes. So
+//! there are two rules in the crates that handle such bytes ([`REACHED`]):
 //!
-//! - `expect`, `panic!`, `unreachable!` and the asserts say, in a string where they stand, why they cannot happen;
-//! - of those that take bytes apart ([`DECODERS`]), each file that indexes or slices has a row in `docs/panics.md`, with the
-//!   number of places and with why those are within bounds. One more, or one less, and someone has to look at the row again.
+//! - `expect`, `panic!`, `unreachable!` and the asserts say in a string why they cannot happen.
+//! - Each file that decodes bytes ([`DECODERS`]) and indexes or slices has a row in `docs/panics.md`. The row has the number of
+//!   places, and the reason why those are within bounds. A change of the number demands another look at the row.
 //!
-//! [`list`] is all of that at once, for a reviewer. Pure.
+//! [`list`] lists all of that for a reviewer. Pure.
 
 use super::imports::{names, rows};
 use super::rules::is_test;
@@ -17,9 +17,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// Crates that bytes from sockets and disks come through.
+/// Crates that handle bytes from sockets and disks.
 const REACHED: [&str; 6] = ["format", "fabric", "engine", "replication", "cluster", "server"];
-/// Files and folders of those that take bytes apart, or keep something for what messages name.
+/// Files and folders in them that decode bytes, or keep something for the contents of messages.
 const DECODERS: [&str; 14] = [
     "crates/cluster/src/connection.rs",
     "crates/cluster/src/embedded",
@@ -39,8 +39,8 @@ const DECODERS: [&str; 14] = [
 /// The table of those that index, and its heading.
 const TABLE: &str = "docs/panics.md";
 const HEADING: &str = "file that indexes";
-/// What panics, up to the parenthesis that opens its arguments, and how many come before the reason. An assertion of debug builds
-/// does not.
+/// Calls that panic, up to the parenthesis that opens the arguments, and the number of arguments before the reason. Assertions of
+/// debug builds are not among them.
 const CALLS: [(&str, usize); 7] = [
     (".expect(", 0),
     (".expect_err(", 0),

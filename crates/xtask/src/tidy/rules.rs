@@ -1,6 +1,6 @@
 //! Rules about one Rust file at a time.
 
-use super::imports::{ARCHITECTURE, names, rows};
+use super::imports::{SOURCE_MAP, names, rows};
 use super::source::{code_only, functions, without_tests};
 use super::{House, Violation};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ const EFFECTS: [&str; 10] = [
     "RandomState",
 ];
 
-/// What `ARCHITECTURE.md` grants.
+/// What `docs/design/source.md` grants.
 struct Grants {
     /// Files and folders that may hold `unsafe`.
     unsafety: Vec<PathBuf>,
@@ -45,7 +45,7 @@ struct Grants {
 }
 
 pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    let architecture = house.text(ARCHITECTURE);
+    let architecture = house.text(SOURCE_MAP);
     let grants = Grants { unsafety: granted(architecture, "unsafe"), effects: granted(architecture, "seam") };
     for (file, text) in house.with_extension("rs") {
         let mut broken = |line: usize, what: String| violations.push(Violation { file: file.into(), line, what });
@@ -54,14 +54,14 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
         words(file, text, &code, &mut broken);
         if !may(&grants.unsafety, file) {
             each_word(&code, "unsafe", |line| {
-                broken(line, format!("unsafe outside the table of unsafe code in {ARCHITECTURE}"));
+                broken(line, format!("unsafe outside the table of unsafe code in {SOURCE_MAP}"));
             });
         }
         let product = if is_test(file) { String::new() } else { without_tests(&code) };
         if !may(&grants.effects, file) {
             for effect in EFFECTS {
                 each_word(&product, effect, |line| {
-                    broken(line, format!("{effect} outside the table of seams in {ARCHITECTURE}"));
+                    broken(line, format!("{effect} outside the table of seams in {SOURCE_MAP}"));
                 });
             }
         }

@@ -15,7 +15,7 @@ pub(super) fn code_only(text: &str) -> String {
             [b'/', b'*', ..] => end_of_block_comment(bytes, at),
             [b'"', ..] => end_of_string(bytes, at),
             [b'r' | b'b', ..] if !follows_word(bytes, at) => end_of_prefixed(bytes, at).unwrap_or(at),
-            [b'\'', ..] => end_of_character(bytes, at).unwrap_or(at),
+            [b'\'', ..] => end_of_char(bytes, at).unwrap_or(at),
             _ => at,
         };
         if end == at {
@@ -77,13 +77,13 @@ fn end_of_prefixed(bytes: &[u8], start: usize) -> Option<usize> {
             Some(find(bytes, body, &close).map_or(bytes.len(), |found| found + close.len()))
         }
         b'"' if hashes == 0 => Some(end_of_string(bytes, start + letters)),
-        b'\'' if hashes == 0 && !raw => end_of_character(bytes, start + letters),
+        b'\'' if hashes == 0 && !raw => end_of_char(bytes, start + letters),
         _ => None,
     }
 }
 
 /// End of the character literal at `start`; `None` for a lifetime.
-fn end_of_character(bytes: &[u8], start: usize) -> Option<usize> {
+fn end_of_char(bytes: &[u8], start: usize) -> Option<usize> {
     if bytes.get(start + 1) == Some(&b'\\') {
         return find(bytes, start + 3, b"'").map(|close| close + 1);
     }

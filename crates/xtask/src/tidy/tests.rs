@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// What `check` says about a repository of these files.
-fn violations(files: &[(&str, &str)]) -> Vec<String> {
+pub(super) fn violations(files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder for the repository");
     for (path, text) in files {
         let path = folder.path().join(path);
@@ -24,7 +24,7 @@ fn two_crates(may_import: &str, source: &str, table: &str) -> Vec<String> {
          `crates/a/src` `crates/b/src`\n\n{table}\n"
     );
     violations(&[
-        ("ARCHITECTURE.md", &architecture),
+        ("docs/design/source.md", &architecture),
         ("Cargo.toml", "[workspace.dependencies]\n"),
         ("crates/a/Cargo.toml", manifest),
         ("crates/a/src/lib.rs", &format!("//! A.\n#![forbid(unsafe_code)]\nuse leeward_b as _;\n{source}")),
@@ -41,7 +41,7 @@ fn a_tidy_repository_has_no_violations() {
 #[test]
 fn an_edge_that_the_table_does_not_grant_is_found() {
     let found = two_crates("nothing", "", "");
-    assert_eq!(found, ["crates/a/Cargo.toml:1: a may not import b: see the table of crates in ARCHITECTURE.md"]);
+    assert_eq!(found, ["crates/a/Cargo.toml:1: a may not import b: see the table of crates in docs/design/source.md"]);
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn documents_name_what_is_there() {
     assert_eq!(
         found,
         [
-            "ARCHITECTURE.md:8: crates/a/src/gone.rs is not there",
-            "ARCHITECTURE.md:8: link to docs/gone.md, which is not there",
+            "docs/design/source.md:8: crates/a/src/gone.rs is not there",
+            "docs/design/source.md:8: link to docs/gone.md, which is not there",
         ]
     );
 }
@@ -125,7 +125,7 @@ fn reached(source: &str, row: &str) -> Vec<String> {
                         `crates/format/src` `docs/formats`\n";
     let table = format!("| file that indexes | places | why |\n|---|---|---|\n{row}\n");
     violations(&[
-        ("ARCHITECTURE.md", architecture),
+        ("docs/design/source.md", architecture),
         ("Cargo.toml", "[workspace.dependencies]\n"),
         ("docs/panics.md", &table),
         ("docs/formats/lib.md", "A page.\n"),

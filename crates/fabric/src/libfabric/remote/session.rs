@@ -1,14 +1,14 @@
 //! How a link's view of its peer's memory begins, what it hears, and how it ends.
 //!
-//! When the connection is up, the owner is asked for its door: a grant of a memory without bytes, which tells where its endpoint is.
-//! The link's thread opens an endpoint towards it, with no lock held, since that takes milliseconds and megabytes; then the provider
-//! is given a look at the door to do, since many connect with the first operation only. So the first write of a link finds all of
-//! this done, or waits for what is left of it.
+//! When the connection is up, the link asks the owner for its probe memory: a grant of a memory without bytes, which tells where
+//! the owner's endpoint is. The link's thread opens an endpoint towards it, with no lock held, since that takes milliseconds and
+//! megabytes. Then it reads the probe memory once, since many providers connect with the first operation only. So the first write
+//! of a link finds all of this done, or waits for what is left of it.
 
 use super::{Access, Granted, Import, MemoryId, Remote, Way, post, tell_moved};
 use crate::{
     LinkEvent, LinkOptions, PeerId,
-    libfabric::{Context, endpoint::Initiator, grant::Grant, owner::DOOR, ring::Ring},
+    libfabric::{Context, endpoint::Initiator, grant::Grant, owner::PROBE_MEMORY, ring::Ring},
     shm::mapping::{Mapping, create_file},
     stream::{
         flights::Extension,
@@ -86,7 +86,7 @@ impl Extension for Remote {
     }
 
     fn begin(state: &mut LinkState<Remote>, options: &LinkOptions) {
-        post(state, options, DOOR, 0, None, &Access::Read(0));
+        post(state, options, PROBE_MEMORY, 0, None, &Access::Read(0));
     }
 
     fn settle(link: &Link<Remote>) {
@@ -157,8 +157,8 @@ impl Extension for Remote {
         }
     }
 
-    /// Gives back what is revoked and has no operation under way, and tells what was moved. A provider that takes and ends nothing
-    /// for too long is as bad as a peer that answers nothing.
+    /// Gives back what is revoked and has no operation under way, and tells what was moved. A provider that takes and ends
+    /// nothing for too long is as bad as a peer that answers nothing.
     fn attend(state: &mut LinkState<Remote>, options: &LinkOptions) {
         let remote = &mut state.extension;
         let silence = remote.last_sign.elapsed();

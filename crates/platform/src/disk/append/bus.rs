@@ -1,8 +1,8 @@
 //! Bus errors as I/O errors: what a thread gets that reads or writes a mapped page which the kernel cannot have, because the
 //! device or the file system has failed.
 //!
-//! A signal's action is one for the whole process, so whoever owns that asks for it, by [`catch_bus_errors`]: the `leeward`
-//! binary does, a library never. Until it was asked for, and for addresses that are not ours, the signal does what it
+//! A signal's action is one for the whole process, so the owner of the process asks for it, by [`catch_bus_errors`]: the
+//! `leeward` binary does, a library never. Until it was asked for, and for addresses that are not ours, the signal does what it
 //! did before.
 //!
 //! ```text
@@ -86,11 +86,11 @@ fn add() -> &'static Watch {
         let added: &'static mut Watch = Box::leak(Box::new(Watch { start, bytes, has_failed, next: newest }));
         let at: *mut Watch = added;
         match NEWEST.compare_exchange(newest, at, Ordering::SeqCst, Ordering::SeqCst) {
-            // SAFETY: it was leaked just now, and nobody has a mutable reference to it any more.
+            // SAFETY: it was leaked just now, and no mutable reference to it is left.
             Ok(_) => return unsafe { &*at },
             Err(other) => {
                 newest = other;
-                // SAFETY: it came from a box, and nobody else has seen it.
+                // SAFETY: it came from a box, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(at) });
             }
         }
@@ -150,7 +150,7 @@ fn take_over(address: usize) -> bool {
     // SAFETY: elements of the list are never freed, and `next` does not change.
     while let Some(watch) = unsafe { at.as_ref() } {
         let (start, bytes) = (watch.start.load(Ordering::SeqCst), watch.bytes.load(Ordering::SeqCst));
-        // The one with `address` is in use and stands still; another may become another mapping's meanwhile.
+        // The element with `address` is in use and does not change. Another element may become another mapping's meanwhile.
         let is_same = watch.start.load(Ordering::SeqCst) == start;
         if is_same && address.checked_sub(start).is_some_and(|offset| offset < bytes) {
             watch.has_failed.store(true, Ordering::SeqCst);
@@ -160,9 +160,9 @@ fn take_over(address: usize) -> bool {
     }
     let page = address - address % page_bytes;
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-    // SAFETY: the page lies in a mapping that begins at a page and is not unmapped before it is no more watched, since who
-    // faults has a reference to its bytes. To other readers they change as those of any mapped file may that is lost:
-    // they are bytes, and whoever takes them for records checks the CRC.
+    // SAFETY: the page lies in a mapping that begins at a page and is not unmapped before it is no more watched, since the
+    // thread that faults has a reference to its bytes. To other readers they change as those of any mapped file may that is lost:
+    // they are bytes, and a reader that uses them as records checks the CRC.
     is_ours
         && unsafe { rustix::mm::mmap_anonymous(ptr::with_exposed_provenance_mut(page), page_bytes, protection, flags) }
             .is_ok()

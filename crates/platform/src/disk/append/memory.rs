@@ -5,15 +5,15 @@
 //!  | [u8] of any |  [u8] of the one     |
 //!  | reader      |  [`Spare`]           |
 //! ```
-//! Invariants that the unsafe code rests on:
+//! Invariants that the unsafe code relies on:
 //! - There is one [`Spare`] of each [`AppendBuffer`]; it alone hands out bytes beyond `filled`, and only while it is
 //!   borrowed mutably.
 //! - `filled` never falls. What is below it is never written again.
-//! - A mapped buffer is a range of a file that the engine has for itself: the directory's lock keeps other processes out,
-//!   and nothing in this process writes to the range while it is mapped, but for the zeroes beyond what was handed out.
-//!   (The file's `sync` may hold a buffer for the moment of [`AppendBuffer::detach`] after all others have let go of it;
-//!   it touches none of its bytes.) The kernel reads the pages when it writes them back. Where it loses one, [`bus`](super::bus) puts
-//!   zeroes in its place.
+//! - A mapped buffer is a range of a file that the engine has for itself: the directory's lock keeps other processes out, and
+//!   nothing in this process writes to the range while it is mapped, but for the zeroes beyond what was handed out. (The file's
+//!   `sync` may hold a buffer for the moment of [`AppendBuffer::detach`] after all others have let go of it; it touches none of
+//!   its bytes.) The kernel reads the pages when it writes them back. Where it loses one, [`bus`](super::bus) puts zeroes in its
+//!   place.
 //! - Every byte is initialised: the heap's by `alloc_zeroed`, a file's by the file.
 
 use super::bus::Watched;
@@ -67,7 +67,7 @@ impl AppendBuffer {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.filled()) }
     }
 
-    /// Lets go of the filled pages of a mapped buffer; who reads them again finds them in the page cache.
+    /// Lets go of the filled pages of a mapped buffer. A later read finds them in the page cache.
     pub(in crate::disk) fn detach(&self) {
         let page_bytes = rustix::param::page_size();
         let (from, to) = (self.detached.load(Ordering::Relaxed), self.filled() / page_bytes * page_bytes);
@@ -130,7 +130,7 @@ impl Spare {
     }
 
     /// A range of `file`, shared with its page cache. `offset` and `capacity` are multiples of the page size, and the
-    /// range lies within the file, which nobody may ever cut.
+    /// range lies within the file, which must never be cut.
     pub(super) fn map(file: &File, offset: u64, capacity: usize) -> io::Result<Spare> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of this process.
@@ -161,7 +161,7 @@ impl Spare {
         let end = at.checked_add(bytes);
         let is_spare = at >= self.buffer.filled() && end.is_some_and(|end| end <= self.buffer.capacity);
         assert!(is_spare, "{bytes} bytes at {at} of a buffer");
-        // SAFETY: in bounds, and beyond `filled`, which only a mutable borrow of `self` raises: nobody else has a
+        // SAFETY: in bounds, and beyond `filled`, which only a mutable borrow of `self` raises: nothing else has a
         // reference to these bytes for as long as this one lives.
         unsafe { slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(at), bytes) }
     }

@@ -2,10 +2,10 @@
 
 use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Context, Cursors, Facts, Figures, Session, Shared, check_op};
-use crate::conversation::{Conversation, Submission};
 use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::node::status::NodeStatus;
+use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};

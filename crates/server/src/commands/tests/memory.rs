@@ -3,7 +3,7 @@
 use super::fake::Fake;
 use crate::client_memory::ClientMemory;
 use crate::commands::Client;
-use crate::conversation::Conversation;
+use crate::protocol_session::ProtocolSession;
 use crate::resp::ARGUMENT_BYTES;
 use bytes::{Buf, Bytes};
 use leeward_format::op::{Op, OpResult};

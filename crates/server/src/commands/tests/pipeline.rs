@@ -2,7 +2,7 @@
 
 use super::fake::Fake;
 use crate::commands::MAX_REPLY_BYTES;
-use crate::conversation::Conversation;
+use crate::protocol_session::ProtocolSession;
 use bytes::{Buf, Bytes};
 use leeward_format::cluster::GroupConfig;
 use leeward_format::op::{Op, OpResult};
@@ -144,7 +144,7 @@ fn results_that_wait_for_an_earlier_reply_are_bounded() {
             fake.answer(0);
         }
         let len = fake.session.output().len();
-        assert_ne!(len, 0, "it stands still after {replies} replies");
+        assert_ne!(len, 0, "it makes no progress after {replies} replies");
         replies += len / (1 << 20);
         fake.session.output().advance(len);
         fake.advance();
@@ -237,8 +237,8 @@ fn command() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// However the stream and the work are cut, and in whatever order the answers come, a pipeline answers what the same commands
-    /// answer one by one.
+    /// However the stream and the work are cut, and in whatever order the answers come, a pipeline answers what the same
+    /// commands answer one by one.
     #[test]
     fn pipelines_answer_as_single_commands_do(
         commands in prop::collection::vec(command(), 1..30),

@@ -1,7 +1,7 @@
 //! What a client may make as long as it likes is done in steps, and each ends when its quota is used up.
 
 use super::fake::Fake;
-use crate::conversation::Conversation;
+use crate::protocol_session::ProtocolSession;
 use crate::quota::{COMMAND_UNITS, STEP_UNITS};
 use bytes::Buf;
 use leeward_format::op::OpResult;

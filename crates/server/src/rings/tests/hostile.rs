@@ -32,7 +32,7 @@ fn rings_that_cannot_be_are_refused_and_take_nothing() {
         let reason = asked(&mut server, 1, ask("@leeward-client-a", sizes.0, sizes.1)).expect("refused");
         assert!(reason.contains("it must have from"), "{reason}");
     }
-    for address in ["@somebody", "127.0.0.1:80", "", "/etc/socket", &"@".repeat(1000)] {
+    for address in ["@someone", "127.0.0.1:80", "", "/etc/socket", &"@".repeat(1000)] {
         assert!(asked(&mut server, 1, ask(address, 4096, 4096)).is_some(), "{address}");
     }
     let long = Ask::Open { address: "@a".into(), request_bytes: 4096, reply_bytes: 4096, reply: vec![0; 9999].into() };
@@ -198,7 +198,7 @@ fn clients_are_numbered_by_chance_and_not_too_many() {
             }
         }
     }
-    assert!(numbers.chunks(2).all(|twice| twice[0] == twice[1]), "who asks again is told the same");
+    assert!(numbers.chunks(2).all(|twice| twice[0] == twice[1]), "a client that asks again is told the same");
     numbers.dedup();
     assert!(numbers.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1), "{numbers:?} can be guessed");
     let reason = asked(&mut server, 6, Ask::Offer).expect("one too many");
@@ -219,13 +219,13 @@ fn an_answer_in_the_place_of_one_that_waits_is_an_error() {
     for (at, room) in [(192, 128), (288, 64), (0, 256), (128, 512)] {
         assert!(answer(&mut ring, 4, at, room).is_err(), "{room} bytes at {at}");
     }
-    assert!(ring.server.rings.is_awaited(CONNECTION), "all that was given before is on its way");
+    assert!(ring.server.rings.is_answering(CONNECTION), "all that was given before is on its way");
     ring.server.settle();
     while !ring.server.is_quiet {
         assert!(ring.network.step(), "it arrives");
         ring.server.settle();
     }
-    assert!(!ring.server.rings.is_awaited(CONNECTION));
+    assert!(!ring.server.rings.is_answering(CONNECTION));
 }
 
 #[test]
@@ -243,9 +243,9 @@ fn what_a_client_does_not_take_is_counted_and_given_back_with_it() {
         ring.server.settle();
     }
     assert_eq!(rings(&ring), 4096 + (128 << 10), "190,000 bytes, in steps");
-    let patience = Nanos::from_secs(60);
-    assert!(ring.server.rings.stalled(Nanos::from_secs(1), patience).is_empty());
-    assert_eq!(ring.server.rings.stalled(Nanos::from_secs(62), patience), [CONNECTION]);
+    let timeout = Nanos::from_secs(60);
+    assert!(ring.server.rings.stalled(Nanos::from_secs(1), timeout).is_empty());
+    assert_eq!(ring.server.rings.stalled(Nanos::from_secs(62), timeout), [CONNECTION]);
     ring.server.rings.remove(CONNECTION);
     assert_eq!(rings(&ring), 0);
 }
@@ -261,5 +261,5 @@ fn control_messages_are_thrown_away_unread() {
     }
     fabric.flush();
     while ring.network.step() {}
-    assert!(!ring.server.has_work(), "nobody is woken for them");
+    assert!(!ring.server.has_work(), "the event loop is not woken for them");
 }

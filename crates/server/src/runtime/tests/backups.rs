@@ -1,4 +1,5 @@
-//! Backups of real nodes that build their own index: they merge and are sent none, and whoever takes over has everything.
+//! Backups of real nodes that build their own index: they compact and are sent none, and a backup that takes over has
+//! everything.
 
 use super::*;
 use crate::node::status::{RegionStatus, Role};
@@ -49,7 +50,7 @@ pub(super) fn select_at(cluster: &Cluster, node: usize) -> Client {
 pub(super) fn create(cluster: &Cluster, options: TableOptions) {
     let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes: 64 << 10, ..options };
     let table = Box::new(NewTable::new(options, Vec::new()));
-    let made = identity::wish(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
+    let made = identity::request(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
     assert_eq!(made, OpResult::Done);
 }
 
@@ -72,7 +73,7 @@ fn the_mode_of_a_table_changes_while_it_serves() {
             let name = "built".parse().expect("a name");
             let change = Box::new(TableChange { name, backups: Some(backups), ..TableChange::default() });
             let node = &cluster.servers[n as usize % cluster.servers.len()].info().native_address;
-            assert_eq!(identity::wish(node, &Op::AlterTable { change }), OpResult::Done);
+            assert_eq!(identity::request(node, &Op::AlterTable { change }), OpResult::Done);
         }
         if n == KEYS * 3 / 8 {
             let found = wait_until(&cluster, "one serves", |regions| regions.iter().any(|r| r.role == Role::Primary));

@@ -1,6 +1,6 @@
-//! Copies and offices are spread by the master, while clients write: real nodes.
+//! The master spreads copies and primary roles while clients write: real nodes.
 
-use super::identity::wish;
+use super::identity::request;
 use super::*;
 use leeward_format::cluster::{GroupConfig, Intent, RegionMap};
 use leeward_format::table::NewTable;
@@ -9,12 +9,12 @@ use std::thread;
 
 const REGIONS: usize = 24;
 /// Machines that test are slow and busy.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 fn is_whole(map: &RegionMap) -> bool {
     let is_still = |group: &GroupConfig| {
-        let is_wished = group.wishes.primary.is_some() || group.wishes.leaving.is_some();
-        group.in_sync().count() == 3 && group.learners.is_empty() && !is_wished
+        let is_requested = group.desired.primary.is_some() || group.desired.leaving.is_some();
+        group.in_sync().count() == 3 && group.learners.is_empty() && !is_requested
     };
     map.regions.len() == REGIONS + 2 && map.regions.iter().all(is_still)
 }
@@ -23,9 +23,10 @@ fn is_whole(map: &RegionMap) -> bool {
 fn shares(map: &RegionMap, servers: &[u32]) -> Vec<(usize, usize)> {
     let of = |server: &u32| {
         let server = ServerId(*server);
-        let offices = map.regions.iter().filter(|group| group.primary.is_some_and(|primary| primary.server == server));
+        let primaries =
+            map.regions.iter().filter(|group| group.primary.is_some_and(|primary| primary.server == server));
         let copies = map.regions.iter().filter(|group| group.members().any(|member| member.server == server));
-        (offices.count(), copies.count())
+        (primaries.count(), copies.count())
     };
     servers.iter().map(of).collect()
 }
@@ -38,7 +39,7 @@ fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
             return;
         }
         let found = shares(&map, &[1, 2, 3, 4, 5]);
-        assert!(begun.elapsed() < PATIENCE, "{what} never: {found:?} {:?}", map.regions);
+        assert!(begun.elapsed() < TIMEOUT, "{what} never: {found:?} {:?}", map.regions);
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -62,7 +63,7 @@ fn servers_that_come_get_their_share_and_give_it_back_when_they_leave() {
     let options = TableOptions { name: "wide".into(), replicas: 3, min_in_sync: 2, ..TableOptions::default() };
     let splits = (1..REGIONS).map(|region| format!("{region:02}").into()).collect();
     let table = Box::new(NewTable::new(options, splits));
-    assert_eq!(wish(&address, &Op::CreateTable { table }), OpResult::Done);
+    assert_eq!(request(&address, &Op::CreateTable { table }), OpResult::Done);
     wait_for(&cluster.servers[0], "the regions are whole", is_whole);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -71,7 +72,7 @@ fn servers_that_come_get_their_share_and_give_it_back_when_they_leave() {
             let mut client = cluster.client(node);
             let begun = Instant::now();
             while client.run("SELECT wide") != "+OK" {
-                assert!(begun.elapsed() < PATIENCE, "the table is never known");
+                assert!(begun.elapsed() < TIMEOUT, "the table is never known");
                 thread::sleep(Duration::from_millis(10));
             }
             for region in 0..REGIONS {
@@ -85,22 +86,23 @@ fn servers_that_come_get_their_share_and_give_it_back_when_they_leave() {
             cluster.servers.push(server);
         }
         let is_spread = |map: &RegionMap| {
-            // 78 copies and 26 offices for five servers.
+            // 78 copies and 26 primary roles for five servers.
             let shares = shares(map, &[1, 2, 3, 4, 5]);
-            shares.iter().all(|(offices, copies)| (3..=8).contains(offices) && (14..=17).contains(copies))
+            shares.iter().all(|(primaries, copies)| (3..=8).contains(primaries) && (14..=17).contains(copies))
         };
         wait_for(&cluster.servers[0], "all have alike", |map| is_whole(map) && is_spread(map));
         for id in [4, 5] {
             let leave = Op::Intend { server: ServerId(id), intent: Some(Intent::Leave) };
-            assert_eq!(wish(&address, &leave), OpResult::Done);
+            assert_eq!(request(&address, &leave), OpResult::Done);
         }
         let is_left = |map: &RegionMap| shares(map, &[4, 5]) == [(0, 0), (0, 0)];
         wait_for(&cluster.servers[0], "they have left", |map| is_whole(map) && is_left(map));
         for server in cluster.servers.drain(3..) {
             server.stop();
         }
-        let is_even = |map: &RegionMap| shares(map, &[1, 2, 3]).iter().all(|(offices, _)| (6..=12).contains(offices));
-        wait_for(&cluster.servers[0], "offices are even again", |map| is_whole(map) && is_even(map));
+        let is_even =
+            |map: &RegionMap| shares(map, &[1, 2, 3]).iter().all(|(primaries, _)| (6..=12).contains(primaries));
+        wait_for(&cluster.servers[0], "primary roles are even again", |map| is_whole(map) && is_even(map));
         is_over.store(true, Ordering::Relaxed);
         for thread in counting {
             assert!(thread.join().expect("every answer was right") > 2);

@@ -6,7 +6,7 @@
 use super::*;
 use crate::commands;
 use bytes::Bytes;
-use leeward_format::cluster::{Intent, RegionWish};
+use leeward_format::cluster::{Intent, RegionRequest};
 use leeward_format::op::{ExpireIf, Read as StaleRead, ScanRange};
 use leeward_format::table::{NewTable, TableChange};
 use leeward_format::{Expiry, SegmentId, ServerId, UnixMs};
@@ -204,15 +204,15 @@ impl Fuzz {
         ScanRange { start, end, reverse: self.0.one_in(2), limit, keys_only: self.0.one_in(2) }
     }
 
-    fn wish(&mut self) -> RegionWish {
+    fn region_request(&mut self) -> RegionRequest {
         match self.0.below(7) {
-            0 => RegionWish::Primary(self.server()),
-            1 => RegionWish::Move { from: self.server(), to: self.server() },
-            2 => RegionWish::Nothing,
-            3 => RegionWish::Split { at: None },
-            4 => RegionWish::Split { at: Some(self.key()) },
-            5 => RegionWish::Whole,
-            _ => RegionWish::Merge { into: self.region() },
+            0 => RegionRequest::Primary(self.server()),
+            1 => RegionRequest::Move { from: self.server(), to: self.server() },
+            2 => RegionRequest::KeepMembers,
+            3 => RegionRequest::Split { at: None },
+            4 => RegionRequest::Split { at: Some(self.key()) },
+            5 => RegionRequest::KeepBounds,
+            _ => RegionRequest::Merge { into: self.region() },
         }
     }
 
@@ -224,7 +224,7 @@ impl Fuzz {
         name
     }
 
-    /// An operation of any kind but [`Op::AcceptLoss`], which is to lose what others are promised.
+    /// An operation of any kind but [`Op::AcceptLoss`], which may lose acknowledged writes of others.
     fn operation(&mut self) -> Op {
         match self.0.below(22) {
             0 => Op::Get { key: self.key() },
@@ -255,7 +255,7 @@ impl Fuzz {
                 let (region, segment, content) = (self.region(), SegmentId(self.0.below(100)), self.bytes(5_000));
                 Op::RepairSegment { region, segment, content }
             }
-            17 => Op::Wish { region: self.region(), wish: self.wish() },
+            17 => Op::RequestRegion { region: self.region(), request: self.region_request() },
             18 => {
                 let intent = [None, Some(Intent::Leave), Some(Intent::Restart)][self.0.index(3)];
                 Op::Intend { server: self.server(), intent }
@@ -291,7 +291,7 @@ impl Fuzz {
         let request = match self.0.below(10) {
             0 => Request::Hello { client: self.one(WORDS).into(), known: self.0.u64() },
             1 => Request::Map,
-            2 => Request::Who,
+            2 => Request::Identify,
             _ => Request::Ops {
                 id: self.0.u64(),
                 direct: self.0.one_in(2),
@@ -385,7 +385,7 @@ fn no_command_ends_a_node_or_touches_what_others_have() {
     let options = TableOptions { name: JUDGED.into(), replicas: 3, min_in_sync: 2, ..TableOptions::default() };
     let table = Box::new(NewTable::new(options, vec!["k".into()]));
     let begun = Instant::now();
-    assert_eq!(identity::wish(&native[0], &Op::CreateTable { table }), OpResult::Done, "there is a table to judge");
+    assert_eq!(identity::request(&native[0], &Op::CreateTable { table }), OpResult::Done, "there is a table to judge");
     let (next, is_over) = (AtomicI64::new(1), AtomicBool::new(false));
     let done = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3)

@@ -1,10 +1,10 @@
-//! A table that is partitioned by hash on real nodes: any node answers for any key, and what goes over a range of keys is as if there
-//! were one sorted map, whichever region has what.
+//! A table that is partitioned by hash on real nodes: any node answers for any key, and what goes over a range of keys is as
+//! if there were one sorted map, whichever region has what.
 
-use super::identity::wish;
+use super::identity::request;
 use super::tables::select;
 use super::*;
-use leeward_format::cluster::RegionWish;
+use leeward_format::cluster::RegionRequest;
 use leeward_format::op::{OpError, RangeOp, ScanRange};
 use leeward_format::partition::Partition;
 use leeward_format::table::NewTable;
@@ -24,7 +24,7 @@ fn make(cluster: &Cluster) {
     let options =
         TableOptions { name: "hashed".into(), replicas: 3, min_in_sync: 2, partition, ..TableOptions::default() };
     let table = Box::new(NewTable::new(options, Vec::new()));
-    let made = wish(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
+    let made = request(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
     assert_eq!(made, OpResult::Done);
 }
 
@@ -100,13 +100,13 @@ fn what_is_scattered_by_hash_is_scanned_in_order() {
     }
     found.sort_unstable();
     assert!(found.iter().eq(map.keys()));
-    // Who does not know that gets no part for the whole.
+    // A client that does not know that gets an error, and not a part for the whole.
     let answer = identity::ask_in(&native, "hashed", Op::from(scan()));
     let OpResult::Error(OpError::Invalid(why)) = answer else { panic!("{answer:?}") };
     assert!(why.contains("partitioned by hash"), "{why}");
-    // Nor do regions become two.
-    let split = Op::Wish { region: regions[0], wish: RegionWish::Split { at: None } };
-    let OpResult::Error(OpError::Invalid(why)) = wish(&native, &split) else { panic!("it was written down") };
+    // Such regions cannot be split either.
+    let split = Op::RequestRegion { region: regions[0], request: RegionRequest::Split { at: None } };
+    let OpResult::Error(OpError::Invalid(why)) = request(&native, &split) else { panic!("it was written down") };
     assert!(why.contains("as many regions as it has tokens"), "{why}");
 
     assert_eq!(clients[2].run("KDELRANGE a5 b5"), "+OK");

@@ -1,5 +1,5 @@
-//! Clients that ask for much and read nothing, of real nodes: no node holds more for all of them than the clients' share, whether it is
-//! the primary or forwards to it, and others are served.
+//! Clients that ask for much and read nothing, of real nodes: no node holds more for all of them than the clients' share,
+//! whether it is the primary or forwards to it, and others are served.
 
 use super::*;
 

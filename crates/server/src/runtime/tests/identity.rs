@@ -5,7 +5,7 @@ use leeward_format::op::OpError;
 use std::fs;
 use std::path::Path;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the admin port until what it says of `path` has `part` in it.
 fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
@@ -15,7 +15,7 @@ fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
         if body.contains(part) {
             return (status, body);
         }
-        assert!(begun.elapsed() < PATIENCE, "{path} never says {part:?}: {status} {body}");
+        assert!(begun.elapsed() < TIMEOUT, "{path} never says {part:?}: {status} {body}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -54,12 +54,12 @@ pub(super) fn ask_as(address: &str, request: Request) -> OpResult {
 }
 
 /// [`ask`] for what goes to the coordinator, once the node reaches it: where much else runs, its session may end.
-pub(super) fn wish(address: &str, op: &Op) -> OpResult {
+pub(super) fn request(address: &str, op: &Op) -> OpResult {
     let begun = Instant::now();
     loop {
         let result = ask(address, op.clone());
         let is_cut_off = format!("{result:?}").contains("the coordinator cannot be reached");
-        if !is_cut_off || begun.elapsed() > PATIENCE {
+        if !is_cut_off || begun.elapsed() > TIMEOUT {
             return result;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -80,10 +80,10 @@ fn a_region_waits_for_a_volume_that_was_replaced_until_it_is_back_or_given_up() 
     let mut cluster = Cluster::start(1);
     let config = cluster.config(1, 1);
     assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
-    let (data, shelf) = (config.data_dir(), cluster.dir.path().join("shelf"));
+    let (data, saved) = (config.data_dir(), cluster.dir.path().join("saved"));
     let restart = |cluster: &mut Cluster| {
         cluster.servers.pop().expect("the node").stop();
-        swap(&data, &shelf);
+        swap(&data, &saved);
         cluster.servers.push(start(&config).expect("the node again"));
         cluster.servers[0].info().clone()
     };
@@ -124,11 +124,11 @@ fn a_second_process_under_one_number_waits_says_why_and_takes_over_in_the_end() 
     assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
     let first = cluster.servers[0].info().clone();
     let mut config = cluster.config(1, 1);
-    config.data_dir = Some(cluster.dir.path().join("twin"));
+    config.data_dir = Some(cluster.dir.path().join("duplicate"));
     cluster.servers.push(start(&config).expect("a process that cannot know yet"));
-    let twin = cluster.servers[1].info().clone();
+    let duplicate = cluster.servers[1].info().clone();
     let holder = format!("volume {} and native address {}", first.member.volume, first.native_address);
-    let (status, why) = wait_for(&twin.admin_address, "/readyz", "another process is server 1");
+    let (status, why) = wait_for(&duplicate.admin_address, "/readyz", "another process is server 1");
     assert!(status == 503 && why.contains(&holder), "{why}");
     let answer = cluster.client(1).run("GET hello");
     assert!(answer.starts_with("-UNAVAILABLE") && answer.contains(&holder), "{answer}");
@@ -138,7 +138,7 @@ fn a_second_process_under_one_number_waits_says_why_and_takes_over_in_the_end() 
 
     cluster.servers.remove(0).stop();
     // It is server 1 now, with a volume that is not the one that the region needs.
-    wait_for(&twin.admin_address, "/status", "waits for volume");
+    wait_for(&duplicate.admin_address, "/status", "waits for volume");
     assert!(cluster.client(0).run("GET hello").starts_with("-LOADING"));
 }
 

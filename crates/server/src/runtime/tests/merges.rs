@@ -1,18 +1,18 @@
-//! Small regions that become part of their neighbours, while clients count: real nodes.
+//! Small regions are merged into their neighbours while clients count: real nodes.
 
-use super::divisions::split;
-use super::identity::wish;
-use super::moves::{PATIENCE, is_whole, map, region_statuses, wait_for, while_counting, wish_of};
+use super::identity::request;
+use super::moves::{TIMEOUT, is_whole, map, region_statuses, request_for, wait_for, while_counting};
+use super::splits::split;
 use super::*;
-use leeward_format::cluster::{Plan, RegionMap, RegionWish};
+use leeward_format::cluster::{Plan, RegionMap, RegionRequest};
 use leeward_format::op::OpError;
 use leeward_format::partition::Partition;
 use leeward_format::table::NewTable;
 use std::thread;
 
-/// What the node answers to the wish that a region become part of another.
+/// Requests a merge, and returns the node's answer.
 fn merge(server: &Server, region: u32, into: u32) -> OpResult {
-    wish_of(server, region, RegionWish::Merge { into: RegionId(into) })
+    request_for(server, region, RegionRequest::Merge { into: RegionId(into) })
 }
 
 /// What the primary of a region says of its plan.
@@ -21,10 +21,10 @@ fn waits_for(cluster: &Cluster, region: u32) -> Option<String> {
     regions.find(|status| status.region == RegionId(region) && status.plan.is_some())?.plan?.waits_for
 }
 
-fn await_reason(cluster: &Cluster, region: u32, reason: &str) {
+fn wait_for_reason(cluster: &Cluster, region: u32, reason: &str) {
     let begun = Instant::now();
     while waits_for(cluster, region).is_none_or(|why| !why.contains(reason)) {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", waits_for(cluster, region));
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", waits_for(cluster, region));
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -56,11 +56,11 @@ fn regions_become_one_and_no_client_notices() {
             wait_for(first, "the regions are one", |map| map.regions.len() == 1 && is_whole(map));
             let found = map(first).regions.remove(0);
             assert_eq!((found.region, found.start.len(), found.end), (RegionId(into), 0, None));
-            assert_eq!(found.wishes.plan, None);
+            assert_eq!(found.desired.plan, None);
             assert_eq!(split(first, into, Some("m")), OpResult::Done);
             wait_for(first, "the region is two", |map| map.regions.len() == 2 && is_whole(map));
             let (region, server) = (map(first).regions[1].region.0, 1 + round % 3);
-            assert_eq!(wish_of(first, region, RegionWish::Primary(ServerId(server))), OpResult::Done);
+            assert_eq!(request_for(first, region, RegionRequest::Primary(ServerId(server))), OpResult::Done);
         }
     });
     assert!(merges(&cluster) > 0, "it is counted");
@@ -73,7 +73,7 @@ fn regions_become_one_and_no_client_notices() {
     let begun = Instant::now();
     let copies = || cluster.servers.iter().map(|server| server.snapshot().expect("it answers").status.regions.len());
     while copies().any(|copies| copies != 2) {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", copies().collect::<Vec<_>>());
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", copies().collect::<Vec<_>>());
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -100,17 +100,17 @@ fn a_merge_that_cannot_be_says_why_and_can_be_taken_back() {
         ..TableOptions::default()
     };
     let table = Box::new(NewTable::new(table, Vec::new()));
-    assert_eq!(wish(&server.info().native_address, &Op::CreateTable { table }), OpResult::Done);
+    assert_eq!(request(&server.info().native_address, &Op::CreateTable { table }), OpResult::Done);
     refused(3, 4, "partitioned by hash");
     let value = "v".repeat(1_000);
     for number in 0..30 {
         assert_eq!(client.run(&format!("SET b{number} {value}")), "+OK");
     }
     assert_eq!(merge(server, 1, 2), OpResult::Done);
-    await_reason(&cluster, 1, "it has more than the 20000 bytes of pairs that may be copied");
-    refused(2, 1, "region 1 is becoming part of region 2");
-    assert_eq!(wish_of(server, 1, RegionWish::Whole), OpResult::Done);
-    let is_forgotten = |map: &RegionMap| map.regions.iter().all(|group| group.wishes.plan.is_none());
+    wait_for_reason(&cluster, 1, "it has more than the 20000 bytes of pairs that may be copied");
+    refused(2, 1, "region 1 is being merged into region 2");
+    assert_eq!(request_for(server, 1, RegionRequest::KeepBounds), OpResult::Done);
+    let is_forgotten = |map: &RegionMap| map.regions.iter().all(|group| group.desired.plan.is_none());
     wait_for(server, "the plan is forgotten", is_forgotten);
     // The other way round it is small enough.
     assert_eq!(merge(server, 2, 1), OpResult::Done);
@@ -125,15 +125,15 @@ fn where_nothing_may_be_copied_regions_stay_as_they_are() {
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
     assert_eq!(merge(server, 1, 2), OpResult::Done);
-    await_reason(&cluster, 1, "merge_bytes is 0");
-    let planned = map(server).regions.remove(0).wishes.plan;
+    wait_for_reason(&cluster, 1, "merge_bytes is 0");
+    let planned = map(server).regions.remove(0).desired.plan;
     assert_eq!(planned, Some(Plan::Merge { into: RegionId(2) }));
 }
 
-/// A table whose regions were divided, and of which little is left, becomes one region again; one that was made so stays.
+/// Regions that came from splits, and hold little, are merged again. A boundary with which the table was created stays.
 #[test]
-fn what_divisions_have_made_is_merged_by_the_master_when_it_is_small_and_quiet() {
-    let cluster = Cluster::start_with(3, |config| config.split_rest_seconds = 1);
+fn halves_of_splits_are_merged_by_the_master_when_they_are_small_and_quiet() {
+    let cluster = Cluster::start_with(3, |config| config.split_cooldown_seconds = 1);
     let first = &cluster.servers[0];
     let mut client = cluster.client(0);
     assert_eq!(client.run_until_served("SET a 1"), "+OK");
@@ -147,9 +147,9 @@ fn what_divisions_have_made_is_merged_by_the_master_when_it_is_small_and_quiet()
         assert_eq!(client.run(&format!("SET {key} {key}")), "+OK");
     }
     let begun = Instant::now();
-    // An operator's wish keeps the master from its own for a minute.
+    // After an operator's request, the master makes none of its own for a minute.
     while map(first).regions.len() > 2 {
-        assert!(begun.elapsed() < 4 * PATIENCE, "they are never merged: {:?}", map(first).regions);
+        assert!(begun.elapsed() < 4 * TIMEOUT, "they are never merged: {:?}", map(first).regions);
         thread::sleep(Duration::from_millis(100));
     }
     thread::sleep(Duration::from_secs(3));

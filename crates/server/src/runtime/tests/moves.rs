@@ -1,14 +1,14 @@
-//! Offices that change hands, and servers that leave and come back, while clients ask: real nodes.
+//! Primary roles are transferred, and servers leave and come back, while clients send requests: real nodes.
 
-use super::identity::wish;
+use super::identity::request;
 use super::*;
 use crate::node::status::RegionStatus;
-use leeward_format::cluster::{Intent, RegionMap, RegionWish};
+use leeward_format::cluster::{Intent, RegionMap, RegionRequest};
 use leeward_format::op::OpError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn map(server: &Server) -> RegionMap {
     server.snapshot().expect("the node answers").map
@@ -20,9 +20,9 @@ pub(super) fn region_statuses(cluster: &Cluster) -> Vec<RegionStatus> {
     statuses.flat_map(|status| status.regions).collect()
 }
 
-/// What a node answers to an operator's wish.
-pub(super) fn wish_of(server: &Server, region: u32, wished: RegionWish) -> OpResult {
-    wish(&server.info().native_address, &Op::Wish { region: RegionId(region), wish: wished })
+/// Sends an operator's request for a region, and returns the node's answer.
+pub(super) fn request_for(server: &Server, region: u32, requested: RegionRequest) -> OpResult {
+    request(&server.info().native_address, &Op::RequestRegion { region: RegionId(region), request: requested })
 }
 
 pub(super) fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -> bool) {
@@ -32,7 +32,7 @@ pub(super) fn wait_for(server: &Server, what: &str, is_so: impl Fn(&RegionMap) -
         if is_so(&map) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what} never: {:?}", map.regions);
+        assert!(begun.elapsed() < TIMEOUT, "{what} never: {:?}", map.regions);
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -56,7 +56,7 @@ fn count(mut client: Client, key: &str, is_over: &AtomicBool) -> u64 {
     counted
 }
 
-/// Is over when this is dropped, so that nobody counts on when something failed.
+/// Ends the counting when this is dropped, also when something failed.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -65,7 +65,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Counts one key up by way of a node until that closes the connection; answers how often it was answered.
+/// Counts one key up by way of a node until that closes the connection; returns how often it was answered.
 fn count_until_closed(mut client: Client, key: &str) -> u64 {
     let command = format!("INCR {key}\r\n");
     let mut counted = 0;
@@ -105,7 +105,7 @@ pub(super) fn while_counting(cluster: &Cluster, nodes: &[usize], change: impl Fn
 }
 
 #[test]
-fn an_office_changes_hands_and_no_client_notices() {
+fn a_primary_role_is_transferred_and_no_client_notices() {
     let cluster = Cluster::start(3);
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
@@ -114,8 +114,8 @@ fn an_office_changes_hands_and_no_client_notices() {
     while_counting(&cluster, &[0, 1, 2], || {
         for turn in 0..9 {
             let (region, server) = (1 + turn % 2, 1 + turn % 3);
-            assert_eq!(wish_of(first, region, RegionWish::Primary(ServerId(server))), OpResult::Done);
-            wait_for(first, "the wish is fulfilled", |map| primary(map, region) == Some(server));
+            assert_eq!(request_for(first, region, RegionRequest::Primary(ServerId(server))), OpResult::Done);
+            wait_for(first, "the request is carried out", |map| primary(map, region) == Some(server));
         }
     });
 }
@@ -138,10 +138,10 @@ fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
                 .map(|(n, client)| scope.spawn(move || count_until_closed(client, &format!("own{n}"))))
                 .collect();
             while_counting(&cluster, &others, || {
-                relieved.begin_to_depart(PATIENCE);
+                relieved.begin_to_depart(TIMEOUT);
                 let begun = Instant::now();
                 while !relieved.has_ended() {
-                    assert!(begun.elapsed() < PATIENCE, "it never ends");
+                    assert!(begun.elapsed() < TIMEOUT, "it never ends");
                     thread::sleep(Duration::from_millis(5));
                 }
             });
@@ -153,7 +153,7 @@ fn a_server_that_stops_in_order_is_relieved_and_comes_back() {
         }
         let left = map(&cluster.servers[others[0]]);
         let is_there = |group: &leeward_format::cluster::GroupConfig| group.in_sync().any(|m| m.server == ServerId(id));
-        assert!(!left.regions.iter().any(is_there), "its groups went on without it: {:?}", left.regions);
+        assert!(!left.regions.iter().any(is_there), "its groups continued without it: {:?}", left.regions);
         cluster.servers.remove(at).stop();
         for other in &cluster.servers {
             let mut client = Client::connect(&other.info().resp_address);
@@ -170,7 +170,7 @@ fn a_server_that_holds_the_last_replicas_cannot_leave() {
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     let address = &cluster.servers[0].info().native_address;
     let leave = Op::Intend { server: ServerId(2), intent: Some(Intent::Leave) };
-    let OpResult::Error(OpError::Invalid(why)) = wish(address, &leave) else { panic!("three replicas want three") };
+    let OpResult::Error(OpError::Invalid(why)) = request(address, &leave) else { panic!("three replicas want three") };
     assert_eq!(
         why,
         "server 2 cannot leave: table default has 3 replicas, and 2 servers would be left; start another first"

@@ -70,7 +70,7 @@ fn reads_of_backups(backups: BackupMode, placement: Placement) {
         assert_eq!(reader.run("GET key1"), value(KEYS - 999));
         assert_eq!(age(&mut reader), None, "the primary answered");
     }
-    // Whoever takes over goes on, and what is left follows it.
+    // The new primary continues, and the backup that is left follows it.
     let primary = (0..3).find(|node| !readers.contains(node)).expect("one of three");
     drop(writer);
     cluster.servers.remove(primary).stop();
@@ -140,7 +140,7 @@ fn backups_are_read_while_the_table_says_so() {
     let change = |reads| {
         let name = "built".parse().expect("a name");
         let change = Box::new(TableChange { name, reads: Some(reads), ..TableChange::default() });
-        assert_eq!(identity::wish(&address, &Op::AlterTable { change }), OpResult::Done);
+        assert_eq!(identity::request(&address, &Op::AlterTable { change }), OpResult::Done);
     };
     let until = |is_so: &dyn Fn(&OpResult) -> bool| {
         let begun = Instant::now();

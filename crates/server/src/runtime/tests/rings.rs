@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
 const RING: usize = 4096;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client with rings.
 struct Ringed {
@@ -62,7 +62,7 @@ fn hear(stream: &mut TcpStream, input: &mut Vec<u8>) -> Option<Reply> {
 impl Ringed {
     fn connect(cluster: &Cluster) -> Ringed {
         let mut stream = TcpStream::connect(&cluster.servers[0].info().native_address).expect("the node listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let mut input = Vec::new();
         say(&mut stream, &Request::RingOffer);
         let offer = hear(&mut stream, &mut input).expect("an offer");
@@ -80,7 +80,7 @@ impl Ringed {
         say(&mut stream, &open);
         let opened = hear(&mut stream, &mut input).expect("rings");
         let Reply::RingOpen { request, request_key, reply_key } = opened else { panic!("{opened:?}") };
-        assert_eq!(events.recv_timeout(PATIENCE), Ok(LinkEvent::Up));
+        assert_eq!(events.recv_timeout(TIMEOUT), Ok(LinkEvent::Up));
         let (request, keys) = (Descriptor(request.to_vec()), (request_key, reply_key));
         Ringed { stream, input, fabric, events, node, me, memory, request, keys, sequence: 0, landed: 0, at: 0 }
     }
@@ -107,7 +107,7 @@ impl Ringed {
     fn ring(&mut self) {
         self.fabric.flush();
         while self.landed < self.sequence {
-            assert_eq!(self.events.recv_timeout(PATIENCE), Ok(LinkEvent::Completed { op: self.landed + 1 }));
+            assert_eq!(self.events.recv_timeout(TIMEOUT), Ok(LinkEvent::Completed { op: self.landed + 1 }));
             self.landed += 1;
         }
         say(&mut self.stream, &Request::RingBell);
@@ -155,7 +155,7 @@ fn what_was_asked_before_a_breach_of_the_protocol_is_answered_first() {
 fn nobody_ends_the_rings_of_another() {
     let cluster = cluster();
     let mut client = Ringed::connect(&cluster);
-    // In its name, and in one that nobody has.
+    // In its name, and in one that no client has.
     for name in [client.me, PeerId(client.me.0 ^ 1)] {
         let (fabric, events) = bind(name);
         fabric.connect(client.node.0, &client.node.1);
@@ -165,17 +165,17 @@ fn nobody_ends_the_rings_of_another() {
     client.ring();
     let begun = Instant::now();
     while client.answer(1, SLOT).is_none() {
-        assert!(begun.elapsed() < PATIENCE, "its own rings are as they were");
+        assert!(begun.elapsed() < TIMEOUT, "its own rings are as they were");
         std::thread::sleep(Duration::from_millis(1));
     }
     let other = Ringed::connect(&cluster);
-    other.fabric.send(other.node.0, b"a control message, which nobody takes");
+    other.fabric.send(other.node.0, b"a control message, which is not accepted");
     other.fabric.flush();
-    assert_eq!(other.events.recv_timeout(PATIENCE), Ok(LinkEvent::Down), "it ends its own");
+    assert_eq!(other.events.recv_timeout(TIMEOUT), Ok(LinkEvent::Down), "it ends its own");
     client.add(Slot { at: 256, room: 256 });
     client.ring();
     while client.answer(2, Slot { at: 256, room: 256 }).is_none() {
-        assert!(begun.elapsed() < PATIENCE, "and no other");
+        assert!(begun.elapsed() < TIMEOUT, "and no other");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,8 +1,8 @@
 //! Several tables on real nodes: made by any node, at the same time, while a node is down, and there after a restart.
 
-use super::identity::wish;
+use super::identity::request;
 use super::*;
-use leeward_format::cluster::RegionWish;
+use leeward_format::cluster::RegionRequest;
 use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
 
@@ -11,7 +11,7 @@ fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -
     let options = TableOptions { name: name.into(), replicas, min_in_sync: 2, ..TableOptions::default() };
     let splits = splits.iter().map(|key| (*key).into()).collect();
     let table = Box::new(NewTable::new(options, splits));
-    wish(&cluster.servers[node].info().native_address, &Op::CreateTable { table })
+    request(&cluster.servers[node].info().native_address, &Op::CreateTable { table })
 }
 
 /// A client that has selected `table`, as soon as its node has heard of it.
@@ -90,11 +90,11 @@ fn of_creations_at_the_same_time_each_name_is_made_once() {
     }
     let cluster = &cluster;
     let results: Vec<(String, OpResult)> = std::thread::scope(|scope| {
-        let wishes = (0..9).map(|wish| {
-            let name = format!("t{}", wish % 6);
-            scope.spawn(move || (name.clone(), create(cluster, wish % 3, &name, &["m"])))
+        let creating = (0..9).map(|request| {
+            let name = format!("t{}", request % 6);
+            scope.spawn(move || (name.clone(), create(cluster, request % 3, &name, &["m"])))
         });
-        let threads: Vec<_> = wishes.collect();
+        let threads: Vec<_> = creating.collect();
         threads.into_iter().map(|thread| thread.join().expect("it is answered")).collect()
     });
     for table in 0..6 {
@@ -150,7 +150,7 @@ fn a_table_that_is_dropped_leaves_nothing_behind() {
     down.stop();
     let drop_it = |cluster: &Cluster, table: &str| {
         let table = table.parse().expect("a name");
-        wish(&cluster.servers[0].info().native_address, &Op::DropTable { table })
+        request(&cluster.servers[0].info().native_address, &Op::DropTable { table })
     };
     assert_eq!(drop_it(&cluster, "orders"), OpResult::Done);
     for refused in [drop_it(&cluster, "orders"), drop_it(&cluster, "default")] {
@@ -188,20 +188,21 @@ fn a_copy_that_was_moved_away_is_destroyed_after_a_while() {
     let members: Vec<u32> = group().members().map(|member| member.server.0).collect();
     let to = (1..=4).find(|server| !members.contains(server)).expect("a server has no copy");
     let from = members[2];
-    let wished = RegionWish::Move { from: ServerId(from), to: ServerId(to) };
-    let wished = Op::Wish { region, wish: wished };
-    assert_eq!(wish(&cluster.servers[0].info().native_address, &wished), OpResult::Done);
+    let requested = RegionRequest::Move { from: ServerId(from), to: ServerId(to) };
+    let requested = Op::RequestRegion { region, request: requested };
+    assert_eq!(request(&cluster.servers[0].info().native_address, &requested), OpResult::Done);
     let has = |server: u32| holdings(&cluster.servers[server as usize - 1]).2.contains(&region.0);
-    wait_until("the copy is where it was wished", || {
+    wait_until("the copy is where it was requested", || {
         group().in_sync().count() == 3 && group().in_sync().all(|member| member.server.0 != from)
     });
     assert!(has(from), "it may be asked back");
-    wait_until("nobody needs the other any more", || !has(from));
+    wait_until("the old copy is not needed any more", || !has(from));
     assert!(members[..2].iter().chain([&to]).all(|server| has(*server)));
     assert_eq!(orders.run("GET key"), "order");
 }
 
-/// Regions whose numbers an operator names are served whatever the numbers are, and a client that asks again and again ends no node.
+/// Regions whose numbers an operator chose are served, whatever the numbers are, and a client that asks again and again ends
+/// no node.
 #[test]
 fn regions_of_any_number_are_served() {
     let cluster = Cluster::start(3);
@@ -210,7 +211,7 @@ fn regions_of_any_number_are_served() {
         let options = TableOptions { name: name.into(), replicas: 3, min_in_sync: 2, ..TableOptions::default() };
         let table = NewTable { numbers: vec![RegionId(number)], ..NewTable::new(options, Vec::new()) };
         let op = Op::CreateTable { table: Box::new(table) };
-        assert_eq!(wish(&cluster.servers[0].info().native_address, &op), OpResult::Done);
+        assert_eq!(request(&cluster.servers[0].info().native_address, &op), OpResult::Done);
         assert_eq!(select(&cluster, 0, name).run_until_served("SET a b"), "+OK");
         assert_eq!(select(&cluster, 1, name).run_until_served("GET a"), "b");
     }

@@ -1,0 +1,111 @@
+//! Asks one node, and no other, for its identity and its view of the cluster: blocking, on a connection of its own. For tools
+//! that must show nodes that are not part of the cluster; a [`Session`](crate::Session) would ask another node.
+
+use crate::address::Address;
+use crate::admin::too_late;
+use leeward_format::cluster::RegionMap;
+use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, write_frame};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
+use leeward_format::table::TableName;
+use leeward_format::{DecodeError, ServerId};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// What a node answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// Its number.
+    pub server: ServerId,
+    /// Where operators reach it.
+    pub admin_address: String,
+    /// The cluster as it knows it; no region if it knows of none.
+    pub map: RegionMap,
+}
+
+/// Asks the node at `address` (a native [address](Address)), over TCP, as the client `name`.
+///
+/// # Errors
+/// It cannot be reached, does not answer within `timeout`, or does not speak the native protocol.
+pub fn shake_hands(address: &str, name: &str, timeout: Duration) -> io::Result<Handshake> {
+    let mut map = None;
+    converse(address, name, &[Request::Map, Request::Identify], timeout, |reply| {
+        match (reply, map.take()) {
+            (Reply::Routes(_), None) => {}
+            (Reply::Map(newer), _) => map = Some(newer),
+            (Reply::Node { server, admin_address }, Some(map)) => {
+                return Ok(Some(Handshake { server, admin_address, map }));
+            }
+            _ => return Err(unasked()),
+        }
+        Ok(None)
+    })
+}
+
+/// Has the node at `address` carry out an operation that is about what that node has.
+///
+/// # Errors
+/// As [`shake_hands`].
+pub fn ask_node(address: &str, name: &str, op: Op, timeout: Duration) -> io::Result<OpResult> {
+    let request = Request::Ops { id: 1, direct: true, table: TableName::default(), ops: vec![op] };
+    converse(address, name, &[request], timeout, |reply| match reply {
+        Reply::Routes(_) => Ok(None),
+        Reply::Results { id: 1, mut results } if results.len() == 1 => Ok(results.pop()),
+        _ => Err(unasked()),
+    })
+}
+
+fn unasked() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")
+}
+
+/// What was read is no reply of a node that speaks as this program does.
+pub(crate) fn odd_reply(error: DecodeError) -> io::Error {
+    let why = match error.other_version() {
+        Some(found) => format!(
+            "not a node, or one of another version of Leeward: it speaks version {found} of the protocol, this program version \
+             {PROTOCOL_VERSION}; use the program of the cluster's version"
+        ),
+        None => format!("no native port of a node: {error}"),
+    };
+    io::Error::new(ErrorKind::InvalidData, why)
+}
+
+/// Says hello and asks; `hear` is told each reply until it has what it wants.
+fn converse<T>(
+    address: &str,
+    name: &str,
+    requests: &[Request],
+    timeout: Duration,
+    mut hear: impl FnMut(Reply) -> io::Result<Option<T>>,
+) -> io::Result<T> {
+    let until = Instant::now() + timeout;
+    let address = Address::parse(address).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?.host_port;
+    let resolved = address.to_socket_addrs()?.next();
+    let resolved = resolved.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "the host has no address"))?;
+    let mut stream = TcpStream::connect_timeout(&resolved, timeout)?;
+    let mut out = Vec::new();
+    // This client does not route, so it claims to know all routes.
+    write_frame(FrameKind::Request, &Request::Hello { client: name.into(), known: u64::MAX }, &mut out);
+    requests.iter().for_each(|request| write_frame(FrameKind::Request, request, &mut out));
+    stream.set_write_timeout(Some(timeout))?;
+    stream.write_all(&out)?;
+    let (mut input, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        while let Some((reply, bytes)) = read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd_reply)? {
+            input.drain(..bytes);
+            if let Some(heard) = hear(reply)? {
+                return Ok(heard);
+            }
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(too_late(ErrorKind::TimedOut.into()));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece).map_err(too_late)? {
+            0 => return Err(io::Error::new(ErrorKind::UnexpectedEof, "the node closed the connection")),
+            bytes => input.extend_from_slice(&piece[..bytes]),
+        }
+    }
+}

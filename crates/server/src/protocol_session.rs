@@ -1,0 +1,52 @@
+//! What the event loop sees of a connection, whichever protocol it speaks: bytes in, operations out, results in, bytes
+//! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
+
+use crate::client_memory::Holder;
+use crate::commands::Context;
+use bytes::BytesMut;
+use leeward_format::op::{Op, OpResult};
+use leeward_format::request::Once;
+use leeward_format::table::TableName;
+
+/// An operation that a connection wants carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// Its number on this connection, by which [`ProtocolSession::complete`] names it.
+    pub number: u64,
+    /// The table that it is on.
+    pub table: TableName,
+    /// The operation.
+    pub op: Op,
+    /// How it is asked for, if it is to be carried out once.
+    pub once: Option<Once>,
+    /// Answer that another node is the primary instead of forwarding.
+    pub direct: bool,
+}
+
+/// One client connection. Belongs to the event loop's thread.
+pub trait ProtocolSession: Send {
+    /// Takes bytes from the client. Call [`ProtocolSession::advance`] afterwards.
+    fn feed(&mut self, bytes: &[u8]);
+    /// Operation `number` was answered. Call [`ProtocolSession::advance`] afterwards.
+    fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
+    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, encodes
+    /// replies. To be called after every input, when output was taken, and while it [has work](Conversation::has_work).
+    fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
+    /// [`ProtocolSession::advance`] stopped because its quota was used up: it is to be called again, without waiting for
+    /// anything. Until then nothing more is to be read from the client.
+    fn has_work(&self) -> bool;
+    /// Replies that wait to be sent; the caller takes from its front what the socket took.
+    fn output(&mut self) -> &mut BytesMut;
+    /// More may be read from the client. `false` is back-pressure, or the end.
+    fn wants_input(&self) -> bool;
+    /// Nothing more will come: answer what was asked and then be [finished](Conversation::is_finished).
+    fn stop(&mut self);
+    /// Everything was answered and sent after a [stop](Conversation::stop): the connection can be closed.
+    fn is_finished(&self) -> bool;
+    /// What it holds of the clients' memory.
+    fn holder(&self) -> Holder;
+    /// The session of a native client, which may have a ring.
+    fn native(&mut self) -> Option<&mut crate::native::Session> {
+        None
+    }
+}

@@ -1,0 +1,246 @@
+//! What a seed is like: how many nodes, which table, what clients do, what breaks. Each seed has its own scenario, so that a few
+//! hundred seeds reach many corners instead of the same middle.
+//!
+//! Options are drawn independently of each other. A bug that needs two options is found only in a seed that has both. A test
+//! therefore checks that the seeds of CI contain every pair of values that the product allows. The log of a seed begins with its
+//! choices.
+//!
+//! - `table`: the options of the table.
+//! - `operator`: what the operator does.
+//! - `fault_schedule`: what breaks.
+//! - `planted`: where planted bugs show.
+
+mod fault_schedule;
+mod operator;
+mod planted;
+mod table;
+
+use crate::client_mix::ClientMix;
+use crate::world::FaultKind;
+use bytes::Bytes;
+use fault_schedule::{FaultSchedule, Theme};
+use leeward_cluster::Balance;
+use leeward_fabric::SimOptions;
+use leeward_format::cluster::{Acknowledge, BackupMode, Preset, Reads, TableOptions};
+use leeward_format::partition::Partition;
+use leeward_platform::{Nanos, Rng};
+use leeward_server::node::NodeTiming;
+use operator::Operator;
+
+/// What a power loss may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Nothing: power is lost only where a member in sync survives it.
+    Everything,
+    /// Acknowledged writes of the last second, and only the newest ones: power is lost anywhere, everywhere at once too.
+    AllButTheLastSecond,
+}
+
+impl Durability {
+    /// How old a lost acknowledged write may be, for this `acknowledge` option. A power loss takes the writes since the last
+    /// flush began; some time is added for slow devices. With last-flush, a failover also takes what the primary had not
+    /// replicated before the other nodes declared it dead.
+    pub(crate) fn window(self, acknowledge: Acknowledge) -> Nanos {
+        match (self, acknowledge) {
+            (Durability::Everything, Acknowledge::LastWrite) => Nanos::ZERO,
+            (Durability::AllButTheLastSecond, Acknowledge::LastWrite) => Nanos::from_millis(2_000),
+            (_, Acknowledge::LastFlush) => Nanos::from_millis(8_000),
+        }
+    }
+}
+
+/// How nodes differ from those of other seeds.
+#[derive(Clone, Debug)]
+pub(crate) struct Traits {
+    /// The preset that the table uses unchanged.
+    preset: Option<Preset>,
+    /// The timeout of lease grants is as long as that of answers.
+    has_long_grants: bool,
+    /// A node that all messages take longer to reach, and how much longer.
+    far: Option<(usize, Nanos)>,
+    /// The master balances the servers.
+    is_balanced: bool,
+    theme: Theme,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) nodes: usize,
+    pub(crate) table: TableOptions,
+    pub(crate) splits: Vec<Bytes>,
+    pub(crate) network: SimOptions,
+    pub(crate) durability: Durability,
+    pub(crate) client_mix: ClientMix,
+    pub(crate) fault_schedule: FaultSchedule,
+    operator: Operator,
+    traits: Traits,
+}
+
+impl Scenario {
+    pub(crate) fn choose(rng: &mut Rng) -> Scenario {
+        let nodes = if rng.one_in(5) { 1 } else { 3 };
+        let preset = rng.one_in(8).then(|| Preset::ALL[rng.index(Preset::ALL.len())]);
+        let mut table = table::draw(nodes, preset, rng);
+        let splits = splits(&mut table, rng);
+        let traits = Traits::choose(nodes, preset, &table, rng);
+        let durability = match nodes == 1 || rng.one_in(if traits.theme == Theme::Power { 2 } else { 6 }) {
+            true => Durability::AllButTheLastSecond,
+            false => Durability::Everything,
+        };
+        let mut client_mix = ClientMix::choose(nodes, rng);
+        if table.reads != Reads::Primary {
+            client_mix.read_stale(500 + rng.below(4) as u32 * 500);
+        }
+        Scenario {
+            nodes,
+            table,
+            splits,
+            network: SimOptions {
+                min_delay: Nanos::from_micros(20),
+                max_delay: Nanos::from_micros(rng.between(100, 2_000)),
+                min_detect: Nanos::from_millis(20),
+                max_detect: Nanos::from_millis(300),
+                retry_pause: Nanos::from_millis(50),
+            },
+            durability,
+            client_mix,
+            fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
+            operator: Operator::choose(nodes, rng),
+            traits,
+        }
+    }
+
+    /// The scenario of `seed`.
+    pub(crate) fn of(seed: u64) -> Scenario {
+        Scenario::choose(&mut Rng::new(seed))
+    }
+
+    /// Every choice among a few values: its name, and the value that was drawn.
+    pub(crate) fn draw(&self) -> Vec<(&'static str, String)> {
+        let Traits { preset, has_long_grants, far, is_balanced, theme } = &self.traits;
+        let mut draw = vec![
+            ("nodes", self.nodes.to_string()),
+            ("regions", self.regions().to_string()),
+            ("preset", preset.map_or("none".into(), |preset| format!("{preset:?}"))),
+            ("durability", format!("{:?}", self.durability)),
+            ("theme", format!("{theme:?}")),
+            ("long_grants", has_long_grants.to_string()),
+            ("far", far.map_or("none".into(), |(_, extra)| extra.as_millis().to_string())),
+            ("balanced", is_balanced.to_string()),
+        ];
+        draw.extend(self.operator.labels());
+        draw.extend(table::labels(&self.table));
+        draw
+    }
+
+    /// [`Scenario::draw`], and each kind of fault that may strike.
+    pub(crate) fn choices(&self) -> Vec<(&'static str, String)> {
+        let faults = self.fault_schedule.kinds.iter().map(|kind| ("fault", format!("{kind:?}")));
+        self.draw().into_iter().chain(faults).collect()
+    }
+
+    /// How many regions the table begins with.
+    fn regions(&self) -> u64 {
+        match self.table.partition {
+            Partition::Range => self.splits.len() as u64 + 1,
+            Partition::Hash { tokens } => tokens.into(),
+        }
+    }
+
+    /// A process may die at any moment, whatever else has happened, since no disk is lost.
+    pub(crate) fn may_die(&self) -> bool {
+        !self.fault_schedule.kinds.contains(&FaultKind::ReplaceDisk)
+    }
+
+    /// A member that is farther from the others than they are from each other, and by how much.
+    pub(crate) fn far(&self) -> Option<(usize, Nanos)> {
+        self.traits.far
+    }
+
+    /// When a master checks the balance of the servers: often, since a run is short.
+    pub(crate) fn balance(&self) -> Option<Balance> {
+        let often = Balance {
+            every: Nanos::from_millis(200),
+            settle: Nanos::from_millis(300),
+            server_loss_grace: Nanos::from_millis(600),
+            cooldown: Nanos::from_millis(200),
+            operator_cooldown: Nanos::from_millis(400),
+            remember: Nanos::from_secs(2),
+            stale: Nanos::from_secs(2),
+            split_ops: 80,
+            busy: Nanos::from_millis(300),
+            split_cooldown: Nanos::from_millis(500),
+            attempt: Nanos::from_millis(1_500),
+            failed_split_backoff: Nanos::from_millis(1_000),
+            merge_bytes: 256 << 10,
+            quiet: Nanos::from_millis(500),
+        };
+        Some(often).filter(|_| self.traits.is_balanced)
+    }
+
+    /// Timing of its nodes. With long lease grants, a primary may die while some members lack records that others have. Tails are
+    /// then also saved often, so that a backup builds its index from records that it has just received. Unneeded replicas are
+    /// destroyed soon, since a run is short.
+    pub(crate) fn timing(&self) -> NodeTiming {
+        let (replica_gc_after, load_interval) = (Nanos::from_millis(100), Nanos::from_millis(150));
+        let mut timing = NodeTiming { replica_gc_after, load_interval, ..NodeTiming::default() };
+        if self.traits.has_long_grants {
+            timing.replication.lease_grant_timeout = timing.replication.answer_timeout;
+            timing.flush_interval = Nanos::from_millis(20);
+        }
+        if self.fault_schedule.kinds.contains(&FaultKind::RestoreCopy) {
+            timing.replication.floor_interval = Nanos::from_millis(300);
+        }
+        timing
+    }
+
+    /// The scenario in a few words.
+    pub(crate) fn name(&self) -> String {
+        let draw: Vec<String> = self.draw().into_iter().map(|(name, value)| format!("{name} {value}")).collect();
+        format!("{}; {:?}", draw.join(", "), self.fault_schedule.kinds)
+    }
+}
+
+impl Traits {
+    /// The table decides how likely a theme and a far member are. It does not decide whether they are possible.
+    fn choose(nodes: usize, preset: Option<Preset>, table: &TableOptions, rng: &mut Rng) -> Traits {
+        let has_long_grants = rng.one_in(2);
+        // With a quorum a far member delays no write, and its copy is the shortest. Without a quorum, and with long lease grants,
+        // the other members collect many uncommitted records, and may build their index from them.
+        let has_quorum = table.quorum.is_some_and(|quorum| quorum < table.replicas);
+        let builds = table.replicas > 2 && table.backups == BackupMode::BuildIndex && has_long_grants;
+        let is_far = if has_quorum || builds { !rng.one_in(5) } else { rng.one_in(6) };
+        let extra = if has_quorum || !has_long_grants { 30 } else { 140 };
+        let far = (1 + rng.index(2), Nanos::from_millis(extra));
+        Traits {
+            preset,
+            has_long_grants,
+            far: Some(far).filter(|_| nodes > 1 && is_far),
+            is_balanced: nodes > 1 && rng.one_in(3),
+            theme: Theme::choose(nodes, table, rng),
+        }
+    }
+}
+
+/// First keys of regions. Each region has some of the keys in use.
+const MANY_SPLITS: [&[u8]; 5] = [b"h", b"k000020", b"m", b"q000021", b"v"];
+
+/// The first keys of the regions after the first: one, two or six regions. Where keys are partitioned by hash, the table has as
+/// many tokens instead.
+fn splits(table: &mut TableOptions, rng: &mut Rng) -> Vec<Bytes> {
+    let splits: &[&'static [u8]] = match rng.index(3) {
+        0 => &[],
+        1 => &[b"m"],
+        _ => &MANY_SPLITS,
+    };
+    if table.partition.is_hash() {
+        table.partition = Partition::Hash { tokens: splits.len() as u32 + 1 };
+        return Vec::new();
+    }
+    splits.iter().copied().map(Bytes::from_static).collect()
+}
+
+#[cfg(test)]
+#[path = "scenario_tests.rs"]
+mod tests;

@@ -1,0 +1,114 @@
+//! What breaks in a seed, how often, and for how long. Drawn by [`super::Scenario::choose`], after the options of the table.
+
+use super::Durability;
+use crate::world::FaultKind;
+use leeward_format::cluster::{Reads, TableOptions};
+use leeward_platform::{Nanos, Rng};
+
+/// What breaks, how often, and for how long.
+#[derive(Clone, Debug)]
+pub(crate) struct FaultSchedule {
+    /// No fault strikes after this.
+    pub(crate) end: Nanos,
+    pub(crate) kinds: Vec<FaultKind>,
+    /// Usual time between two faults.
+    pub(crate) gap: Nanos,
+    /// Percentage of faults that outlast leases and sessions. The others are short.
+    pub(crate) long: u64,
+}
+
+/// What the faults of a seed have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Theme {
+    Network,
+    Crash,
+    Power,
+    Disk,
+    Mixture,
+    /// A primary that keeps the coordinator is cut off from the others, which lose the coordinator.
+    Strand,
+}
+
+impl Theme {
+    /// [`Theme::Strand`] is likely where a single member accepts writes and every member answers reads: only there can it do
+    /// harm. It is possible with every table of three copies.
+    pub(super) fn choose(nodes: usize, table: &TableOptions, rng: &mut Rng) -> Theme {
+        let answers_alone = table.min_in_sync == 1 && table.quorum.is_none() && table.reads != Reads::Primary;
+        if table.replicas > 2 && rng.one_in(if answers_alone { 2 } else { 20 }) {
+            return Theme::Strand;
+        }
+        match rng.below(10) {
+            0..4 if nodes > 1 => Theme::Network,
+            0..=4 => Theme::Power,
+            5 | 6 => Theme::Crash,
+            7 => Theme::Disk,
+            _ => Theme::Mixture,
+        }
+    }
+
+    fn kinds(self) -> &'static [FaultKind] {
+        match self {
+            Theme::Network => &[
+                FaultKind::Isolate,
+                FaultKind::CutOneWay,
+                FaultKind::SlowLink,
+                FaultKind::CutCoordinator,
+                FaultKind::CoordinatorDown,
+                FaultKind::Pause,
+                FaultKind::SuspendMachine,
+            ],
+            Theme::Crash => &[
+                FaultKind::Kill,
+                FaultKind::KillAll,
+                FaultKind::KillOthers,
+                FaultKind::DiskKill,
+                FaultKind::Pause,
+                FaultKind::SuspendMachine,
+                FaultKind::ReplaceDisk,
+            ],
+            Theme::Power => &[
+                FaultKind::PowerLoss,
+                FaultKind::PowerLossAll,
+                FaultKind::DiskPowerLoss,
+                FaultKind::DiskPowerLoss,
+                FaultKind::Kill,
+            ],
+            Theme::Disk => &[
+                FaultKind::DiskError,
+                FaultKind::DiskFull,
+                FaultKind::SlowDisk,
+                FaultKind::DiskKill,
+                FaultKind::ReplaceDisk,
+                FaultKind::RestoreCopy,
+            ],
+            Theme::Mixture => &FaultKind::ALL,
+            // No other fault that cuts links: its healing would end this one.
+            Theme::Strand => {
+                &[FaultKind::Kill, FaultKind::DiskFull, FaultKind::SlowDisk, FaultKind::Pause, FaultKind::PowerLoss]
+            }
+        }
+    }
+}
+
+/// A seed has only a few kinds of fault. A mixture of all kinds would be the same mixture every time.
+pub(super) fn choose(nodes: usize, theme: Theme, durability: Durability, rng: &mut Rng) -> FaultSchedule {
+    let mut kinds = theme.kinds().to_vec();
+    kinds.retain(|kind| kind.is_possible(nodes, durability));
+    rng.shuffle(&mut kinds);
+    kinds.truncate(rng.between(1, 4) as usize);
+    // A power loss beside a failed volume may take the only copy, which the store does not claim to survive.
+    let loses_power = kinds.iter().any(|kind| kind.loses_power());
+    kinds.retain(|kind| *kind != FaultKind::DiskError || !loses_power);
+    let mut long = [0, 30, 60, 90][rng.index(4)];
+    if theme == Theme::Strand {
+        kinds.truncate(2);
+        kinds.extend([FaultKind::Strand; 2]);
+        long = 90;
+    }
+    FaultSchedule {
+        end: Nanos::from_millis(rng.between(3_000, 8_000)),
+        kinds,
+        gap: Nanos::from_millis(rng.between(150, if theme == Theme::Power { 800 } else { 2_000 })),
+        long,
+    }
+}

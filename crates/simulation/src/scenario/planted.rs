@@ -1,0 +1,47 @@
+//! Where a planted bug can show: the seeds with options that bring about the situation that its rule is for. The simulation
+//! searches only these seeds, in order, which makes thousands of seeds affordable. A seed is the same with and without a bug.
+
+use super::Scenario;
+use crate::world::FaultKind;
+use leeward_format::cluster::{BackupMode, Reads};
+use leeward_platform::planted::Bug;
+
+impl Scenario {
+    /// Whether such a seed can break the rule of this bug at all.
+    pub(crate) fn may_show(&self, bug: Bug) -> bool {
+        let (table, operator) = (&self.table, &self.operator);
+        let is_replicated = table.replicas > 1;
+        let (has, kinds) = (|kind| self.fault_schedule.kinds.contains(&kind), &self.fault_schedule.kinds);
+        let is_split = !table.partition.is_hash() && (operator.splits || self.balance().is_some());
+        match bug {
+            Bug::SkipChecksum | Bug::StopReplayAtOneLog | Bug::InstallBeforeLogDurable | Bug::ReuseTailBeforeFlush => {
+                kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
+            }
+            Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
+            Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
+            Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),
+            Bug::ServeUnheard => table.quorum.is_some_and(|quorum| quorum < table.replicas),
+            Bug::CompactUncommitted => is_replicated && table.backups == BackupMode::BuildIndex && self.far().is_some(),
+            Bug::PublishSafeLsnWithoutLease => {
+                let is_alone = table.min_in_sync == 1 && table.quorum.is_none();
+                has(FaultKind::Strand) && is_alone && table.reads != Reads::Primary
+            }
+            Bug::AgeFromArrival => is_replicated && table.reads != Reads::Primary,
+            Bug::ReleaseBeforeKnown => operator.moves,
+            Bug::AcknowledgeBelowMinInSync => table.min_in_sync > 1,
+            Bug::ReleaseEverything | Bug::DestroyNamed => is_replicated,
+            Bug::ActivateBeforeInstalled | Bug::TrimBeforeSplit | Bug::ReuseTerm => is_split,
+            Bug::MergeUnsettled | Bug::ForgetMergeSource => !table.partition.is_hash() && operator.merges,
+            Bug::AcknowledgeBeforeCompletion
+            | Bug::SkipLeaseCheck
+            | Bug::AcknowledgeWithFailedMember
+            | Bug::PromoteRestarted
+            | Bug::PromoteWithoutCut
+            | Bug::ServeUncommitted
+            | Bug::ForgetRequests
+            | Bug::ForgetAtTakeover => is_replicated,
+            // The engine's own tests find it.
+            Bug::ForgetSharer => false,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Disks that are replaced by empty ones, and put back where a region cannot go on without them.
+//!
+//! A removed disk is kept beside its machine until every region is whole again. The store guarantees that no region is served
+//! without a volume that may be the only one with some acknowledged writes. Such a region waits, and names the volume. So the
+//! operator of this world puts back exactly those disks that a region waits for. The other disks never return.
+//!
+//! A disk that a region needs stays in its machine. But several regions may wait for different disks of one machine, which has
+//! only one disk at a time. When nothing else makes progress, the operator completes the first of these regions, and then the
+//! next.
+
+use super::{Event, FaultKind, NodeId, World, node_of, server_id};
+use crate::HERE;
+use leeward_cluster::{Found, missing_volumes};
+use leeward_format::cluster::{GroupConfig, Member, ServerInfo, decode_value};
+use leeward_format::{RegionId, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::disk::FaultPlan;
+use leeward_server::node::Node;
+
+/// How often the operator checks which disks are needed.
+const ROUND: Nanos = Nanos::from_millis(300);
+/// This long after the last fault and the last disk that was put back, the operator concludes that regions wait for each other's
+/// disks.
+const STUCK: Nanos = Nanos::from_secs(5);
+
+impl World {
+    /// Replaces the disk of a node by an empty one. From `look_at` on the operator checks whether a region waits for the old
+    /// disk.
+    pub(super) fn replace_disk(&mut self, node: NodeId, look_at: Nanos) -> bool {
+        // A region without members could be assigned to the empty disk while another region needs the old disk.
+        let is_assigned = self.configs().iter().all(|config| config.epoch.0 > 0);
+        if !is_assigned || (self.machines[node].node.is_some() && !self.may_crash(&[node], false)) {
+            return false;
+        }
+        self.log(FaultKind::ReplaceDisk, node, look_at);
+        self.crash_if_running(node);
+        self.machines[node].replace_disk(&mut self.rng);
+        let restart = self.now + Nanos::from_millis(self.rng.between(20, 1_500));
+        self.push(restart, Event::Restart { node });
+        self.push(look_at, Event::SavedCopies { node });
+        true
+    }
+
+    /// All processes die, and the node restarts with a copy of its disk. The copy must be recognizably older for each region in
+    /// which this node may be the only one with some acknowledged writes. If there is no copy yet, one is made for later.
+    pub(super) fn restore_copy(&mut self, node: NodeId, look_at: Nanos) -> bool {
+        if self.scenario.table.quorum.is_some() || self.machines[node].has_copy {
+            return false;
+        }
+        let Some(copy) = &self.machines[node].copy else {
+            if self.machines[node].node.is_some() {
+                let seed = self.rng.u64();
+                self.machines[node].make_copy(seed);
+            }
+            return false;
+        };
+        let (server, volume) = (server_id(node), self.machines[node].volume);
+        let is_it = |member: &Member| (member.server, member.volume) == (server, volume);
+        let is_known = |config: &GroupConfig| {
+            let former = config.prior_members.iter().map(|former| former.member);
+            let reach = copy.reaches.get(&config.region).copied().unwrap_or_default();
+            config.primary.into_iter().chain(former).filter(is_it).all(|member| !config.is_reached_by(&member, reach))
+        };
+        let configs = self.configs();
+        let is_needed = configs.iter().any(|config| config.primary.as_ref().is_some_and(is_it));
+        let everyone: Vec<NodeId> = self.nodes().collect();
+        if !is_needed || !configs.iter().all(is_known) || !self.may_crash(&everyone, false) {
+            return false;
+        }
+        self.log(FaultKind::RestoreCopy, node, look_at);
+        for victim in everyone {
+            self.crash_if_running(victim);
+            let restart = self.now + Nanos::from_millis(self.rng.between(20, 1_500));
+            self.push(restart, Event::Restart { node: victim });
+        }
+        let machine = &mut self.machines[node];
+        let copy = machine.copy.take().expect("just seen");
+        machine.change_disk(volume, copy.disk);
+        machine.has_copy = true;
+        self.push(look_at, Event::SavedCopies { node });
+        true
+    }
+
+    /// The operator checks the disks that were removed from a machine.
+    pub(super) fn look_at_saved_copies(&mut self, node: NodeId) {
+        if self.is_well() {
+            self.machines[node].saved_copies.clear();
+            self.machines[node].has_copy = false;
+        }
+        if self.machines[node].saved_copies.is_empty() {
+            return;
+        }
+        self.push(self.now + ROUND, Event::SavedCopies { node });
+        if let Some(place) = self.to_be_put_back(node) {
+            HERE.set((self.now, None));
+            tracing::info!(node, "a disk is put back");
+            self.fault_state.disk_put_back = self.now;
+            self.crash_if_running(node);
+            let (volume, disk) = self.machines[node].saved_copies.remove(place);
+            // The disk was repaired meanwhile: it has no faults.
+            disk.set_faults(FaultPlan::default());
+            self.machines[node].change_disk(volume, disk);
+            self.push(self.now + Nanos::from_millis(50), Event::Restart { node });
+        }
+    }
+
+    fn crash_if_running(&mut self, node: NodeId) {
+        if self.machines[node].node.is_some() {
+            self.crash(node, false);
+        }
+    }
+
+    /// The process that runs as `server`, and what it reports of its replica of a region.
+    fn found(&self, server: ServerId, region: RegionId) -> Option<Found> {
+        let path = format!("/leeward/server/{server}");
+        let value = self.host.tree.changes().find(|change| change.path == path)?.value?;
+        let info: ServerInfo = decode_value("server", &value).expect("the tree holds what was written");
+        let lives = self.machines[node_of(server)].node.as_ref().map(Node::member) == Some(info.member);
+        lives.then(|| Found::of(&info, region))
+    }
+
+    /// The index, among the node's `saved_copies`, of a disk that a region waits for and that can be put back now.
+    fn to_be_put_back(&self, node: NodeId) -> Option<usize> {
+        let place_of = |member: Member| {
+            let saved_copies = &self.machines[node_of(member.server)].saved_copies;
+            Some((node_of(member.server), saved_copies.iter().position(|(volume, _)| *volume == member.volume)?))
+        };
+        let needed = |config: &GroupConfig| -> Vec<(NodeId, usize)> {
+            missing_volumes(config, |server| self.found(server, config.region))
+                .into_iter()
+                .filter_map(|one| place_of(one.member))
+                .collect()
+        };
+        let mut needed = self.configs().iter().map(needed).filter(|needed| !needed.is_empty()).collect::<Vec<_>>();
+        if !self.may_part_with_disk(node) {
+            let since = self.scenario.fault_schedule.end.max(self.fault_state.disk_put_back);
+            needed.truncate(usize::from(self.now > since + STUCK));
+        }
+        needed.into_iter().flatten().find(|(other, _)| *other == node).map(|(_, place)| place)
+    }
+
+    /// Whether each region that counts on the node's current disk has another member in sync with all committed writes.
+    fn may_part_with_disk(&self, node: NodeId) -> bool {
+        if self.machines[node].has_copy {
+            return true;
+        }
+        let (server, volume) = (server_id(node), self.machines[node].volume);
+        self.configs().iter().all(|config| {
+            let former = config.prior_members.iter().map(|former| former.member);
+            let mut named = config.in_sync().chain(former);
+            let is_named = named.any(|member| (member.server, member.volume) == (server, volume));
+            !is_named || self.is_held_by(config, |member| member.server != server && self.is_alive(*member))
+        })
+    }
+}
