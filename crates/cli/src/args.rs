@@ -4,7 +4,6 @@ use crate::config::ConfigArgs;
 use crate::join::JoinArgs;
 use crate::merge::MergeArgs;
 use crate::moves::{DrainArgs, MoveArgs};
-use crate::regions::RegionsArgs;
 use crate::restart::RestartArgs;
 use crate::split::SplitArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -65,7 +64,6 @@ pub(crate) enum Command {
     /// Run a whole cluster on this machine: one process per node, and the coordinator
     Dev(DevArgs),
     /// Run one node
-    #[command(alias = "server")]
     Serve(ServeArgs),
     /// Show nodes, roles, regions and lag of a running cluster
     Status(StatusArgs),
@@ -87,8 +85,6 @@ pub(crate) enum Command {
     Checkpoint(CheckpointArgs),
     /// Put the sorted pairs of a file or a store into a table or an embedded store
     Ingest(IngestArgs),
-    /// Show regions, their members, state and lag
-    Regions(RegionsArgs),
     /// Move a region's copy, or its primary role, to another server
     Move(MoveArgs),
     /// Move everything off a server, so that it can be stopped for good
@@ -407,6 +403,7 @@ Examples:
   leeward status
   leeward status --connect 10.0.0.1:7479
   leeward status --watch                       what moves, every two seconds, until Ctrl-C
+  leeward status --table orders                only the regions of one table
   leeward status --admin 127.0.0.1:7580 --json")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
@@ -417,6 +414,9 @@ pub(crate) struct StatusArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Show only the regions of this table; with `--json` their configurations
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["admin", "watch"])]
+    pub(crate) table: Option<TableName>,
     /// Show, again and again, what each server has, and the regions with a pending request or with members being built; as text
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with_all = ["json", "admin"],
         value_parser = clap::value_parser!(u32).range(1..=3600))]

@@ -89,7 +89,6 @@ fn every_page_has_an_example() {
         "table drop",
         "table list",
         "table describe",
-        "regions",
         "join",
         "restart",
         "config",

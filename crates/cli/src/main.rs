@@ -25,7 +25,6 @@ mod join;
 mod merge;
 mod moves;
 mod ports;
-mod regions;
 mod replicas;
 mod replication;
 mod restart;
@@ -78,7 +77,6 @@ fn main() -> ExitCode {
         Command::Table(args) => table::run(&args.command),
         Command::Checkpoint(args) => ingest::checkpoint(&args),
         Command::Ingest(args) => ingest::ingest(&args),
-        Command::Regions(args) => regions::run(&args),
         Command::Move(args) => moves::move_copy(&args),
         Command::Drain(args) => moves::drain(&args),
         Command::Join(args) => join::run(&args),

@@ -9,6 +9,7 @@ use leeward_client::{ClientError, GroupConfig, RegionMap, shake_hands};
 use leeward_cluster::{MissingVolume, missing_volumes};
 use leeward_format::ServerId;
 use leeward_format::cluster::{Member, Plan};
+use leeward_format::table::TableName;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -108,6 +109,9 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
             Overview { map: None, answers: ask(asked) }
         }
     };
+    if let Some(table) = &args.table {
+        return show_table(&overview, table, args.json);
+    }
     let (map, nodes) = (overview.map.as_ref(), overview.nodes());
     if args.json {
         let silent = overview.answers.iter().filter(|answer| answer.status.is_err());
@@ -124,6 +128,20 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
     let gap = if regions.is_empty() { "" } else { "\n" };
     show(&format!("{}{gap}{regions}", overview.node_table()))?;
     Ok(!nodes.is_empty())
+}
+
+/// Shows the regions of one table: with members, state and lag, or with their configurations as JSON.
+fn show_table(overview: &Overview, table: &TableName, is_json: bool) -> Outcome {
+    let mut map = overview.map().into_owned();
+    if map.table(table).is_none() {
+        return Err(format!("there is no table {table}; `leeward table list` shows all tables").into());
+    }
+    map.regions.retain(|group| group.table == **table);
+    match is_json {
+        true => show(&(serde_json::to_string_pretty(&map.regions)? + "\n"))?,
+        false => show(&region_table(&map, &overview.nodes()))?,
+    }
+    Ok(true)
 }
 
 /// Asks all native addresses at the same time.

@@ -30,7 +30,7 @@ pub trait ProtocolSession: Send {
     /// Operation `number` was answered. Call [`ProtocolSession::advance`] afterwards.
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
     /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, encodes
-    /// replies. To be called after every input, when output was taken, and while it [has work](Conversation::has_work).
+    /// replies. To be called after every input, when output was taken, and while it [has work](ProtocolSession::has_work).
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
     /// [`ProtocolSession::advance`] stopped because its quota was used up: it is to be called again, without waiting for
     /// anything. Until then nothing more is to be read from the client.
@@ -39,9 +39,9 @@ pub trait ProtocolSession: Send {
     fn output(&mut self) -> &mut BytesMut;
     /// More may be read from the client. `false` is back-pressure, or the end.
     fn wants_input(&self) -> bool;
-    /// Nothing more will come: answer what was asked and then be [finished](Conversation::is_finished).
+    /// Nothing more will come: answer what was asked and then be [finished](ProtocolSession::is_finished).
     fn stop(&mut self);
-    /// Everything was answered and sent after a [stop](Conversation::stop): the connection can be closed.
+    /// Everything was answered and sent after a [stop](ProtocolSession::stop): the connection can be closed.
     fn is_finished(&self) -> bool;
     /// What it holds of the clients' memory.
     fn holder(&self) -> Holder;

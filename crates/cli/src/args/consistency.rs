@@ -2,16 +2,14 @@
 
 use clap::Args;
 use leeward_format::cluster::{Acknowledge, Reads, TableOptions};
-use std::str::FromStr;
 
 /// See the module.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ConsistencyArgs {
-    /// When a write is acknowledged. `last-write` or `all`: all backups in sync hold it. `last-flush` or `1`: it is on its
-    /// way to them; the newest writes may be lost with a primary. Another number: that many copies hold it, as with
-    /// `--quorum` [default: last-write]
+    /// When a write is acknowledged. `last-write`: every backup in sync holds it, or as many copies as `--quorum` says.
+    /// `last-flush`: it is on its way to them; the newest writes may be lost with a primary [default: last-write]
     #[arg(long, value_name = "WHEN")]
-    acknowledge: Option<By>,
+    acknowledge: Option<Acknowledge>,
     /// With last-flush: KiB of writes that may be acknowledged before a backup has confirmed them [default: 1024]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(4..=16_384))]
     max_unacked_kib: Option<u64>,
@@ -26,26 +24,6 @@ pub(crate) struct ConsistencyArgs {
     reads: Option<Reads>,
 }
 
-/// When a write is acknowledged, or by how many copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    When(Acknowledge),
-    Quorum(u32),
-}
-
-impl FromStr for By {
-    type Err = String;
-    fn from_str(text: &str) -> Result<By, String> {
-        match (text, text.parse()) {
-            ("all", _) => Ok(By::When(Acknowledge::LastWrite)),
-            (_, Ok(1)) => Ok(By::When(Acknowledge::LastFlush)),
-            (_, Ok(copies @ 2..=32)) => Ok(By::Quorum(copies)),
-            (_, Ok(copies)) => Err(format!("{copies} copies: must be from 1 to 32, or all")),
-            _ => text.parse().map(By::When).map_err(|why| format!("{why}, or a number of copies, or all")),
-        }
-    }
-}
-
 impl ConsistencyArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
@@ -55,15 +33,10 @@ impl ConsistencyArgs {
 
     /// `base` with the options that were given.
     pub(crate) fn over(&self, base: TableOptions) -> TableOptions {
-        let (when, copies) = match self.acknowledge {
-            Some(By::When(when)) => (Some(when), None),
-            Some(By::Quorum(copies)) => (None, Some(copies)),
-            None => (None, None),
-        };
         TableOptions {
-            acknowledge: when.unwrap_or(base.acknowledge),
+            acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
             max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
-            quorum: self.quorum.or(copies).or(base.quorum),
+            quorum: self.quorum.or(base.quorum),
             reads: self.reads.unwrap_or(base.reads),
             ..base
         }

@@ -102,18 +102,17 @@ fn a_quorum_is_some_of_the_replicas() {
 }
 
 #[test]
-fn so_many_acknowledge_as_it_is_said() {
+fn when_a_write_is_acknowledged_and_by_how_many_are_two_options() {
     let of = |args: &str| {
         let TableOptions { acknowledge, quorum, .. } = create(args).options;
         (acknowledge, quorum)
     };
-    assert_eq!(of("a --acknowledge all"), (Acknowledge::LastWrite, None));
-    assert_eq!(of("a --acknowledge 1"), (Acknowledge::LastFlush, None));
-    assert_eq!(of("a --acknowledge 2"), (Acknowledge::LastWrite, Some(2)));
+    assert_eq!(of("a --acknowledge last-write"), (Acknowledge::LastWrite, None));
+    assert_eq!(of("a --acknowledge last-flush"), (Acknowledge::LastFlush, None));
     assert_eq!(of("a --acknowledge last-flush --quorum 2"), (Acknowledge::LastFlush, Some(2)));
-    for wrong in ["0", "33", "some"] {
+    for wrong in ["1", "2", "all"] {
         let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--acknowledge", wrong]).unwrap_err();
-        assert!(refused.to_string().contains("all"), "{refused}");
+        assert!(refused.to_string().contains("last-write"), "{refused}");
     }
 }
 

@@ -51,10 +51,10 @@ fn tables_are_made_shown_used_and_survive_the_kill_of_every_node() {
     let described = dev.leeward(&["table", "describe", "orders"]);
     assert!(described.contains("256 KiB") && described.contains("first") && described.contains('n'), "{described}");
     assert!(dev.leeward(&["status"]).contains("orders"));
-    let (all, of_orders) = (dev.leeward(&["regions"]), dev.leeward(&["regions", "--table", "orders"]));
+    let (all, of_orders) = (dev.leeward(&["status"]), dev.leeward(&["status", "--table", "orders"]));
     let lines = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
     assert_eq!((lines(&all, " serving "), lines(&of_orders, " serving ")), (7, 3), "{all}{of_orders}");
-    assert!(fails(&dev, &["regions", "--table", "nothing"]).contains("`leeward table list`"));
+    assert!(fails(&dev, &["status", "--table", "nothing"]).contains("`leeward table list`"));
     let bench = ["bench", "ycsb", "--table", "orders", "--workload", "load,a", "--records", "300", "--ops", "300"];
     dev.leeward(&[&bench[..], &["--verify"]].concat());
     assert_eq!(dev.leeward(&["scan", "--keys"]), "apple\n", "the benchmark was in its table");
@@ -106,7 +106,7 @@ fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
 
     let described = dev.leeward(&["table", "describe", "events"]);
     assert!(described.contains("hash, 6 tokens") && described.contains("first token"), "{described}");
-    let regions = dev.leeward(&["regions", "--table", "events"]);
+    let regions = dev.leeward(&["status", "--table", "events"]);
     assert_eq!(regions.matches("first .. #2aaaaaaaaaaaaaaa").count(), 1, "{regions}");
     assert!(dev.leeward(&["table", "list"]).lines().any(|line| line.starts_with("default") && line.contains("range")));
     let region = regions.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a region").to_owned();
@@ -132,7 +132,7 @@ fn regions_are_made_two_and_one_again() {
     }
     let before = dev.leeward(&["scan", "--table", "pieces"]);
     let regions = || {
-        let listed = dev.leeward(&["regions", "--table", "pieces"]);
+        let listed = dev.leeward(&["status", "--table", "pieces"]);
         let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
         listed.lines().skip(1).filter_map(first).filter(|cell| cell.parse::<u32>().is_ok()).collect::<Vec<String>>()
     };

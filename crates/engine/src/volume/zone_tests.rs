@@ -407,7 +407,7 @@ fn overfull(disk: &SimDisk) -> u64 {
     };
     let checkpoint = |state: &VolumeState| {
         let body = EntryBody::Checkpoint(state.clone());
-        framed(&Entry { sequence: 77, durable: 76, incarnation: incarnation, body })
+        framed(&Entry { sequence: 77, durable: 76, incarnation, body })
     };
     while checkpoint(&state).len() + 12 * FRAME_ALIGN <= ZONE_BYTES {
         let leaves = &mut state.regions.get_mut(&region).expect("it was made").segments;
@@ -422,7 +422,7 @@ fn overfull(disk: &SimDisk) -> u64 {
         // An edit takes fewer bytes than what it adds to a checkpoint.
         let changes: Vec<Change> = (next..next + 40).map(open_log).collect();
         let body = EntryBody::Edit(changes.clone());
-        let frame = framed(&Entry { sequence, durable: sequence - 1, incarnation: incarnation, body });
+        let frame = framed(&Entry { sequence, durable: sequence - 1, incarnation, body });
         // The room that it kept for `Moved`.
         if zone.len() + frame.len() + 2 * FRAME_ALIGN > ZONE_BYTES {
             break;
@@ -440,8 +440,8 @@ fn overfull(disk: &SimDisk) -> u64 {
     file.write_buffered_at(&superblock, SUPERBLOCK_COPY_OFFSET).unwrap();
     // The other zone: an older checkpoint, which ends with `Moved`.
     let older = EntryBody::Checkpoint(VolumeState::default());
-    let mut other = framed(&Entry { sequence: 2, durable: 1, incarnation: incarnation, body: older });
-    other.extend(framed(&Entry { sequence: 3, durable: 1, incarnation: incarnation, body: EntryBody::Moved }));
+    let mut other = framed(&Entry { sequence: 2, durable: 1, incarnation, body: older });
+    other.extend(framed(&Entry { sequence: 3, durable: 1, incarnation, body: EntryBody::Moved }));
     file.write_buffered_at(&other, (SEGMENT_BYTES + ZONE_BYTES) as u64).unwrap();
     file.write_buffered_at(&zone, SEGMENT_BYTES as u64).unwrap();
     file.sync().unwrap();

@@ -4,10 +4,11 @@
 //! a conditional write decides on the value that its key has when it is written.
 
 use super::decide::{Current, Decision, decide};
+use super::for_memory::held;
 use super::job::Outcome;
 use super::requests::Known;
 use super::serving::{Lookups, Pending, ReplyTo, Serving};
-use crate::client_memory::{ClientMemory, SMALL_BYTES};
+use crate::client_memory::SMALL_BYTES;
 use bytes::Bytes;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
@@ -15,7 +16,7 @@ use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range}
 use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
-use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId, UnixMs};
+use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, SegmentId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
@@ -25,8 +26,6 @@ const SCAN_ENTRIES: u32 = 1_000;
 const SCAN_BYTES: usize = 1 << 20;
 /// Operations of a region that may wait for one thing: for a delete of a range, for room, for one key.
 const MOST_WAITING: usize = 16_384;
-/// Bytes of values that one job reads before it charges them.
-const READ_AT_ONCE_BYTES: usize = 1 << 20;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
 
@@ -201,7 +200,7 @@ impl Serving {
             return;
         }
         match &pending.op {
-            Op::Scan(_) if self.clients.is_full() => self.starved.push_back(pending),
+            Op::Scan(_) if self.clients.is_full() => self.for_memory.push_scan(pending),
             Op::Scan(_) => self.start_scan(pending),
             Op::Approximate { start, end } => {
                 let (start, end) = (start.clone(), end.clone());
@@ -256,30 +255,14 @@ impl Serving {
         let ticket = self.ticket(pending);
         // A version that is no longer current lacks what is written from now on.
         let is_current = |lookups: &Lookups| Arc::ptr_eq(&lookups.version, snapshot.version());
-        if self.lookups.as_ref().is_some_and(|lookups| !is_current(lookups) || lookups.keys.len() >= LOOKUPS) {
-            self.start_lookups();
+        if let Some(full) = self.lookups.take_if(|lookups| !is_current(lookups) || lookups.keys.len() >= LOOKUPS) {
+            self.spawn_lookups(full, false);
         }
         let new = || Lookups { version: snapshot.version().clone(), keys: Vec::new() };
         self.lookups.get_or_insert_with(new).keys.push((ticket, key, snapshot.lsn()));
     }
 
-    /// Begins to read from the device the keys that wait for it. Begins what waited for memory, if there is some.
-    pub(super) fn start_lookups(&mut self) {
-        if !self.clients.is_full() {
-            std::mem::take(&mut self.unread).into_iter().for_each(|lookups| self.spawn_lookups(lookups));
-            std::mem::take(&mut self.starved).into_iter().for_each(|pending| self.start_scan(pending));
-        }
-        if let Some(lookups) = self.lookups.take() {
-            self.spawn_lookups(lookups);
-        }
-    }
-
-    fn spawn_lookups(&mut self, lookups: Lookups) {
-        let (now, clients) = (self.wall.now(), self.clients.clone());
-        self.spawn(move || look_up(lookups, now, &clients));
-    }
-
-    fn ticket(&mut self, pending: Pending) -> u64 {
+    pub(super) fn ticket(&mut self, pending: Pending) -> u64 {
         self.next_ticket += 1;
         self.pending.insert(self.next_ticket, pending);
         self.next_ticket
@@ -395,7 +378,7 @@ impl Serving {
         self.pending.values().any(|pending| pending.op.is_write() && pending.op.key() == Some(key))
     }
 
-    fn start_scan(&mut self, pending: Pending) {
+    pub(super) fn start_scan(&mut self, pending: Pending) {
         let (at, op, bounds) = (self.read_lsn(), pending.op.clone(), self.key_bounds());
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.ticket(pending);
@@ -449,46 +432,6 @@ impl Serving {
     pub(super) fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
         let Some(Pending { to, .. }) = self.pending.remove(&ticket) else { return };
         self.hold(now, at, to, false, result);
-    }
-}
-
-/// Reads keys from the device, as far as there is memory for their values. Small values were charged when they were asked for.
-/// Where there is any memory, one of the large values is read.
-fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory) -> Outcome {
-    let Lookups { version, mut keys } = lookups;
-    let mut answers = Vec::with_capacity(keys.len());
-    loop {
-        // Other jobs read at the same time, and know of these values only once they are held.
-        let room = usize::try_from(clients.room()).unwrap_or(usize::MAX).min(READ_AT_ONCE_BYTES);
-        let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
-        let found: Vec<Result<Lookup, Error>> = match version.get_many_within(&wanted, &|| now, room) {
-            Ok(found) => found.into_iter().map(Ok).collect(),
-            // One by one: only keys whose read fails are answered with an error.
-            Err(_) => {
-                let look_up = |(key, at): (&[u8], Lsn)| version.get(key, at, Reach::Device, &|| now);
-                wanted.into_iter().map(look_up).collect()
-            }
-        };
-        let mut unread = Vec::new();
-        for ((ticket, key, at), found) in keys.into_iter().zip(found) {
-            match found {
-                Ok(Lookup::NotInMemory) => unread.push((ticket, key, at)),
-                found => answers.push((ticket, found.map(|found| held(found, clients)))),
-            }
-        }
-        if unread.is_empty() || clients.is_full() {
-            let unread = (!unread.is_empty()).then_some(Lookups { version, keys: unread });
-            return Outcome::LookedUp { answers, unread };
-        }
-        keys = unread;
-    }
-}
-
-/// With a value that charges the account.
-fn held(found: Lookup, clients: &ClientMemory) -> Lookup {
-    match found {
-        Lookup::Found { lsn, expires, value } => Lookup::Found { lsn, expires, value: clients.hold(value) },
-        other => other,
     }
 }
 

@@ -24,6 +24,7 @@ mod doubt;
 mod execute;
 mod export;
 mod fair_queue;
+mod for_memory;
 mod forward;
 mod idle;
 mod in_flight;

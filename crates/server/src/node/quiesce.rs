@@ -131,7 +131,7 @@ impl Serving {
     pub(super) fn is_drained(&self) -> bool {
         let has_ended = self.locked.is_empty() && self.pending.is_empty() && self.stalled.is_empty();
         let has_answered = self.held.is_empty() && self.answers.is_empty();
-        let has_read = self.lookups.is_none() && self.unread.is_empty() && self.starved.is_empty();
+        let has_read = self.lookups.is_none() && self.for_memory.is_empty();
         has_ended && has_answered && has_read && self.jobs == 0
     }
 

@@ -11,6 +11,7 @@
 
 use super::Context;
 use super::export::{Checkpoints, Exporting};
+use super::for_memory::MemoryQueue;
 use super::forward::Unrouted;
 use super::job::{Job, JobClass, Opened, Outcome, Stepped};
 use super::joining::Session;
@@ -87,7 +88,7 @@ enum Compacting {
 }
 
 /// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
-const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
+pub(super) const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// How long upkeep that allocates or reads segments backs off after it failed.
 const UPKEEP_BACKOFF: Nanos = Nanos::from_secs(1);
@@ -119,10 +120,8 @@ pub(super) struct Serving {
     pub(super) next_ticket: u64,
     /// Keys to be looked up at the end of the turn, of one version.
     pub(super) lookups: Option<Lookups>,
-    /// Keys whose values memory had no room for. They are read when it has.
-    pub(super) unread: Vec<Lookups>,
-    /// Scans that wait for memory.
-    pub(super) starved: VecDeque<Pending>,
+    /// Reads that wait for memory.
+    pub(super) for_memory: MemoryQueue,
     /// Writes that wait for room, in order.
     pub(super) stalled: VecDeque<Pending>,
     pub(super) stalled_since: Option<(Nanos, bool)>,
@@ -189,8 +188,7 @@ impl Serving {
             pending: HashMap::new(),
             next_ticket: 0,
             lookups: None,
-            unread: Vec::new(),
-            starved: VecDeque::new(),
+            for_memory: MemoryQueue::default(),
             stalled: VecDeque::new(),
             stalled_since: None,
             behind: VecDeque::new(),
@@ -233,7 +231,7 @@ impl Serving {
     /// committed, releases answers, and starts the upkeep that is due.
     pub(super) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
         self.run_next(now);
-        self.start_lookups();
+        self.start_lookups(now);
         let last = self.region.last_lsn();
         // It fails only with the volume, which logs that itself.
         if self.region.write_tails().is_ok() {
@@ -280,8 +278,10 @@ impl Serving {
     /// The region waits for something that comes soon with time alone, so it wants each turn.
     pub(super) fn wants_turn(&self, now: Nanos) -> bool {
         let is_slowed = now < self.slowed_until && !self.held.is_empty();
-        let wants_memory = !self.unread.is_empty() || !self.starved.is_empty();
-        is_slowed || wants_memory || !self.stalled.is_empty() || !self.behind.is_empty() && self.is_active()
+        is_slowed
+            || !self.for_memory.is_empty()
+            || !self.stalled.is_empty()
+            || !self.behind.is_empty() && self.is_active()
     }
 
     /// Releases every committed answer, if no other node can be primary, but none of a write while writes are throttled.
@@ -337,10 +337,7 @@ impl Serving {
             out.push((first.to, OpResult::Error(error)));
             self.run_next(now);
         }
-        while let Some(first) = self.starved.pop_front_if(|first| now - first.since > OP_TIMEOUT) {
-            let why = "the memory for clients is full; raise memory_budget, or ask for less at once";
-            out.push((first.to, OpResult::Error(OpError::Unavailable(format!("region {id}: {why}")))));
-        }
+        self.expire_for_memory(now, out);
     }
 
     /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
@@ -352,10 +349,9 @@ impl Serving {
         let queued = std::mem::take(&mut self.locked).into_values().flatten();
         let waiting = std::mem::take(&mut self.pending).into_values();
         self.lookups = None;
-        self.unread.clear();
         let stalled = std::mem::take(&mut self.stalled);
-        let (starved, behind) = (std::mem::take(&mut self.starved), std::mem::take(&mut self.behind));
-        let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(starved).chain(behind));
+        let (scans, behind) = (self.for_memory.take_scans(), std::mem::take(&mut self.behind));
+        let unrouted = self.unrouted(queued.chain(waiting).chain(stalled).chain(scans).chain(behind));
         out.append(&mut self.answers);
         self.compacting = Compacting::Idle;
         self.pins.clear();

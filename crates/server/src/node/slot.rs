@@ -523,7 +523,7 @@ impl Slot {
         let serving = self.serving().expect("just seen");
         match outcome {
             Outcome::LookedUp { answers, unread } => {
-                serving.unread.extend(unread);
+                serving.for_memory.push_lookups(unread);
                 for (ticket, result) in answers {
                     serving.looked_up(now, ticket, result);
                 }

@@ -61,12 +61,18 @@ fn as_function(name: &str) -> Option<(Option<&str>, &str)> {
         .then_some((Some(owner), function))
 }
 
-/// A source file has the function, and one that has it names its owner.
+/// A source file has the function, and beside it an implementation of its owner, or the trait.
 fn is_there(sources: &[&str], owner: Option<&str>, function: &str) -> bool {
     let [plain, generic] = [format!("fn {function}("), format!("fn {function}<")];
-    sources.iter().any(|text| {
-        (text.contains(&plain) || text.contains(&generic)) && owner.is_none_or(|owner| text.contains(owner))
-    })
+    let is_owned = |text: &str| owner.is_none_or(|owner| text.lines().any(|line| implements(line, owner)));
+    sources.iter().any(|text| (text.contains(&plain) || text.contains(&generic)) && is_owned(text))
+}
+
+/// The line begins an implementation of `owner`, or its declaration as a trait.
+fn implements(line: &str, owner: &str) -> bool {
+    let is_word = |part: &str| part == owner;
+    (line.starts_with("impl") || line.contains("trait "))
+        && line.split(|c: char| !c.is_alphanumeric() && c != '_').any(is_word)
 }
 
 #[cfg(test)]

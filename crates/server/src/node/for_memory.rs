@@ -1,0 +1,140 @@
+//! Reads of large values that wait for memory: the [account of all clients](crate::client_memory) is full.
+//!
+//! - A look-up waits as of the instant at which it was submitted, so that no other operation waits behind it. A scan begins later.
+//! - While the account is full, a region still reads one large value each [`FORCED_EVERY`], the one that waits longest. Without that, clients
+//!   could stop each other for good: the account may be full of what operations under way have reserved, and of results that wait for an
+//!   earlier reply of their connection. With it each connection gets its replies in the end, or leaves them unread and is disconnected.
+//! - A read that has waited for [`OP_TIMEOUT`] is answered with an error.
+
+use super::job::Outcome;
+use super::serving::{Answer, Lookups, OP_TIMEOUT, Pending, Serving};
+use crate::client_memory::ClientMemory;
+use leeward_engine::{Error, Lookup, Reach};
+use leeward_format::op::{OpError, OpResult};
+use leeward_format::{Lsn, UnixMs};
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+
+/// Bytes of values that one job reads before it charges them.
+const READ_AT_ONCE_BYTES: usize = 1 << 20;
+/// Pause between two large values that a region reads although the account is full.
+const FORCED_EVERY: Nanos = Nanos::from_millis(50);
+
+/// What waits; see the module.
+#[derive(Default)]
+pub(super) struct MemoryQueue {
+    lookups: VecDeque<Lookups>,
+    scans: VecDeque<Pending>,
+    forced_at: Nanos,
+}
+
+impl MemoryQueue {
+    /// Nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lookups.is_empty() && self.scans.is_empty()
+    }
+
+    /// Keys that were not read for want of memory.
+    pub(super) fn push_lookups(&mut self, lookups: Option<Lookups>) {
+        self.lookups.extend(lookups);
+    }
+
+    /// A scan that has not begun.
+    pub(super) fn push_scan(&mut self, scan: Pending) {
+        self.scans.push_back(scan);
+    }
+
+    /// Forgets all of it; gives back the scans. Operations with look-ups are in [`Serving::pending`].
+    pub(super) fn take_scans(&mut self) -> VecDeque<Pending> {
+        self.lookups.clear();
+        std::mem::take(&mut self.scans)
+    }
+}
+
+impl Serving {
+    /// Begins to read the keys of this turn from the device, and what waited for memory, as far as there is some.
+    pub(super) fn start_lookups(&mut self, now: Nanos) {
+        if !self.clients.is_full() {
+            std::mem::take(&mut self.for_memory.lookups)
+                .into_iter()
+                .for_each(|lookups| self.spawn_lookups(lookups, false));
+            std::mem::take(&mut self.for_memory.scans).into_iter().for_each(|scan| self.start_scan(scan));
+        } else if now - self.for_memory.forced_at >= FORCED_EVERY
+            && let Some(oldest) = self.for_memory.lookups.pop_front()
+        {
+            self.for_memory.forced_at = now;
+            self.spawn_lookups(oldest, true);
+        }
+        if let Some(lookups) = self.lookups.take() {
+            self.spawn_lookups(lookups, false);
+        }
+    }
+
+    /// Reads keys from the device in a job; `is_forced`: one large value although the account is full.
+    pub(super) fn spawn_lookups(&mut self, lookups: Lookups, is_forced: bool) {
+        let (now, clients) = (self.wall.now(), self.clients.clone());
+        self.spawn(move || look_up(lookups, now, &clients, is_forced));
+    }
+
+    /// Answers reads that have waited for memory for too long.
+    pub(super) fn expire_for_memory(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        let is_late = |pending: &Pending| now - pending.since > OP_TIMEOUT;
+        let why =
+            format!("region {}: the memory for clients is full; raise memory_budget, or ask for less at once", self.id);
+        let mut refuse = |pending: &Pending| out.push((pending.to, OpResult::Error(OpError::Unavailable(why.clone()))));
+        while let Some(scan) = self.for_memory.scans.pop_front_if(|scan| is_late(scan)) {
+            refuse(&scan);
+        }
+        let mut unlocked = Vec::new();
+        for lookups in &mut self.for_memory.lookups {
+            let late = lookups.keys.extract_if(.., |(ticket, ..)| self.pending.get(ticket).is_none_or(is_late));
+            for (ticket, key, _) in late.collect::<Vec<_>>() {
+                let Some(pending) = self.pending.remove(&ticket) else { continue };
+                refuse(&pending);
+                unlocked.extend(pending.op.is_write().then_some(key));
+            }
+        }
+        self.for_memory.lookups.retain(|lookups| !lookups.keys.is_empty());
+        unlocked.iter().for_each(|key| self.unlock(now, key));
+    }
+}
+
+/// Reads keys from the device, as far as there is memory for their values. Small values were charged when they were asked for.
+/// Where there is any memory, one of the large values is read.
+fn look_up(lookups: Lookups, now: UnixMs, clients: &ClientMemory, is_forced: bool) -> Outcome {
+    let Lookups { version, mut keys } = lookups;
+    let mut answers = Vec::with_capacity(keys.len());
+    loop {
+        // Other jobs read at the same time, and know of these values only once they are held.
+        let room = usize::try_from(clients.room()).unwrap_or(usize::MAX).clamp(is_forced.into(), READ_AT_ONCE_BYTES);
+        let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|(_, key, at)| (&key[..], *at)).collect();
+        let found: Vec<Result<Lookup, Error>> = match version.get_many_within(&wanted, &|| now, room) {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            // One by one: only keys whose read fails are answered with an error.
+            Err(_) => {
+                let look_up = |(key, at): (&[u8], Lsn)| version.get(key, at, Reach::Device, &|| now);
+                wanted.into_iter().map(look_up).collect()
+            }
+        };
+        let mut unread = Vec::new();
+        for ((ticket, key, at), found) in keys.into_iter().zip(found) {
+            match found {
+                Ok(Lookup::NotInMemory) => unread.push((ticket, key, at)),
+                found => answers.push((ticket, found.map(|found| held(found, clients)))),
+            }
+        }
+        if unread.is_empty() || clients.is_full() {
+            let unread = (!unread.is_empty()).then_some(Lookups { version, keys: unread });
+            return Outcome::LookedUp { answers, unread };
+        }
+        keys = unread;
+    }
+}
+
+/// With a value that charges the account.
+pub(super) fn held(found: Lookup, clients: &ClientMemory) -> Lookup {
+    match found {
+        Lookup::Found { lsn, expires, value } => Lookup::Found { lsn, expires, value: clients.hold(value) },
+        other => other,
+    }
+}
