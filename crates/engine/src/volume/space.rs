@@ -234,12 +234,12 @@ impl Space {
     /// Gives space back to the device if more segments are free than should be.
     /// Nothing after a failure. One after the other: what is on its way is in no list, and looks as if it were in use.
     pub(super) fn release(&self) {
-        let replica_gc = {
+        let excess = {
             let state = self.state.lock();
             let (free, spare) = (state.free.len(), state.spare() as usize);
             if state.keeps_all || free <= 2 * spare { 0 } else { free - spare }
         };
-        for _ in 0..replica_gc {
+        for _ in 0..excess {
             if self.device.check().is_err() {
                 return;
             }
