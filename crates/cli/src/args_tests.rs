@@ -39,7 +39,6 @@ Commands:
   table   Create, change, drop and show tables
   checkpoint  Copy regions to stores of their own, while they serve
   ingest  Put the sorted pairs of a file or a store into a table or an embedded store
-  regions  Show regions, their members, state and lag
   move    Move a region's copy, or its primary role, to another server
   drain   Move everything off a server, so that it can be stopped for good
   join    Let a server take its share of copies and primary roles

@@ -208,7 +208,7 @@ fn bad_arguments_and_settings_are_refused() {
     for (args, part) in [
         (&["serve", "--set", "memory_budget=5"][..], "memory_budget is 5: it must be from"),
         (&["serve", "--set", "colour=red"], "colour"),
-        (&["server", "--coordinator", "zk://a,b"], "names no path for the cluster: write zk://host[:port]"),
+        (&["serve", "--coordinator", "zk://a,b"], "names no path for the cluster: write zk://host[:port]"),
         (
             &["serve", "--coordinator", "zk://a/b", "--set", "zookeeper_auth_file=/nonexistent"],
             "/nonexistent: No such file",

@@ -8,7 +8,7 @@ use std::time::Instant;
 const NODES: u16 = 3;
 const KEYS: u32 = 300;
 
-/// `leeward server` processes that know nothing but the ensemble.
+/// `leeward serve` processes that know nothing but the ensemble.
 struct Servers {
     base: u16,
     directory: tempfile::TempDir,
@@ -28,7 +28,7 @@ impl Servers {
 
     fn command(&self, node: u16, coordinator: &str) -> Command {
         let mut command = leeward();
-        command.args(["server", "--stop-with-stdin", "--coordinator", coordinator]).stdin(Stdio::piped());
+        command.args(["serve", "--stop-with-stdin", "--coordinator", coordinator]).stdin(Stdio::piped());
         let path = |name: &str| self.directory.path().join(name).display().to_string();
         for setting in [
             format!("server_id={node}"),

@@ -52,18 +52,20 @@ impl MemoryQueue {
 }
 
 impl Serving {
-    /// Begins to read the keys of this turn from the device, and what waited for memory, as far as there is some.
+    /// Begins to read the keys of this turn from the device. Of what waited for memory it begins one of each kind a turn, if there is
+    /// some: jobs know nothing of each other until they have read.
     pub(super) fn start_lookups(&mut self, now: Nanos) {
-        if !self.clients.is_full() {
-            std::mem::take(&mut self.for_memory.lookups)
-                .into_iter()
-                .for_each(|lookups| self.spawn_lookups(lookups, false));
-            std::mem::take(&mut self.for_memory.scans).into_iter().for_each(|scan| self.start_scan(scan));
-        } else if now - self.for_memory.forced_at >= FORCED_EVERY
+        let has_memory = !self.clients.is_full();
+        if (has_memory || now - self.for_memory.forced_at >= FORCED_EVERY)
             && let Some(oldest) = self.for_memory.lookups.pop_front()
         {
-            self.for_memory.forced_at = now;
-            self.spawn_lookups(oldest, true);
+            if !has_memory {
+                self.for_memory.forced_at = now;
+            }
+            self.spawn_lookups(oldest, !has_memory);
+        }
+        if has_memory && let Some(scan) = self.for_memory.scans.pop_front() {
+            self.start_scan(scan);
         }
         if let Some(lookups) = self.lookups.take() {
             self.spawn_lookups(lookups, false);
