@@ -1,7 +1,7 @@
 //! Reads of large values that wait for memory: the [account of all clients](crate::client_memory) is full.
 //!
 //! - A look-up waits as of the instant at which it was submitted, so that no other operation waits behind it. A scan begins later.
-//! - While the account is full, a region still reads one large value each [`FORCED_EVERY`], the one that waits longest. Without that, clients
+//! - While the account is full, a region still reads one large value each [`FORCED_EVERY`], of each batch in turn. Without that, clients
 //!   could stop each other for good: the account may be full of what operations under way have reserved, and of results that wait for an
 //!   earlier reply of their connection. With it each connection gets its replies in the end, or leaves them unread and is disconnected.
 //! - A read that has waited for [`OP_TIMEOUT`] is answered with an error.
