@@ -1,7 +1,7 @@
 //! How much work may be done for one connection before another has its turn.
 //!
 //! Work is counted in units, so that what is done in a step does not depend on a clock: the event loop gives each step of a
-//! connection a [`Quota`], looks at the clock after it, and comes back to the connection if there is more. Everything that a
+//! connection a [`Quota`], looks at the clock once so much was done, and comes back to the connection if there is more. Everything that a
 //! client makes as long as it likes takes from the quota and stops when it is used up: parsing, submitting, matching, encoding.
 //! A unit is about 100 ns. Belongs to the event loop's thread.
 
@@ -40,6 +40,11 @@ impl Quota {
     /// So many bytes were copied, compared or encoded.
     pub fn take_bytes(&mut self, bytes: usize) {
         self.take(u32::try_from(bytes / BYTES_OF_A_UNIT).unwrap_or(u32::MAX));
+    }
+
+    /// Units that were taken, of those of a step.
+    pub fn used(self) -> u32 {
+        STEP_UNITS.saturating_sub(self.left)
     }
 
     /// Nothing is left: the step ends.

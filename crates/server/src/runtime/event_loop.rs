@@ -109,6 +109,8 @@ pub(super) struct EventLoop {
     pub(super) submissions: Vec<Submission>,
     pub(super) outbox: Outbox,
     pub(super) buffer: Vec<u8>,
+    /// Units of work that were done since the clock was read last.
+    pub(super) units_done: u32,
     /// What did not fit in the turns so far.
     pub(super) backlog: Backlog,
     next_tick: Nanos,
@@ -149,6 +151,7 @@ impl EventLoop {
             submissions: Vec::new(),
             outbox: Outbox::default(),
             buffer: vec![0; READ_BYTES],
+            units_done: 0,
             backlog: Backlog::default(),
             next_tick: Nanos::ZERO,
             next_stall_check: Nanos::ZERO,
@@ -194,10 +197,11 @@ impl EventLoop {
             self.pass_time(now);
             let at_engine = cpu::at(Activity::Engine.of_primary());
             // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
-            self.node.finish_batch(self.clock.now(), &mut self.outbox);
+            let now = self.clock.now();
+            self.node.finish_batch(now, &mut self.outbox);
             self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
             drop(at_engine);
-            self.answer_clients();
+            self.answer_clients(now);
         }
         Ok(())
     }

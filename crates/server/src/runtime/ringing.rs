@@ -124,6 +124,7 @@ impl EventLoop {
             native.take_from_ring(frame, door, &mut context, submissions);
             native.wants_input() && !context.quota.is_used_up()
         });
+        self.units_done += context.quota.used();
         match received {
             Ok(received) => {
                 let found = match received.messages {

@@ -1,10 +1,10 @@
 //! The parts of a turn whose work others decide on: events of other threads, requests of clients, and their answers.
 //!
-//! Each part has a slice of time. Its work is split into steps, each of at most a [`Quota`]. The clock is read after each
-//! step, and work that is left when the slice is over waits for the next turn, whose poll does not sleep. So a turn takes
-//! some milliseconds, whatever clients send. Lease grants, links and the coordinator, which are handled twice a turn, wait no
-//! longer than that. Clients share their slices by `shares.rs`. Operations that other nodes forward have a slice of their
-//! own, and wait behind all other messages of those nodes.
+//! Each part has a slice of time. Its work is split into steps, each of at most a [`Quota`]. The clock is read once a quota of
+//! work is done, by one step or by many, and work that is left when the slice is over waits for the next turn, whose poll does
+//! not sleep. So a turn takes some milliseconds, whatever clients send. Lease grants, links and the coordinator, which are
+//! handled twice a turn, wait no longer than that. Clients share their slices by `shares.rs`. Operations that other nodes
+//! forward have a slice of their own, and wait behind all other messages of those nodes.
 
 use super::channel::Event;
 use super::event_loop::{EventLoop, report_dropped};
@@ -12,7 +12,7 @@ use crate::admin::Snapshot;
 use crate::commands::{Context, figures_last};
 use crate::node::{Input, Token};
 use crate::protocol_session::Submission;
-use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
+use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
 use crate::shares::Shares;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
@@ -21,6 +21,7 @@ use leeward_format::op::{Op, OpResult};
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{Clock, Nanos};
 use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Sender;
 
 /// Handling events of other threads.
@@ -33,6 +34,9 @@ const READING: Nanos = Nanos::from_millis(2);
 const TAKING: Nanos = Nanos::from_millis(1);
 /// Encoding and sending answers, and continuing with what was read before.
 const ANSWERING: Nanos = Nanos::from_millis(2);
+
+/// What a step counts for at least: about 10 us, for its calls into the kernel.
+const STEP_LEAST_UNITS: u32 = 100;
 
 /// What is left for later turns.
 #[derive(Default)]
@@ -62,12 +66,13 @@ impl Backlog {
 impl EventLoop {
     /// Follows what other threads have sent.
     pub(super) fn take_events(&mut self) {
-        let begun = self.clock.now();
         self.backlog.has_events = false;
         self.events.look();
+        let mut begun = None;
         while let Some((sent, event)) = self.events.next() {
             // Read anew: a lease that is granted counts from now, not from when the turn began.
             let now = self.clock.now();
+            let begun = *begun.get_or_insert(now);
             match event.subject() {
                 Some(Subject::Lease) => self.shared.metrics.lease_message((now - sent).as_secs_f64()),
                 Some(Subject::Operation) => {
@@ -125,6 +130,9 @@ impl EventLoop {
 
     /// Follows operations that other nodes have passed on, and their answers.
     pub(super) fn take_passed_on(&mut self) {
+        if self.backlog.passed_on.is_empty() {
+            return;
+        }
         let begun = self.clock.now();
         let mut now = begun;
         let mut quota = Quota::default();
@@ -181,21 +189,35 @@ impl EventLoop {
             return ids;
         }
         let mut line = self.backlog.shares.line_up(ids);
-        let begun = self.clock.now();
-        let mut at = begun;
-        while at - begun < slice
+        let begun = Instant::now();
+        let mut at = Duration::ZERO;
+        let mut served = Vec::new();
+        self.units_done = 0;
+        while at < slice.duration()
             && let Some(id) = self.backlog.shares.next(&mut line)
         {
-            let has_more = step(self, id);
-            let before = std::mem::replace(&mut at, self.clock.now());
-            if self.connections.contains_key(&id) {
-                self.backlog.shares.spent(id, (at - before).0);
-                if has_more {
-                    self.backlog.shares.join(&mut line, id);
-                }
+            let has_more = step(self, id) && self.connections.contains_key(&id);
+            served.push(id);
+            self.units_done += STEP_LEAST_UNITS;
+            if has_more || self.units_done >= STEP_UNITS {
+                let before = std::mem::replace(&mut at, begun.elapsed());
+                self.units_done = 0;
+                self.charge(&mut served, at - before);
+            }
+            if has_more {
+                self.backlog.shares.join(&mut line, id);
             }
         }
+        // Those that were served since are not charged: they had little to do, and no connection waited for them.
         line.left().collect()
+    }
+
+    /// `served` took so long together.
+    fn charge(&mut self, served: &mut Vec<u64>, time: Duration) {
+        let each = Nanos::from(time).0 / served.len() as u64;
+        for id in served.drain(..).filter(|id| self.connections.contains_key(id)) {
+            self.backlog.shares.spent(id, each);
+        }
     }
 
     /// Reads the sockets that have something.
@@ -214,6 +236,7 @@ impl EventLoop {
         if connection.unsubmitted.is_empty() {
             connection.read(&mut self.buffer, &mut context, &mut self.submissions);
         }
+        self.units_done += context.quota.used();
         self.submit(now, id);
         self.touched.insert(id);
         let Some(connection) = self.connections.get(&id) else { return false };
@@ -230,30 +253,33 @@ impl EventLoop {
             self.submissions.clear();
             return false;
         };
-        connection.unsubmitted.extend(self.submissions.drain(..));
+        let mut read = self.submissions.drain(..);
         let mut quota = Quota::default();
         let mut is_any = false;
         while !quota.is_used_up()
-            && let Some(Submission { number, table, op, once, direct }) = connection.unsubmitted.pop_front()
+            && let Some(submission) = connection.unsubmitted.pop_front().or_else(|| read.next())
         {
+            let Submission { number, table, op, once, direct } = submission;
             quota.take(OPERATION_UNITS);
             quota.take_bytes(bytes_of(&op));
             let token = connection.token(id, number);
             self.node.handle(now, Input::Submit { token, table, op, once, direct });
             is_any = true;
         }
+        connection.unsubmitted.extend(read);
+        self.units_done += quota.used();
         is_any
     }
 
     /// Passes the node's answers on and sends what is to be sent.
-    pub(super) fn answer_clients(&mut self) {
+    pub(super) fn answer_clients(&mut self, now: Nanos) {
         let _at = cpu::at(Activity::Send.of_node());
         self.backlog.has_submitted = false;
-        let now = self.take_replies();
-        let begun = self.clock.now();
+        self.take_replies(now);
+        let begun = Instant::now();
         loop {
             let ids = std::mem::take(&mut self.touched);
-            let slice = ANSWERING - (self.clock.now() - begun);
+            let slice = ANSWERING - Nanos::from(begun.elapsed());
             let left = self.serve(ids, slice, |event_loop, id| event_loop.advance(id, now));
             self.settle_rings();
             let is_done = self.touched.is_empty();
@@ -265,10 +291,9 @@ impl EventLoop {
         self.backlog.has_submitted |= self.end_shortage();
     }
 
-    /// Hands the node's answers to their sessions; returns what time it is.
-    fn take_replies(&mut self) -> Nanos {
-        let begun = self.clock.now();
-        let mut now = begun;
+    /// Hands the node's answers to their sessions.
+    fn take_replies(&mut self, now: Nanos) {
+        let begun = Instant::now();
         self.backlog.replies.extend(self.outbox.replies.drain(..));
         let mut quota = Quota::default();
         while let Some((token, result)) = self.backlog.replies.pop_front() {
@@ -282,13 +307,11 @@ impl EventLoop {
             self.touched.insert(id);
             if quota.is_used_up() {
                 quota = Quota::default();
-                now = self.clock.now();
-                if now - begun > TAKING {
+                if Nanos::from(begun.elapsed()) > TAKING {
                     break;
                 }
             }
         }
-        now
     }
 
     /// Has a connection do and send what a step allows; answers whether there is more.
@@ -299,9 +322,12 @@ impl EventLoop {
         let mut context =
             Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
         let is_behind = !connection.unsubmitted.is_empty() && !connection.is_dead;
-        if !is_behind
-            && let Some(why) = connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions)
-        {
+        let dropped = match is_behind {
+            true => None,
+            false => connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions),
+        };
+        self.units_done += context.quota.used();
+        if let Some(why) = dropped {
             report_dropped(id, why, &self.shared.metrics);
         }
         if connection.is_finished() && !self.ringing.is_answering(id) {
