@@ -245,5 +245,4 @@ impl Client<'_> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

@@ -18,5 +18,4 @@ pub use host::{Host, HostOptions};
 pub use log::HostError;
 
 #[cfg(test)]
-#[path = "embedded_tests.rs"]
 mod tests;

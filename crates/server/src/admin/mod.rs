@@ -172,5 +172,4 @@ async fn readyz(State(shared): State<Shared>) -> Response {
 }
 
 #[cfg(test)]
-#[path = "admin_tests.rs"]
 mod tests;

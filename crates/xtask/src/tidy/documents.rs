@@ -76,7 +76,7 @@ fn folders_are_named(house: &House, violations: &mut Vec<Violation>) {
     let folders: BTreeSet<&Path> = house.with_extension("rs").filter_map(|(file, _)| file.parent()).collect();
     for folder in folders {
         let path = folder.display().to_string();
-        let written = [path.clone(), format!("{path}/"), format!("{path}.rs")];
+        let written = [path.clone(), format!("{path}/"), format!("{path}/mod.rs")];
         if !written.iter().any(|path| named.contains(path)) {
             let what = format!("folder {path} is not named");
             violations.push(Violation { file: SOURCE_MAP.into(), line: 0, what });
@@ -92,7 +92,8 @@ fn formats_have_pages(house: &House, violations: &mut Vec<Violation>) {
     for (number, line) in house.text(&library).lines().enumerate() {
         let declared = line.strip_prefix("pub mod ").or(line.strip_prefix("mod "));
         let Some(module) = declared.and_then(|rest| rest.strip_suffix(';')) else { continue };
-        let path = format!("{FORMAT}/src/{module}.rs");
+        let file = format!("{FORMAT}/src/{module}.rs");
+        let path = if house.exists(Path::new(&file)) { file } else { format!("{FORMAT}/src/{module}/mod.rs") };
         let is_tests = module.ends_with("tests");
         if !is_tests && !pages.iter().any(|page| page.contains(&path)) {
             let what = format!("no page of {PAGES} names {path}");

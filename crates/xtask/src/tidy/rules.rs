@@ -50,6 +50,9 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
     for (file, text) in house.with_extension("rs") {
         let mut broken = |line: usize, what: String| violations.push(Violation { file: file.into(), line, what });
         shape(text, &mut broken);
+        if let Some(what) = misplaced(house, file, text) {
+            broken(0, what);
+        }
         let code = code_only(text);
         words(file, text, &code, &mut broken);
         if !may(&grants.unsafety, file) {
@@ -72,6 +75,21 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
             root_attribute(file, &code, &grants, &mut broken);
         }
     }
+}
+
+/// One convention for modules and their tests: a module with others inside is `x/mod.rs`, and its tests are `x/tests.rs`. A module
+/// without is `x.rs`, and its tests are inside it or beside it, in `x_tests.rs`.
+fn misplaced(house: &House, file: &Path, text: &str) -> Option<String> {
+    let (folder, stem) = (file.parent()?, file.file_stem()?.to_str()?);
+    if !folder.components().any(|part| part.as_os_str() == "src") {
+        return None;
+    }
+    if house.exists(&folder.join(stem)) && !matches!(stem, "lib" | "main") {
+        return Some(format!("a module with a folder is {stem}/mod.rs"));
+    }
+    let elsewhere = text.lines().filter_map(|line| line.trim().strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+    let tests = |path: &&str| path.ends_with("_tests.rs") && !path.contains('/');
+    elsewhere.filter(|path| !tests(path)).map(|path| format!("{path}: only x_tests.rs beside x.rs has a path")).next()
 }
 
 /// First column of the table headed `heading`.

@@ -45,6 +45,20 @@ fn an_edge_that_the_table_does_not_grant_is_found() {
 }
 
 #[test]
+fn modules_and_their_tests_follow_one_convention() {
+    let house = |file: &str, text: &str| {
+        let texts = [("crates/a/src/x/y.rs", "//! Y.\n"), (file, text)];
+        let found = violations(&texts);
+        found.into_iter().filter(|what| what.starts_with(file)).collect::<Vec<_>>()
+    };
+    let beside = house("crates/a/src/x.rs", "//! X.\n");
+    assert_eq!(beside, ["crates/a/src/x.rs:1: a module with a folder is x/mod.rs"]);
+    assert_eq!(house("crates/a/src/x/mod.rs", "//! X.\n"), [""; 0]);
+    let far = house("crates/a/src/x/z.rs", "//! Z.\n#[path = \"../tests.rs\"]\nmod tests;\n");
+    assert_eq!(far, ["crates/a/src/x/z.rs:1: ../tests.rs: only x_tests.rs beside x.rs has a path"]);
+}
+
+#[test]
 fn effects_belong_to_the_seams() {
     let source = "fn f() { std::thread::spawn(|| Instant::now()); }\n";
     let found = two_crates("`b`", source, "");

@@ -323,5 +323,4 @@ impl Backup {
 }
 
 #[cfg(test)]
-#[path = "backup_tests.rs"]
 mod tests;

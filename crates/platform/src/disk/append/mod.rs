@@ -31,7 +31,6 @@ mod bus;
 #[expect(unsafe_code, reason = "memory that is appended to and read at the same time, on the heap or mapped")]
 mod memory;
 #[cfg(test)]
-#[path = "append_tests.rs"]
 mod tests;
 
 pub use bus::catch_bus_errors;

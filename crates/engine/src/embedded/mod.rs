@@ -564,5 +564,4 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
 }
 
 #[cfg(test)]
-#[path = "embedded_tests.rs"]
 mod tests;

@@ -499,11 +499,8 @@ impl Agent {
 }
 
 #[cfg(test)]
-#[path = "agent/merging_tests.rs"]
 mod merging_tests;
 #[cfg(test)]
-#[path = "agent/split_tests.rs"]
 mod split_tests;
 #[cfg(test)]
-#[path = "agent_tests.rs"]
 mod tests;

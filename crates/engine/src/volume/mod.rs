@@ -557,5 +557,4 @@ impl std::fmt::Debug for Volume {
 }
 
 #[cfg(test)]
-#[path = "volume_tests.rs"]
 mod tests;

@@ -570,5 +570,4 @@ impl Primary {
 }
 
 #[cfg(test)]
-#[path = "primary_tests.rs"]
 mod tests;

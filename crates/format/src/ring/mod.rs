@@ -191,5 +191,4 @@ pub fn read_message(identity: Identity, bytes: &[u8]) -> Result<Option<RingMessa
 }
 
 #[cfg(test)]
-#[path = "ring/tests.rs"]
 mod tests;

@@ -446,5 +446,4 @@ impl World {
 }
 
 #[cfg(test)]
-#[path = "world/outage_tests.rs"]
 mod outage_tests;

@@ -242,5 +242,4 @@ fn splits(table: &mut TableOptions, rng: &mut Rng) -> Vec<Bytes> {
 }
 
 #[cfg(test)]
-#[path = "scenario_tests.rs"]
 mod tests;

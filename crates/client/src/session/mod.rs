@@ -25,7 +25,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;
 
 /// Bytes asked of the kernel by one read.

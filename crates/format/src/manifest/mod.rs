@@ -517,5 +517,4 @@ impl RegionState {
 }
 
 #[cfg(test)]
-#[path = "manifest_tests.rs"]
 mod tests;

@@ -309,5 +309,4 @@ impl std::fmt::Debug for Region {
 }
 
 #[cfg(test)]
-#[path = "region_tests.rs"]
 mod tests;

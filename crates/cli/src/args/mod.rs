@@ -35,7 +35,6 @@ pub(crate) use table::{
 };
 
 #[cfg(test)]
-#[path = "args_tests.rs"]
 mod tests;
 
 /// A replicated, persistent, ordered key-value store.
