@@ -129,6 +129,11 @@ impl SimDisk {
         std::mem::take(&mut self.state.lock().has_failed_sync)
     }
 
+    /// What [`SimDisk::take_failed_sync`] would answer.
+    pub fn has_failed_sync(&self) -> bool {
+        self.state.lock().has_failed_sync
+    }
+
     /// Operations since the last [`SimDisk::set_faults`].
     pub fn ops(&self) -> u64 {
         self.state.lock().ops

@@ -31,8 +31,8 @@ pub(super) struct IdleRegions {
     /// Until when each idle region stays so; and the idle regions ordered by that time.
     until: BTreeMap<RegionId, Nanos>,
     by_end: BTreeSet<(Nanos, RegionId)>,
-    /// Regions that the tick of this turn looked at.
-    looked_at: Vec<RegionId>,
+    /// Regions that the ticks of this turn looked at.
+    looked_at: BTreeSet<RegionId>,
     /// Those of them that had been idle, and had no event since.
     overdue: BTreeSet<RegionId>,
     /// [`leeward_engine::Volume::calls`] at the last tick.
@@ -86,7 +86,7 @@ impl IdleRegions {
     }
 
     /// The regions that were active at the tick of this turn.
-    pub(super) fn looked_at(&self) -> &[RegionId] {
+    pub(super) fn looked_at(&self) -> &BTreeSet<RegionId> {
         &self.looked_at
     }
 

@@ -240,7 +240,8 @@ impl World {
 
     /// The store guarantees to survive `kill -9` of all processes, and the loss of the memory of all members but one; with a
     /// quorum, of one member fewer than the quorum. After a power loss enough members in sync must stay alive until every region
-    /// is whole again. Otherwise the newest writes may be lost.
+    /// is whole again. Otherwise the newest writes may be lost. A failed sync costs a process, when it dies, what a power loss
+    /// costs a machine.
     pub(super) fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
         if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
             return false;
@@ -248,7 +249,9 @@ impl World {
         if self.fault_state.power_lost && self.is_well() {
             self.fault_state.power_lost = false;
         }
-        if self.scenario.durability != Durability::Everything || !(power || self.fault_state.power_lost) {
+        let has_failed_sync = victims.iter().any(|victim| self.machines[*victim].disk.has_failed_sync());
+        let may_lose = power || self.fault_state.power_lost || has_failed_sync;
+        if self.scenario.durability != Durability::Everything || !may_lose {
             return true;
         }
         let survives = |member: &Member| !victims.contains(&node_of(member.server)) && self.is_alive(*member);
@@ -318,7 +321,7 @@ impl World {
     }
 
     /// The disk works again. The operator restarts a process that says so: its volume failed, it could not open a region, or it
-    /// has stepped aside.
+    /// has stepped aside. After a failed sync the operator waits until others have what only this process has in memory.
     pub(super) fn mend_disk(&mut self, node: NodeId) {
         let machine = &self.machines[node];
         machine.disk.set_faults(FaultPlan::default());
@@ -327,10 +330,14 @@ impl World {
                 || status.not_joined.is_some_and(|why| why.contains("has stepped aside"))
                 || status.regions.iter().any(|region| region.state.starts_with("broken"))
         };
-        if machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
-            self.crash(node, false);
-            self.start(node);
+        if !machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
+            return;
         }
+        if self.machines[node].disk.has_failed_sync() && !self.may_crash(&[node], false) {
+            return self.push(self.now + Nanos::from_millis(200), Event::MendDisk { node });
+        }
+        self.crash(node, false);
+        self.start(node);
     }
 
     fn pause(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
