@@ -4,92 +4,70 @@
 //! was appended in one write per backup, answers what is committed, and hands device work out as jobs. The node has no thread,
 //! clock, socket or file. The runtime drives it in production and the simulator in tests, over the same traits.
 //!
-//! - `parts`: what a node is built from, and its inputs. `slot`: one region on this node, in any role. `job`: device work.
-//! - `serving`: a region whose primary is here. `execute`: operations on it. `decide`: their results. `export`: its checkpoints.
-//! - `requests`: writes that are carried out once. `forward`: operations on regions of other nodes. `waiting`: operations on
-//!   regions that this node is about to serve. `stale`: reads that a backup answers.
-//! - `quiesce`: quiesces a region before a transfer, a split or a merge. `split`, `merge`: these two. `trim`: what they leave.
-//! - `idle`: regions that a tick skips. `desired`: members that should leave. `leases`: lease grants, requested and given.
-//! - `load`: load reports for the master. `samples`: which keys are in use. `joining`: how many copies sync at a time.
-//! - [`link`]: links to the other servers. `messages`: what comes over them. `pins`: bases that are held for other servers.
-//! - `membership`: follows the cluster's configuration. `presence`: why the node is not part of the cluster.
-//! - [`status`]: the node's figures; `report` fills them in. `wall`: the time by which pairs expire.
+//! | room | holds |
+//! |---|---|
+//! | `requests` | operations on their way to the region that has their keys, here or on another node |
+//! | `region` | one region on this node, in any role, and how the role changes |
+//! | `serving` | a region whose primary is here: operations, waiting, answers, upkeep |
+//! | `reshape` | transfers, splits, merges, and what they leave |
+//! | [`peers`] | the other servers: links, messages, lease grants, how fast copies sync |
+//! | `membership` | the cluster's configuration, as this node follows it |
+//! | `parts`, `job` | what a node is built from, and its inputs; device work |
+//! | `clock`, `report` | the two clocks that a node compares; its figures |
 //!
 //! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
 
-mod catch_up;
-pub(crate) mod decide;
-mod desired;
-mod doubt;
-mod execute;
-mod export;
-mod fair_queue;
-mod for_memory;
-mod forward;
-mod idle;
-mod in_flight;
+mod clock;
 mod job;
-mod joining;
-mod leases;
-pub mod link;
-mod load;
 mod membership;
-mod merge;
-mod messages;
 mod parts;
-mod pins;
-mod presence;
-mod proof;
-mod quiesce;
-mod replica_gc;
+pub mod peers;
+mod region;
 mod report;
 mod requests;
-mod samples;
+mod reshape;
 mod serving;
-mod slot;
-mod split;
-mod stale;
 pub mod status;
-mod trim;
-mod waiting;
-mod wall;
 
 use crate::client_memory::ClientMemory;
-use catch_up::{CatchUp, Wanted};
-pub use export::{CheckpointPlace, Checkpoints};
-use forward::{Forwarding, Naming, Unrouted, Way};
-use idle::IdleRegions;
+use clock::NodeClock;
 use job::Outcome;
 pub use job::{Job, JobClass, JobDone};
-use joining::Joining;
-use leases::LeaseGrants;
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
-use leeward_engine::{Error, Purpose, Replica, Volume};
+use leeward_engine::{Replica, Volume};
 use leeward_fabric::Fabric;
 use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, write_frame};
-use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
 use leeward_replication::Timing;
-use leeward_replication::clock::ClockWatch;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
-use link::Link;
-use load::LoadReports;
 use membership::Proposer;
-use merge::RegionMerge;
+use membership::load::LoadReports;
+use membership::presence::Presence;
+use membership::replica_gc::ReplicaGc;
 pub use parts::{Input, NodeParts, NodeTiming, Outbox};
-use presence::Presence;
-use replica_gc::ReplicaGc;
-use serving::{Answer, ReplyTo};
-use slot::{Holding, Slot};
-use stale::StaleRead;
-use std::collections::{BTreeMap, BTreeSet};
+use peers::admission::Admission;
+use peers::catch_up::{CatchUp, Wanted};
+use peers::leases::LeaseGrants;
+pub use peers::link;
+use peers::link::Link;
+use region::idle::IdleRegions;
+use region::saving::TailSaver;
+use region::{Holding, RoleDone, Slot};
+use requests::dedup;
+use requests::forward::{Forwarding, Unrouted, Way};
+use requests::stale::StaleReads;
+use reshape::Reshaping;
+pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
+#[cfg(test)]
+pub(crate) use serving::decide;
+use serving::{Answer, ReplyTo, UpkeepDone};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use wall::Wall;
 
 /// Names one submitted operation. The runtime chooses it, and never reuses it before the operation is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,8 +106,19 @@ pub struct InSync {
     pub needed: u32,
 }
 
-/// How often the node checks how many bytes the fabric has received, while these are few; otherwise it checks at each tick.
-const QUIET_LOOK: Nanos = Nanos::from_millis(200);
+/// What every served region of a node is made with.
+struct Shared {
+    checkpoints: Option<Checkpoints>,
+    /// How many requests all regions remember together.
+    requests: Arc<dedup::OfNode>,
+    merge_bytes: u64,
+}
+
+/// How copies on other servers are brought in sync.
+struct Syncing {
+    admission: Admission,
+    catch_up: CatchUp,
+}
 
 /// What the regions of a node share.
 struct Context {
@@ -141,30 +130,22 @@ struct Context {
     links: BTreeMap<ServerId, Link>,
     grants: Grants,
     ops: Ops,
-    joining: Joining,
-    catch_up: CatchUp,
+    syncing: Syncing,
     timing: Timing,
-    /// Times from before this are invalid: the process started then, or the clock may have stopped until then.
-    clock_since: Nanos,
-    now: Nanos,
-    wall: Wall,
+    clock: NodeClock,
     jobs: Vec<Job>,
     /// Proposals that are under way.
     proposals: BTreeMap<ProposalId, Proposer>,
-    checkpoints: Option<Checkpoints>,
     /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Unrouted>,
-    /// How many requests all regions remember together.
-    requests: Arc<requests::OfNode>,
-    merge_bytes: u64,
-    frame: Vec<u8>,
+    shared: Shared,
 }
 
 impl Context {
     fn send(&mut self, to: ServerId, message: &Control) {
-        self.frame.clear();
-        write_frame(FrameKind::Control, message, &mut self.frame);
-        self.fabric.send(link::peer(to), &self.frame);
+        let mut frame = Vec::new();
+        write_frame(FrameKind::Control, message, &mut frame);
+        self.fabric.send(link::peer(to), &frame);
     }
     fn table_options(&self, table: &str) -> Option<TableOptions> {
         self.agent.view().table(table).cloned()
@@ -180,7 +161,7 @@ impl Context {
         self.links.iter().filter(|(_, link)| link.up).map(|(server, _)| *server).collect()
     }
     fn propose(&mut self, old: &GroupConfig, new: GroupConfig) {
-        let proposal = self.agent.propose(self.now, old.clone(), new);
+        let proposal = self.agent.propose(self.clock.now, old.clone(), new);
         self.proposals.insert(proposal, Proposer::Primary(old.region));
     }
 }
@@ -191,38 +172,17 @@ pub struct Node {
     coordinator: Arc<dyn Coordinator>,
     slots: BTreeMap<RegionId, Slot>,
     forwarding: Forwarding,
-    /// The region that last quiesced for a plan.
-    splitting: Option<RegionId>,
-    /// The merge of two regions that is under way.
-    merging: Option<RegionMerge>,
-    flush_interval: Nanos,
-    replica_gc_after: Nanos,
+    reshaping: Reshaping,
+    tail_saver: TailSaver,
     loads: LoadReports,
-    tails_saved: Nanos,
-    /// Bytes that the fabric had received at `tails_saved`.
-    received_at_save: u64,
-    /// Bytes that the fabric had received at the last check, and when to check again.
-    received: u64,
-    look_at_received: Nanos,
     answers: Vec<Answer>,
-    /// Reads of backups' copies that are not answered yet; and how many were answered.
-    stale: Vec<(Box<StaleRead>, Result<ReadResult, Error>)>,
-    stale_reads: u64,
-    /// Regions that had an event in this turn.
-    touched: BTreeSet<RegionId>,
-    /// An event of this turn may concern every region.
-    look_at_all: bool,
+    stale: StaleReads,
     idle: IdleRegions,
     lease_grants: LeaseGrants,
-    clock_watch: ClockWatch,
     /// The node has not yet followed the coordinator's last event.
     has_heard_coordinator: bool,
     presence: Presence,
     replica_gc: ReplicaGc,
-    /// It has been registered in this incarnation, so its number on the fabric is its own.
-    has_joined: bool,
-    /// Why it serves no operation, if another process has its number.
-    duplicate_id: Option<String>,
 }
 
 impl Node {
@@ -231,7 +191,7 @@ impl Node {
         let mut info = parts.info;
         info.copies = parts.copies.iter().map(copy_found).collect();
         let me = info.member;
-        let clients = parts.clients.clone();
+        let (clients, timing) = (parts.clients.clone(), parts.timing);
         let context = Context {
             me,
             volume: parts.volume,
@@ -241,19 +201,20 @@ impl Node {
             links: BTreeMap::new(),
             grants: Grants::default(),
             ops: Ops::default(),
-            joining: Joining::new(parts.timing.catch_up_bytes),
-            catch_up: CatchUp::new(parts.timing.catch_up_bytes),
-            timing: parts.timing.replication,
-            clock_since: now,
-            now,
-            wall: Wall::default(),
+            syncing: Syncing {
+                admission: Admission::new(timing.catch_up_bytes),
+                catch_up: CatchUp::new(timing.catch_up_bytes),
+            },
+            timing: timing.replication,
+            clock: NodeClock::new(now),
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
-            checkpoints: parts.checkpoints,
             again: Vec::new(),
-            requests: Arc::default(),
-            merge_bytes: parts.timing.merge_bytes,
-            frame: Vec::new(),
+            shared: Shared {
+                checkpoints: parts.checkpoints,
+                requests: Arc::default(),
+                merge_bytes: timing.merge_bytes,
+            },
         };
         let copies = parts.copies.into_iter().map(Box::new);
         let slots = copies.map(|copy| (copy.region(), Slot::new(copy.region(), Some(copy), &context))).collect();
@@ -262,34 +223,22 @@ impl Node {
             coordinator: parts.coordinator,
             slots,
             forwarding: Forwarding::new(me, clients),
-            splitting: None,
-            merging: None,
-            flush_interval: parts.timing.flush_interval,
-            replica_gc_after: parts.timing.replica_gc_after,
-            loads: LoadReports::new(parts.timing.load_interval),
-            tails_saved: Nanos::ZERO,
-            received_at_save: 0,
-            received: 0,
-            look_at_received: Nanos::ZERO,
+            reshaping: Reshaping::default(),
+            tail_saver: TailSaver::new(timing.flush_interval),
+            loads: LoadReports::new(timing.load_interval),
             answers: Vec::new(),
-            stale: Vec::new(),
-            stale_reads: 0,
-            touched: BTreeSet::new(),
-            look_at_all: true,
+            stale: StaleReads::default(),
             idle: IdleRegions::default(),
             lease_grants: LeaseGrants::new(now),
-            clock_watch: ClockWatch::default(),
             has_heard_coordinator: false,
             presence: Presence::new(now),
-            replica_gc: ReplicaGc::default(),
-            has_joined: false,
-            duplicate_id: None,
+            replica_gc: ReplicaGc::new(timing.replica_gc_after),
         }
     }
 
     /// Handles an input. Its effects are complete after [`Node::finish_batch`].
     pub fn handle(&mut self, now: Nanos, input: Input) {
-        self.context.now = now;
+        self.context.clock.now = now;
         // One configuration routes all the other inputs, and cuts their ranges at region bounds.
         if !matches!(input, Input::Coordinator(_)) {
             self.follow_coordinator(now);
@@ -306,11 +255,11 @@ impl Node {
                 self.has_heard_coordinator = true;
             }
             Input::Job(done) => {
-                if matches!(done.outcome, Outcome::Installed { .. }) {
+                if matches!(done.outcome, Outcome::Upkeep(UpkeepDone::Installed { .. })) {
                     // Other regions may have waited for the memory of its compaction.
-                    self.touched.extend(self.idle.active(self.slots.keys()));
+                    self.idle.touch_active(self.slots.keys());
                 }
-                self.touched.insert(done.region);
+                self.idle.touch(done.region);
                 self.job_done(now, done.region, done.outcome);
             }
         }
@@ -327,12 +276,12 @@ impl Node {
     fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
-            Outcome::ReadStale { read, result } => return self.stale.push((read, result)),
+            Outcome::ReadStale { read, result } => return self.stale.ended(read, result),
             Outcome::SplitOff(split) => return self.split(now, region, *split),
             _ => {}
         }
         let slot = self.slots.get_mut(&region).expect("a slot is removed only when no job has its copy");
-        let is_destroyed = matches!(outcome, Outcome::Destroyed(_));
+        let is_destroyed = matches!(outcome, Outcome::Role(RoleDone::Destroyed(_)));
         slot.job_done(now, outcome, &mut self.context, &mut self.answers);
         if is_destroyed {
             self.forget(region);
@@ -341,7 +290,7 @@ impl Node {
 
     /// Ends a turn: mirrors, flushes the fabric, collects answers and jobs.
     pub fn finish_batch(&mut self, now: Nanos, out: &mut Outbox) {
-        self.context.now = now;
+        self.context.clock.now = now;
         self.follow_coordinator(now);
         for region in self.wake_touched(now) {
             self.end_turn_of(now, region);
@@ -376,17 +325,17 @@ impl Node {
         let (obstacle, is_alone) = (self.plan_obstacle(now, region), self.is_sole_server(now, region));
         let Some(slot) = self.slots.get_mut(&region) else { return };
         let Some(serving) = slot.serving() else { return };
-        serving.is_alone = is_alone;
+        serving.reshape_mut().set_alone(is_alone);
         serving.resume(now);
-        serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+        serving.turn(now, &mut self.context.ops, self.tail_saver.interval(), &mut self.answers);
         if serving.quiesce(now, self.context.agent.view().is_synced(), obstacle) {
-            serving.turn(now, &mut self.context.ops, self.flush_interval, &mut self.answers);
+            serving.turn(now, &mut self.context.ops, self.tail_saver.interval(), &mut self.answers);
         }
         if serving.is_being_reshaped() {
-            self.splitting = Some(region);
+            self.reshaping.began(region);
         }
         if serving.wants_turn(now) {
-            self.touched.insert(region);
+            self.idle.touch(region);
         }
         slot.act_as_primary(&mut self.context);
         self.advance_split(now, region);
@@ -394,7 +343,7 @@ impl Node {
 
     /// Reads what learners lack, as fast as the catch-up rate allows.
     fn catch_up(&mut self, now: Nanos) {
-        while let Some(Wanted { region, server, session, id, .. }) = self.context.catch_up.next(now) {
+        while let Some(Wanted { region, server, session, id, .. }) = self.context.syncing.catch_up.next(now) {
             let Some(slot) = self.slots.get_mut(&region) else { continue };
             if let Some(serving) = slot.serving() {
                 serving.load(server, session, id);
@@ -429,11 +378,7 @@ impl Node {
     fn look_at(&mut self, now: Nanos, region: RegionId) {
         let Some(slot) = self.slots.get_mut(&region) else { return };
         if let Some(serving) = slot.serving() {
-            if serving.is_active() && !serving.merge_state.is_merge_target {
-                serving.primary.durable(serving.region.commit().min(serving.region.synced_lsn()));
-            }
-            serving.primary.tick(now, serving.region.commit());
-            serving.expire(now, &mut self.answers);
+            serving.tick(now, &mut self.answers);
             slot.act_as_primary(&mut self.context);
         }
         slot.backup.join_when_allowed(now, &self.context.grants);
@@ -442,131 +387,6 @@ impl Node {
         slot.reconcile(now, &mut self.context, &mut self.answers);
         slot.follow_desired(&self.context);
         slot.waiting.expire(now, slot.id, &mut self.answers);
-    }
-
-    /// Makes copies save what is in their mirror buffers, if it is time to.
-    fn save_tails(&mut self, now: Nanos) {
-        let Some(durably) = self.is_time_to_save(now) else { return };
-        for slot in self.slots.values_mut() {
-            slot.backup.save_tails(durably);
-            slot.act_as_backup(&mut self.context);
-            if !slot.backup.is_idle() {
-                self.touched.insert(slot.id);
-            }
-        }
-    }
-
-    fn route_again(&mut self, now: Nanos) {
-        for unrouted in std::mem::take(&mut self.context.again) {
-            self.route(now, unrouted, Way::Any);
-        }
-    }
-
-    /// Whether backups should save what is in their mirror buffers now, and if so whether durably. They save at each flush
-    /// interval, and before the buffered bytes exceed the mirrors' share of the memory.
-    fn is_time_to_save(&mut self, now: Nanos) -> Option<bool> {
-        let durably = now - self.tails_saved >= self.flush_interval;
-        if !durably && now < self.look_at_received {
-            return None;
-        }
-        // Counting the received bytes is not free: they lie in many buffers.
-        let (received, share) =
-            (self.context.fabric.counters().bytes_received, self.context.volume.memory().share(Purpose::Mirrors));
-        let before = std::mem::replace(&mut self.received, received);
-        if received.saturating_sub(before) <= share / 64 {
-            self.look_at_received = now + QUIET_LOOK;
-        }
-        if durably {
-            self.tails_saved = now;
-        } else if received.saturating_sub(self.received_at_save) <= share / 4 {
-            return None;
-        }
-        self.received_at_save = received;
-        Some(durably)
-    }
-
-    // ---- operations ----------------------------------------------------------------------------------------------
-
-    fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
-        let Unrouted { since, to, table, op, naming } = unrouted;
-        match (execute::check(&op, !matches!(naming, Naming::Unnamed)), op) {
-            (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
-            (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
-            (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
-                self.prove(to, op)
-            }
-            (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
-            (Ok(()), Op::RequestRegion { region, request }) => {
-                let asked = self.context.agent.request_for_region(now, region, request);
-                self.request(to, asked);
-            }
-            (Ok(()), Op::DropTable { table }) => {
-                let asked = self.context.agent.drop_table(now, &table);
-                self.request(to, asked);
-            }
-            (Ok(()), Op::Intend { server, intent }) => {
-                let asked = self.context.agent.intend(now, server, intent);
-                self.request(to, asked);
-            }
-            (Ok(()), Op::Stale { at_most_ms, read }) => {
-                self.read_stale(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
-            }
-            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op, naming }, way),
-            (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
-        }
-    }
-
-    fn route(&mut self, now: Nanos, mut unrouted: Unrouted, way: Way) {
-        let to = unrouted.to;
-        if unrouted.op.lacks_region(self.routes(), &unrouted.table) {
-            let error = Op::region_missing(&unrouted.table);
-            return self.refuse(now, unrouted, error);
-        }
-        let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
-            let error = match to {
-                // The node that forwarded it knows the table; this node soon will too.
-                ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
-                ReplyTo::Client(_) => self.no_region(&unrouted.table, &unrouted.op),
-            };
-            return self.refuse(now, unrouted, error);
-        };
-        let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
-        let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.open);
-        if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
-            unrouted = self.forward_to_self(region, unrouted);
-        }
-        if let Some(slot) = self.slots.get_mut(&region) {
-            self.touched.insert(region);
-            if let Some(serving) = slot.serving().filter(|serving| serving.open) {
-                return serving.execute(now, unrouted.pending(now));
-            }
-            if is_about_to_serve {
-                if let Some(unrouted) = slot.waiting.enter(now, epoch, unrouted) {
-                    self.refuse(now, unrouted, OpError::Overloaded(region));
-                }
-                return;
-            }
-        }
-        let error = match primary {
-            Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
-            Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
-            Some(primary) if self.context.is_linked(primary.server) => {
-                if self.forwarding.in_flight.must_wait(primary.server) {
-                    return self.forwarding.in_flight.wait(primary.server, unrouted);
-                }
-                let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
-                let (id, once) = self.forwarding.send(unrouted, region, primary.server);
-                return self.context.send(primary.server, &Control::Forward { id, table, op, once, epoch });
-            }
-            _ => self.not_serving(region),
-        };
-        self.refuse(now, unrouted, error);
-    }
-
-    /// The region of an operation, the epoch of its configuration, and its primary.
-    fn region_of(&self, op: &Op, table: &str) -> Option<(RegionId, Epoch, Option<Member>)> {
-        let config = op.region_in(self.routes(), table)?;
-        Some((config.region, config.epoch, config.primary))
     }
 
     /// Tables, regions and servers as this node knows them.
@@ -582,14 +402,14 @@ impl Node {
     /// How many members of a region are in sync, as its primary here counts them now.
     pub fn in_sync(&self, region: RegionId) -> Option<InSync> {
         let Holding::Serving(serving) = &self.slots.get(&region)?.holding else { return None };
-        let (in_sync, needed) = serving.primary.in_sync();
-        serving.open.then_some(InSync { term: serving.term, in_sync, needed })
+        let (in_sync, needed) = serving.primary().in_sync();
+        serving.is_open().then_some(InSync { term: serving.term(), in_sync, needed })
     }
 
     /// Whether this node serves `region` in `term`.
     pub fn is_serving(&self, region: RegionId, term: Epoch) -> bool {
         let holding = self.slots.get(&region).map(|slot| &slot.holding);
-        matches!(holding, Some(Holding::Serving(serving)) if serving.open && serving.term == term)
+        matches!(holding, Some(Holding::Serving(serving)) if serving.is_open() && serving.term() == term)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a node is built from, its inputs, and what it asks of its runtime. Plain data.
 
-use super::Token;
-use super::export::Checkpoints;
-use super::job::{Job, JobDone};
 use crate::client_memory::ClientMemory;
+use crate::node::Token;
+use crate::node::job::{Job, JobDone};
+use crate::node::serving::checkpoint::Checkpoints;
 use leeward_cluster::{ClusterOptions, Coordinator, CoordinatorEvent};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::{Fabric, LinkEvent};

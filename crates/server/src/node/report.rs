@@ -1,9 +1,9 @@
-//! Fills in the figures of [`super::status`] from the parts of a node.
+//! Fills in the figures of [`crate::node::status`] from the parts of a node.
 
-use super::Node;
-use super::serving::Serving;
-use super::slot::{Holding, Slot};
-use super::status::{
+use crate::node::Node;
+use crate::node::region::{Holding, Slot};
+use crate::node::serving::Serving;
+use crate::node::status::{
     CacheStatus, CpuStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
     PlanStatus, RegionStatus, Role,
 };
@@ -31,7 +31,8 @@ impl Node {
             pid: std::process::id(),
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
-            not_joined: not_joined.map(|not_joined| self.presence.describe(context.now, &not_joined, outage.as_ref())),
+            not_joined: not_joined
+                .map(|not_joined| self.presence.describe(context.clock.now, &not_joined, outage.as_ref())),
             intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
             balances: context.agent.is_master() && context.agent.reports_load_to().is_some(),
             volume_failure: context.volume.failure().map(str::to_owned),
@@ -48,7 +49,7 @@ impl Node {
             regions,
             forwarded: self.forwarding.total,
             missed_wakeups: self.missed_wakeups(),
-            stale_reads: self.stale_reads,
+            stale_reads: self.stale.answered(),
             cpu: CpuStatus::default(),
         }
     }
@@ -88,9 +89,9 @@ impl Slot {
         let state = match &self.holding {
             Holding::Serving(serving) => {
                 serving.describe(&mut status);
-                match serving.open {
+                match serving.is_open() {
                     true => "serving",
-                    false if serving.pending_child.is_some() => "being split off",
+                    false if serving.reshape().is_pending_child() => "being split off",
                     false => "recovering",
                 }
             }
@@ -134,12 +135,12 @@ fn levels(positions: &[LevelState]) -> Vec<LevelStatus> {
 
 impl Serving {
     fn describe(&self, status: &mut RegionStatus) {
-        let stats = self.region.stats();
-        status.last_lsn = self.region.last_lsn();
-        status.commit_lsn = self.region.commit();
-        let space = self.region.space();
+        let stats = self.region().stats();
+        status.last_lsn = self.region().last_lsn();
+        status.commit_lsn = self.region().commit();
+        let space = self.region().space();
         status.bytes = space.bytes - space.shared_bytes;
-        (status.l0_bytes, status.promotion_bytes) = (stats.l0_bytes, self.region.promotion_bytes());
+        (status.l0_bytes, status.promotion_bytes) = (stats.l0_bytes, self.region().promotion_bytes());
         status.levels = levels(&stats.levels);
         status.logs = LogStatus {
             large_bytes: stats.large_log.space_bytes,
@@ -148,19 +149,19 @@ impl Serving {
             relocated_bytes: stats.compactions.relocated_bytes,
             value_bytes_read: stats.compactions.value_bytes_read,
         };
-        status.recovery_ms = self.recovery.as_millis();
-        status.peers = self.primary.peers().map(peer_status).collect();
-        status.plan = self.primary.config().desired.plan.as_ref().map(|plan| PlanStatus {
+        status.recovery_ms = self.opening().1.as_millis();
+        status.peers = self.primary().peers().map(peer_status).collect();
+        status.plan = self.primary().config().desired.plan.as_ref().map(|plan| PlanStatus {
             child: plan.child(),
             at: match plan {
                 Plan::Split { at, .. } => at.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
                 Plan::Merge { .. } => None,
             },
             into: plan.neighbour(),
-            waits_for: self.split.why(),
+            waits_for: self.reshape().waits_for(),
         });
         let received = status.counters;
-        status.counters = self.counters;
+        status.counters = *self.counters();
         status.counters.compactions += received.compactions;
         status.counters.compaction_bytes_read += received.compaction_bytes_read;
         status.counters.compaction_bytes_written += received.compaction_bytes_written;

@@ -45,7 +45,7 @@ pub struct NodeStatus {
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
     pub forwarded: u64,
-    /// See [`super::Node::missed_wakeups`].
+    /// See [`crate::node::Node::missed_wakeups`].
     #[serde(default)]
     pub missed_wakeups: u64,
     /// Reads that it answered as a backup, of copies that are behind their primary's.
@@ -176,8 +176,8 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
-    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for each
-    /// with an equal part. Copies are balanced by this (primary only).
+    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for
+    /// each with an equal part. Copies are balanced by this (primary only).
     #[serde(default)]
     pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).

@@ -1,0 +1,85 @@
+//! The load of this server, which it reports to the master at intervals.
+
+use crate::node::Node;
+use crate::node::region::Slot;
+use leeward_format::control::Control;
+use leeward_format::load::{RegionLoad, ServerLoad};
+use leeward_format::{Epoch, RegionId};
+use leeward_platform::Nanos;
+use std::collections::BTreeMap;
+
+/// With fewer operations a second, the report names no key at which they would split a region.
+const FEW_OPS: u64 = 50;
+
+/// What a region had done as of the last report.
+struct Reported {
+    term: Epoch,
+    at: Nanos,
+    ops: u64,
+    written: u64,
+}
+
+/// See the module.
+pub(crate) struct LoadReports {
+    interval: Nanos,
+    last: Nanos,
+    regions: BTreeMap<RegionId, Reported>,
+}
+
+impl LoadReports {
+    pub(crate) fn new(interval: Nanos) -> LoadReports {
+        LoadReports { interval, last: Nanos::ZERO, regions: BTreeMap::new() }
+    }
+}
+
+impl Node {
+    /// Reports the load, if there is a master that wants it and the interval is over.
+    pub(crate) fn report_load(&mut self, now: Nanos) {
+        let Some(master) = self.context.agent.reports_load_to() else { return };
+        if now - self.loads.last < self.loads.interval {
+            return;
+        }
+        self.loads.last = now;
+        let load = self.load(now);
+        if master == self.context.me.server {
+            self.context.agent.record_load(now, master, &load);
+        } else if self.context.is_linked(master) {
+            self.context.send(master, &Control::Load(load));
+        }
+    }
+
+    fn load(&mut self, now: Nanos) -> ServerLoad {
+        let before = std::mem::take(&mut self.loads.regions);
+        let mut regions = Vec::new();
+        for (id, slot) in &mut self.slots {
+            let Some(serving) = Slot::serving(slot).filter(|serving| serving.is_open()) else { continue };
+            let counters = serving.counters();
+            let (ops, written) = (counters.reads + counters.writes, counters.user_bytes);
+            let begin = Reported { term: serving.term(), at: serving.opening().0, ops: 0, written: 0 };
+            let last = before.get(id).filter(|reported| reported.term == serving.term()).unwrap_or(&begin);
+            let rate = |now_is: u64, was: u64| rate(now_is - was, now - last.at);
+            let (ops_a_second, written_a_second) = (rate(ops, last.ops), rate(written, last.written));
+            let (space, pair_bytes) = (serving.region().space(), serving.region().pair_bytes());
+            regions.push(RegionLoad {
+                region: *id,
+                bytes: space.bytes,
+                ops: ops_a_second,
+                written: written_a_second,
+                shared: space.shared_bytes,
+                inherited: space.inherited_bytes,
+                is_trimmed: serving.is_trimmed(),
+                pair_bytes,
+                middle: if ops_a_second < FEW_OPS { None } else { serving.middle() },
+            });
+            self.loads.regions.insert(*id, Reported { term: serving.term(), at: now, ops, written });
+        }
+        let volume = &self.context.volume;
+        ServerLoad { used: volume.usage().0, capacity: volume.capacity(), regions }
+    }
+}
+
+/// The rate per second of `count` in `time`.
+fn rate(count: u64, time: Nanos) -> u64 {
+    let millis = u128::from(time.as_millis().max(1));
+    u64::try_from(u128::from(count) * 1_000 / millis).unwrap_or(u64::MAX)
+}

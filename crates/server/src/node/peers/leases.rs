@@ -1,0 +1,218 @@
+//! Lease grants between this node and the others: it requests them where it is primary, and gives them where it is a backup.
+//!
+//! One message asks a server for the grants of all regions. So the node need not look at idle regions
+//! ([`crate::node::region::idle`]) to find grants that are not renewed: the server does not answer, or its answer lacks them.
+
+use crate::node::region::Slot;
+use crate::node::{Context, Node};
+use leeward_format::cluster::GroupConfig;
+use leeward_format::control::{Control, SafeLsnOf};
+use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::Nanos;
+use leeward_replication::Timing;
+use leeward_replication::lease::SchedulingGap;
+use std::collections::BTreeMap;
+
+/// The last request to a server.
+#[derive(Debug, Default)]
+struct Asked {
+    sent: Nanos,
+    /// The regions it names, each with the time since when every request has named it.
+    regions: Vec<((RegionId, Epoch), Nanos)>,
+    /// When the last request was sent that the server answered; or when the first one was sent.
+    answered: Nanos,
+}
+
+/// The lease grants that this node has requested as a primary.
+#[derive(Debug)]
+pub(crate) struct LeaseGrants {
+    asked: BTreeMap<ServerId, Asked>,
+    asked_at: Nanos,
+    scheduling_gap: SchedulingGap,
+}
+
+impl LeaseGrants {
+    pub(crate) fn new(now: Nanos) -> LeaseGrants {
+        LeaseGrants { asked: BTreeMap::new(), asked_at: Nanos::ZERO, scheduling_gap: SchedulingGap::new(now) }
+    }
+
+    /// How regularly this node has looked at its lease grants.
+    pub(crate) fn scheduling_gap(&self) -> SchedulingGap {
+        self.scheduling_gap
+    }
+
+    /// This node's clock may have stopped. All servers are asked at once, and no server counts as silent until now.
+    pub(crate) fn doubt_clock(&mut self, now: Nanos) {
+        self.asked_at = Nanos::ZERO;
+        self.scheduling_gap = SchedulingGap::new(now);
+    }
+
+    /// The node asks exactly these servers, for these regions.
+    fn ask(&mut self, now: Nanos, wanted: &BTreeMap<ServerId, Vec<(RegionId, Epoch)>>) {
+        self.asked_at = now;
+        let mut before = std::mem::take(&mut self.asked);
+        for (server, regions) in wanted {
+            let before = before.remove(server);
+            let answered = before.as_ref().map_or(now, |asked| asked.answered);
+            let mut known = before.map_or(Vec::new(), |asked| asked.regions).into_iter().peekable();
+            let mut since = |one: &(RegionId, Epoch)| {
+                while known.next_if(|(other, _)| other < one).is_some() {}
+                known.next_if(|(other, _)| other == one).map_or(now, |(_, since)| since)
+            };
+            let regions = regions.iter().map(|one| (*one, since(one))).collect();
+            self.asked.insert(*server, Asked { sent: now, regions, answered });
+        }
+    }
+
+    /// A server has granted leases of `regions`, to the request of `sent`. Answers which regions it has refused.
+    fn answered(&mut self, from: ServerId, sent: Nanos, regions: &[(RegionId, Epoch)]) -> Vec<RegionId> {
+        let Some(asked) = self.asked.get_mut(&from) else { return Vec::new() };
+        asked.answered = asked.answered.max(sent.min(asked.sent));
+        if sent == asked.sent && regions.len() == asked.regions.len() {
+            return Vec::new();
+        }
+        // The answer may be to an earlier request. If the server is far away, it always is.
+        let mut granted = regions.iter().peekable();
+        let is_refused = |(one, since): &&((RegionId, Epoch), Nanos)| {
+            while granted.next_if(|other| *other < one).is_some() {}
+            granted.next_if_eq(&one).is_none() && *since <= sent
+        };
+        asked.regions.iter().filter(is_refused).map(|((region, _), _)| *region).collect()
+    }
+
+    /// Answers whether some server lets lease grants run out.
+    fn look(&mut self, now: Nanos, timing: &Timing) -> bool {
+        self.scheduling_gap.look(now, timing.lease_interval);
+        let begun = self.scheduling_gap.since();
+        let is_late = |asked: &Asked| now - asked.answered.max(begun) > timing.renewal_timeout();
+        self.asked.values().any(is_late)
+    }
+}
+
+impl Context {
+    /// Asks `server` for lease grants to this node as the primary of `regions`.
+    pub(crate) fn ask_lease(&mut self, server: ServerId, regions: Vec<(RegionId, Epoch)>) {
+        self.ask_lease_and_publish(server, regions, Vec::new());
+    }
+
+    /// The primary of `term` no longer answers operations. If `config` says that it handed its role over, no member need wait
+    /// for its leases: it releases them.
+    pub(crate) fn release_leases(&mut self, config: &GroupConfig, term: Epoch) {
+        if config.released_term() == Some(term) {
+            let me = self.me;
+            for member in config.members().filter(|member| *member != me) {
+                self.send(member.server, &Control::Released { regions: vec![(config.region, term)] });
+            }
+        }
+    }
+
+    /// [`Context::ask_lease`], which also publishes `safe_lsns`, if the server can use them.
+    fn ask_lease_and_publish(
+        &mut self,
+        server: ServerId,
+        regions: Vec<(RegionId, Epoch)>,
+        mut safe_lsns: Vec<SafeLsnOf>,
+    ) {
+        let (sent, heard) = (self.clock.now.0, self.heard_of(server).filter(|_| !safe_lsns.is_empty()));
+        if heard.is_none() {
+            safe_lsns.clear();
+        }
+        self.send(server, &Control::LeaseRequest { sent, regions, heard, safe_lsns });
+    }
+}
+
+impl Node {
+    /// A tick. If a server does not renew its lease grants, each region looks at its own.
+    pub(crate) fn look_at_lease_grants(&mut self, now: Nanos) {
+        if self.lease_grants.look(now, &self.context.timing) {
+            self.wake_all(now);
+        }
+    }
+
+    /// Asks every peer of every region that this node serves, if it is time to.
+    pub(crate) fn ask_for_leases(&mut self, now: Nanos) {
+        if now - self.lease_grants.asked_at < self.context.timing.lease_interval {
+            return;
+        }
+        let mut wanted: BTreeMap<ServerId, Vec<(RegionId, Epoch)>> = BTreeMap::new();
+        let mut safe_lsns: BTreeMap<ServerId, Vec<SafeLsnOf>> = BTreeMap::new();
+        for slot in self.slots.values_mut() {
+            let id = slot.id;
+            if let Some(serving) = slot.serving() {
+                let linked = serving.primary().peers().filter(|peer| peer.is_linked());
+                for server in linked.map(|peer| peer.member.server) {
+                    wanted.entry(server).or_default().push((id, serving.term()));
+                    safe_lsns.entry(server).or_default().extend(serving.publish_safe_lsn(now));
+                }
+            }
+        }
+        self.lease_grants.ask(now, &wanted);
+        for (server, regions) in wanted {
+            self.context.ask_lease_and_publish(server, regions, safe_lsns.remove(&server).unwrap_or_default());
+        }
+    }
+
+    /// A primary asks for lease grants. It gets none for a region that has ended: what it acknowledges there would be lost.
+    pub(super) fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
+        let mut granted = Vec::new();
+        for &(region, term) in regions {
+            let view = self.context.agent.view();
+            let slot = self.slots.get_mut(&region).filter(|slot| {
+                let newer = slot.config.as_ref().is_some_and(|config| config.term > term);
+                !newer && !view.has_ended(region) && slot.backup.may_grant(from, term)
+            });
+            if let Some(slot) = slot {
+                slot.look_after_reads(&mut self.context);
+                if !slot.backup.is_idle() {
+                    self.idle.touch(region);
+                }
+                self.context.grants.grant(now, region, term, &self.context.timing);
+                granted.push((region, term));
+            }
+        }
+        if !granted.is_empty() {
+            self.context.send(from, &Control::LeaseGrant { sent, regions: granted, now: now.0 });
+        }
+    }
+
+    /// A primary that has handed these regions over no longer relies on their leases. A copy that waited for them to end goes
+    /// on.
+    pub(super) fn leases_released(&mut self, now: Nanos, regions: &[(RegionId, Epoch)]) {
+        for (region, term) in regions {
+            self.context.grants.release(*region, *term);
+            if let Some(slot) = self.slots.get_mut(region) {
+                self.idle.touch(*region);
+                slot.backup.join_when_allowed(now, &self.context.grants);
+                slot.act_as_backup(&mut self.context);
+                slot.reconcile(now, &mut self.context, &mut self.answers);
+            }
+        }
+    }
+
+    /// A backup has granted leases.
+    pub(super) fn lease_granted(&mut self, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
+        let refused = self.lease_grants.answered(from, Nanos(sent), &regions);
+        if Nanos(sent) < self.context.clock.since {
+            return;
+        }
+        for region in refused {
+            if self.idle.is_idle(region) {
+                self.idle.touch(region);
+            }
+        }
+        for (region, term) in regions {
+            let serving = self.slots.get_mut(&region).and_then(Slot::serving);
+            if let Some(serving) = serving.filter(|serving| serving.term() == term) {
+                serving.primary_mut().lease_granted(from, Nanos(sent));
+                // In an idle region no answer waits for it.
+                if !self.idle.is_idle(region) {
+                    self.idle.touch(region);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "leases_tests.rs"]
+mod tests;

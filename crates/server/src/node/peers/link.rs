@@ -1,0 +1,108 @@
+//! Links to the other servers: one to each live server. The fabric keeps them up. A message that is sent over a link that is
+//! down is lost, except answers (`Context::answer`), which wait for the link. The asking server has a link of its own, which
+//! may have come up earlier: after a restart it does.
+
+use crate::node::requests::stale::ClockHeard;
+use crate::node::{Context, requests::forward};
+use leeward_fabric::{Descriptor, PeerId};
+use leeward_format::ServerId;
+use leeward_format::control::Control;
+use leeward_format::frame::{FrameKind, write_frame};
+use leeward_platform::Nanos;
+use std::collections::VecDeque;
+
+/// The fabric's name of a server.
+pub fn peer(server: ServerId) -> PeerId {
+    PeerId(server.0)
+}
+
+/// The server behind a fabric's peer.
+pub fn server(peer: PeerId) -> ServerId {
+    ServerId(peer.0)
+}
+
+pub(crate) fn descriptor(bytes: &[u8]) -> Descriptor {
+    Descriptor(bytes.to_vec())
+}
+
+/// What is known of a link.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) address: String,
+    pub(crate) up: bool,
+    /// What the server said of its clock since the link came up.
+    pub(crate) clock: ClockHeard,
+    /// Encoded answers that wait until the link is up, and since when.
+    unsent: VecDeque<(Nanos, Vec<u8>)>,
+    /// Bytes of `unsent`.
+    unsent_bytes: usize,
+    /// Answers that wait until the link has sent what was queued before, and since when. Their values are charged to the
+    /// clients' memory.
+    waiting: VecDeque<(Nanos, Control)>,
+}
+
+/// Most bytes of answers that wait for a link. Beyond that the oldest are dropped, and their callers wait until their time is
+/// over. This is a part of what a link may have queued.
+const UNSENT_BYTES: usize = 16 << 20;
+
+/// While more bytes than this are queued on a link, no answer to an operation is added: lease and mirroring messages must find
+/// room.
+const MOST_QUEUED_BYTES: usize = 8 << 20;
+
+impl Link {
+    /// Drops the oldest answers while `is_spent` says so. It takes the time since when the oldest waits, and the bytes of all.
+    fn drop_unsent(&mut self, is_spent: impl Fn(Nanos, usize) -> bool) {
+        while self.unsent.front().is_some_and(|(since, _)| is_spent(*since, self.unsent_bytes)) {
+            let (_, frame) = self.unsent.pop_front().expect("just seen");
+            self.unsent_bytes -= frame.len();
+        }
+    }
+}
+
+impl Context {
+    /// Sends an answer that another node waits for: now, or when the link is up and has room.
+    pub(crate) fn answer(&mut self, to: ServerId, answer: Control) {
+        let link = self.links.entry(to).or_default();
+        if link.up {
+            if !link.waiting.is_empty() || self.fabric.queued_bytes(peer(to)) > MOST_QUEUED_BYTES {
+                return link.waiting.push_back((self.clock.now, answer));
+            }
+            return self.send(to, &answer);
+        }
+        let mut frame = Vec::new();
+        write_frame(FrameKind::Control, &answer, &mut frame);
+        link.unsent_bytes += frame.len();
+        link.unsent.push_back((self.clock.now, frame));
+        link.drop_unsent(|_, bytes| bytes > UNSENT_BYTES);
+    }
+
+    /// The link to `to` is up: sends the answers that waited for it.
+    pub(super) fn send_unsent(&mut self, to: ServerId) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        link.unsent_bytes = 0;
+        for (_, frame) in std::mem::take(&mut link.unsent) {
+            self.fabric.send(peer(to), &frame);
+        }
+    }
+
+    /// Sends answers that waited for room on their links, as far as there is room now.
+    pub(crate) fn send_waiting(&mut self) {
+        let waiting = self.links.iter().filter(|(_, link)| link.up && !link.waiting.is_empty());
+        for to in waiting.map(|(server, _)| *server).collect::<Vec<ServerId>>() {
+            while self.fabric.queued_bytes(peer(to)) <= MOST_QUEUED_BYTES
+                && let Some((_, answer)) = self.links.get_mut(&to).and_then(|link| link.waiting.pop_front())
+            {
+                self.send(to, &answer);
+            }
+        }
+    }
+
+    /// Drops answers that no node waits for any more.
+    pub(crate) fn expire_unsent(&mut self) {
+        let now = self.clock.now;
+        for link in self.links.values_mut() {
+            while link.waiting.pop_front_if(|(since, _)| now - *since >= forward::TIMEOUT).is_some() {}
+            link.drop_unsent(|since, _| now - since >= forward::TIMEOUT);
+        }
+    }
+}

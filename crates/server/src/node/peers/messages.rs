@@ -1,0 +1,112 @@
+//! Events from other nodes: links that come and go, posted operations that complete, and messages.
+
+use crate::node::requests::forward::{Unrouted, Way};
+use crate::node::requests::stale::ClockHeard;
+use crate::node::serving::ReplyTo;
+use crate::node::{MAX_CONTROL_BYTES, Node};
+use leeward_fabric::LinkEvent;
+use leeward_format::ServerId;
+use leeward_format::control::Control;
+use leeward_format::frame::{FrameKind, read_frame};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Activity};
+use leeward_replication::backup::PrimarySession;
+use leeward_replication::primary::Ops;
+
+impl Node {
+    pub(crate) fn link_event(&mut self, now: Nanos, from: ServerId, event: LinkEvent) {
+        match event {
+            LinkEvent::Up | LinkEvent::Down => {
+                let up = event == LinkEvent::Up;
+                self.idle.touch_all();
+                let link = self.context.links.entry(from).or_default();
+                (link.up, link.clock) = (up, ClockHeard::default());
+                if up {
+                    self.context.send_unsent(from);
+                }
+                for slot in self.slots.values_mut() {
+                    if let Some(serving) = slot.serving() {
+                        serving.primary_mut().link(now, from, up);
+                        slot.act_as_primary(&mut self.context);
+                    }
+                    if up {
+                        slot.backup.link_up(from);
+                        slot.act_as_backup(&mut self.context);
+                    }
+                }
+                if !up {
+                    for next in self.forwarding.lost(now, from) {
+                        self.next(now, next);
+                    }
+                }
+            }
+            LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
+                self.idle.touch(Ops::region_of(op));
+                let slot = self.slots.get_mut(&Ops::region_of(op));
+                if let Some(slot) = slot
+                    && let Some(serving) = slot.serving()
+                {
+                    match event {
+                        LinkEvent::Completed { .. } => {
+                            serving.primary_mut().complete(now, from, op, &mut self.context.ops)
+                        }
+                        _ => serving.primary_mut().refused(now, from, op),
+                    }
+                    slot.act_as_primary(&mut self.context);
+                }
+            }
+            LinkEvent::ReadDone { .. } => unreachable!("a node posts no reads"),
+            LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
+                Ok(Some((message, _))) => self.message(now, from, message),
+                Ok(None) => tracing::error!(server = %from, "half a control message"),
+                Err(error) => tracing::error!(server = %from, %error, "a control message cannot be decoded"),
+            },
+        }
+    }
+
+    fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
+        match message {
+            Control::LeaseRequest { sent, regions, heard, safe_lsns } => {
+                self.grant_leases(now, from, sent, &regions);
+                self.hear_safe_lsns(now, from, heard, &safe_lsns);
+            }
+            Control::LeaseGrant { sent, regions, now: theirs } => {
+                self.context.links.entry(from).or_default().clock.hear(theirs, now);
+                self.lease_granted(from, sent, regions);
+            }
+            Control::Released { regions } => self.leases_released(now, &regions),
+            Control::Load(load) => self.context.agent.record_load(now, from, &load),
+            Control::Forward { id, table, op, once, epoch } => {
+                let named_in = once.and_then(|_| Some(self.region_of(&op, &table)?.0));
+                self.forwarding.note_caller((from, id), named_in);
+                let unrouted = Unrouted::new(now, ReplyTo::Peer(from, id), table, op, once);
+                self.submit(now, unrouted, Way::Forwarded(epoch));
+            }
+            Control::Forwarded { id, result, committed } => {
+                self.forwarding.hear(committed);
+                let result = self.context.clients.hold_result(result);
+                self.forwarded(now, from, id, result);
+            }
+            Control::ToBackup { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_backup());
+                if !self.slots.contains_key(&region) {
+                    self.configure(now, region);
+                    self.look_for_replica_garbage(now, region);
+                }
+                self.replica_gc.is_asked_for(now, region);
+                let slot = self.slots.get_mut(&region).expect("it is there by now");
+                self.idle.touch(region);
+                let session = PrimarySession { primary: from, term, session };
+                slot.hear_primary(now, session, body, &mut self.context, &mut self.answers);
+            }
+            Control::ToPrimary { region, term, session, body } => {
+                let _at = cpu::at(Activity::Mirroring.of_primary());
+                self.context.syncing.admission.heard(now, from);
+                self.idle.touch(region);
+                if let Some(slot) = self.slots.get_mut(&region) {
+                    slot.hear_backup(now, from, term, session, body, &mut self.context);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The other servers, as this node sees them.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `link` | links to them, and answers that wait for a link |
+//! | `messages` | what comes over the links |
+//! | `leases` | lease grants, requested and given |
+//! | `admission`, `catch_up` | how many copies sync at a time, and how fast |
+//!
+//! Belongs to the node's thread.
+
+pub(crate) mod admission;
+pub(crate) mod catch_up;
+pub(crate) mod leases;
+pub mod link;
+mod messages;

@@ -1,0 +1,124 @@
+//! A copy that follows a primary: what the primary says to it, and the jobs that change it.
+//!
+//! Invariant: one job at a time has the copy. Belongs to the node's thread.
+
+use super::{Holding, RoleDone, Slot};
+use crate::node::Context;
+use crate::node::job::Outcome;
+use crate::node::serving::Answer;
+use leeward_engine::compaction::{Compaction, CompactionDone};
+use leeward_engine::{Error, Region};
+use leeward_format::control::{Control, ToBackup};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::Activity;
+use leeward_replication::backup::{BackupAction, PrimarySession};
+use std::sync::Arc;
+
+impl Slot {
+    /// A primary's message.
+    pub(crate) fn hear_primary(
+        &mut self,
+        now: Nanos,
+        session: PrimarySession,
+        body: ToBackup,
+        context: &mut Context,
+        out: &mut Vec<Answer>,
+    ) {
+        let superseded = match &self.holding {
+            Holding::Serving(serving) => serving.term() < session.term,
+            Holding::Promoting { term, .. } => *term >= session.term,
+            _ => false,
+        };
+        match &self.holding {
+            Holding::Serving(_) if superseded => self.step_down(context, out),
+            Holding::Serving(_) => return,
+            Holding::Promoting { .. } if superseded => return,
+            _ => {}
+        }
+        if self.config.as_ref().is_some_and(|config| config.term > session.term) {
+            return;
+        }
+        self.last_ended = self.last_ended.max(session.term);
+        self.backup.message(now, session, body, &context.grants);
+        self.act_as_backup(context);
+    }
+
+    pub(crate) fn act_as_backup(&mut self, context: &mut Context) {
+        for action in self.backup.take_actions() {
+            match action {
+                BackupAction::Start(work) => self.work = Some(work),
+                BackupAction::Send(to, body) if to.primary == context.me.server => self.hear_itself(to.term, body),
+                BackupAction::Send(to, body) => {
+                    let message = Control::ToPrimary { region: self.id, term: to.term, session: to.session, body };
+                    context.send(to.primary, &message);
+                }
+            }
+        }
+        self.run_work(context);
+    }
+
+    fn run_work(&mut self, context: &mut Context) {
+        if self.work.is_none() || !matches!(self.holding, Holding::Copy(_)) {
+            return;
+        }
+        let Holding::Copy(mut replica) = std::mem::replace(&mut self.holding, Holding::Working) else {
+            unreachable!("just seen");
+        };
+        let work = self.work.take().expect("just seen");
+        let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
+        let (id, volume) = (self.id, context.volume.clone());
+        context.spawn(self.id, work.account(), move || {
+            let result = work.run(&volume, id, &mut replica, mounted.as_deref(), fabric.as_ref());
+            Outcome::Role(RoleDone::Followed { replica, result })
+        });
+    }
+
+    /// Starts a compaction of the index that the copy builds, if one is due and none is under way.
+    pub(crate) fn build(&mut self, context: &mut Context) {
+        if self.is_building {
+            return;
+        }
+        let Some(region) = self.building.clone() else { return };
+        let Some(compaction) = region.next_compaction(context.clock.wall.now()) else { return };
+        self.is_building = true;
+        let build = move || Outcome::Role(RoleDone::Built(compact(&region, compaction)));
+        context.spawn_in_background(self.id, Activity::Compaction.of_backup(), build);
+    }
+
+    pub(super) fn built(&mut self, result: Result<Box<CompactionDone>, Error>) {
+        self.is_building = false;
+        match result {
+            Ok(done) => self.compacted.add(&done),
+            // The copy was taken away from the index meanwhile.
+            Err(Error::Superseded(_)) => {}
+            Err(error) => tracing::warn!(region = %self.id, %error, "a compaction of the backup failed"),
+        }
+        self.backup.save_tails(false);
+    }
+
+    /// The copy builds its own index in `building` from now on.
+    pub(super) fn set_building(&mut self, building: Option<Arc<Region>>) {
+        let is_same = match (&self.building, &building) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        self.building = building;
+        if !is_same {
+            self.set_inherited_below();
+        }
+    }
+
+    /// Tells the index that this copy builds which segments it has from a split.
+    pub(crate) fn set_inherited_below(&self) {
+        if let (Some(region), Some(config)) = (&self.building, &self.config) {
+            region.set_inherited_below(config.inherited_below);
+        }
+    }
+}
+
+/// Carries out a compaction of a copy that builds its own index.
+fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone>, Error> {
+    let done = compaction.finish()?;
+    region.install(&done)?;
+    Ok(Box::new(done))
+}

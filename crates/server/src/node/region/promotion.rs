@@ -1,0 +1,185 @@
+//! From a copy to a region that is served: the node that the configuration names primary finds out whether another member has a
+//! longer copy, waits for the lease grants to others to end, and has a job open its copy.
+//!
+//! Belongs to the node's thread.
+
+use super::{Holding, RoleDone, Slot};
+use crate::node::Context;
+use crate::node::job::Outcome;
+use crate::node::requests::dedup::{OfNode, Requests};
+use crate::node::serving::Serving;
+use leeward_engine::{Error, Region, Replica, Unopened};
+use leeward_format::Epoch;
+use leeward_format::cluster::GroupConfig;
+use leeward_format::control::{Control, ToBackup, ToPrimary};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::Activity;
+use leeward_replication::backup::{Mounted, PrimarySession};
+use leeward_replication::candidate::{self, Candidate, Verdict};
+use leeward_replication::primary::Primary;
+use std::sync::Arc;
+
+/// How long after a promotion without room the node tries again, and for how long before it steps aside for another.
+const OUT_OF_SPACE_PAUSE: Nanos = Nanos::from_millis(500);
+const OUT_OF_SPACE_TIMEOUT: Nanos = Nanos::from_secs(3);
+
+/// A region that was opened for serving.
+pub(crate) struct Opened {
+    pub(crate) region: Arc<Region>,
+    /// Requests that the replay has found. There may be many, so the job collects them.
+    pub(crate) requests: Requests,
+}
+
+impl Opened {
+    pub(crate) fn new(region: Arc<Region>, of_node: Arc<OfNode>) -> Opened {
+        let requests = Requests::new(region.id(), region.take_requests(), of_node);
+        Opened { region, requests }
+    }
+}
+
+/// Why a promotion failed, and what there is to try again with. If that is all that there was before, nothing has changed.
+pub(crate) struct PromotionFailed {
+    pub(crate) unopened: Unopened,
+    pub(crate) mounted: Option<Arc<Mounted>>,
+}
+
+impl Slot {
+    /// Becomes the primary of `config`, if no other member can have a longer copy.
+    pub(super) fn campaign(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        if config.recovery_quorum == 0 || self.is_longest(now, config, context) {
+            self.promote(now, config, context);
+        }
+    }
+
+    /// There was no room for the promotion to primary of `term`.
+    pub(super) fn note_out_of_space(&mut self, now: Nanos, term: Epoch) {
+        if self.config.as_ref().is_some_and(|config| config.term == term) {
+            let since = self.out_of_space.map_or(now, |(since, _)| since);
+            self.out_of_space = Some((since, now + OUT_OF_SPACE_PAUSE));
+        }
+    }
+
+    /// This node should serve the region, and cannot, or not soon.
+    pub(crate) fn is_out_of_order(&self, now: Nanos) -> bool {
+        let is_out_of_space = self.out_of_space.is_some_and(|(since, _)| now - since >= OUT_OF_SPACE_TIMEOUT);
+        is_out_of_space || matches!(self.holding, Holding::Broken(_))
+    }
+
+    /// Whether this copy is known to be the longest. Asks the other members, and hands the primary role to one with a longer
+    /// copy.
+    fn is_longest(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) -> bool {
+        let Some(options) = context.table_options(&config.table) else { return false };
+        let known = self.candidate.take().filter(|candidate| candidate.term() == config.term);
+        let mut candidate = known.unwrap_or_else(|| Candidate::new(now, config.clone()));
+        candidate.reconfigure(config);
+        let (me, term, session) = (context.me.server, config.term, candidate::SESSION);
+        let open = ToBackup::Open { options };
+        for server in candidate.ask(now, |server| server == me || context.can_succeed(server)) {
+            let body = open.clone();
+            match server == me {
+                true => self.backup.message(now, PrimarySession { primary: me, term, session }, body, &context.grants),
+                false => context.send(server, &Control::ToBackup { region: self.id, term, session, body }),
+            }
+        }
+        let verdict = candidate.verdict(now);
+        self.candidate = Some(candidate);
+        match verdict {
+            Verdict::Serve => return true,
+            Verdict::HandOver(target) => {
+                tracing::info!(region = %self.id, %term, to = %target.server, "hands the primary role over");
+                context.propose(config, config.handed_to(target));
+            }
+            Verdict::Open => {}
+        }
+        self.act_as_backup(context);
+        false
+    }
+
+    fn promote(&mut self, now: Nanos, config: &GroupConfig, context: &mut Context) {
+        let is_blocked = context.grants.blocked_until(now, self.id, config.term).is_some() || !self.backup.is_idle();
+        if is_blocked || self.out_of_space.is_some_and(|(_, until)| now < until) {
+            return;
+        }
+        let Some(options) = context.table_options(&config.table) else { return };
+        let Holding::Copy(copy) =
+            std::mem::replace(&mut self.holding, Holding::Promoting { term: config.term, since: now })
+        else {
+            unreachable!("only a copy that no job has is promoted");
+        };
+        let mounted = self.backup.retire();
+        (self.work, self.building, self.reading, self.candidate) = (None, None, None, None);
+        let (id, term, volume, requests) =
+            (self.id, config.term, context.volume.clone(), context.shared.requests.clone());
+        context.spawn(self.id, Activity::Engine.of_primary(), move || {
+            let open = || -> Result<Arc<Region>, Unopened> {
+                let copy = match copy {
+                    Some(copy) => *copy,
+                    None => Replica::create(&volume, id, options).map_err(|error| Unopened { copy: None, error })?,
+                };
+                match mounted.as_ref().map_or(Ok(Vec::new()), |mounted| mounted.give_up(&copy)) {
+                    Ok(buffers) => copy.promote(buffers, term),
+                    Err(error) => Err(Unopened { copy: Some(Box::new(copy)), error }),
+                }
+            };
+            let opened = open().map(|region| Opened::new(region, requests));
+            Outcome::Role(RoleDone::Promoted(opened.map_err(|unopened| PromotionFailed { unopened, mounted })))
+        });
+    }
+
+    pub(super) fn promoted(&mut self, now: Nanos, result: Result<Opened, PromotionFailed>, context: &mut Context) {
+        let Holding::Promoting { term, since } = self.holding else {
+            unreachable!("only one job promotes a copy");
+        };
+        let result = result.inspect(|_| self.out_of_space = None);
+        match (result, &self.config) {
+            (Ok(opened), Some(config)) => {
+                let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
+                let mut config = config.clone();
+                if config.term != term {
+                    // Another term began meanwhile, so the region retires at once.
+                    (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
+                }
+                let primary = Primary::new(now, config, options, context.timing, &context.links_up());
+                self.holding = Holding::Serving(Box::new(Serving::new(since, context, opened, primary)));
+                self.act_as_primary(context);
+            }
+            (
+                Err(PromotionFailed { unopened: Unopened { error: error @ Error::NoSpace { .. }, copy }, mounted }),
+                _,
+            ) => {
+                tracing::warn!(region = %self.id, %error, "cannot be opened for serving, and will be tried again");
+                self.note_out_of_space(now, term);
+                self.backup.reinstate(mounted);
+                self.holding = Holding::Copy(copy);
+            }
+            (Err(PromotionFailed { unopened: Unopened { error, .. }, .. }), _) => {
+                tracing::error!(region = %self.id, %error, "cannot be opened for serving");
+                self.holding = Holding::Broken(error.to_string());
+            }
+            // The region no longer exists.
+            (Ok(opened), None) => self.reopen(opened.region, context),
+        }
+    }
+
+    /// A member has joined the term in which this node is a candidate.
+    pub(super) fn hear_candidate(&mut self, term: Epoch, body: &ToPrimary) {
+        let candidate = self.candidate.as_mut().filter(|candidate| candidate.term() == term);
+        if let (Some(candidate), ToPrimary::Opened { member, reach, .. }) = (candidate, body) {
+            candidate.opened(*member, *reach);
+        }
+    }
+
+    /// This node itself has joined that term, or cannot.
+    pub(super) fn hear_itself(&mut self, term: Epoch, body: ToPrimary) {
+        self.hear_candidate(term, &body);
+        if let ToPrimary::Failed(reason) = body {
+            let is_over = self.config.as_ref().is_none_or(|config| config.term != term);
+            if is_over || self.out_of_space.is_some() {
+                // The node hears another primary by now, or the candidate asks again.
+                return;
+            }
+            tracing::error!(region = %self.id, reason, "cannot open its copy for a promotion");
+            self.holding = Holding::Broken(reason);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Operations that wait to be forwarded, by their callers. The caller that has used least goes first. So a client with one
+//! operation does not wait behind clients with thousands. Operations of one caller stay in order.
+//!
+//! Belongs to the node; pure.
+
+use crate::node::requests::forward::Unrouted;
+use crate::node::serving::ReplyTo;
+use crate::shares::{Line, Shares};
+use std::collections::{HashMap, VecDeque};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct FairQueue {
+    /// Operations by caller; no queue is empty.
+    of: HashMap<u64, VecDeque<Unrouted>>,
+    line: Line,
+    shares: Shares,
+}
+
+/// The caller: a connection, or a server. Both are numbers; a connection and a server with the same number share a queue.
+fn caller(to: ReplyTo) -> u64 {
+    match to {
+        ReplyTo::Client(token) => token.connection(),
+        ReplyTo::Peer(server, _) => server.0.into(),
+    }
+}
+
+impl FairQueue {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// Adds an operation behind the others of its caller.
+    pub(crate) fn push(&mut self, unrouted: Unrouted) {
+        self.of_caller(caller(unrouted.to)).push_back(unrouted);
+    }
+
+    /// Puts an operation before the others of its caller.
+    pub(crate) fn push_front(&mut self, unrouted: Unrouted) {
+        self.of_caller(caller(unrouted.to)).push_front(unrouted);
+    }
+
+    fn of_caller(&mut self, caller: u64) -> &mut VecDeque<Unrouted> {
+        self.of.entry(caller).or_insert_with(|| {
+            self.shares.join(&mut self.line, caller);
+            VecDeque::new()
+        })
+    }
+
+    /// Takes the next operation, and charges its caller what it `costs`.
+    pub(crate) fn pop(&mut self, costs: impl Fn(&Unrouted) -> u64) -> Option<Unrouted> {
+        while let Some(caller) = self.shares.next(&mut self.line) {
+            // All of its operations were late.
+            let Some(operations) = self.of.get_mut(&caller) else { continue };
+            let next = operations.pop_front()?;
+            self.shares.spent(caller, costs(&next));
+            if operations.is_empty() {
+                self.of.remove(&caller);
+            } else {
+                self.shares.join(&mut self.line, caller);
+            }
+            return Some(next);
+        }
+        None
+    }
+
+    /// All operations; those of one caller are in order.
+    pub(super) fn into_all(self) -> impl Iterator<Item = Unrouted> {
+        self.of.into_values().flatten()
+    }
+
+    /// Takes out the operations that are late. A caller's first operation is its oldest.
+    pub(crate) fn late(&mut self, is_late: impl Fn(&Unrouted) -> bool) -> Vec<Unrouted> {
+        let mut late = Vec::new();
+        self.of.retain(|_, operations| {
+            while let Some(unrouted) = operations.pop_front_if(|unrouted| is_late(unrouted)) {
+                late.push(unrouted);
+            }
+            !operations.is_empty()
+        });
+        late
+    }
+}

@@ -1,0 +1,365 @@
+//! Operations on regions whose primary is another server. The node sends them there over the control channel, and gets the
+//! answers from there.
+//!
+//! If the answer to an operation is lost:
+//! - A write that is more than a plain put has a [request id](leeward_format::request) from this node, unless its caller gave
+//!   one. The node sends it again, to the same primary or to the next one, and the write is carried out once.
+//! - A read is sent again too.
+//! - A plain put is not sent again, nor a write whose id is from the caller. The node answers that the outcome is unknown, and
+//!   leaves the rest to the caller.
+//!
+//! An operation that was certainly not carried out (the server says that it is not the primary) is routed again until its time
+//! is over.
+//!
+//! If this node becomes the primary of an operation that it sent with an id, it sends the operation to itself. So one place
+//! judges what an answer is worth.
+//!
+//! Invariant: no two processes of a server use the same message id. A primary may hold an answer for seconds, and knows its
+//! receiver by server and id. If the process that asked is gone by then, the server's next process gets the answer, and must
+//! not take it for the answer to an operation of its own.
+
+use crate::client_memory::ClientMemory;
+use crate::node::Node;
+use crate::node::region::Holding;
+use crate::node::requests::in_flight::InFlight;
+use crate::node::serving::{Answer, Pending, ReplyTo};
+use leeward_format::cluster::Member;
+use leeward_format::control::Control;
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
+use leeward_format::table::TableName;
+use leeward_format::{Epoch, Lsn, RegionId, ServerId};
+use leeward_platform::{Nanos, Rng};
+use std::collections::BTreeMap;
+
+/// How long the node tries an operation before it answers that it failed.
+pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
+
+/// Which side has given a write its request id, and sees to it that the write is carried out once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Naming {
+    /// No side: it has no request id.
+    Unnamed,
+    /// The caller of this node: a client, or a node that forwards.
+    Caller(Once),
+    /// This node.
+    Here(Attempts),
+}
+
+/// An operation that no node has begun; but if it has a request id, an earlier attempt may have been.
+pub(crate) struct Unrouted {
+    pub(crate) to: ReplyTo,
+    pub(crate) table: TableName,
+    pub(crate) op: Op,
+    pub(crate) since: Nanos,
+    pub(crate) naming: Naming,
+}
+
+impl Unrouted {
+    /// With the request id of the caller, if it has one.
+    pub(crate) fn new(since: Nanos, to: ReplyTo, table: TableName, op: Op, once: Option<Once>) -> Unrouted {
+        Unrouted { to, table, op, since, naming: once.map_or(Naming::Unnamed, Naming::Caller) }
+    }
+
+    /// As an operation on a region that is served here.
+    pub(crate) fn pending(self, now: Nanos) -> Pending {
+        let once = match self.naming {
+            Naming::Unnamed => None,
+            Naming::Caller(once) => Some(once),
+            Naming::Here(attempts) => attempts.once(),
+        };
+        let names_region = matches!(self.op, Op::In { .. });
+        Pending { to: self.to, op: self.op.plain(), names_region, once, since: now }
+    }
+
+    /// Whether a server that it was sent to before may have carried it out.
+    fn is_doubtful(&self) -> bool {
+        matches!(self.naming, Naming::Here(attempts) if attempts.is_doubtful())
+    }
+
+    /// Its answer if there is no time for another attempt, and the last one failed with `error`.
+    fn give_up(self, error: OpError) -> Answer {
+        let result = match self.naming {
+            Naming::Here(attempts) => attempts.give_up(error),
+            _ => OpResult::Error(error),
+        };
+        (self.to, result)
+    }
+}
+
+impl Pending {
+    /// The operation in the form in which it came to `region`.
+    pub(crate) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
+        let Pending { to, op, names_region, once, since } = self;
+        let op = if names_region { op.within(region) } else { op };
+        Unrouted::new(since, to, table, op, once)
+    }
+}
+
+/// Where an operation may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To any node that serves its region.
+    Any,
+    /// No further: its client wants to be told of another primary.
+    Direct,
+    /// No further: another node sent it, and that node knows the region's configuration of this epoch.
+    Forwarded(Epoch),
+}
+
+/// An operation that was sent to a server.
+struct Forwarded {
+    unrouted: Unrouted,
+    region: RegionId,
+    server: ServerId,
+    /// How many bytes in flight it counts for.
+    bytes: u64,
+}
+
+/// What to do with an operation after its answer has come or was lost.
+pub(crate) enum Next {
+    /// Route it again, now.
+    AtOnce(Unrouted),
+    /// Route it again.
+    Again(Unrouted),
+    /// Answer its client.
+    Answer(Answer),
+}
+
+pub(crate) struct Forwarding {
+    /// The id of the last message.
+    last: u64,
+    sent: BTreeMap<u64, Forwarded>,
+    pub(super) in_flight: InFlight,
+    pub(crate) total: u64,
+    /// Request ids that this node gives.
+    ids: RequestIds,
+    heard: Heard,
+    /// Operations with a request id that other nodes have sent here, by message, and their regions.
+    asked_once: BTreeMap<(ServerId, u64), RegionId>,
+}
+
+impl Forwarding {
+    /// Nothing is sent yet. `me` is this process: no other one is the same member.
+    pub(crate) fn new(me: Member, memory: ClientMemory) -> Forwarding {
+        // Ids of two incarnations on a volume are far apart, and so are ids on two volumes. A simulation gets the same ids in
+        // every run.
+        let volume = Rng::new(me.volume.0).u64();
+        let mut rng = Rng::new(volume.wrapping_add(me.incarnation.0));
+        let (last, ids) = (rng.u64(), RequestIds::new(rng.u64()));
+        Forwarding {
+            last,
+            sent: BTreeMap::new(),
+            in_flight: InFlight::new(memory),
+            total: 0,
+            ids,
+            heard: Heard::default(),
+            asked_once: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the node waits for no answer.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// An operation on `region` goes to `server`. Answers the id of its message, and its request id, if it has one.
+    pub(crate) fn send(&mut self, mut unrouted: Unrouted, region: RegionId, server: ServerId) -> (u64, Option<Once>) {
+        if matches!(unrouted.naming, Naming::Unnamed) && unrouted.op.writes_data() && !unrouted.op.is_plain_put() {
+            unrouted.naming = Naming::Here(Attempts::named(self.ids.next_id()));
+        }
+        let once = match &mut unrouted.naming {
+            Naming::Unnamed => None,
+            Naming::Caller(once) => Some(*once),
+            Naming::Here(attempts) => attempts.ask(region, &self.heard),
+        };
+        self.last = self.last.wrapping_add(1);
+        self.total += 1;
+        let bytes = self.in_flight.sent(server, &unrouted.op);
+        self.sent.insert(self.last, Forwarded { unrouted, region, server, bytes });
+        (self.last, once)
+    }
+
+    /// The answer of `server` to message `id`.
+    pub(crate) fn answered(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) -> Option<Next> {
+        if self.sent.get(&id)?.server != server {
+            return None;
+        }
+        let Forwarded { mut unrouted, region, bytes, .. } = self.sent.remove(&id)?;
+        self.in_flight.ended(server, bytes, Some(&result));
+        if !unrouted.op.is_write() && self.in_flight.lacks_memory_for(&result) {
+            self.in_flight.wait_again(server, unrouted);
+            return None;
+        }
+        let verdict = match &mut unrouted.naming {
+            Naming::Here(attempts) => attempts.answered(&unrouted.op, result),
+            _ => match result {
+                OpResult::Error(error @ OpError::NotPrimary { .. }) => Verdict::Later(error),
+                result => Verdict::Final(result),
+            },
+        };
+        Some(self.follow(now, region, unrouted, verdict))
+    }
+
+    fn follow(&self, now: Nanos, region: RegionId, unrouted: Unrouted, verdict: Verdict) -> Next {
+        let is_late = now - unrouted.since >= TIMEOUT;
+        let has_news = matches!(unrouted.naming, Naming::Here(attempts) if attempts.has_news(region, &self.heard));
+        match verdict {
+            Verdict::Final(result) => Next::Answer((unrouted.to, result)),
+            Verdict::AtOnce if is_late => Next::Answer(unrouted.give_up(OpError::Recovering(region))),
+            Verdict::AtOnce if has_news => Next::AtOnce(unrouted),
+            Verdict::AtOnce => Next::Again(unrouted),
+            Verdict::Later(OpError::NotPrimary { .. } | OpError::Unknown(_)) if !is_late => Next::Again(unrouted),
+            Verdict::Later(_) if !is_late && unrouted.is_doubtful() => Next::Again(unrouted),
+            Verdict::Later(OpError::NotPrimary { region, .. }) => {
+                Next::Answer(unrouted.give_up(OpError::Recovering(region)))
+            }
+            Verdict::Later(error) => Next::Answer(unrouted.give_up(error)),
+        }
+    }
+
+    /// The link to `server` broke. It may or may not have carried out what it has not answered.
+    pub(crate) fn lost(&mut self, now: Nanos, server: ServerId) -> Vec<Next> {
+        self.take_back(now, |forwarded| forwarded.server == server)
+    }
+
+    /// Configurations have changed. The node stops waiting for answers of servers that are no longer primary, if it can get the
+    /// answers from the new primary.
+    pub(crate) fn deposed(
+        &mut self,
+        now: Nanos,
+        me: ServerId,
+        primary_of: impl Fn(RegionId) -> Option<ServerId>,
+    ) -> Vec<Next> {
+        self.take_back(now, |Forwarded { unrouted, region, server, .. }| {
+            let is_deposed = *server != me && primary_of(*region).is_some_and(|primary| primary != *server);
+            is_deposed && (matches!(unrouted.naming, Naming::Here(_)) || !unrouted.op.is_write())
+        })
+    }
+
+    fn take_back(&mut self, now: Nanos, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Next> {
+        let lost: Vec<Forwarded> =
+            self.sent.extract_if(.., |_, forwarded| is_lost(forwarded)).map(|(_, one)| one).collect();
+        lost.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
+        let next = |Forwarded { mut unrouted, region, .. }: Forwarded| match &mut unrouted.naming {
+            Naming::Here(attempts) => {
+                let verdict = attempts.lost(&unrouted.op, LOST.into());
+                self.follow(now, region, unrouted, verdict)
+            }
+            _ if unrouted.op.is_write() => Next::Answer((unrouted.to, unknown(region, &unrouted.op))),
+            _ => Next::Again(unrouted),
+        };
+        lost.into_iter().map(next).collect()
+    }
+
+    /// A node has forwarded an operation, which is to be carried out once if there is a `region`.
+    pub(crate) fn note_caller(&mut self, caller: (ServerId, u64), region: Option<RegionId>) {
+        self.asked_once.extend(region.map(|region| (caller, region)));
+    }
+
+    /// A node has said up to where a region is committed.
+    pub(crate) fn hear(&mut self, committed: Option<(RegionId, Lsn)>) {
+        if let Some((region, lsn)) = committed {
+            self.heard.note(region, lsn);
+        }
+    }
+
+    /// Gives up operations that were not answered in time.
+    pub(crate) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
+        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= TIMEOUT);
+        let old: Vec<Forwarded> = old.map(|(_, one)| one).collect();
+        old.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
+        old.into_iter().map(|one| (one.unrouted.to, unknown(one.region, &one.unrouted.op))).collect()
+    }
+}
+
+const LOST: &str = "the primary's answer was lost";
+
+fn unknown(region: RegionId, op: &Op) -> OpResult {
+    OpResult::Error(match op.is_write() {
+        true => OpError::Unknown(LOST.into()),
+        false => OpError::Recovering(region),
+    })
+}
+
+impl Node {
+    /// The highest LSN that is known to be committed in a region. A caller whose write is to be carried out once needs it:
+    /// [`Once::since`].
+    pub fn committed(&self, region: RegionId) -> Option<Lsn> {
+        match self.slots.get(&region).map(|slot| &slot.holding) {
+            Some(Holding::Serving(serving)) if serving.is_open() => Some(serving.region().commit()),
+            _ => self.forwarding.heard.get(region),
+        }
+    }
+
+    /// Answers an operation that another node forwarded, or that this one sent to itself.
+    pub(crate) fn answer_peer(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) {
+        let committed = |node: &Node, region| Some((region, node.committed(region)?));
+        if server == self.context.me.server {
+            let region = self.forwarding.sent.get(&id).map(|forwarded| forwarded.region);
+            self.forwarding.hear(region.and_then(|region| committed(self, region)));
+            return self.forwarded(now, server, id, result);
+        }
+        let region = self.forwarding.asked_once.remove(&(server, id));
+        let committed = region.and_then(|region| committed(self, region));
+        self.context.answer(server, Control::Forwarded { id, result, committed });
+    }
+
+    /// The answer to a forwarded operation has come.
+    pub(crate) fn forwarded(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) {
+        if let Some(next) = self.forwarding.answered(now, server, id, result) {
+            self.next(now, next);
+        }
+    }
+
+    pub(crate) fn next(&mut self, now: Nanos, next: Next) {
+        match next {
+            Next::AtOnce(unrouted) => self.route(now, unrouted, Way::Any),
+            Next::Again(unrouted) => self.context.again.push(unrouted),
+            Next::Answer(answer) => self.answers.push(answer),
+        }
+    }
+
+    /// Sends operations that waited until others were answered.
+    pub(crate) fn forward_waiting(&mut self, now: Nanos) {
+        for server in self.forwarding.in_flight.ready() {
+            let mut waiting = self.forwarding.in_flight.take(server);
+            while let Some(unrouted) = self.forwarding.in_flight.next(server, &mut waiting) {
+                self.route(now, unrouted, Way::Any);
+            }
+            self.forwarding.in_flight.put_back(server, waiting);
+        }
+    }
+
+    /// Gives up operations that have waited for too long. No node has begun them.
+    pub(crate) fn refuse_waiting(&mut self, now: Nanos) {
+        for unrouted in self.forwarding.in_flight.late(|unrouted| now - unrouted.since >= TIMEOUT) {
+            let region = self.region_of(&unrouted.op, &unrouted.table).map_or(RegionId(0), |(region, ..)| region);
+            self.answers.push(unrouted.give_up(OpError::Overloaded(region)));
+        }
+    }
+
+    /// There is no server now that an operation can go to.
+    pub(crate) fn refuse(&mut self, now: Nanos, unrouted: Unrouted, error: OpError) {
+        let answer = match unrouted.is_doubtful() && now - unrouted.since < TIMEOUT {
+            true => Next::Again(unrouted),
+            false => Next::Answer(unrouted.give_up(error)),
+        };
+        self.next(now, answer);
+    }
+
+    /// For an operation on a region that is served here. If this node gave the request id, it sends the operation to itself.
+    pub(super) fn forward_to_self(&mut self, region: RegionId, unrouted: Unrouted) -> Unrouted {
+        let Naming::Here(_) = unrouted.naming else { return unrouted };
+        let (me, since, table, op) =
+            (self.context.me.server, unrouted.since, unrouted.table.clone(), unrouted.op.clone());
+        let committed = self.committed(region);
+        self.forwarding.hear(committed.map(|lsn| (region, lsn)));
+        let (id, once) = self.forwarding.send(unrouted, region, me);
+        Unrouted::new(since, ReplyTo::Peer(me, id), table, op, once)
+    }
+}
+
+#[cfg(test)]
+#[path = "forward_tests.rs"]
+mod tests;

@@ -1,0 +1,122 @@
+//! Operations on their way to the region that has their keys, on this node or on another.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `forward`, `in_flight`, `fair_queue` | operations that another node carries out, and how many may be with it at a time |
+//! | `waiting` | operations on regions that this node is about to serve |
+//! | `dedup` | writes that are carried out once |
+//! | `stale` | reads that a backup answers |
+//! | `proof` | questions about segments, by a tool that compares replicas |
+//! | `wait_queue` | the queue in which operations wait for one thing |
+//!
+//! Invariant: each operation is answered once. Belongs to the node's thread.
+
+pub(crate) mod dedup;
+mod fair_queue;
+pub(crate) mod forward;
+mod in_flight;
+mod proof;
+pub(crate) mod stale;
+pub(crate) mod wait_queue;
+pub(crate) mod waiting;
+
+use crate::node::Node;
+use crate::node::region::Slot;
+use crate::node::serving::{ReplyTo, execute};
+use forward::{Naming, Unrouted, Way};
+use leeward_format::cluster::Member;
+use leeward_format::control::Control;
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::{Epoch, RegionId};
+use leeward_platform::Nanos;
+
+impl Node {
+    pub(crate) fn submit(&mut self, now: Nanos, unrouted: Unrouted, way: Way) {
+        let Unrouted { since, to, table, op, naming } = unrouted;
+        match (execute::check(&op, !matches!(naming, Naming::Unnamed)), op) {
+            (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
+            (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
+            (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
+                self.prove(to, op)
+            }
+            (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
+            (Ok(()), Op::RequestRegion { region, request }) => {
+                let asked = self.context.agent.request_for_region(now, region, request);
+                self.request(to, asked);
+            }
+            (Ok(()), Op::DropTable { table }) => {
+                let asked = self.context.agent.drop_table(now, &table);
+                self.request(to, asked);
+            }
+            (Ok(()), Op::Intend { server, intent }) => {
+                let asked = self.context.agent.intend(now, server, intent);
+                self.request(to, asked);
+            }
+            (Ok(()), Op::Stale { at_most_ms, read }) => {
+                self.read_stale(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
+            }
+            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op, naming }, way),
+            (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
+        }
+    }
+
+    pub(crate) fn route(&mut self, now: Nanos, mut unrouted: Unrouted, way: Way) {
+        let to = unrouted.to;
+        if unrouted.op.lacks_region(self.routes(), &unrouted.table) {
+            let error = Op::region_missing(&unrouted.table);
+            return self.refuse(now, unrouted, error);
+        }
+        let Some((region, epoch, primary)) = self.region_of(&unrouted.op, &unrouted.table) else {
+            let error = match to {
+                // The node that forwarded it knows the table; this node soon will too.
+                ReplyTo::Peer(..) => OpError::NotPrimary { region: RegionId(0), epoch: Epoch(0) },
+                ReplyTo::Client(_) => self.no_region(&unrouted.table, &unrouted.op),
+            };
+            return self.refuse(now, unrouted, error);
+        };
+        let is_about_to_serve = self.is_about_to_serve((epoch, primary), way);
+        let is_open = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.is_open());
+        if is_about_to_serve || self.slots.get_mut(&region).is_some_and(is_open) {
+            unrouted = self.forward_to_self(region, unrouted);
+        }
+        if let Some(slot) = self.slots.get_mut(&region) {
+            self.idle.touch(region);
+            if let Some(serving) = slot.serving().filter(|serving| serving.is_open()) {
+                return serving.execute(now, unrouted.pending(now));
+            }
+            if is_about_to_serve {
+                if let Some(unrouted) = slot.waiting.enter(now, epoch, unrouted) {
+                    self.refuse(now, unrouted, OpError::Overloaded(region));
+                }
+                return;
+            }
+        }
+        let error = match primary {
+            Some(primary) if primary.server == self.context.me.server => self.not_serving(region),
+            Some(_) if way != Way::Any => OpError::NotPrimary { region, epoch },
+            Some(primary) if self.context.is_linked(primary.server) => {
+                if self.forwarding.in_flight.must_wait(primary.server) {
+                    return self.forwarding.in_flight.wait(primary.server, unrouted);
+                }
+                let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
+                let (id, once) = self.forwarding.send(unrouted, region, primary.server);
+                return self.context.send(primary.server, &Control::Forward { id, table, op, once, epoch });
+            }
+            _ => self.not_serving(region),
+        };
+        self.refuse(now, unrouted, error);
+    }
+
+    /// The region of an operation, the epoch of its configuration, and its primary.
+    pub(crate) fn region_of(&self, op: &Op, table: &str) -> Option<(RegionId, Epoch, Option<Member>)> {
+        let config = op.region_in(self.routes(), table)?;
+        Some((config.region, config.epoch, config.primary))
+    }
+
+    /// Routes operations again that were put back.
+    pub(crate) fn route_again(&mut self, now: Nanos) {
+        for unrouted in std::mem::take(&mut self.context.again) {
+            self.route(now, unrouted, Way::Any);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Reads that a backup answers, and how stale an answer can be, for tables that [every member answers reads of](Reads::Any).
+//!
+//! ```text
+//!   backup                                    primary
+//!     h  --- lease grant, my clock says h ------>  r       Its lease is valid at t, which it reads after r: so until t no other
+//!     |                                            |       node acknowledged anything. It has acknowledged up to LSN c itself.
+//!     |  <-- you said h; the safe LSN is c ------- t
+//!     |
+//!     n  a read as of c, once the copy has it: at most n - h old
+//! ```
+//! The answer of a backup was the region's state at some instant since h. Each write that any primary acknowledged before h was
+//! acknowledged before t, and is therefore within c:
+//! - If the primary of this term acknowledged it, c was read later and includes it.
+//! - Primaries of earlier terms had handed all their writes over before this one began to serve.
+//! - A primary of a later term cannot have begun: it must wait until the lease grants behind this lease have ended.
+//!
+//! Nothing beyond c was acknowledged before h. So the writes up to c are all that were acknowledged before h, and some that
+//! were under way then: a state that a reader at h, or a little later, could have seen.
+//!
+//! h and n come from one clock. So it does not matter how far the clocks of two machines are apart, or how long messages take.
+//! A message that took long, or lay in the queue of a stopped node, makes answers older, and the answers say so. The age allows
+//! for a slow clock. Once the clock may have stopped ([`crate::node::clock`]), nothing counts that the backup heard before.
+//!
+//! Invariants:
+//! - A primary publishes only a safe LSN that it could read and answer at that moment. It is open, does not quiesce, and holds
+//!   its lease at an instant that it read from its clock after it heard h.
+//! - A safe LSN is about the keys of one configuration. It counts only for keys that belong to the region by the same
+//!   configuration: other keys may be another region's by now.
+//! - It counts in the session in which the backup heard it, while the copy is in sync and the configuration is of that
+//!   session's term. Then the records up to c are the same on both.
+//! - A read sees the state at exactly c: a later state may lack what a split gave to another region.
+//! - The age of an answer is taken after its operation has come, from the clock that is read at the end of the turn.
+
+use crate::node::job::Outcome;
+use crate::node::region::Slot;
+use crate::node::requests::forward::{Unrouted, Way};
+use crate::node::serving::Serving;
+use crate::node::serving::decide::{Decision, decide};
+use crate::node::serving::execute::{KeyBounds, current, key_bounds, resume_within, scan, scan_within};
+use crate::node::{Context, Node};
+use leeward_engine::version::Lookup;
+use leeward_engine::{Error, Reach, Region, Snapshot};
+use leeward_format::cluster::{GroupConfig, Reads};
+use leeward_format::control::SafeLsnOf;
+use leeward_format::op::{Op, OpError, OpResult, ReadResult};
+use leeward_format::{Epoch, Lsn, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::Activity;
+use leeward_platform::planted::{Bug, planted};
+use leeward_replication::backup::PrimarySession;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Leases allow for a clock that runs at 0.9 times the speed of time. Such a clock lacks a ninth of what it has counted: an
+/// eighth is more.
+const SLOWNESS_PART: u64 = 8;
+
+/// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
+const MOST_SAFE_LSNS: usize = 8;
+
+/// A safe LSN that a backup was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SafeLsnRecord {
+    /// h: the reading of the backup's own clock that the primary answered.
+    heard: Nanos,
+    epoch: Epoch,
+    lsn: Lsn,
+}
+
+/// The safe LSNs that a backup was told in a session, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct SafeLsns {
+    session: Option<PrimarySession>,
+    known: VecDeque<SafeLsnRecord>,
+}
+
+impl SafeLsns {
+    fn hear(&mut self, session: PrimarySession, safe_lsn_record: SafeLsnRecord) {
+        if self.session != Some(session) {
+            *self = SafeLsns { session: Some(session), known: VecDeque::new() };
+        }
+        if self.known.len() == MOST_SAFE_LSNS {
+            self.known.pop_front();
+        }
+        self.known.push_back(safe_lsn_record);
+    }
+
+    /// The newest safe LSN up to which a copy has all records, if it has applied those up to `applied`. `None` if the latest
+    /// ones are for another configuration than that of `epoch`: since then another region may have owned some of the keys, and
+    /// changed them.
+    fn newest(&self, session: PrimarySession, epoch: Epoch, applied: Lsn) -> Option<SafeLsnRecord> {
+        let mut latest = self.known.iter().rev().take_while(|known| known.epoch == epoch);
+        latest.find(|known| known.lsn <= applied).copied().filter(|_| self.session == Some(session))
+    }
+}
+
+/// What a server said of its clock with its last two lease grants, and when this node heard it, by its own clock.
+#[derive(Debug, Default)]
+pub(crate) struct ClockHeard([Option<(u64, Nanos)>; 2]);
+
+impl ClockHeard {
+    pub(crate) fn hear(&mut self, theirs: u64, now: Nanos) {
+        self.0 = [Some((theirs, now)), self.0[0]];
+    }
+
+    /// The newest reading that was heard before `now`. One that is heard in the turn of a tick may be newer than the tick's
+    /// clock.
+    fn before(&self, now: Nanos) -> Option<u64> {
+        self.0.iter().flatten().find(|(_, at)| *at < now).map(|(theirs, _)| *theirs)
+    }
+}
+
+/// A read that a backup has begun, and can answer as of an instant.
+pub(crate) struct StaleRead {
+    /// The operation as one for the primary.
+    unrouted: Unrouted,
+    heard: Nanos,
+    at_most_ms: u32,
+    lsn: Lsn,
+}
+
+/// The reads of backups' copies at a node.
+#[derive(Default)]
+pub(crate) struct StaleReads {
+    /// Those that ended and are not answered yet.
+    ended: Vec<(Box<StaleRead>, Result<ReadResult, Error>)>,
+    answered: u64,
+}
+
+impl StaleReads {
+    /// A read has ended.
+    pub(crate) fn ended(&mut self, read: Box<StaleRead>, result: Result<ReadResult, Error>) {
+        self.ended.push((read, result));
+    }
+
+    /// How many were answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered
+    }
+}
+
+// ---- the primary ---------------------------------------------------------------------------------------------------
+
+impl Serving {
+    /// The safe LSN that the primary publishes now, if any.
+    pub(crate) fn publish_safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
+        let holds_lease = || self.primary().holds_lease(now) || planted(Bug::PublishSafeLsnWithoutLease);
+        let is_wanted = self.primary().options().reads != Reads::Primary;
+        let epoch = self.primary().config().epoch;
+        let may_publish_safe_lsn = is_wanted && self.is_open() && self.is_active() && holds_lease();
+        may_publish_safe_lsn.then_some(SafeLsnOf { region: self.id(), epoch, lsn: self.acknowledged() })
+    }
+}
+
+impl Context {
+    /// What `server` said of its clock: a safe LSN that is published to it counts from then.
+    pub(crate) fn heard_of(&self, server: ServerId) -> Option<u64> {
+        self.links.get(&server).and_then(|link| link.clock.before(self.clock.now))
+    }
+}
+
+// ---- the backup ----------------------------------------------------------------------------------------------------
+
+impl Node {
+    /// A primary publishes safe LSNs of regions.
+    pub(crate) fn hear_safe_lsns(&mut self, now: Nanos, from: ServerId, heard: Option<u64>, safe_lsns: &[SafeLsnOf]) {
+        // A reading from another process of this server means nothing here.
+        let is_mine = |heard: &Nanos| (self.context.clock.since..=now).contains(heard);
+        let Some(heard) = heard.map(Nanos).filter(is_mine) else { return };
+        let heard = if planted(Bug::AgeFromArrival) { now } else { heard };
+        for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
+            if let Some(slot) = self.slots.get_mut(&region) {
+                slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, &mut self.context);
+                if !slot.backup.is_idle() {
+                    self.idle.touch(region);
+                }
+            }
+        }
+    }
+
+    /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
+    pub(super) fn read_stale(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
+        let table = self.context.agent.view().table(&unrouted.table);
+        let reads = table.and_then(|table| Some((table.reads.at_most(at_most_ms)?, table.partition)));
+        let Some((at_most_ms, partition)) = reads else {
+            return self.route(now, unrouted, way);
+        };
+        // A scan is cut at the bounds of the region that the routes name for it.
+        let may_be_cut = unrouted.op.key().is_none() && self.routes().is_ambiguous();
+        let config = unrouted.op.region_in(self.routes(), &unrouted.table).filter(|_| !may_be_cut);
+        let Some(config) = config.cloned() else { return self.route(now, unrouted, way) };
+        let slot = self.slots.get(&config.region);
+        let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
+            return self.route(now, unrouted, way);
+        };
+        if age_ms(now, known.heard) > u64::from(at_most_ms) || self.context.clients.is_full() {
+            return self.route(now, unrouted, way);
+        }
+        let snapshot = copy.snapshot(known.lsn, self.context.clock.wall.now());
+        if snapshot.lsn() != known.lsn {
+            // A compaction since may have merged a trim, which deletes keys that another region has by now.
+            return self.route(now, unrouted, way);
+        }
+        let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
+        let (bounds, clients) = (key_bounds(&config, partition), self.context.clients.clone());
+        match in_memory(&snapshot, &read.unrouted.op) {
+            Some(result) => {
+                let result = result.map(|result| clients.hold_read(result));
+                self.stale.ended(read, result);
+            }
+            None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
+                let result = from_device(&snapshot, &read.unrouted.op, bounds);
+                let result = result.map(|result| clients.hold_read(result));
+                Outcome::ReadStale { read, result }
+            }),
+        }
+    }
+
+    /// Answers the reads that ended in this turn. A read that has become too old meanwhile, or failed, goes to the primary.
+    pub(crate) fn answer_stale(&mut self, now: Nanos) {
+        for (read, result) in std::mem::take(&mut self.stale.ended) {
+            let age = age_ms(now, read.heard);
+            match result {
+                Ok(result) if age <= u64::from(read.at_most_ms) && read.heard >= self.context.clock.since => {
+                    self.stale.answered += 1;
+                    let age_ms = u32::try_from(age).expect("it is below a bound");
+                    self.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
+                }
+                Ok(_) => self.context.again.push(read.unrouted),
+                Err(error) => {
+                    tracing::warn!(%error, "a read of a backup failed");
+                    self.context.again.push(read.unrouted);
+                }
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn hear_safe_lsns(&mut self, from: ServerId, safe_lsn_record: SafeLsnRecord, context: &mut Context) {
+        let session =
+            self.backup.primary_session().filter(|session| session.primary == from && self.backup.is_in_sync());
+        let Some(session) = session else { return };
+        self.safe_lsns.hear(session, safe_lsn_record);
+        match &self.reading {
+            None if context.wants_to_read(self, false) => self.backup.be_read(true),
+            Some(copy) if copy.last_lsn() < safe_lsn_record.lsn => self.backup.save_tails(false),
+            _ => return,
+        }
+        self.act_as_backup(context);
+    }
+
+    /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
+    pub(crate) fn look_after_reads(&mut self, context: &mut Context) {
+        let only_read = self.reading.is_some() && self.building.is_none();
+        if only_read && !context.wants_to_read(self, true) {
+            self.backup.be_read(false);
+            self.act_as_backup(context);
+        }
+    }
+
+    /// The copy that can be read for keys of this configuration, and its safe LSN.
+    fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, SafeLsnRecord)> {
+        let copy = self.reading.as_ref().filter(|_| self.backup.is_in_sync())?;
+        // In another term of the same primary the copy may have other records.
+        let session = self.backup.primary_session().filter(|session| session.term == config.term)?;
+        let known = self.safe_lsns.newest(session, config.epoch, copy.last_lsn())?;
+        Some((copy.clone(), known))
+    }
+}
+
+impl Context {
+    /// Whether a copy should answer reads, and there is memory for that. A copy that `is_read` already may go on while memory
+    /// is scarcer than another copy needs to begin.
+    fn wants_to_read(&self, slot: &Slot, is_read: bool) -> bool {
+        let table = slot.config.as_ref().and_then(|config| self.agent.view().table(&config.table));
+        let debt = self.volume.memory().l0_debt();
+        let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
+        has_memory && table.is_some_and(|table| table.reads != Reads::Primary)
+    }
+}
+
+/// Milliseconds since an instant, rounded up, also if the clock is slow.
+fn age_ms(now: Nanos, since: Nanos) -> u64 {
+    let elapsed = (now - since).0;
+    (elapsed + elapsed / SLOWNESS_PART).div_ceil(1_000_000)
+}
+
+/// The result of the read, if memory can tell.
+fn in_memory(snapshot: &Snapshot, op: &Op) -> Option<Result<ReadResult, Error>> {
+    match snapshot.get(op.key()?, Reach::Memory) {
+        Ok(Lookup::NotInMemory) => None,
+        found => Some(found.map(|found| of_pair(snapshot, op, found))),
+    }
+}
+
+fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadResult, Error> {
+    if let Some(key) = op.key() {
+        return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
+    }
+    let Op::Scan(range) = op else { unreachable!("what any member can read is on a key, or a scan") };
+    match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
+        OpResult::Entries { entries, resume } => {
+            let resume = resume.or_else(|| resume_within(bounds, op));
+            Ok(ReadResult::Entries { entries, resume })
+        }
+        OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),
+        other => unreachable!("a scan has the result {other:?}"),
+    }
+}
+
+/// The result of a read of a key, from the version that was `found`.
+fn of_pair(snapshot: &Snapshot, op: &Op, found: Lookup) -> ReadResult {
+    match decide(op, current(found), snapshot.now()) {
+        Decision::Answer(OpResult::Value(value)) => ReadResult::Value(value),
+        Decision::Answer(OpResult::Pair(pair)) => ReadResult::Pair(pair),
+        _ => unreachable!("a read decides nothing"),
+    }
+}
+
+#[cfg(test)]
+#[path = "stale_tests.rs"]
+mod tests;

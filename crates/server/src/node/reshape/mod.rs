@@ -1,0 +1,149 @@
+//! A served region changes its primary or its bounds: it quiesces, is split in two, is merged into its neighbour, and is
+//! trimmed to what is its own.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `quiesce` | the pause before a transfer, a split or a merge |
+//! | `split`, `merge` | these two |
+//! | `trim` | deletes what they leave |
+//!
+//! A split and a merge go the same way: a plan in the configuration, a look whether it is possible, a pause, steps, a proposal
+//! to the coordinator, its answer. An attempt that fails is given up by `Serving::fail_plan`, and another one comes later.
+//!
+//! Invariant: a node splits or merges one region at a time. Belongs to the node's thread.
+
+pub(crate) mod merge;
+pub(crate) mod quiesce;
+pub(crate) mod split;
+mod trim;
+
+use crate::node::Node;
+use crate::node::region::Slot;
+use crate::node::serving::Serving;
+use leeward_engine::Error;
+use leeward_format::RegionId;
+use leeward_platform::Nanos;
+use merge::{Gathered, MergeState, RegionMerge};
+use quiesce::{Quiesce, QuiesceReason};
+use split::{PendingChild, Split};
+use trim::Trim;
+
+/// How far a region has come with what changes its primary or its bounds.
+pub(crate) struct Reshape {
+    quiesce: Quiesce,
+    /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
+    is_alone: bool,
+    split: Split,
+    merge: MergeState,
+    /// Most bytes of pairs that are copied when this region is merged into its neighbour.
+    merge_bytes: u64,
+    trim: Trim,
+    /// Set while the region is a pending child, in no configuration yet.
+    pending_child: Option<PendingChild>,
+}
+
+/// What a job for a split or a merge came to.
+pub(crate) enum ReshapeDone {
+    /// The key at which to split the region into this child, if there is one.
+    SplitKey(RegionId, Result<Option<Vec<u8>>, Error>),
+    /// A child was split off the region, or why not.
+    ParentSplit(Result<(), String>),
+    /// Whether a region is small enough to be merged into this neighbour.
+    Measured(RegionId, Result<bool, Error>),
+    /// Pairs of a merge source were read.
+    Gathered(Result<Gathered, Error>),
+}
+
+/// The split or merge that a node has under way.
+#[derive(Default)]
+pub(crate) struct Reshaping {
+    /// The region that last quiesced for a plan.
+    region: Option<RegionId>,
+    /// The merge of two regions that is under way.
+    merging: Option<RegionMerge>,
+}
+
+impl Reshape {
+    pub(crate) fn new(merge_bytes: u64) -> Reshape {
+        Reshape {
+            quiesce: Quiesce::NEVER,
+            is_alone: true,
+            split: Split::default(),
+            merge: MergeState::default(),
+            merge_bytes,
+            trim: Trim::FIRST,
+            pending_child: None,
+        }
+    }
+
+    /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// See [`Reshape::is_alone`].
+    pub(crate) fn set_alone(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
+    }
+
+    /// The region is in no configuration yet.
+    pub(crate) fn is_pending_child(&self) -> bool {
+        self.pending_child.is_some()
+    }
+
+    /// Keys that are not its own may be about to become its own.
+    pub(crate) fn is_merge_target(&self) -> bool {
+        self.merge.is_target()
+    }
+
+    /// Why the region is not split or merged yet, if anything keeps it from that.
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        self.split.why()
+    }
+}
+
+impl Reshaping {
+    /// A region quiesces for a plan.
+    pub(crate) fn began(&mut self, region: RegionId) {
+        self.region = Some(region);
+    }
+}
+
+impl Serving {
+    /// A job for a split or a merge ended.
+    pub(crate) fn reshape_done(&mut self, now: Nanos, done: ReshapeDone) {
+        match done {
+            ReshapeDone::SplitKey(child, result) => self.found_split_key(now, child, result),
+            ReshapeDone::ParentSplit(result) => self.was_split(now, result),
+            ReshapeDone::Measured(into, is_small) => self.was_measured(now, into, is_small),
+            ReshapeDone::Gathered(gathered) => self.was_read(gathered),
+        }
+    }
+
+    /// An attempt to split or to merge the region ends, for the reason `why`; the next one comes later.
+    fn fail_plan(&mut self, now: Nanos, reason: QuiesceReason, why: String) {
+        tracing::info!(region = %self.id(), ?reason, why, "is not split or merged yet");
+        let counters = self.counters_mut();
+        let failed = match reason {
+            QuiesceReason::Merge => &mut counters.merges_failed,
+            _ => &mut counters.splits_failed,
+        };
+        *failed += 1;
+        self.reshape_mut().merge.give_up();
+        let least = self.reshape_mut().split.fail(why);
+        self.abort_plan(now, least);
+    }
+}
+
+impl Node {
+    fn serving(&mut self, region: RegionId) -> Option<&mut Serving> {
+        self.slots.get_mut(&region).and_then(Slot::serving)
+    }
+
+    /// Another region of this node is quiescing for a split or a merge, or has quiesced for it.
+    fn is_another_reshaped(&mut self, region: RegionId) -> bool {
+        let other = self.reshaping.region.filter(|other| *other != region);
+        let is_merging = self.reshaping.merging.as_ref().is_some_and(|merging| merging.attempt().0 != region);
+        is_merging || other.and_then(|other| self.serving(other)).is_some_and(|other| other.is_being_reshaped())
+    }
+}

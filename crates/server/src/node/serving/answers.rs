@@ -1,0 +1,137 @@
+//! Answers of a region that this node serves, from the operation's end until they leave the node.
+//!
+//! Invariant: an answer leaves only when every LSN that it shows is committed *and* the lease is held. Until then it is held
+//! back ([`Held`]). An answer that shows nothing of the region waits for nothing. Belongs to the node's thread.
+
+use super::{Answer, ReplyTo, Serving};
+use leeward_format::op::{OpError, OpResult};
+use leeward_format::{Lsn, RegionId};
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
+pub(super) const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
+
+struct Held {
+    to: ReplyTo,
+    result: OpResult,
+    is_write: bool,
+    since: Nanos,
+}
+
+/// Answers that have not left yet.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// Answers that wait for their LSN to be committed.
+    held: BTreeMap<Lsn, Vec<Held>>,
+    /// Answers that wait for nothing.
+    ready: Vec<Answer>,
+    /// Until then no write is answered.
+    slowed_until: Nanos,
+    /// Answers up to here may leave: what is committed, and with last-flush more.
+    acknowledged: Lsn,
+}
+
+impl Answers {
+    /// None is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.ready.is_empty()
+    }
+
+    /// The last LSN up to which answers may leave.
+    pub(super) fn acknowledged(&self) -> Lsn {
+        self.acknowledged
+    }
+
+    /// Answers up to `lsn` may leave.
+    pub(super) fn acknowledge(&mut self, lsn: Lsn) {
+        self.acknowledged = self.acknowledged.max(lsn);
+    }
+
+    /// Answers at once. The answer shows nothing of the region.
+    pub(super) fn reply(&mut self, to: ReplyTo, result: OpResult) {
+        self.ready.push((to, result));
+    }
+
+    /// Gives out the answers that wait for nothing.
+    pub(super) fn take_ready(&mut self, out: &mut Vec<Answer>) {
+        out.append(&mut self.ready);
+    }
+
+    /// Writes are throttled, and some wait for that to end.
+    pub(super) fn are_slowed(&self, now: Nanos) -> bool {
+        now < self.slowed_until && !self.held.is_empty()
+    }
+
+    /// Answers everything with "not known": the node has lost the primary role.
+    pub(super) fn abandon(&mut self, region: RegionId, out: &mut Vec<Answer>) {
+        for held in std::mem::take(&mut self.held).into_values().flatten() {
+            out.push((held.to, lost_answer(region, held.is_write, "the node lost the primary role")));
+        }
+        out.append(&mut self.ready);
+    }
+
+    /// Gives up answers that have waited for too long.
+    pub(super) fn expire(&mut self, now: Nanos, region: RegionId, out: &mut Vec<Answer>) {
+        self.held.retain(|_, held| {
+            let late = held.extract_if(.., |held| now - held.since > OP_TIMEOUT);
+            out.extend(late.map(|held| (held.to, lost_answer(region, held.is_write, "not confirmed in time"))));
+            !held.is_empty()
+        });
+    }
+}
+
+impl Serving {
+    /// Holds an answer until `lsn` is committed.
+    pub(super) fn hold(&mut self, now: Nanos, lsn: Lsn, to: ReplyTo, is_write: bool, result: OpResult) {
+        let lsn = if planted(Bug::ServeUncommitted) && !is_write { Lsn(0) } else { lsn };
+        self.answers.held.entry(lsn).or_default().push(Held { to, result, is_write, since: now });
+    }
+
+    /// Delays answers of writes by another `pause`, so that compactions keep up.
+    pub(super) fn slow_down(&mut self, now: Nanos, pause: Duration) {
+        let pause = Nanos(pause.as_nanos() as u64);
+        self.answers.slowed_until = self.answers.slowed_until.max(now) + pause;
+        self.counters.stall_slowed_ns += pause.0;
+    }
+
+    /// Releases every committed answer, if no other node can be primary, but none of a write while writes are throttled.
+    pub(super) fn release(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        if !self.is_open()
+            || !self.reshape.is_alone()
+            || !(self.primary.holds_lease(now) || planted(Bug::SkipLeaseCheck))
+        {
+            return;
+        }
+        // What was committed once stays committed, also while the session of a member begins anew.
+        let waiting = self.answers.held.split_off(&self.answers.acknowledged.next());
+        let ready = std::mem::replace(&mut self.answers.held, waiting);
+        // While a write was held other members may have failed. A write that only the last member has is not acknowledged.
+        let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
+        let id = self.id();
+        let answer = |held: Held| match &lacks {
+            Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
+            _ => (held.to, held.result),
+        };
+        if now >= self.answers.slowed_until || !self.is_active() {
+            return out.extend(ready.into_values().flatten().map(answer));
+        }
+        for (lsn, answers) in ready {
+            let (delayed, immediate): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
+            out.extend(immediate.into_iter().map(answer));
+            if !delayed.is_empty() {
+                self.answers.held.insert(lsn, delayed);
+            }
+        }
+    }
+}
+
+/// The answer to an operation that will not get a better one.
+fn lost_answer(region: RegionId, is_write: bool, why: &str) -> OpResult {
+    OpResult::Error(match is_write {
+        true => OpError::Unknown(format!("region {region}: {why}")),
+        false => OpError::Recovering(region),
+    })
+}

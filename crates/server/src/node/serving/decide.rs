@@ -1,0 +1,121 @@
+//! What an operation on a key comes to, once the key's current pair is known. The functions are pure.
+
+use bytes::Bytes;
+use leeward_format::op::{Condition, Op, OpError, OpResult, Pair};
+use leeward_format::{Expiry, Lsn, MAX_VALUE_BYTES, UnixMs};
+
+/// The current pair of a key.
+#[derive(Debug, Default)]
+pub(crate) struct Current {
+    /// LSN of the record that was read.
+    pub(crate) lsn: Lsn,
+    /// The key's value and expiry, if it has a value.
+    pub(crate) pair: Option<(Bytes, Option<Expiry>)>,
+}
+
+impl Current {
+    fn version(&self) -> Option<Lsn> {
+        self.pair.is_some().then_some(self.lsn)
+    }
+
+    fn expires(&self) -> Option<Expiry> {
+        self.pair.as_ref().and_then(|(_, expires)| *expires)
+    }
+
+    fn meets(&self, when: &Condition) -> bool {
+        when.holds(self.pair.as_ref().map(|(value, _)| (self.lsn, &value[..])))
+    }
+
+    fn value(self) -> Option<Bytes> {
+        self.pair.map(|(value, _)| value)
+    }
+}
+
+/// What a write operation comes to, once the current value is known.
+pub(crate) enum Decision {
+    /// Put this value, with this expiry, then give this answer.
+    Put(Bytes, Option<Expiry>, OpResult),
+    /// Delete the key, then give this answer.
+    Delete(OpResult),
+    /// Write nothing.
+    Answer(OpResult),
+}
+
+/// What `op`, an operation on a key, comes to, given the pair that the key has `now`. The caller that carries a put out fills
+/// its version in.
+pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
+    let (version, expires) = (current.version(), current.expires());
+    match op {
+        Op::Get { .. } => Decision::Answer(OpResult::Value(current.value())),
+        Op::GetPair { want_value, .. } => {
+            let pair = |version| Pair { version, expires, now, value: current.value().filter(|_| *want_value) };
+            Decision::Answer(OpResult::Pair(version.map(pair)))
+        }
+        Op::Put { value, when, want_old, lifetime, .. } => {
+            let done = current.meets(when);
+            let answer = OpResult::Put { done, old: current.value().filter(|_| *want_old), version };
+            match done {
+                true => Decision::Put(value.clone(), lifetime.expiry(expires, now), answer),
+                false => Decision::Answer(answer),
+            }
+        }
+        Op::Delete { when, .. } => match (current.meets(when), version) {
+            (true, Some(_)) => Decision::Delete(OpResult::Deleted { done: true, old: current.value(), version: None }),
+            _ => Decision::Answer(OpResult::Deleted { done: false, old: None, version }),
+        },
+        Op::Expire { lifetime, when, want_old, .. } => {
+            let after = lifetime.expiry(expires, now);
+            let done = version.is_some() && when.holds(expires, after);
+            let value = current.value();
+            let answer = OpResult::Put { done, old: value.clone().filter(|_| *want_old), version };
+            match value {
+                Some(_) if done && after.is_some_and(|after| after.is_over(now)) => Decision::Delete(answer),
+                Some(value) if done => Decision::Put(value, after, answer),
+                _ => Decision::Answer(answer),
+            }
+        }
+        Op::Add { delta, .. } => match add(current.value().as_deref(), *delta) {
+            Ok(sum) => Decision::Put(Bytes::from(sum.to_string()), expires, OpResult::Integer(sum)),
+            Err(message) => Decision::Answer(OpResult::Error(OpError::Invalid(message.into()))),
+        },
+        Op::Append { suffix, .. } => {
+            let value = [current.value().as_deref().unwrap_or_default(), suffix].concat();
+            if value.len() > MAX_VALUE_BYTES {
+                let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
+                return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
+            }
+            let length = value.len() as i64;
+            Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
+        }
+        // These are answered elsewhere. One that comes here all the same is a bug, and only the one client sees its effect.
+        Op::Stale { .. }
+        | Op::In { .. }
+        | Op::Scan(_)
+        | Op::DeleteRange { .. }
+        | Op::Count { .. }
+        | Op::Approximate { .. }
+        | Op::AcceptLoss { .. }
+        | Op::CreateTable { .. }
+        | Op::AlterTable { .. }
+        | Op::RequestRegion { .. }
+        | Op::Intend { .. }
+        | Op::DropTable { .. }
+        | Op::Checkpoint { .. }
+        | Op::Digests { .. }
+        | Op::SegmentContent { .. }
+        | Op::RepairSegment { .. } => {
+            Decision::Answer(OpResult::Error(OpError::Invalid("this is no operation on a key".into())))
+        }
+    }
+}
+
+fn add(current: Option<&[u8]>, delta: i64) -> Result<i64, &'static str> {
+    let text = current.map_or(Ok("0"), std::str::from_utf8);
+    let number = text.ok().and_then(|text| text.parse::<i64>().ok().filter(|number| number.to_string() == text));
+    let number = number.ok_or("value is not an integer or out of range")?;
+    number.checked_add(delta).ok_or("increment or decrement would overflow")
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,334 @@
+//! A region that this node is the primary of: operations, commit, and the upkeep of its logs and levels.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `execute`, `decide` | operations, from their begin to an answer |
+//! | `queues`, `for_memory` | operations that wait |
+//! | `answers` | answers that have not left yet |
+//! | `upkeep` | tails and compactions; what is shipped to backups |
+//! | `bases` | what members that are brought in sync get |
+//! | `checkpoint` | copies on volumes of their own |
+//! | `samples` | which keys are in use |
+//!
+//! Invariants:
+//! - An answer leaves only when every LSN that it shows is committed *and* the lease is held.
+//! - A write begins, and is acknowledged, only while `min_in_sync` members are in sync. One that began before there were too
+//!   few is answered with "not known": the group would lose it with this member.
+//! - Operations on one key take place in the order in which they were submitted. While one of them waits for the device or for
+//!   room, the later ones queue behind it. A delete of a range waits for operations on keys of the range, and all later
+//!   operations wait for it.
+//! - Nothing here blocks: what touches the device is a [`Job`]. A region is given up only when no job runs.
+
+mod answers;
+mod bases;
+pub(crate) mod checkpoint;
+pub(crate) mod decide;
+pub(crate) mod execute;
+mod for_memory;
+mod queues;
+mod samples;
+mod upkeep;
+
+use crate::client_memory::ClientMemory;
+use crate::node::Context;
+use crate::node::clock::Wall;
+use crate::node::job::{Job, JobClass, Outcome};
+use crate::node::region::Opened;
+use crate::node::requests::dedup::Requests;
+use crate::node::requests::forward::Unrouted;
+use crate::node::reshape::Reshape;
+use crate::node::reshape::quiesce::CompactionUrgency;
+use crate::node::status::RegionCounters;
+use answers::Answers;
+use bases::Bases;
+use checkpoint::Exports;
+use leeward_engine::{Region, Tail};
+use leeward_format::op::OpResult;
+use leeward_format::{Epoch, LogKind, Lsn, RegionId, ServerId, UnixMs};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Account, Activity};
+use leeward_replication::mirror::TailView;
+use leeward_replication::primary::{Ops, Primary};
+pub(crate) use queues::Pending;
+use queues::Queues;
+use samples::Samples;
+use std::sync::Arc;
+use upkeep::Upkeep;
+pub(crate) use upkeep::UpkeepDone;
+
+/// Where an answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyTo {
+    /// A client of this node.
+    Client(crate::node::Token),
+    /// A node that forwarded the operation.
+    Peer(ServerId, u64),
+}
+
+/// An answer, on its way out of the node.
+pub(crate) type Answer = (ReplyTo, OpResult);
+
+/// How the region came to be served.
+struct Opening {
+    /// Every member has installed its base: operations are served.
+    is_open: bool,
+    since: Nanos,
+    /// How long it took until it was open.
+    recovery: Nanos,
+}
+
+/// Jobs of a region.
+#[derive(Default)]
+struct Jobs {
+    running: usize,
+    /// Those that the runtime does not have yet.
+    new: Vec<Job>,
+}
+
+/// See the module.
+pub(crate) struct Serving {
+    region: Arc<Region>,
+    primary: Primary,
+    opening: Opening,
+    wall: Wall,
+    /// Values that are read for clients are charged to it. While it is full none is read.
+    clients: ClientMemory,
+    queues: Queues,
+    answers: Answers,
+    upkeep: Upkeep,
+    bases: Bases,
+    exports: Exports,
+    reshape: Reshape,
+    requests: Requests,
+    samples: Samples,
+    counters: RegionCounters,
+    jobs: Jobs,
+}
+
+impl Serving {
+    pub(crate) fn new(now: Nanos, context: &Context, opened: Opened, primary: Primary) -> Serving {
+        let Opened { region, requests } = opened;
+        region.set_inherited_below(primary.config().inherited_below);
+        Serving {
+            samples: Samples::new(primary.config().region),
+            region,
+            primary,
+            opening: Opening { is_open: false, since: now, recovery: Nanos::ZERO },
+            wall: context.clock.wall.clone(),
+            clients: context.clients.clone(),
+            queues: Queues::new(),
+            answers: Answers::default(),
+            upkeep: Upkeep::default(),
+            bases: Bases::default(),
+            exports: Exports::new(context.shared.checkpoints.clone()),
+            reshape: Reshape::new(context.shared.merge_bytes),
+            requests,
+            counters: RegionCounters::default(),
+            jobs: Jobs::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> RegionId {
+        self.region.id()
+    }
+
+    /// The term in which this node serves it.
+    pub(crate) fn term(&self) -> Epoch {
+        self.primary.config().term
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    pub(crate) fn primary(&self) -> &Primary {
+        &self.primary
+    }
+
+    pub(crate) fn primary_mut(&mut self) -> &mut Primary {
+        &mut self.primary
+    }
+
+    pub(crate) fn reshape(&self) -> &Reshape {
+        &self.reshape
+    }
+
+    pub(crate) fn reshape_mut(&mut self) -> &mut Reshape {
+        &mut self.reshape
+    }
+
+    pub(crate) fn requests_mut(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    pub(crate) fn counters(&self) -> &RegionCounters {
+        &self.counters
+    }
+
+    pub(crate) fn counters_mut(&mut self) -> &mut RegionCounters {
+        &mut self.counters
+    }
+
+    /// Operations are served.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opening.is_open
+    }
+
+    /// Since when the node serves it or prepares to, and how long it took until it was open.
+    pub(crate) fn opening(&self) -> (Nanos, Nanos) {
+        (self.opening.since, self.opening.recovery)
+    }
+
+    /// The wall time, by which pairs expire.
+    pub(crate) fn wall_now(&self) -> UnixMs {
+        self.wall.now()
+    }
+
+    /// Answers up to here may leave.
+    pub(crate) fn acknowledged(&self) -> Lsn {
+        self.answers.acknowledged()
+    }
+
+    /// A key with about half of the latest operations below it.
+    pub(crate) fn middle(&self) -> Option<bytes::Bytes> {
+        self.samples.middle()
+    }
+
+    /// The region has other bounds: what was known of its keys in use says little.
+    pub(crate) fn forget_samples(&mut self) {
+        self.samples = Samples::new(self.id());
+    }
+
+    // ---- jobs -----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn spawn(&mut self, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.add_job(JobClass::Foreground, Activity::Engine.of_primary(), work);
+    }
+
+    pub(crate) fn spawn_in_background(&mut self, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.add_job(JobClass::Background, account, work);
+    }
+
+    fn add_job(&mut self, class: JobClass, account: Account, work: impl FnOnce() -> Outcome + Send + 'static) {
+        self.job_begins();
+        self.jobs.new.push(Job::new(class, account, self.id(), work));
+    }
+
+    /// A job of the region begins that is handed to the runtime elsewhere.
+    pub(crate) fn job_begins(&mut self) {
+        self.jobs.running += 1;
+    }
+
+    /// A job of the region has ended.
+    pub(crate) fn job_ended(&mut self) {
+        self.jobs.running -= 1;
+    }
+
+    pub(crate) fn has_jobs(&self) -> bool {
+        self.jobs.running > 0
+    }
+
+    /// Hands new jobs out.
+    pub(crate) fn take_jobs(&mut self, out: &mut Vec<Job>) {
+        out.append(&mut self.jobs.new);
+    }
+
+    // ---- turns ----------------------------------------------------------------------------------------------------
+
+    /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
+    /// committed, releases answers, and starts the upkeep that is due.
+    pub(crate) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
+        self.run_next(now);
+        self.start_lookups(now);
+        let last = self.region.last_lsn();
+        // It fails only with the volume, which logs that itself.
+        if self.region.write_tails().is_ok() {
+            self.upkeep.written = last;
+        }
+        let written = self.upkeep.written;
+        self.post(last, ops);
+        let commit = self.primary.commit(written);
+        if !self.is_open() && !self.reshape.is_pending_child() && self.primary.may_open() {
+            self.opening.is_open = true;
+            self.opening.recovery = now - self.opening.since;
+            tracing::info!(region = %self.id(), term = %self.term(), lsn = %last, "serving");
+        }
+        if self.is_open() {
+            self.region.set_commit(commit);
+            self.answers.acknowledge(self.primary.acknowledged(written));
+        }
+        self.answers.take_ready(out);
+        self.release(now, out);
+        self.maintain(now, flush_interval);
+    }
+
+    fn post(&mut self, last: Lsn, ops: &mut Ops) {
+        if self.primary.peers().next().is_some() {
+            let _at = cpu::at(Activity::Mirroring.of_primary());
+            let tails: Vec<Arc<Tail>> = LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)).collect();
+            let views: Vec<TailView<'_>> = tails.iter().map(|tail| tail_view(tail)).collect();
+            self.primary.post(&views, last, ops);
+        }
+    }
+
+    /// The region waits for something that comes soon with time alone, so it wants each turn.
+    pub(crate) fn wants_turn(&self, now: Nanos) -> bool {
+        self.answers.are_slowed(now)
+            || !self.queues.for_memory.is_empty()
+            || !self.queues.stalled.is_empty()
+            || !self.queues.behind.is_empty() && self.is_active()
+    }
+
+    /// Whether it has nothing to do until an event comes.
+    pub(crate) fn may_idle(&self, now: Nanos) -> bool {
+        let has_ended = self.is_drained() && self.has_none_behind() && self.exports.is_empty();
+        let is_due = self.upkeep.waits_for_time(now) || self.compaction_urgency(now) != CompactionUrgency::Due;
+        has_ended
+            && self.is_open()
+            && !self.upkeep.is_compacting()
+            && !is_due
+            && self.is_trimmed()
+            && self.primary.is_idle(now, self.region.last_lsn())
+            && self.region.is_idle(self.wall.now())
+    }
+
+    /// The region could not quiesce now: a checkpoint copies it, or it brings a member in sync.
+    pub(crate) fn is_being_copied(&self) -> bool {
+        !self.exports.is_empty() || self.primary.joining().next().is_some()
+    }
+
+    /// A compaction is under way.
+    pub(crate) fn is_compacting(&self) -> bool {
+        self.upkeep.is_compacting()
+    }
+
+    /// Time has passed: tells members what is durable, and gives up answers and operations that have waited for too long.
+    pub(crate) fn tick(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        if self.is_active() && !self.reshape.is_merge_target() {
+            self.primary.durable(self.region.commit().min(self.region.synced_lsn()));
+        }
+        self.primary.tick(now, self.region.commit());
+        self.answers.expire(now, self.id(), out);
+        self.expire_queues(now, out);
+    }
+
+    /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
+    pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
+        self.answers.abandon(self.id(), out);
+        let operations = self.queues.abandon();
+        self.upkeep.abandon();
+        self.bases.abandon();
+        self.unrouted(operations)
+    }
+}
+
+fn tail_view(tail: &Tail) -> TailView<'_> {
+    TailView {
+        log: tail.log(),
+        index: tail.index(),
+        id: tail.id(),
+        segment: tail.segment(),
+        bytes: tail.bytes(),
+        sealed: tail.sealed().then(|| tail.last_lsn()),
+    }
+}

@@ -1,0 +1,202 @@
+//! Operations of a region that this node serves and that cannot go on: where each waits, for how long, and how many may.
+//!
+//! - A key that is looked up on the device is *locked*: later operations on it that write, or follow a write, wait in its
+//!   queue.
+//! - *At the device*: operations whose look-up or scan is under way, by ticket.
+//! - *Stalled*: writes that wait for room, in order.
+//! - *Behind*: a delete of a range that waits for keys or room, or a region that quiesces, and what was submitted since, in
+//!   order.
+//! - *For memory*: reads that wait until values can be charged to the clients' account ([`super::for_memory`]).
+//!
+//! Invariant: an operation is in one of these. Belongs to the node's thread.
+
+use super::answers::OP_TIMEOUT;
+use super::for_memory::MemoryQueue;
+use super::{Answer, ReplyTo, Serving};
+use crate::node::requests::forward::Unrouted;
+use crate::node::requests::wait_queue::WaitQueue;
+use bytes::Bytes;
+use leeward_engine::version::Version;
+use leeward_format::Lsn;
+use leeward_format::op::{Op, OpError, OpResult};
+use leeward_format::request::Once;
+use leeward_format::table::TableName;
+use leeward_platform::Nanos;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Operations that may wait for one thing: for a delete of a range, for room, for one key, for memory, at the device.
+pub(super) const MOST_WAITING: usize = 16_384;
+
+/// An operation that has come to the region and was not carried out yet.
+pub(crate) struct Pending {
+    pub(crate) to: ReplyTo,
+    /// Without the region, if it named this one.
+    pub(crate) op: Op,
+    pub(crate) names_region: bool,
+    /// The request's id, if the operation is to be carried out once.
+    pub(crate) once: Option<Once>,
+    pub(crate) since: Nanos,
+}
+
+/// Keys that must be read from the device: one job for all, which has several reads in flight.
+pub(crate) struct Lookups {
+    pub(super) version: Arc<Version>,
+    /// Ticket of the operation, its key, and the LSN as of which it reads.
+    pub(super) keys: Vec<(u64, Bytes, Lsn)>,
+}
+
+type Queue = WaitQueue<Pending>;
+
+/// See the module.
+pub(super) struct Queues {
+    /// Keys with an operation under way, and the operations that wait for it.
+    pub(super) locked: HashMap<Bytes, Queue>,
+    /// Operations whose look-up or scan is under way.
+    pub(super) at_device: HashMap<u64, Pending>,
+    last_ticket: u64,
+    /// Keys to be looked up at the end of the turn, of one version.
+    pub(super) lookups: Option<Lookups>,
+    pub(super) for_memory: MemoryQueue,
+    pub(super) stalled: Queue,
+    /// Since when writes stall, and whether they do for lack of room in L0.
+    stalled_since: Option<(Nanos, bool)>,
+    pub(super) behind: Queue,
+}
+
+/// An empty queue of a region's operations.
+pub(super) const fn queue() -> Queue {
+    WaitQueue::new(MOST_WAITING, OP_TIMEOUT)
+}
+
+impl Queues {
+    pub(super) fn new() -> Queues {
+        Queues {
+            locked: HashMap::new(),
+            at_device: HashMap::new(),
+            last_ticket: 0,
+            lookups: None,
+            for_memory: MemoryQueue::new(),
+            stalled: queue(),
+            stalled_since: None,
+            behind: queue(),
+        }
+    }
+
+    /// Nothing that has begun is left.
+    pub(super) fn is_drained(&self) -> bool {
+        let has_ended = self.locked.is_empty() && self.at_device.is_empty() && self.stalled.is_empty();
+        has_ended && self.lookups.is_none() && self.for_memory.is_empty()
+    }
+
+    /// The device works for this operation. Answers its ticket.
+    pub(super) fn ticket(&mut self, pending: Pending) -> u64 {
+        self.last_ticket += 1;
+        self.at_device.insert(self.last_ticket, pending);
+        self.last_ticket
+    }
+
+    /// Later operations on `key` wait.
+    pub(super) fn lock(&mut self, key: &Bytes) {
+        self.locked.entry(key.clone()).or_insert_with(queue);
+    }
+
+    /// A write on `key` is at the device.
+    fn is_looking_up(&self, key: &Bytes) -> bool {
+        self.at_device.values().any(|pending| pending.op.is_write() && pending.op.key() == Some(key))
+    }
+
+    /// Takes out all operations.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = Pending> + use<> {
+        self.lookups = None;
+        let queued = std::mem::take(&mut self.locked).into_values().flat_map(|mut queue| queue.take());
+        let at_device = std::mem::take(&mut self.at_device).into_values();
+        let others = self.stalled.take().chain(self.for_memory.take_scans()).chain(self.behind.take());
+        queued.chain(at_device).chain(others)
+    }
+}
+
+impl Serving {
+    /// Nothing that has begun is left: every answer has left, and no job runs.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queues.is_drained() && self.answers.is_empty() && self.jobs.running == 0
+    }
+
+    /// No operation waits for another, or for the region to be active again.
+    pub(super) fn has_none_behind(&self) -> bool {
+        self.queues.behind.is_empty()
+    }
+
+    /// Gives up operations that have waited for too long.
+    pub(super) fn expire_queues(&mut self, now: Nanos, out: &mut Vec<Answer>) {
+        let id = self.id();
+        while let Some(stalled) = self.queues.stalled.pop_late(now) {
+            // Where the volume has room, the write waits for a compaction or for backups to flush: a retry may find that done.
+            let error = match self.region.volume().why_full() {
+                Some(why) => OpError::Unavailable(format!("region {id}: {why}")),
+                None => OpError::Overloaded(id),
+            };
+            out.push((stalled.to, OpResult::Error(error)));
+            let key = stalled.op.key().expect("only writes stall").clone();
+            self.unlock(now, &key);
+        }
+        while let Some(first) = self.queues.behind.pop_late(now) {
+            let why = || format!("region {id}: no room for writes, or keys of the range are in use");
+            let error = if self.is_active() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
+            out.push((first.to, OpResult::Error(error)));
+            self.run_next(now);
+        }
+        self.expire_for_memory(now, out);
+    }
+
+    /// Starts the operations that wait for `key`.
+    pub(super) fn unlock(&mut self, now: Nanos, key: &Bytes) {
+        let Some(mut queue) = self.queues.locked.remove(key) else { return };
+        while let Some(pending) = queue.pop() {
+            self.start(now, pending);
+            if let Some(locked) = self.queues.locked.get_mut(key) {
+                locked.append(&mut queue);
+            }
+        }
+    }
+
+    /// A write waits for room. `l0_full`: L0 lacks it.
+    pub(super) fn stall(&mut self, now: Nanos, pending: Pending, l0_full: bool) {
+        self.queues.stalled_since.get_or_insert((now, l0_full));
+        self.queues.lock(pending.op.key().expect("only writes stall"));
+        self.queues.stalled.push(pending.since, pending);
+    }
+
+    /// Tries the writes that waited for room again.
+    pub(crate) fn resume(&mut self, now: Nanos) {
+        if self.queues.stalled.is_empty() {
+            return;
+        }
+        let (since, l0_full) = self.queues.stalled_since.take().unwrap_or((now, false));
+        let waited = (now - since).0;
+        *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
+        for pending in self.queues.stalled.take() {
+            let key = pending.op.key().expect("only writes stall").clone();
+            if self.queues.stalled.is_empty() {
+                self.start(now, pending);
+                if self.queues.stalled.is_empty() && !self.queues.is_looking_up(&key) {
+                    self.unlock(now, &key);
+                }
+            } else {
+                self.queues.stalled.push(pending.since, pending);
+            }
+        }
+    }
+
+    /// Gives back operations that were queued and have not begun.
+    pub(crate) fn hand_out_queue(&mut self) -> Vec<Unrouted> {
+        let behind = self.queues.behind.take();
+        self.unrouted(behind)
+    }
+
+    /// The operations in the form in which they came to the node.
+    pub(super) fn unrouted(&self, operations: impl Iterator<Item = Pending>) -> Vec<Unrouted> {
+        let table: TableName = self.primary.config().table.parse().expect("it is the name of a table");
+        operations.map(|pending| pending.unrouted(self.id(), table.clone())).collect()
+    }
+}

@@ -1,0 +1,296 @@
+//! The upkeep of a region that this node serves: tails are written back, flushed and released, new ones are prepared, and
+//! compactions run, each step a [`Job`](crate::node::Job). What a compaction builds is shipped to the backups before its next
+//! step.
+//!
+//! Invariants: one compaction of a region runs at a time, and it is installed at the backups after it is here. A tail is
+//! released only once this volume and every backup have flushed it. Belongs to the node's thread.
+
+use super::Serving;
+use crate::node::job::Outcome;
+use crate::node::reshape::quiesce::CompactionUrgency;
+use leeward_engine::Error;
+use leeward_engine::compaction::{Compaction, CompactionDone, Step};
+use leeward_engine::region::Piece;
+use leeward_format::packed::Codec;
+use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::cpu::{self, Activity};
+use leeward_replication::primary::Ops;
+use leeward_replication::ship::Parcel;
+use std::sync::Arc;
+
+/// How long upkeep that allocates or reads segments backs off after it failed.
+const BACKOFF: Nanos = Nanos::from_secs(1);
+
+#[derive(Default)]
+enum Compacting {
+    #[default]
+    Idle,
+    /// A step or the install runs.
+    Busy,
+    /// The next step waits until the backups have taken what was built.
+    Parked(Box<Compaction>),
+}
+
+/// What a compaction has come to.
+pub(crate) enum Stepped {
+    /// A segment is built: what goes to backups, if it goes to any.
+    Segment(Option<Parcel>),
+    /// It is complete.
+    Finished(Box<CompactionDone>),
+}
+
+impl Stepped {
+    /// Packs what a step has built, if it goes `over` a wire.
+    pub(crate) fn of(step: Step, over: Option<Codec>) -> Stepped {
+        let _at = cpu::at(Activity::Shipping.of_primary());
+        match step {
+            Step::Finished(done) => Stepped::Finished(done),
+            Step::Segment(built) => Stepped::Segment(
+                over.map(|codec| Parcel::pack((built.id, built.kind, built.segment.no()), built.bytes, codec)),
+            ),
+        }
+    }
+}
+
+/// What a job of the upkeep came to.
+pub(crate) enum UpkeepDone {
+    /// A compaction built a segment, or is complete.
+    Stepped { compaction: Box<Compaction>, step: Result<Stepped, Error> },
+    /// A compaction was installed at the primary.
+    Installed { done: Arc<CompactionDone>, result: Result<(), Error> },
+    /// A sealed tail is durable at the primary.
+    Flushed { log: LogKind, index: u64, result: Result<(), Error> },
+    /// The next tails are allocated.
+    Prepared(Result<(), Error>),
+    /// The tails are durable up to where they were.
+    Synced(Result<Lsn, Error>),
+    /// A segment of a pinned base was read.
+    Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
+    /// The first pairs that the region has and that are another region's, if any.
+    LookedForForeign(Result<Option<Piece>, Error>),
+}
+
+/// What upkeep is under way.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    compacting: Compacting,
+    flushing: [bool; 2],
+    flushed_below: [u64; 2],
+    is_preparing: bool,
+    is_syncing: bool,
+    unsynced_since: Option<Nanos>,
+    /// Upkeep failed without harm to the volume (it is full, or a read failed). It is tried again at this time.
+    backoff_until: Nanos,
+    /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
+    pub(super) written: Lsn,
+}
+
+impl Upkeep {
+    /// A compaction is under way.
+    pub(super) fn is_compacting(&self) -> bool {
+        !matches!(self.compacting, Compacting::Idle)
+    }
+
+    /// It has something to do that comes with time alone.
+    pub(super) fn waits_for_time(&self, now: Nanos) -> bool {
+        now < self.backoff_until || self.unsynced_since.is_some()
+    }
+
+    /// Compactions that are under way are not continued here: the region is given up.
+    pub(super) fn abandon(&mut self) {
+        self.compacting = Compacting::Idle;
+    }
+}
+
+impl Serving {
+    /// Begins the upkeep that is due.
+    pub(super) fn maintain(&mut self, now: Nanos, flush_interval: Nanos) {
+        if self.region.volume().is_failed() {
+            return self.pin_for_others();
+        }
+        for log in LogKind::APPENDED {
+            self.maintain_log(log);
+        }
+        if !self.upkeep.is_preparing && now >= self.upkeep.backoff_until && self.region.wants_tails() {
+            self.upkeep.is_preparing = true;
+            let region = self.region.clone();
+            self.spawn(move || Outcome::Upkeep(UpkeepDone::Prepared(region.prepare_tails())));
+        }
+        self.sync_when_due(now, flush_interval);
+        if now >= self.upkeep.backoff_until {
+            if self.is_open() && self.is_active() {
+                self.trim(now);
+            }
+            self.compact(now);
+        }
+    }
+
+    /// The volume takes no more writes. If it is the only one that has the region, other nodes can still copy the region from
+    /// it.
+    fn pin_for_others(&mut self) {
+        match std::mem::replace(&mut self.upkeep.compacting, Compacting::Idle) {
+            Compacting::Idle => self.pin_bases(),
+            // Its next step fails as well, and then it is discarded everywhere.
+            Compacting::Parked(compaction) => self.step(compaction),
+            Compacting::Busy => self.upkeep.compacting = Compacting::Busy,
+        }
+    }
+
+    fn maintain_log(&mut self, log: LogKind) {
+        let (index, below) = (log.index(), self.upkeep.flushed_below[log.index()]);
+        self.region.allow_tails(log, self.primary.window(log, below));
+        let released = below.min(self.primary.flushed_below(log));
+        let tails = self.region.tails(log);
+        for tail in tails.iter().filter(|tail| tail.index() < released) {
+            self.bases.tail_ended(log, tail.index());
+            self.region.release_tail(log, tail.index());
+        }
+        let due = tails.iter().find(|tail| tail.sealed() && tail.index() >= below);
+        if let Some(tail) = due.filter(|_| !self.upkeep.flushing[index]) {
+            self.upkeep.flushing[index] = true;
+            let (region, tail) = (self.region.clone(), tail.index());
+            self.spawn(move || {
+                let result = region.flush_tail(log, tail);
+                Outcome::Upkeep(UpkeepDone::Flushed { log, index: tail, result })
+            });
+        }
+    }
+
+    fn sync_when_due(&mut self, now: Nanos, flush_interval: Nanos) {
+        if self.upkeep.unsynced_since.is_none() && self.region.is_unsynced() {
+            self.upkeep.unsynced_since = Some(now);
+        }
+        if !self.upkeep.is_syncing && self.upkeep.unsynced_since.is_some_and(|since| now - since >= flush_interval) {
+            self.upkeep.unsynced_since = None;
+            self.upkeep.is_syncing = true;
+            let region = self.region.clone();
+            self.spawn(move || Outcome::Upkeep(UpkeepDone::Synced(region.sync_tails())));
+        }
+    }
+
+    fn compact(&mut self, now: Nanos) {
+        match std::mem::replace(&mut self.upkeep.compacting, Compacting::Idle) {
+            Compacting::Idle if self.is_open() || self.primary.is_complete() => {
+                self.pin_bases();
+                let next = match self.compaction_urgency(now) {
+                    CompactionUrgency::Due => self.region.next_compaction(self.wall.now()),
+                    CompactionUrgency::Immediate => self.region.next_compaction_of_all(self.wall.now()),
+                    CompactionUrgency::Paused => None,
+                };
+                if let Some(compaction) = next {
+                    self.step(Box::new(compaction));
+                }
+            }
+            Compacting::Idle => self.pin_bases(),
+            Compacting::Parked(compaction) if self.primary.has_room() => self.step(compaction),
+            other => self.upkeep.compacting = other,
+        }
+    }
+
+    fn step(&mut self, mut compaction: Box<Compaction>) {
+        self.upkeep.compacting = Compacting::Busy;
+        // Peers join between compactions, so a parcel is made if any peer needs one.
+        let wire = self.primary.is_shipping().then_some(self.primary.options().wire);
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
+            let step = compaction.step().map(|step| Stepped::of(step, wire));
+            Outcome::Upkeep(UpkeepDone::Stepped { compaction, step })
+        });
+    }
+
+    /// A job of the upkeep ended.
+    pub(crate) fn upkeep_done(&mut self, now: Nanos, done: UpkeepDone, ops: &mut Ops) {
+        let failed = match done {
+            UpkeepDone::Stepped { compaction, step } => self.stepped(compaction, step, ops),
+            UpkeepDone::Installed { done, result } => {
+                self.upkeep.compacting = Compacting::Idle;
+                self.installed(&done, result, ops)
+            }
+            UpkeepDone::Flushed { log, index, result } => {
+                self.upkeep.flushing[log.index()] = false;
+                if result.is_ok() {
+                    self.upkeep.flushed_below[log.index()] = index + 1;
+                }
+                result
+            }
+            UpkeepDone::Prepared(result) => {
+                self.upkeep.is_preparing = false;
+                result
+            }
+            UpkeepDone::Synced(result) => {
+                self.upkeep.is_syncing = false;
+                result.map(|_| ())
+            }
+            UpkeepDone::LookedForForeign(found) => self.found_foreign(now, found),
+            UpkeepDone::Loaded { server, session, result } => match result {
+                Ok(parcel) => {
+                    self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;
+                    self.primary.loaded(server, session, parcel, ops);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.primary.load_failed(now, server, session);
+                    Err(error)
+                }
+            },
+        };
+        if let Err(error) = failed {
+            tracing::warn!(region = %self.id(), %error, "upkeep failed, and backs off");
+            self.upkeep.backoff_until = now + BACKOFF;
+        }
+    }
+
+    fn stepped(
+        &mut self,
+        compaction: Box<Compaction>,
+        step: Result<Stepped, Error>,
+        ops: &mut Ops,
+    ) -> Result<(), Error> {
+        self.upkeep.compacting = Compacting::Idle;
+        match step {
+            Err(error) => {
+                self.primary.ship_discard(compaction.built(), ops);
+                return Err(error);
+            }
+            Ok(Stepped::Segment(parcel)) => {
+                if let Some(parcel) = parcel {
+                    self.ship(&parcel, ops);
+                }
+                self.upkeep.compacting = Compacting::Parked(compaction);
+            }
+            Ok(Stepped::Finished(done)) => self.install(Arc::from(done)),
+        }
+        Ok(())
+    }
+
+    fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) {
+        let peers = self.primary.ship(parcel, ops);
+        let bytes_shipped = peers * parcel.bytes.len() as u64;
+        match parcel.shipped.kind.is_index() {
+            true => self.counters.index_bytes_shipped += bytes_shipped,
+            false => self.counters.run_bytes_shipped += bytes_shipped,
+        }
+    }
+
+    fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>, ops: &mut Ops) -> Result<(), Error> {
+        if result.is_ok() {
+            self.counters.compactions += 1;
+            self.counters.compaction_bytes_read += done.bytes_read + done.value_bytes_read;
+            self.counters.compaction_bytes_written += done.bytes_written;
+            self.primary.ship_install(&done.edit, ops);
+        } else {
+            let built: Vec<SegmentId> = done.edit.added.iter().map(|(id, _)| *id).collect();
+            self.primary.ship_discard(&built, ops);
+        }
+        result
+    }
+
+    fn install(&mut self, done: Arc<CompactionDone>) {
+        self.upkeep.compacting = Compacting::Busy;
+        let region = self.region.clone();
+        self.spawn_in_background(Activity::Compaction.of_primary(), move || {
+            let result = region.install(&done);
+            Outcome::Upkeep(UpkeepDone::Installed { done, result })
+        });
+    }
+}
