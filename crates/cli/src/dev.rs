@@ -5,6 +5,7 @@ use crate::args::DevArgs;
 use crate::ports::{DEFAULT_BASE, Ports};
 use crate::signals::{self, Event};
 use crate::supervisor::{Cluster, Death, DevError, Plan};
+use leeward_platform::{Backoff, Nanos};
 use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -13,11 +14,9 @@ use std::time::{Duration, Instant};
 /// digits of a number below 2^64) into three parts.
 const DEFAULT_SPLITS: [&str; 3] = ["i", "user06", "user12"];
 /// Pause before a dead node is restarted, with --restart.
-const RESTART_PAUSE: Duration = Duration::from_secs(1);
+const RESTART: Backoff = Backoff { first: Nanos::from_secs(1), most: Nanos::from_secs(30) };
 /// If a node dies sooner than this after its start, the pause doubles.
 const SHORT_LIFE: Duration = Duration::from_secs(5);
-/// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How often the coordinator's health is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -48,7 +47,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         println!("the data directory already holds regions: --split-at and the options of the table are ignored");
     }
     print_welcome(&cluster);
-    let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), pauses: BTreeMap::new() };
+    let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), short_lives: BTreeMap::new() };
     loop {
         match events.recv_timeout(restarts.next().min(LOOK)) {
             Ok(Event::Stop | Event::Depart) | Err(RecvTimeoutError::Disconnected) => break,
@@ -71,7 +70,8 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
 struct Restarts {
     wanted: bool,
     due: BTreeMap<u32, Instant>,
-    pauses: BTreeMap<u32, Duration>,
+    /// How often each died young, in a row.
+    short_lives: BTreeMap<u32, u32>,
 }
 
 impl Restarts {
@@ -84,9 +84,10 @@ impl Restarts {
         let Death { node, pid, how, lived, .. } = death;
         print!("node {node} (pid {pid}) {how}");
         if self.wanted {
-            let pause = self.pauses.entry(*node).or_insert(RESTART_PAUSE);
-            *pause = if *lived < SHORT_LIFE { (*pause * 2).min(LONGEST_PAUSE) } else { RESTART_PAUSE };
-            self.due.insert(*node, Instant::now() + *pause);
+            let short_lives = self.short_lives.entry(*node).or_insert(0);
+            *short_lives = if *lived < SHORT_LIFE { *short_lives + 1 } else { 0 };
+            let pause = RESTART.after(*short_lives).duration();
+            self.due.insert(*node, Instant::now() + pause);
             println!("; it will be started again in {pause:?}");
         } else {
             let config = cluster.plan().config_path(*node);

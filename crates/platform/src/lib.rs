@@ -1,10 +1,11 @@
-//! The only door to the machine: disk, clock and randomness, real and simulated; what CPU time is spent on; and memory that
-//! goes back to it.
+//! The only door to the machine: disk, clock and randomness, real and simulated; what CPU time is spent on; memory that goes
+//! back to it; and how long to leave it alone after a failure.
 //!
 //! Everything above asks these traits, so that the same code runs on a device and in the simulator. Nothing here
 //! knows of keys or regions. All of it may be called from any thread.
 #![deny(unsafe_code)]
 
+pub mod backoff;
 pub mod cpu;
 pub mod disk;
 #[expect(unsafe_code, reason = "memory that is the system's, and no allocator's")]
@@ -13,6 +14,7 @@ pub mod planted;
 pub mod rng;
 pub mod time;
 
+pub use backoff::Backoff;
 pub use disk::{AppendBuffer, Appender, DeviceCounters, Disk, File, RealDisk, SimDisk};
 pub use memory::{Block, Pool};
 pub use planted::{Bug, planted};

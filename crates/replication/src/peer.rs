@@ -14,7 +14,7 @@ use leeward_format::cluster::{BackupMode, Member, Posting, TableOptions};
 use leeward_format::control::{ToBackup, ToPrimary};
 use leeward_format::manifest::{Base, InstallEdit};
 use leeward_format::{LogKind, Lsn, SegmentId};
-use leeward_platform::Nanos;
+use leeward_platform::{Backoff, Nanos};
 use std::collections::VecDeque;
 
 /// What a primary wants done for one peer.
@@ -80,9 +80,8 @@ impl Session {
 /// Full tails that a peer may be behind with its index: then no other tail opens, and writers wait (Anthus 3.3.3).
 const MOST_UNAPPLIED: usize = 8;
 
-/// How long a peer backs off after its first failed session, and how often that is doubled: up to 6.4 s.
-const FIRST_BACKOFF: Nanos = Nanos::from_millis(50);
-const MAX_BACKOFF_DOUBLINGS: u32 = 7;
+/// How long a peer backs off after failed sessions.
+const BACKOFF: Backoff = Backoff { first: Nanos::from_millis(50), most: Nanos::from_millis(6_400) };
 
 /// See the module.
 #[derive(Debug)]
@@ -164,8 +163,7 @@ impl Peer {
             self.held = self.confirmed();
             self.state = PeerState::Away;
             self.away_since = now;
-            let backoff = Nanos(FIRST_BACKOFF.0 << self.failures.min(MAX_BACKOFF_DOUBLINGS));
-            self.backoff_until = now + backoff;
+            self.backoff_until = now + BACKOFF.after(self.failures);
             self.failures += 1;
             self.session = None;
             self.based = false;

@@ -16,7 +16,7 @@ use leeward_format::op::{Op, OpError, OpResult, Read, Reply};
 use leeward_format::request::{Attempts, Heard, RequestIds, Verdict};
 use leeward_format::routes::RouteCache;
 use leeward_format::table::TableName;
-use leeward_platform::Rng;
+use leeward_platform::{Backoff, Rng};
 use mio::{Events, Poll, Token, Waker};
 use routing::{Asking, primary_address};
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ mod tests;
 /// Bytes asked of the kernel by one read.
 const READ_BYTES: usize = 64 << 10;
 /// Longest pause between two attempts, as a multiple of [`ClientOptions::retry_pause`].
-const LONGEST_PAUSE: u32 = 16;
+const LONGEST_PAUSE: u64 = 16;
 /// How often deadlines are checked while requests are in flight.
 const TICK: Duration = Duration::from_millis(20);
 /// Poll token of the waker.
@@ -38,7 +38,7 @@ const WAKER: Token = Token(usize::MAX);
 
 /// The pause after so many others, by a number drawn from 0 to 1: see [`ClientOptions::retry_pause`].
 fn pause(first: Duration, before: u32, drawn: f64) -> Duration {
-    let pause = first * (1 << before.min(8)).min(LONGEST_PAUSE);
+    let pause = Backoff::up_to_times(first.into(), LONGEST_PAUSE).after(before).duration();
     pause + pause.mul_f64(drawn / 2.0)
 }
 

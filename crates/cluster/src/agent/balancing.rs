@@ -17,7 +17,7 @@ use crate::desired::requested;
 use leeward_format::cluster::{ClusterPath, DesiredState, GroupConfig, Intent, Member, Plan, RegionRequest};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::{RegionId, ServerId};
-use leeward_platform::Nanos;
+use leeward_platform::{Backoff, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// When a master balances the load of servers.
@@ -83,8 +83,8 @@ const BYTES_AN_OPERATION: u64 = 1 << 10;
 /// Operations a second up to which a region has little work.
 const QUIET_OPS: u64 = 10;
 
-/// The backoff after a failed split is doubled so often at most.
-const MAX_DOUBLINGS: u32 = 8;
+/// The longest backoff after failed splits, as a multiple of [`Balance::failed_split_backoff`].
+const LONGEST_BACKOFF: u64 = 256;
 
 /// The known load of a region.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Balancing {
     /// A split or merge failed or is impossible. It is tried again later, and other regions have their turn.
     fn stays_whole(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
         let failed = self.split_pauses.get(&region).map_or(0, |pause| pause.failed);
-        let until = now + Nanos(timing.failed_split_backoff.0 << failed.min(MAX_DOUBLINGS));
+        let until = now + Backoff::up_to_times(timing.failed_split_backoff, LONGEST_BACKOFF).after(failed);
         self.split_pauses.insert(region, SplitPause { until, failed: failed + 1 });
     }
 

@@ -12,7 +12,7 @@
 //! One thread at a time.
 
 use crate::client::{RETRY, silence_timeout};
-use leeward_platform::{Nanos, Rng};
+use leeward_platform::{Backoff, Nanos, Rng};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +20,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Longest pause, if a third of the session's timeout is longer.
 const LONGEST_PAUSE: Nanos = Nanos::from_secs(5);
-/// Rounds after which times are not doubled any more.
-const MOST_DOUBLED: usize = 16;
 
 /// A host's name or IP address, and its port.
 pub(super) type Host = (String, u16);
@@ -61,7 +59,7 @@ pub(super) struct Servers {
     turns: VecDeque<(usize, SocketAddr)>,
     rng: Rng,
     /// Failed attempts since a server last served.
-    failures: usize,
+    failures: u32,
 }
 
 impl Servers {
@@ -135,25 +133,24 @@ impl Servers {
         format!("{name}:{port}")
     }
 
-    fn addresses(&self) -> usize {
-        self.turns.len().max(1)
+    fn addresses(&self) -> u32 {
+        self.turns.len().max(1) as u32
     }
 
     /// The share of each address in the time of a round, for a session with that timeout.
     fn share(&self, timeout: Nanos) -> Nanos {
-        Nanos(silence_timeout(timeout).0 / self.addresses() as u64)
+        Nanos(silence_timeout(timeout).0 / u64::from(self.addresses()))
     }
 
-    /// `span`, doubled for each failed round.
-    fn doubled(&self, span: Nanos) -> Nanos {
-        let rounds = (self.failures / self.addresses()).min(MOST_DOUBLED);
-        Nanos(span.0.saturating_mul(1 << rounds))
+    /// `first`, doubled for each failed round, and `most` at most.
+    fn doubled(&self, first: Nanos, most: Nanos) -> Nanos {
+        Backoff { first, most }.after(self.failures / self.addresses())
     }
 
     /// How long the next server may take to continue a session of that timeout, or to begin one.
     pub(super) fn silence_timeout(&self, timeout: Nanos, is_new: bool) -> Nanos {
         let most = if is_new { timeout } else { silence_timeout(timeout) };
-        self.doubled(self.share(timeout)).min(most)
+        self.doubled(self.share(timeout), most)
     }
 
     /// An attempt failed. Returns the pause before the next, for a session of that timeout. Clients that failed at the same time
@@ -161,7 +158,7 @@ impl Servers {
     pub(super) fn failed(&mut self, timeout: Nanos) -> Nanos {
         self.failures += 1;
         let first = RETRY.min(Nanos(self.share(timeout).0 / 3));
-        let most = self.doubled(first).min(silence_timeout(timeout)).min(LONGEST_PAUSE);
+        let most = self.doubled(first, silence_timeout(timeout).min(LONGEST_PAUSE));
         Nanos(self.rng.between(most.0 / 2, most.0))
     }
 

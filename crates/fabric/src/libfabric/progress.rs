@@ -3,8 +3,8 @@
 //!
 //! It sleeps on the queues' descriptors where the provider has them. Where it has none (shm, some versions of EFA), it looks
 //! again after a pause. That is short for a while after something has ended or it was woken: by a post of this process, or by
-//! what a peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to
-//! [`LONGEST_PAUSE`]: an idle process wakes a thousand times a second.
+//! what a peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to the
+//! longest of [`PAUSES`]: an idle process wakes a thousand times a second.
 //!
 //! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which must not
 //! block. When it panics the device has failed: every link goes down, and none is of use from then on.
@@ -15,6 +15,7 @@ use super::{
     remote::{self, Remote},
 };
 use crate::stream::{Links, link::Status};
+use leeward_platform::{Backoff, Nanos};
 use std::{
     num::NonZeroU64,
     sync::{Arc, atomic::Ordering},
@@ -23,10 +24,9 @@ use std::{
 };
 use tracing::{debug, error};
 
-/// First pause of a provider without a descriptor, the longest while something may be expected, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_micros(20);
-const KEEN_PAUSE: Duration = Duration::from_micros(40);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// Pauses of a provider without a descriptor, and those while something may be expected.
+const PAUSES: Backoff = Backoff { first: Nanos::from_micros(20), most: Nanos::from_millis(1) };
+const KEEN_PAUSES: Backoff = Backoff { most: Nanos::from_micros(40), ..PAUSES };
 /// By how many nanoseconds a pause may be longer: with the system's 50,000 the shortest are thrice as long.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
 /// For how long more is expected after something has happened. Peers ring more often while they have something to do.
@@ -164,10 +164,10 @@ impl Pace {
         }
         let before = self.empty;
         self.empty = self.empty.saturating_add(1);
-        let Some(doublings) = before.checked_sub(LOOKS) else { return thread::yield_now() };
+        let Some(before) = before.checked_sub(LOOKS) else { return thread::yield_now() };
         let keen = waiting || self.happened.elapsed() < KEEN;
-        let longest = if keen { KEEN_PAUSE } else { LONGEST_PAUSE };
-        self.wait(device, (FIRST_PAUSE * (1 << doublings.min(10))).min(longest));
+        let pauses = if keen { KEEN_PAUSES } else { PAUSES };
+        self.wait(device, pauses.after(before).duration());
     }
 
     fn wait(&mut self, device: &Device, timeout: Duration) {
@@ -178,7 +178,7 @@ impl Pace {
             Ok(false) => {}
             Err(error) => {
                 error!(%error, "the libfabric fabric cannot sleep");
-                thread::sleep(LONGEST_PAUSE);
+                thread::sleep(PAUSES.most.duration());
             }
         }
     }

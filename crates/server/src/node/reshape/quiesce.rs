@@ -27,8 +27,8 @@ use leeward_cluster::Outcome;
 use leeward_engine::Tail;
 use leeward_format::cluster::Member;
 use leeward_format::{LogKind, RegionId, ServerId};
-use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_platform::{Backoff, Nanos};
 use std::sync::Arc;
 
 /// How long a region may pause until all of it is durable with every member.
@@ -41,9 +41,9 @@ const COMPACTION_TIMEOUT: Nanos = Nanos::from_secs(30);
 const ANSWER_TIMEOUT: Nanos = Nanos::from_millis(150);
 /// A promotion replays so many bytes of L0s in a few milliseconds.
 const PRIMED_BYTES: u64 = 256 << 10;
-/// The backoff after the first failed attempt, and how often further failures double it.
+/// The backoff after failed attempts, and the first one.
+const BACKOFF: Backoff = Backoff { first: FIRST_BACKOFF, most: Nanos::from_secs(32) };
 const FIRST_BACKOFF: Nanos = Nanos::from_millis(500);
-const MAX_BACKOFF_DOUBLINGS: u32 = 6;
 
 /// Why a region quiesces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Serving {
     /// Ends an attempt that failed. The region serves as before from the next turn on, and tries again after a backoff.
     fn abort_quiesce(&mut self, now: Nanos) {
         let Quiesce { failures, .. } = self.reshape().quiesce;
-        let backoff = Nanos(FIRST_BACKOFF.0 << failures.min(MAX_BACKOFF_DOUBLINGS));
+        let backoff = BACKOFF.after(failures);
         // Regions that fail together try again at different times.
         let spread = Nanos::from_millis(u64::from(self.id().0 % 16) * 20);
         let stage = Stage::Active { backoff_until: now + backoff + spread };
