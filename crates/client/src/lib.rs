@@ -1,4 +1,4 @@
-//! The native client: the region map is cached, every operation goes straight to the primary of its region, and
+//! The native client: routes are cached, every operation goes straight to the primary of its region, and
 //! what can be retried without harm is retried until a deadline.
 //!
 //! Two handles, neither with threads of its own:

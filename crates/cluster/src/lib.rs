@@ -1,116 +1,29 @@
 //! The placement of regions on servers: region map, epochs, the master's decisions, and the coordinator that stores them.
 //!
 //! ```text
-//!             events                  ops                    changes
-//!  Coordinator ------> Agent (View, master) ------> Coordinator ------> every other process
+//!              events                        ops                    changes
+//!  coordinator ------> agent (view, master) ------> coordinator ------> every other process
 //! ```
-//! - [`Agent`] is one server's part in the cluster as a state machine, `(now, event) -> operations`, with no thread,
+//! One folder for each role. Each knows only the ones before it:
+//! - `coordinator`: the tree of paths that all processes see: [`Coordinator`], [`embedded`], [`zookeeper`].
+//! - `view`: what a process knows of the cluster by that tree: [`View`], [`Routes`], and what may be asked for.
+//! - `master`: what a master decides by a view: which server is a primary, a backup or a learner, and which load moves.
+//! - `agent`: [`Agent`], one server's part in the cluster as a state machine, `(now, event) -> operations`, with no thread,
 //!   clock, socket or file inside. The simulator drives the very same machine.
-//! - A replica group's configuration changes only by compare-and-set, and every change raises its epoch (PacificA). So
-//!   two masters, or a master and a primary, that act on different knowledge do no harm: one of them is refused.
-//! - [`Tree`] is the coordinator itself as a state machine; [`embedded`] gives it a log, sockets and threads. [`zookeeper`]
-//!   keeps the same paths in an ensemble of ZooKeeper servers.
+//!
+//! A replica group's configuration changes only by compare-and-set, and every change raises its epoch (PacificA). So two masters,
+//! or a master and a primary, that act on different knowledge do no harm: one of them is refused.
 //!
 //! Nothing here knows the engine or how replicas exchange data. `docs/reconfiguration.md` explains the rules to operators.
 #![forbid(unsafe_code)]
 
 mod agent;
-mod balance;
-mod bootstrap;
-mod client;
-mod connection;
-mod deadlines;
-mod desired;
-pub mod embedded;
-mod mailbox;
+mod coordinator;
 mod master;
-mod missing_volumes;
-mod routes;
-mod tree;
 mod view;
-mod work_queue;
-pub mod zookeeper;
 
-pub use agent::{Agent, Balance, ClusterOptions, Incompatible, NotJoined, Outcome, ProposalId};
-pub use bootstrap::bootstrap_op;
-pub use client::Client;
-pub use deadlines::Deadlines;
+pub use agent::{Agent, Incompatible, NotJoined, Outcome, ProposalId};
+pub use coordinator::{Applied, Client, Coordinator, CoordinatorEvent, Deadlines, Outage, Tree, embedded, zookeeper};
 pub use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
-pub use missing_volumes::{Found, MissingVolume, missing_volumes};
-pub use routes::Routes;
-pub use tree::{Applied, Tree};
-pub use view::{Changed, View};
-
-use leeward_platform::Nanos;
-
-/// A service that keeps a small tree of paths for the whole cluster, with sessions, ephemeral paths and
-/// compare-and-set.
-///
-/// It guarantees the following to each process, as [`CoordinatorEvent`]s in this order:
-/// - The process is shown the tree as it was at one version, then as it was at a later version, and so on. Versions have one
-///   order for all processes. The process need not be shown each version: successive changes may be told in one
-///   [`CoordinatorEvent::Changed`]. Of several changes of one path it then contains only the last, which may be the removal of a
-///   path that was never shown.
-/// - Before the `Reply` to an operation, the process was shown what the operation changed, or the reason for its refusal, or a
-///   later state. An operation that names a version that the process was not shown yet may be refused because of the state shown
-///   last.
-/// - Versions rise. A path is shown with the version of its last change. A removed path is shown with any version from its
-///   removal to the state that is shown. Changes that were made in one step may share a version, and are told together. Two
-///   processes hold the same tree at the same version.
-///
-/// A path has either a value or paths beneath it. To make a path beneath a value, or a value above other paths, is refused. A
-/// [`CoordinatorOp::All`] that removes the one and makes the other may be refused as well.
-///
-/// The states in between do not matter to a process that decides on the states that it is shown, and changes them by
-/// compare-and-set, as [`Agent`] does. It is like a process that was told a little later.
-pub trait Coordinator: Send + Sync {
-    /// Asks for `op`. The answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no session is up,
-    /// the answer is [`CoordinatorError::Disconnected`].
-    fn submit(&self, id: u64, op: CoordinatorOp);
-
-    /// Why no session is up, for the operator; `None` while one is, or if the reason is unknown.
-    fn outage(&self) -> Option<Outage> {
-        None
-    }
-}
-
-/// A coordinator that cannot be reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outage {
-    /// The address where it should listen.
-    pub address: String,
-    /// When it last answered, or when the process first looked for it, by the process's boot clock.
-    pub since: Nanos,
-    /// Why the last attempt failed.
-    pub reason: String,
-}
-
-/// An event of the coordinator for a process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CoordinatorEvent {
-    /// The session is attached; the whole tree follows as changes, then `Synced`.
-    Up {
-        /// The session: the same as before, unless `Expired` came in between.
-        session: SessionId,
-    },
-    /// The coordinator no longer answers. The session may or may not still exist. Operations that were not answered may or may
-    /// not be done.
-    Down,
-    /// The session is over and its ephemeral paths are gone. `Up` with another follows.
-    Expired,
-    /// Paths changed, ascending by version. Between `Up` and `Synced`, they are part of the tree. Never empty, and each path
-    /// occurs at most once.
-    Changed(Vec<Change>),
-    /// The whole tree was told. Changes follow.
-    Synced {
-        /// Number of the last change that it holds.
-        version: u64,
-    },
-    /// Answer to an operation.
-    Reply {
-        /// Id that [`Coordinator::submit`] got.
-        id: u64,
-        /// The version of the last change of the operation.
-        result: Result<u64, CoordinatorError>,
-    },
-}
+pub use master::{Balance, ClusterOptions, Found, MissingVolume, bootstrap_op, missing_volumes};
+pub use view::{Changed, Routes, View};

@@ -7,7 +7,7 @@
 
 use super::{Agent, Purpose};
 use crate::View;
-use crate::bootstrap::create;
+use crate::view::create;
 use leeward_format::ServerId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, ServerInfo, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;

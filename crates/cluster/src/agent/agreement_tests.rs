@@ -1,9 +1,10 @@
 //! The first server sets the protocol version, and a server of another version does not join.
 
-use super::super::tests::{Fixture, member};
+use super::super::tests::Fixture;
 use super::*;
 use crate::CoordinatorOp;
 use crate::NotJoined;
+use crate::view::tests::member;
 use leeward_format::RegionId;
 
 const PATH: &str = "/leeward/protocol";

@@ -5,11 +5,10 @@
 //! process was faster, the agent repeats the operation until the view shows the desired state.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
-use crate::bootstrap::give;
-use crate::desired::{may_leave, requested};
+use crate::view::{may_leave, requested};
 use crate::{CoordinatorOp, View};
 use bytes::Bytes;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Intent, Plan, RegionRequest, encode_value};
+use leeward_format::cluster::{ClusterPath, Intent, RegionRequest, encode_value};
 use leeward_format::table::{DEFAULT_TABLE, TableChange, TableName, unknown_table};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -62,13 +61,12 @@ impl OperatorRequest {
     /// The operation that carries out the request; `None`: it is done.
     fn next(&self, view: &View) -> Result<Option<CoordinatorOp>, String> {
         let path = self.path();
-        let (text, version) = (path.to_string(), view.version_of(&path));
-        let set = |value, version| CoordinatorOp::Set { path: text.clone(), value, version };
+        let version = view.version_of(&path);
         Ok(match self {
             OperatorRequest::Table(change) => {
                 let options = view.table(&change.name).ok_or_else(|| unknown_table(&change.name))?;
                 let wanted = Some(change.apply(options)?).filter(|wanted| wanted != options);
-                wanted.zip(version).map(|(wanted, version)| set(encode_value(&wanted), version))
+                wanted.map(|wanted| view.put_op(path, encode_value(&wanted)))
             }
             // The region was split since.
             OperatorRequest::Split(region, _, end) if view.region(*region).is_some_and(|config| config.end != *end) => {
@@ -79,38 +77,23 @@ impl OperatorRequest {
             OperatorRequest::Region(region, request)
             | OperatorRequest::Split(region, request, _)
             | OperatorRequest::Merge(region, request) => {
-                let next = requested(view, *region, request)?.zip(version);
-                next.map(|(next, version)| planned(view, &next, set(encode_value(&next), version)))
+                requested(view, *region, request)?.map(|next| view.request_op(&next))
             }
             OperatorRequest::Intent(server, intent) if view.intent(*server) == *intent => None,
             OperatorRequest::Intent(server, Some(intent)) => {
                 if *intent == Intent::Leave {
                     may_leave(view, *server)?;
                 }
-                let value = encode_value(intent);
-                Some(match version {
-                    Some(version) => set(value, version),
-                    None => CoordinatorOp::Create { path: text, value, ephemeral: false },
-                })
+                Some(view.put_op(path, encode_value(intent)))
             }
-            OperatorRequest::Intent(_, None) => Some(CoordinatorOp::Delete { path: text, version }),
+            OperatorRequest::Intent(_, None) => Some(view.remove_op(&path)),
             OperatorRequest::Drop(name, meant) if version.is_some_and(|version| version != *meant) => {
                 return Err(format!(
                     "table {name} was changed meanwhile: look at it, and drop it again if it is meant"
                 ));
             }
-            OperatorRequest::Drop(..) => version.map(|_| CoordinatorOp::Delete { path: text, version }),
+            OperatorRequest::Drop(..) => version.map(|_| view.remove_op(&path)),
         })
-    }
-}
-
-/// `set`, which writes `next`. If `next` plans a new child region, the operation also takes the number of the child.
-pub(super) fn planned(view: &View, next: &GroupConfig, set: CoordinatorOp) -> CoordinatorOp {
-    let child = |config: &GroupConfig| config.desired.plan.as_ref().and_then(Plan::child);
-    match child(next).filter(|new| view.region(next.region).and_then(child) != Some(*new)) {
-        // In this order: a number that is taken, and that no region or plan has, belongs to a region that was removed.
-        Some(new) => CoordinatorOp::All(vec![set, give(view, &[new])]),
-        None => set,
     }
 }
 
@@ -185,23 +168,23 @@ impl Agent {
     fn request(&mut self, now: Nanos, request: OperatorRequest) -> Result<ProposalId, String> {
         self.can_change()?;
         if request.next(&self.view)?.is_some() {
-            self.pace.admit(now, &request.path(), request.epoch(&self.view))?;
+            self.requests.pace.admit(now, &request.path(), request.epoch(&self.view))?;
         }
-        let id = self.new_proposal();
-        self.alterations.push_back(Alteration { id, request, failed: 0, refusal: None });
+        let id = self.requests.new_id();
+        self.requests.alterations.push_back(Alteration { id, request, failed: 0, refusal: None });
         self.advance(now);
         Ok(id)
     }
 
     /// Sends the requests whose paths are free.
     pub(super) fn carry_alterations(&mut self) {
-        for alteration in std::mem::take(&mut self.alterations) {
+        for alteration in std::mem::take(&mut self.requests.alterations) {
             let path = alteration.request.path();
             let refusal = match (&alteration.refusal, alteration.request.next(&self.view)) {
                 (Some(reason), _) => Some(reason.clone()),
                 (None, Err(reason)) => Some(reason),
                 (None, Ok(None)) => {
-                    self.outcomes.push((alteration.id, Outcome::Accepted));
+                    self.requests.end(alteration.id, Outcome::Accepted);
                     continue;
                 }
                 (None, Ok(Some(_))) if alteration.failed >= MOST_ATTEMPTS => {
@@ -214,8 +197,8 @@ impl Agent {
                 (None, Ok(Some(_))) => None,
             };
             match refusal {
-                Some(reason) => self.outcomes.push((alteration.id, Outcome::Refused(reason))),
-                None => self.alterations.push_back(alteration),
+                Some(reason) => self.requests.end(alteration.id, Outcome::Refused(reason)),
+                None => self.requests.alterations.push_back(alteration),
             }
         }
     }
@@ -224,10 +207,10 @@ impl Agent {
     pub(super) fn settle_alteration(&mut self, mut alteration: Alteration, answer: Option<Answer>) {
         if let Some(Answer { done: true, .. }) = answer {
             tracing::info!(request = ?alteration.request, "an operator's request is recorded");
-            return self.outcomes.push((alteration.id, Outcome::Accepted));
+            return self.requests.end(alteration.id, Outcome::Accepted);
         }
         alteration.failed += u32::from(answer.is_some());
-        self.alterations.push_front(alteration);
+        self.requests.alterations.push_front(alteration);
     }
 }
 

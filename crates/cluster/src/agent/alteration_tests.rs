@@ -3,7 +3,7 @@
 use super::super::tests::{Fixture, primary};
 use super::*;
 use crate::{CoordinatorError, CoordinatorEvent};
-use leeward_format::cluster::{Acknowledge, BackupMode, DesiredState, TableOptions};
+use leeward_format::cluster::{Acknowledge, BackupMode, DesiredState, GroupConfig, TableOptions};
 
 fn build_index() -> TableChange {
     TableChange { backups: Some(BackupMode::BuildIndex), ..TableChange::default() }
@@ -177,8 +177,7 @@ fn requests_without_end_leave_epochs_to_failovers() {
     request(&mut fixture, number).expect("it was told to ask again");
     fixture.grant();
 
-    let late =
-        GroupConfig { epoch: super::super::pace::LAST_ASKED_FOR, desired: DesiredState::default(), ..config.clone() };
+    let late = GroupConfig { epoch: crate::view::LAST_ASKED_FOR, desired: DesiredState::default(), ..config.clone() };
     fixture.change("/leeward/region/1", Some(encode_value(&late)));
     fixture.now += Nanos::from_secs(3_600);
     let refused = request(&mut fixture, number).unwrap_err();

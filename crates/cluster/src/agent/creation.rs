@@ -22,7 +22,9 @@
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
-use crate::bootstrap::{chunk, create, free_numbers, give, region_ops, table_ops};
+use crate::coordinator::chunk;
+use crate::master::{region_ops, table_ops};
+use crate::view::create;
 use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
@@ -85,9 +87,17 @@ impl Agent {
         if let Some(region) = table.numbers.iter().find(is_taken) {
             return Err(format!("there is a region {region} already, or it is being made of another"));
         }
-        let id = self.new_proposal();
+        let id = self.requests.new_id();
         let (failed, claim, step) = (0, None, Step::Last);
-        self.creations.push_back(Creation { id, table, failed, claim, step, is_doubtful: false, refusal: None });
+        self.requests.creations.push_back(Creation {
+            id,
+            table,
+            failed,
+            claim,
+            step,
+            is_doubtful: false,
+            refusal: None,
+        });
         self.advance(now);
         Ok(id)
     }
@@ -96,9 +106,9 @@ impl Agent {
     pub(super) fn carry_creations(&mut self) {
         self.let_go_of_makings();
         let is_under_way =
-            |agent: &Agent| agent.asked.purposes().any(|purpose| matches!(purpose, Purpose::Creation(_)));
+            |agent: &Agent| agent.operations.purposes().any(|purpose| matches!(purpose, Purpose::Creation(_)));
         while !is_under_way(self)
-            && let Some(mut creation) = self.creations.pop_front()
+            && let Some(mut creation) = self.requests.creations.pop_front()
         {
             let name = &creation.table.options.name;
             let path = ClusterPath::Table(name.clone());
@@ -108,14 +118,14 @@ impl Agent {
             }
             let is_anothers = self.view.maker(name).is_some_and(|maker| maker != self.me.member);
             if !self.is_free(&path) || is_anothers {
-                return self.creations.push_front(creation);
+                return self.requests.creations.push_front(creation);
             }
             match self.next_step(&creation) {
                 Ok((step, op)) => {
                     creation.step = step;
                     self.submit(path, op, Purpose::Creation(Box::new(creation)));
                 }
-                Err(reason) => self.outcomes.push((creation.id, Outcome::Refused(reason))),
+                Err(reason) => self.requests.end(creation.id, Outcome::Refused(reason)),
             }
         }
     }
@@ -135,16 +145,16 @@ impl Agent {
         let in_the_way = self.in_the_way(name, claimed);
         let Some(Claim { numbers, .. }) = claimed else {
             let numbers = match &table.numbers[..] {
-                [] => free_numbers(&self.view, table.starts().len() as u32)?,
+                [] => self.view.free_numbers(table.starts().len() as u32)?,
                 known => known.to_vec(),
             };
-            let all = table_ops(table, &numbers, give(&self.view, &numbers));
+            let all = table_ops(table, &numbers, self.view.give_op(&numbers));
             if chunk(&all) == all.len() && in_the_way.is_empty() && holds.is_none() {
                 return Ok((Step::Last, CoordinatorOp::All(all)));
             }
             // Numbers of regions that are to be recovered are given once those regions are there. Until then the operation only
             // compares them. So an agent that makes the table in one operation knows of this creation, or comes before it.
-            let give = give(&self.view, if table.numbers.is_empty() { &numbers } else { &[] });
+            let give = self.view.give_op(if table.numbers.is_empty() { &numbers } else { &[] });
             return Ok((Step::Claim(numbers), CoordinatorOp::All(vec![hold, give])));
         };
         let is_missing = |op: &CoordinatorOp| match op {
@@ -163,7 +173,7 @@ impl Agent {
             let make = create(ClusterPath::Table(name.clone()), encode_value(&table.options), false);
             ops.extend([make, CoordinatorOp::Delete { path: making.to_string(), version: holds }]);
             if !table.numbers.is_empty() {
-                ops.push(give(&self.view, numbers));
+                ops.push(self.view.give_op(numbers));
             }
             return Ok((Step::Last, CoordinatorOp::All(ops)));
         }
@@ -189,13 +199,7 @@ impl Agent {
             claim.is_some_and(|claim| version.is_some_and(|version| version > claim.since))
         };
         let others = self.view.regions().filter(|config| config.table == name && !is_made(config));
-        others.map(|config| self.remove(config.region)).collect()
-    }
-
-    /// The operation that removes a region as the view holds it.
-    pub(super) fn remove(&self, region: RegionId) -> CoordinatorOp {
-        let path = ClusterPath::Region(region);
-        CoordinatorOp::Delete { path: path.to_string(), version: self.view.version_of(&path) }
+        others.map(|config| self.view.remove_op(&ClusterPath::Region(config.region))).collect()
     }
 
     /// Gives up the right to make tables that this server no longer makes.
@@ -203,9 +207,9 @@ impl Agent {
         let me = self.me.member;
         let wanted = |agent: &Agent, name: &str| {
             let is_it = |creation: &Creation| creation.table.options.name == name;
-            let asked = agent.asked.purposes();
-            agent.creations.iter().any(is_it)
-                || asked.into_iter().any(|purpose| matches!(purpose, Purpose::Creation(creation) if is_it(creation)))
+            let mut asked = agent.operations.purposes();
+            agent.requests.creations.iter().any(is_it)
+                || asked.any(|purpose| matches!(purpose, Purpose::Creation(creation) if is_it(creation)))
         };
         let mine = self.view.making().filter(|(name, maker)| *maker == me && !wanted(self, name));
         let mine: Vec<ClusterPath> = mine.map(|(name, _)| ClusterPath::Making(name.to_owned())).collect();
@@ -217,14 +221,14 @@ impl Agent {
         match (answer, std::mem::replace(&mut creation.step, Step::Last)) {
             (Some(Answer { done: true, .. }), Step::Last) => {
                 tracing::info!(table = creation.table.options.name, "a table was made");
-                self.outcomes.push((creation.id, Outcome::Accepted));
+                self.requests.end(creation.id, Outcome::Accepted);
             }
             (Some(Answer { done: true, .. }), step) => {
                 if let Step::Claim(numbers) = step {
                     let making = ClusterPath::Making(creation.table.options.name.clone());
                     creation.claim = self.view.version_of(&making).map(|since| Claim { numbers, since });
                 }
-                self.creations.push_front(creation);
+                self.requests.creations.push_front(creation);
             }
             (Some(Answer { done: false, .. }), _) => {
                 creation.failed += 1;
@@ -234,7 +238,7 @@ impl Agent {
             (None, _) => {
                 creation.is_doubtful = true;
                 creation.claim = None;
-                self.creations.push_front(creation);
+                self.requests.creations.push_front(creation);
             }
         }
     }
@@ -250,10 +254,10 @@ impl Agent {
                     "{MOST_ATTEMPTS} attempts failed: others make tables all the time, or the coordinator holds a value \
                      that makes no sense, of which the node's log tells"
                 )),
-                None => return self.creations.push_front(creation),
+                None => return self.requests.creations.push_front(creation),
             },
         };
-        self.outcomes.push((creation.id, outcome));
+        self.requests.end(creation.id, outcome);
     }
 
     /// Whether the view holds a table exactly as `table` describes it.

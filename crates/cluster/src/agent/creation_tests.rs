@@ -2,7 +2,7 @@
 
 use super::super::tests::{Fixture, primary};
 use super::*;
-use crate::bootstrap::create as create_path;
+use crate::view::create as create_path;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_format::cluster::{RegionNumbers, TableOptions, encode_value};
 use leeward_format::routing::Routing;

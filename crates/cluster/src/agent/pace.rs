@@ -10,9 +10,6 @@ use leeward_format::cluster::ClusterPath;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// From this epoch on, only failovers and other changes by the servers themselves change a region's group.
-pub(crate) const LAST_ASKED_FOR: Epoch = Epoch(Epoch::LAST_TERM.0 / 2);
-
 /// Changes of one path that are carried out at once.
 const BURST: u64 = 60;
 

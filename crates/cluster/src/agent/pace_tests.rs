@@ -1,6 +1,7 @@
 //! Tests of the pace of changes that operators ask for.
 
 use super::*;
+use crate::view::LAST_ASKED_FOR;
 use leeward_format::RegionId;
 
 const NOW: Nanos = Nanos::from_secs(1_000);

@@ -3,22 +3,24 @@
 
 use super::{Agent, Outcome, ProposalId, Purpose};
 use crate::CoordinatorOp;
-use crate::bootstrap::create;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Plan, encode_value};
+use crate::master::missing_in;
+use crate::view::create;
+use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Plan, encode_value};
+use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 
 /// A proposal that has no outcome yet.
 #[derive(Clone, Debug)]
 pub(super) struct Proposal {
     pub(super) id: ProposalId,
-    pub(super) old: GroupConfig,
+    old: GroupConfig,
     new: GroupConfig,
     other: Other,
 }
 
 /// What else a proposal does.
 #[derive(Clone, Debug)]
-pub(super) enum Other {
+enum Other {
     Nothing,
     /// It creates a region.
     Made(GroupConfig),
@@ -69,37 +71,67 @@ impl Agent {
         self.carry(now, old, new, Other::Ended(source))
     }
 
-    pub(super) fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, other: Other) -> ProposalId {
-        let id = self.new_proposal();
+    /// Proposes, for the operator, that `region` waits no more for volumes of `server`. Data that only they hold is lost.
+    ///
+    /// # Errors
+    /// The region does not wait for that server. The text says what it waits for.
+    pub fn accept_loss(&mut self, now: Nanos, region: RegionId, server: ServerId) -> Result<ProposalId, String> {
+        self.can_change()?;
+        let Some(old) = self.view.region(region).cloned() else { return Err(format!("there is no region {region}")) };
+        let missing_volumes = missing_in(&self.view, &old);
+        let lost: Vec<Member> =
+            missing_volumes.iter().map(|one| one.member).filter(|member| member.server == server).collect();
+        if lost.is_empty() {
+            let others: Vec<String> = missing_volumes.iter().map(|one| one.member.server.to_string()).collect();
+            let waits = match others.is_empty() {
+                true => "it waits for no server".to_owned(),
+                false => format!("it waits for server {}", others.join(", ")),
+            };
+            return Err(format!("region {region} does not wait for server {server}: {waits}"));
+        }
+        let new = lost.iter().fold(old.clone(), |config, member| config.without_volume(member));
+        let mut new = GroupConfig { epoch: old.epoch.next(), ..new };
+        if self.view.table(&old.table).is_some_and(|table| table.quorum.is_some()) {
+            // With fewer members left, any one of them may be the only one that has a write.
+            new.recovery_quorum = new.candidate_servers();
+        }
+        tracing::warn!(%region, %server, ?lost, "an operator gives up the data that only these volumes hold");
+        Ok(self.carry(now, old, new, Other::Nothing))
+    }
+
+    fn carry(&mut self, now: Nanos, old: GroupConfig, new: GroupConfig, other: Other) -> ProposalId {
+        let id = self.requests.new_id();
         let made = if let Other::Made(child) = &other { child.term } else { new.term };
         if !(new.term.can_be_term() && made.can_be_term()) {
             // The present primary continues.
             tracing::error!(region = %new.region, epoch = %new.epoch, "no primary can begin in so high a term");
-            self.outcomes.push((id, Outcome::Rejected));
+            self.requests.end(id, Outcome::Rejected);
             return id;
         }
-        self.proposals.push_back(Proposal { id, old, new, other });
+        self.requests.proposals.push_back(Proposal { id, old, new, other });
         self.advance(now);
         id
     }
 
     /// Sends the proposals that still fit the view, and decides the outcome of the others.
     pub(super) fn carry_proposals(&mut self) {
-        for proposal in std::mem::take(&mut self.proposals) {
+        for proposal in std::mem::take(&mut self.requests.proposals) {
             let region = proposal.old.region;
             let path = ClusterPath::Region(region);
             let current = self.view.region(region);
             if !self.is_free(&path) {
-                self.proposals.push_back(proposal);
+                self.requests.proposals.push_back(proposal);
             } else if current == Some(&proposal.old) && self.may_end(&proposal.other) {
-                let replace = self.replace(&proposal.new);
+                let replace = self.view.replace_op(&proposal.new);
                 // In this order: a process that is shown the changes one by one sees each key in some region.
                 let op = match &proposal.other {
                     Other::Made(child) => {
                         let make = create(ClusterPath::Region(child.region), encode_value(child), false);
                         CoordinatorOp::All(vec![make, replace])
                     }
-                    Other::Ended(source) => CoordinatorOp::All(vec![replace, self.remove(source.region)]),
+                    Other::Ended(source) => {
+                        CoordinatorOp::All(vec![replace, self.view.remove_op(&ClusterPath::Region(source.region))])
+                    }
                     Other::Nothing => replace,
                 };
                 self.submit(path, op, Purpose::Proposal(Box::new(proposal)));
@@ -119,7 +151,7 @@ impl Agent {
             Other::Ended(source) => self.view.region(source.region).is_none(),
             Other::Nothing => self.view.region(proposal.new.region) == Some(&proposal.new),
         };
-        self.outcomes.push((proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected }));
+        self.requests.end(proposal.id, if made { Outcome::Accepted } else { Outcome::Rejected });
     }
 
     /// Whether the region that a proposal is to end, if any, is unchanged.
@@ -128,12 +160,5 @@ impl Agent {
             Other::Ended(source) => self.view.region(source.region) == Some(source),
             Other::Nothing | Other::Made(_) => true,
         }
-    }
-
-    /// The compare-and-set that replaces the configuration in the view by `config`.
-    pub(super) fn replace(&self, config: &GroupConfig) -> CoordinatorOp {
-        let path = ClusterPath::Region(config.region);
-        let version = self.view.version_of(&path).expect("a configuration replaces one that the view holds");
-        CoordinatorOp::Set { path: path.to_string(), value: encode_value(config), version }
     }
 }

@@ -2,14 +2,11 @@
 
 use super::*;
 use crate::SessionId;
-use leeward_format::cluster::{Intent, TableOptions, encode_value};
+use crate::view::tests::member;
+use leeward_format::cluster::{GroupConfig, Intent, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
-
-pub(super) fn member(server: u32, incarnation: u64) -> Member {
-    Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
-}
 
 fn info(member: Member) -> ServerInfo {
     ServerInfo::of(member)
@@ -22,44 +19,44 @@ const REGION: &str = "/leeward/region/1";
 const PROTOCOL: &str = "/leeward/protocol";
 
 /// An agent in its second incarnation, and the coordinator's side of it.
-pub(super) struct Fixture {
-    pub(super) agent: Agent,
-    pub(super) now: Nanos,
-    pub(super) version: u64,
-    pub(super) asked: Vec<(u64, CoordinatorOp)>,
+pub(crate) struct Fixture {
+    pub(crate) agent: Agent,
+    pub(crate) now: Nanos,
+    pub(crate) version: u64,
+    pub(crate) asked: Vec<(u64, CoordinatorOp)>,
 }
 
 impl Fixture {
     /// Connected, and told that the tree is `tree`.
-    pub(super) fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
+    pub(crate) fn new(tree: &[(&str, Option<bytes::Bytes>)]) -> Fixture {
         let mut fixture = Fixture::unconnected();
         fixture.connect(tree);
         fixture
     }
 
-    pub(super) fn unconnected() -> Fixture {
+    pub(crate) fn unconnected() -> Fixture {
         let options = ClusterOptions { expected_servers: 2, ..ClusterOptions::default() };
         let agent = Agent::new(info(member(ME, 2)), options);
         Fixture { agent, now: Nanos::from_secs(5), version: 0, asked: Vec::new() }
     }
 
-    pub(super) fn tell(&mut self, event: CoordinatorEvent) {
+    pub(crate) fn tell(&mut self, event: CoordinatorEvent) {
         self.agent.handle(self.now, event);
         self.asked.extend(self.agent.take_ops());
     }
 
-    pub(super) fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
+    pub(crate) fn change(&mut self, path: &str, value: Option<bytes::Bytes>) {
         self.version += 1;
         self.tell(CoordinatorEvent::Changed(vec![Change { path: path.into(), version: self.version, value }]));
     }
 
     /// Connected to a cluster with the same protocol version, and told that the rest of the tree is `tree`.
-    pub(super) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
+    pub(crate) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
         let protocol = [(PROTOCOL, Some(encode_value(&PROTOCOL_VERSION)))];
         self.tell_tree(&tree.iter().chain(&protocol).cloned().collect::<Vec<_>>());
     }
 
-    pub(super) fn tell_tree(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
+    pub(crate) fn tell_tree(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
         self.tell(CoordinatorEvent::Up { session: SessionId(1) });
         for (path, value) in tree {
             self.change(path, value.clone());
@@ -68,33 +65,37 @@ impl Fixture {
         self.tell(CoordinatorEvent::Synced { version: self.version });
     }
 
-    pub(super) fn me(&self) -> Member {
+    pub(crate) fn master(&self) -> &Master {
+        &self.agent.master
+    }
+
+    pub(crate) fn me(&self) -> Member {
         self.agent.me.member
     }
 
-    pub(super) fn pass_a_second(&mut self) {
+    pub(crate) fn pass_a_second(&mut self) {
         self.pass(Nanos::from_secs(1));
     }
 
-    pub(super) fn pass(&mut self, time: Nanos) {
+    pub(crate) fn pass(&mut self, time: Nanos) {
         self.now += time;
         self.agent.tick(self.now);
         self.asked.extend(self.agent.take_ops());
     }
 
-    pub(super) fn ask(&mut self) -> (u64, CoordinatorOp) {
+    pub(crate) fn ask(&mut self) -> (u64, CoordinatorOp) {
         assert_eq!(self.asked.len(), 1, "{:?}", self.asked);
         self.asked.remove(0)
     }
 
     /// The coordinator does the operation: the change comes first, then the answer.
-    pub(super) fn grant(&mut self) {
+    pub(crate) fn grant(&mut self) {
         let (id, op) = self.ask();
         self.apply(op);
         self.tell(CoordinatorEvent::Reply { id, result: Ok(self.version) });
     }
 
-    pub(super) fn apply(&mut self, op: CoordinatorOp) {
+    pub(crate) fn apply(&mut self, op: CoordinatorOp) {
         match op {
             CoordinatorOp::Create { path, value, .. } | CoordinatorOp::Set { path, value, .. } => {
                 self.change(&path, Some(value))
@@ -104,7 +105,7 @@ impl Fixture {
         }
     }
 
-    pub(super) fn outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
+    pub(crate) fn outcomes(&mut self) -> Vec<(ProposalId, Outcome)> {
         self.agent.take_outcomes()
     }
 }
@@ -121,7 +122,7 @@ fn config(epoch: u32, primary: Option<Member>, backups: &[Member], learners: &[M
 }
 
 /// A cluster in which another server is master, and this one is registered and primary of region 1.
-pub(super) fn primary() -> (Fixture, GroupConfig) {
+pub(crate) fn primary() -> (Fixture, GroupConfig) {
     let config = config(3, Some(member(ME, 2)), &[member(2, 1)], &[member(3, 1)]);
     let fixture = Fixture::new(&[
         (SERVER, Some(encode_value(&info(member(ME, 2))))),

@@ -21,9 +21,9 @@ use std::path::Path;
 const REACHED: [&str; 6] = ["format", "fabric", "engine", "replication", "cluster", "server"];
 /// Files and folders in them that decode bytes, or keep something for the contents of messages.
 const DECODERS: [&str; 14] = [
-    "crates/cluster/src/connection.rs",
-    "crates/cluster/src/embedded",
-    "crates/cluster/src/zookeeper",
+    "crates/cluster/src/coordinator/connection.rs",
+    "crates/cluster/src/coordinator/embedded",
+    "crates/cluster/src/coordinator/zookeeper",
     "crates/engine/src/log",
     "crates/engine/src/replica",
     "crates/engine/src/volume",

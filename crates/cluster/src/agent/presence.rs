@@ -1,0 +1,136 @@
+//! The paths that this server holds as long as its process lives: its own, and the master's. When the process stops in order it
+//! announces that first, and cancels that when it is back: its places are kept in the meantime.
+
+use super::{Agent, Incompatible, Purpose};
+use crate::view::create;
+use bytes::Bytes;
+use leeward_format::cluster::{ClusterPath, Intent, Member, encode_value};
+use leeward_platform::Nanos;
+
+/// Why a server is not part of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotJoined {
+    /// It has no session with the coordinator, or has not received the whole tree yet.
+    NoSession,
+    /// It is about to register.
+    Registering,
+    /// Another process has its number: a process with another volume, or with a copy of this one. This server must not remove
+    /// that process. It registers when the session of that process ends.
+    DuplicateId {
+        /// The member that holds the number.
+        holder: Member,
+        /// The address of that process for native clients.
+        address: String,
+    },
+    /// The coordinator refuses its registration, with this reason.
+    Refused(String),
+    /// It has given up its primary roles: see [`Agent::step_aside`].
+    SteppedAside,
+    /// It and the cluster are incompatible.
+    Incompatible(Incompatible),
+}
+
+impl Agent {
+    /// Whether this server is registered, as far as this agent knows.
+    pub fn is_registered(&self) -> bool {
+        self.view.is_live(self.me.member)
+    }
+    /// Why this server is not part of the cluster now; `None` if it is.
+    pub fn not_joined(&self) -> Option<NotJoined> {
+        let me = self.me.member;
+        match self.view.server(me.server) {
+            Some(info) if self.view.is_synced() && info.member != me && !self.is_earlier_incarnation(info.member) => {
+                Some(NotJoined::DuplicateId { holder: info.member, address: info.native_address.clone() })
+            }
+            _ if self.has_stepped_aside => Some(NotJoined::SteppedAside),
+            _ if !self.view.is_synced() => Some(NotJoined::NoSession),
+            info => match self.incompatible() {
+                Some(incompatible) => Some(NotJoined::Incompatible(incompatible)),
+                None if info.is_some_and(|info| info.member == me) => None,
+                None => Some(self.refusal.clone().map_or(NotJoined::Registering, NotJoined::Refused)),
+            },
+        }
+    }
+
+    /// Gives up every primary role of this server, until a call with `false`. In the meantime the server does not register, so
+    /// that the master replaces it wherever it is a member. For a server whose volume failed while other servers have its data.
+    pub fn step_aside(&mut self, now: Nanos, has_stepped_aside: bool) {
+        self.has_stepped_aside = has_stepped_aside;
+        self.advance(now);
+    }
+
+    /// Whether this server has given up its primary roles.
+    pub fn has_stepped_aside(&self) -> bool {
+        self.has_stepped_aside
+    }
+
+    /// Holds the server's own path.
+    pub(super) fn register(&mut self) {
+        let path = ClusterPath::Server(self.me.member.server);
+        let holder = self.view.server(self.me.member.server).map(|info| info.member);
+        match self.has_stepped_aside {
+            false => self.hold(path, holder, |agent| encode_value(&agent.me)),
+            true => self.let_go(path, holder),
+        }
+    }
+
+    /// Removes an ephemeral path of this incarnation.
+    pub(super) fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
+        if holder == Some(self.me.member) && self.is_free(&path) {
+            let op = self.view.remove_op(&path);
+            self.submit(path, op, Purpose::Plain);
+        }
+    }
+
+    /// Holds the master's path if no server does. Only a registered server campaigns.
+    pub(super) fn campaign(&mut self) {
+        if self.has_stepped_aside {
+            return self.let_go(ClusterPath::Master, self.view.master());
+        }
+        if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
+            self.hold(ClusterPath::Master, self.view.master(), |agent| encode_value(&agent.me.member));
+        }
+    }
+
+    /// Whether `holder` is an earlier process of this server. It is gone, because this process has its volume.
+    fn is_earlier_incarnation(&self, holder: Member) -> bool {
+        holder.has_volume_of(&self.me.member) && holder.incarnation < self.me.member.incarnation
+    }
+
+    /// Makes an ephemeral path that no process holds. A path held by an earlier incarnation of this server is removed first. A
+    /// path held by this incarnation, or by a process with another volume (or a copy of this one), stays: it vanishes with its
+    /// session.
+    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: impl FnOnce(&Agent) -> Bytes) {
+        if !self.is_free(&path) {
+            return;
+        }
+        let op = match holder {
+            None => create(path.clone(), value(self), true),
+            Some(holder) if self.is_earlier_incarnation(holder) => self.view.remove_op(&path),
+            Some(_) => return,
+        };
+        self.submit(path, op, Purpose::Plain);
+    }
+
+    /// The process of this server is about to restart. Asks all groups to continue without the server, until all have heard of
+    /// it.
+    pub fn depart(&mut self, now: Nanos) {
+        self.is_departing = true;
+        self.advance(now);
+    }
+
+    /// Announces that this server is about to stop, or that it is back.
+    pub(super) fn tell_departure(&mut self) {
+        let path = ClusterPath::Intent(self.me.member.server);
+        let intent = self.view.intent(self.me.member.server);
+        if !self.is_free(&path) {
+            return;
+        }
+        let op = match (self.is_departing, intent) {
+            (true, None) => create(path.clone(), encode_value(&Intent::Restart), false),
+            (false, Some(Intent::Restart)) if self.is_registered() => self.view.remove_op(&path),
+            _ => return,
+        };
+        self.submit(path, op, Purpose::Plain);
+    }
+}

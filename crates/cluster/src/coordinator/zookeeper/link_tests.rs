@@ -1,0 +1,137 @@
+//! The thread of a client, with fake servers and look-ups that never end.
+
+use super::super::connect;
+use super::super::fake::{self, Asked, CHILDREN, DATA, Peer};
+use super::*;
+use crate::coordinator::client::Client;
+use crate::{Coordinator, CoordinatorError, CoordinatorOp};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn options(server: SocketAddr, timeout: Nanos) -> ClientOptions {
+    ClientOptions { session_timeout: timeout, ..ClientOptions::new(format!("zk://{server}/r").parse().unwrap()) }
+}
+
+fn start(server: SocketAddr, timeout: Nanos) -> (Client, Receiver<CoordinatorEvent>) {
+    let (sender, events) = channel();
+    (connect(options(server, timeout), move |event| drop(sender.send(event))).unwrap(), events)
+}
+
+/// Waits for an outage whose reason holds `part`.
+fn until_outage(client: &Client, part: &str) {
+    let deadline = Instant::now() + LONG;
+    while !client.outage().is_some_and(|outage| outage.reason.contains(part)) {
+        assert!(Instant::now() < deadline, "{:?} is not: {part}", client.outage());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Serves the paths `/r/0`, `/r/1` and so on, and takes its time for each.
+fn serve(mut peer: Peer, timeout_ms: i32, paths: usize, each: Duration) {
+    drop(peer.next());
+    peer.send(&fake::greeting(timeout_ms));
+    while let Some(packet) = peer.next() {
+        let Asked { xid, kind, paths: asked } = fake::asked(&packet);
+        let body = match (kind, asked.as_str()) {
+            (DATA, "/r") => fake::data(None, 1, 0, paths as i32),
+            (DATA, asked) => {
+                let count = asked.split(' ').count();
+                std::thread::sleep(each * count as u32);
+                fake::multi(&vec![fake::found(Some("v"), 2, 0, 0); count])
+            }
+            (CHILDREN, _) => {
+                let names: Vec<String> = (0..paths).map(|path| path.to_string()).collect();
+                fake::names(&names.iter().map(String::as_str).collect::<Vec<_>>())
+            }
+            _ => fake::text("/r"),
+        };
+        peer.send(&fake::answer(xid, 9, 0, &body));
+    }
+}
+
+#[test]
+fn a_server_that_is_slow_to_send_the_tree_is_not_asked_anew() {
+    const PATHS: usize = 640;
+    let (sender, connections) = channel();
+    let server = fake::listen(move |_, peer| {
+        sender.send(()).unwrap();
+        // 192 ms for each answer. A third of the timeout is over before the answers to the first reads are there.
+        serve(peer, 1500, PATHS, Duration::from_millis(3));
+    });
+    let (client, events) = start(server, Nanos::from_millis(1500));
+    let mut told = 0;
+    loop {
+        match events.recv_timeout(LONG).unwrap() {
+            CoordinatorEvent::Changed(changes) => told += changes.len(),
+            CoordinatorEvent::Synced { .. } => break,
+            _ => {}
+        }
+    }
+    assert_eq!((told, connections.try_iter().count()), (PATHS, 1));
+    // Its slowness before does not count from then on.
+    assert!(events.recv_timeout(Duration::from_secs(1)).is_err(), "nothing happens");
+    assert_eq!(client.outage(), None);
+}
+
+#[test]
+fn an_ensemble_that_is_away_is_asked_less_and_less_often() {
+    let (sender, connections) = channel();
+    let server = fake::listen(move |_, _| sender.send(Instant::now()).unwrap());
+    let (client, _events) = start(server, Nanos::from_secs(3));
+    std::thread::sleep(Duration::from_secs(4));
+    drop(client);
+    let connections: Vec<Instant> = connections.try_iter().collect();
+    let pauses: Vec<Duration> = connections.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(connections.len() < 16, "{pauses:?}");
+    let longest = pauses.iter().max().unwrap();
+    assert!(*longest > Duration::from_millis(400), "{pauses:?}");
+}
+
+#[test]
+fn a_server_that_has_seen_less_is_distinguished_from_one_that_only_closes() {
+    let server = fake::listen(|number, mut peer| match number {
+        0 => {}
+        1 => {
+            // Until the session is up, and some heartbeats longer.
+            drop(peer.next());
+            peer.send(&fake::greeting(600));
+            while let Some(packet) = peer.next() {
+                let Asked { xid, kind, .. } = fake::asked(&packet);
+                let body = if kind == DATA { fake::data(None, 1, 0, 0) } else { fake::text("/r") };
+                peer.send(&fake::answer(xid, 9, 0, &body));
+                if kind == fake::PING {
+                    return;
+                }
+            }
+        }
+        _ => drop(peer.next()),
+    });
+    let (client, events) = start(server, Nanos::from_millis(600));
+    until_outage(&client, "the peer closed the connection");
+    assert!(matches!(events.recv_timeout(LONG), Ok(CoordinatorEvent::Up { .. })));
+    until_outage(&client, "has seen less of the tree than this client");
+}
+
+#[test]
+fn no_caller_waits_for_the_resolver() {
+    let (release, held) = channel::<()>();
+    let (sender, events) = channel();
+    let options = options("127.0.0.1:1".parse().unwrap(), Nanos::from_secs(1));
+    let mut link = ZooKeeperLink::new(options, Context::new(move |event| drop(sender.send(event))).unwrap()).unwrap();
+    let hangs = move |_: &Host| {
+        held.recv().unwrap_err();
+        Ok(Vec::new())
+    };
+    link.servers = Servers::new(&[("far".into(), 1)], Rng::new(1), hangs, || {}).unwrap();
+    let client = Client::start(link).unwrap();
+    let started = Instant::now();
+    client.submit(7, CoordinatorOp::All(Vec::new()));
+    let answer = events.recv_timeout(LONG).unwrap();
+    assert_eq!(answer, CoordinatorEvent::Reply { id: 7, result: Err(CoordinatorError::Disconnected) });
+    drop(client);
+    assert!(started.elapsed() < Duration::from_secs(10), "it would wait for ever");
+    drop(release);
+}

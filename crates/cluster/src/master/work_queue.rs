@@ -1,0 +1,104 @@
+//! The regions that a master has yet to look at. With it, a change of one region among ten thousand costs a look at one.
+//!
+//! Invariant: a region that is not in the queue needs nothing, or waits for an operation that is under way. A decision depends on
+//! the region, on its merge target, on its table, on the servers that are live or leaving, and on the policy of the master. Each
+//! change of these puts the region back into the queue. Pure.
+
+use super::decide::{Assign, Loads, Policy, decide};
+use crate::view::{Changed, View};
+use leeward_format::RegionId;
+use leeward_format::cluster::GroupConfig;
+use leeward_format::routing::Routing;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct WorkQueue {
+    due: BTreeSet<RegionId>,
+    /// Every region is due, and the loads are to be counted anew.
+    is_all_due: bool,
+    /// The policy of the master at the last look.
+    policy: Policy,
+    loads: Loads,
+}
+
+impl Default for WorkQueue {
+    fn default() -> Self {
+        let policy = Policy { assign: Assign::No, keeps: true };
+        WorkQueue { due: BTreeSet::new(), is_all_due: true, policy, loads: Loads::default() }
+    }
+}
+
+/// The result of a look.
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    /// The configurations to propose, at most one a region. They count from now on.
+    pub(super) next: Vec<Arc<GroupConfig>>,
+    /// The regions that were looked at.
+    pub(super) looked_at: BTreeSet<RegionId>,
+}
+
+impl WorkQueue {
+    /// Takes note of a change of the view.
+    pub(super) fn changed(&mut self, changed: &Changed) {
+        self.due.extend(&changed.regions);
+        self.is_all_due |= changed.servers || !changed.tables.is_empty();
+    }
+
+    /// An operation on the region has ended, or may be asked for again: the region is due.
+    pub(super) fn put_back(&mut self, region: RegionId) {
+        self.due.insert(region);
+    }
+
+    /// Looks at the regions that are due. For a region that is not `is_free` an operation is under way, or is not to be repeated
+    /// yet. The caller says with [`WorkQueue::put_back`] when that is over.
+    pub(super) fn decide(&mut self, view: &View, policy: Policy, is_free: impl Fn(RegionId) -> bool) -> Decided {
+        self.is_all_due |= policy != self.policy;
+        self.policy = policy;
+        if std::mem::take(&mut self.is_all_due) {
+            let before = std::mem::take(&mut self.loads);
+            for config in view.routes().regions() {
+                self.due.insert(config.region);
+                self.count(view, config.region, before.counted(config.region), &is_free);
+            }
+        }
+        // A merge source follows its target.
+        let sources = view.merging().filter(|(_, into)| self.due.contains(into)).map(|(region, _)| region);
+        self.due.extend(sources.collect::<Vec<_>>());
+        let looked_at = std::mem::take(&mut self.due);
+        for region in &looked_at {
+            let before = self.loads.counted(*region).cloned();
+            self.count(view, *region, before.as_ref(), &is_free);
+        }
+        let mut next = Vec::new();
+        for region in looked_at.iter().copied().filter(|region| is_free(*region)) {
+            let Some(config) = view.region(region) else { continue };
+            if let Some(decided) = decide(view, &self.loads, config, policy) {
+                let decided = Arc::new(decided);
+                self.loads.set(view, region, Some(decided.clone()));
+                next.push(decided);
+            }
+        }
+        Decided { next, looked_at }
+    }
+
+    /// Counts a region that was counted with `before`: with its configuration, or with a decided one that has not taken effect
+    /// yet.
+    fn count(
+        &mut self,
+        view: &View,
+        region: RegionId,
+        before: Option<&Arc<GroupConfig>>,
+        is_free: impl Fn(RegionId) -> bool,
+    ) {
+        let config = view.routes().region(region);
+        let is_decided = |before: &&Arc<GroupConfig>| config.is_some_and(|config| before.epoch > config.epoch);
+        let decided = before.filter(is_decided).filter(|_| !is_free(region));
+        self.loads.set(view, region, decided.or(config).cloned());
+    }
+}
+
+#[cfg(test)]
+#[path = "work_queue_tests.rs"]
+mod tests;
