@@ -15,7 +15,11 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A blocking handle, cheap to clone and shared by any number of threads.
+/// A blocking handle on one table, cheap to clone and shared by any number of threads.
+///
+/// Each call waits for its answer, up to [`ClientOptions::deadline`]. Calls of several threads go over several
+/// connections. Keys and values are [`Bytes`], so that `&'static str`, `String` and `Vec<u8>` will do. A key has 1 to
+/// 4096 bytes, a value up to 1 MiB.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -71,7 +75,17 @@ impl Inner {
 }
 
 impl Client {
-    /// Connects to a cluster by the native addresses (`host:port`) of one or more of its nodes.
+    /// Connects to a cluster by the native [addresses](crate::Address) (`host:port`) of one or more of its nodes.
+    ///
+    /// ```
+    /// use leeward_client::{Client, ClientError, ClientOptions};
+    /// use std::time::Duration;
+    ///
+    /// // Nothing listens there, and the client says so soon.
+    /// let options = ClientOptions { connect_within: Duration::from_millis(50), ..ClientOptions::default() };
+    /// let refused = Client::connect(&["127.0.0.1:1"], options);
+    /// assert!(matches!(refused, Err(ClientError::Unreachable { .. })));
+    /// ```
     ///
     /// # Errors
     /// As [`Session::connect`].
@@ -91,7 +105,10 @@ impl Client {
     /// The value at `key`, or `None` where the key does not exist.
     ///
     /// # Errors
-    /// The cluster refuses the key or does not answer in time.
+    /// - [`ClientError::Op`] if the cluster refuses the key or does not answer in time: the variant of [`OpError`] says
+    ///   what to do.
+    /// - [`ClientError::Busy`] if too many operations were in flight until the deadline.
+    /// - As [`Session::connect`], if another connection is needed and cannot be made.
     pub fn get(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
         match self.one(Op::Get { key: key.into() })? {
             OpResult::Value(value) => Ok(value),
@@ -99,9 +116,9 @@ impl Client {
         }
     }
 
-    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from any
-    /// member in sync, if the table's [options](leeward_format::cluster::Reads) allow it: else, or where that cannot tell, as
-    /// [`Client::get`].
+    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from
+    /// any member in sync, if the table's [options](crate::TableOptions::reads) allow it: else, or where that cannot
+    /// tell, as [`Client::get`].
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -115,13 +132,14 @@ impl Client {
     /// Sets `key`. When it answers, every in-sync replica holds the write.
     ///
     /// # Errors
-    /// The cluster refuses the pair or does not answer in time; after `OpError::Unknown` the write may have happened. It is not
-    /// asked for again then, unless [`ClientOptions::retry_puts`] says so.
+    /// As [`Client::get`]. After [`OpError::Unknown`] the write may have happened. It is not asked for again then,
+    /// unless [`ClientOptions::retry_puts`] says so.
     pub fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), ClientError> {
         self.put_with(key, value, PutOptions::default()).map(drop)
     }
 
-    /// Sets `key` as `options` say. With a condition it is asked for again while its outcome is unknown, and carried out once.
+    /// Sets `key` as `options` say: if a condition holds, for some time, or both. Answers whether it did. With a
+    /// condition it is asked for again while its outcome is unknown, and carried out once.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -173,7 +191,7 @@ impl Client {
         }
     }
 
-    /// Removes `key` if the condition holds.
+    /// Removes `key` if the condition holds. Answers whether it did.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -188,7 +206,7 @@ impl Client {
     /// region, and not over several: after an error some may be done.
     ///
     /// # Errors
-    /// As [`Client::put`]; also for a range that is empty or reversed.
+    /// As [`Client::put`]; also [`OpError::Invalid`] for a range that is empty or reversed.
     pub fn delete_range(&self, start: impl Into<Bytes>, end: Option<Bytes>) -> Result<(), ClientError> {
         let mut start = start.into();
         check_range(&start, end.as_deref())?;
@@ -210,7 +228,7 @@ impl Client {
     /// Adds `delta` to the decimal integer at `key` and answers the sum; a missing key counts as 0.
     ///
     /// # Errors
-    /// As [`Client::put`]; also where the value is no integer or the sum overflows.
+    /// As [`Client::put`]; also [`OpError::Invalid`] where the value is no integer or the sum overflows.
     pub fn add(&self, key: impl Into<Bytes>, delta: i64) -> Result<i64, ClientError> {
         match self.one(Op::Add { key: key.into(), delta })? {
             OpResult::Integer(sum) => Ok(sum),
@@ -221,7 +239,7 @@ impl Client {
     /// Appends `suffix` to the value at `key` and answers its new length in bytes; a missing key counts as empty.
     ///
     /// # Errors
-    /// As [`Client::put`]; also where the value would be too long.
+    /// As [`Client::put`]; also [`OpError::Invalid`] where the value would be too long.
     pub fn append(&self, key: impl Into<Bytes>, suffix: impl Into<Bytes>) -> Result<i64, ClientError> {
         match self.one(Op::Append { key: key.into(), suffix: suffix.into() })? {
             OpResult::Integer(length) => Ok(length),
@@ -267,8 +285,8 @@ impl Client {
     /// are retried.
     ///
     /// # Errors
-    /// There is such a table, what is asked for cannot be, or the cluster does not answer in time; after `OpError::Unknown`
-    /// it may have been made.
+    /// There is such a table, what is asked for cannot be, or the cluster does not answer in time; after
+    /// [`OpError::Unknown`] it may have been made.
     pub fn create_table(&self, table: NewTable) -> Result<(), ClientError> {
         match self.one(Op::CreateTable { table: Box::new(table) })? {
             OpResult::Done => Ok(()),
@@ -279,8 +297,8 @@ impl Client {
     /// Drops a table: from then on there is none, and what it held is gone for good. Its regions are removed after that.
     ///
     /// # Errors
-    /// There is no such table, it is the default one, or the cluster does not answer in time; after `OpError::Unknown` it may
-    /// have been dropped.
+    /// There is no such table, it is the default one, or the cluster does not answer in time; after
+    /// [`OpError::Unknown`] it may have been dropped.
     pub fn drop_table(&self, table: TableName) -> Result<(), ClientError> {
         match self.one(Op::DropTable { table })? {
             OpResult::Done => Ok(()),

@@ -5,42 +5,59 @@ use leeward_format::table::TableName;
 use std::time::Duration;
 
 /// How a client behaves. The defaults suit an application on the same network as the cluster.
+///
+/// ```
+/// use leeward_client::{ClientOptions, TableName};
+/// use std::time::Duration;
+///
+/// let options = ClientOptions {
+///     name: "orders".into(),
+///     deadline: Duration::from_secs(5),
+///     retry_puts: true,
+///     ..ClientOptions::default()
+/// };
+/// assert_eq!(options.table, TableName::default());
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Name of the client in the lists and logs of nodes.
     pub name: String,
     /// The table that operations are on.
     pub table: TableName,
-    /// How long an operation may take, retries included.
+    /// How long an operation may take, retries included. 30 s by default.
     pub deadline: Duration,
-    /// How long connecting may take until some node has answered. It is shorter than [`ClientOptions::deadline`] by default:
-    /// if nothing listens at any address, the caller should learn that soon.
+    /// How long connecting may take until some node has answered. 2 s by default, which is shorter than
+    /// [`ClientOptions::deadline`]: if nothing listens at any address, the caller should learn that soon.
     pub connect_within: Duration,
-    /// Whether connecting waits until there is a region. A client that creates the first table must not wait.
+    /// Whether connecting waits until there is a region, as it does by default. A client that creates the first table
+    /// must not wait.
     pub needs_regions: bool,
-    /// Pause before the first retry of an operation. It doubles with each retry, up to 16 times as long. Each pause is longer
-    /// by a random part of up to a half, so that clients that were refused together do not come back together.
+    /// Pause before the first retry of an operation, 5 ms by default. It doubles with each retry, up to 16 times as
+    /// long. Each pause is longer by a random part of up to a half, so that clients that were refused together do not
+    /// come back together.
     pub retry_pause: Duration,
-    /// Most operations in flight, of a session, or of a [`Client`](crate::Client) with all of its threads. Beyond it
-    /// [`Session::submit`](crate::Session::submit) returns [`Busy`], and calls of a [`Client`](crate::Client) wait. A batch
-    /// may be larger if it is alone.
+    /// Most operations in flight, 4096 by default, of a session, or of a [`Client`](crate::Client) with all of its
+    /// threads. Beyond it [`Session::submit`](crate::Session::submit) returns [`Busy`], and calls of a
+    /// [`Client`](crate::Client) wait. A batch may be larger if it is alone.
     pub max_outstanding: usize,
     /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put whose
     /// answer is lost is retried, and carried out once. Without, it costs less, and such a put returns [`OpError::Unknown`].
-    /// All other writes have request ids.
+    /// All other writes have request ids. `false` by default.
     pub retry_puts: bool,
-    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a multiple
-    /// of 64, at least 4 KiB. A node grants less where its own limit is lower. What is larger than half a ring goes over TCP.
+    /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a
+    /// multiple of 64, at least 4 KiB, by default 256 KiB. A node grants less where its own limit is lower. What is
+    /// larger than half a ring goes over TCP.
     pub ring_bytes: usize,
     /// How long a call spins on its rings for answers before it sleeps. While it spins, the node need not wake it. The
     /// default is 100 us with four cores or more, and 0 with fewer: the node that it waits for may need its core. An address
     /// may override it.
     pub ring_spin: Duration,
     /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much, in
-    /// tables whose [options](leeward_format::cluster::Reads) allow it. Reads go to the members in turn, and to the primary
-    /// if a member cannot answer. `None`: reads always go to the primary.
+    /// tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the primary
+    /// if a member cannot answer. `None`, the default: reads always go to the primary.
     pub at_most_stale: Option<Duration>,
-    /// When a request is unanswered for this long, the client asks other nodes whether its primary still is the primary.
+    /// When a request is unanswered for this long, by default 1 s, the client asks other nodes whether its primary
+    /// still is the primary.
     pub answer_timeout: Duration,
 }
 

@@ -15,7 +15,8 @@ const PAGE_ENTRIES: u32 = 512;
 /// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one value.
 const WHOLE_ANSWERS: usize = 2;
 
-/// What to scan. The default is everything, in key order.
+/// What to scan. The default is everything, in key order. A bound may be any bytes up to the length of a key, and need
+/// not be a key that exists.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
     /// First key, inclusive; empty for the first of all.
@@ -26,11 +27,12 @@ pub struct Range {
     pub reverse: bool,
     /// At most this many entries; `None` for all.
     pub limit: Option<u64>,
-    /// Leave the values out.
+    /// Leave the values out: all are empty.
     pub keys_only: bool,
 }
 
-/// Iterator over the entries of a [`Range`]. After an error it ends.
+/// Iterator over the pairs of a [`Range`]: keys and values. It fetches 512 pairs, or about a MiB, at a time. After an
+/// error it ends. What a page has is of one instant of its region; later pages see later writes.
 #[derive(Debug)]
 pub struct Scan {
     client: Client,

@@ -1,29 +1,44 @@
-//! The engine as a library: writes, reads, a scan and a snapshot in a temporary directory.
+//! A store in a directory: writes, a batch, a scan and a snapshot. `conditional.rs` shows writes on a condition.
 //!
-//! `cargo run -p leeward-engine --example embedded`
+//!     cargo run -p leeward-engine --example embedded
 
-use leeward_engine::embedded::{Db, DbOptions};
-use leeward_engine::{Reach, ScanBounds, Write};
+use leeward_engine::{Db, DbOptions, Reach, ScanBounds, SyncMode, VolumeOptions, Write};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // A program has a directory of its own; this one is removed at the end.
     let directory = tempfile::tempdir()?;
-    let db = Db::open(directory.path(), DbOptions::default())?;
+    let options = DbOptions {
+        // Caches, memtables and buffers together.
+        volume: VolumeOptions { memory_budget: 32 << 20, ..VolumeOptions::default() },
+        // A write that returns survives a power loss. By default it survives the death of the process, and a power loss
+        // after a second.
+        sync: SyncMode::Always,
+        ..DbOptions::default()
+    };
+    let db = Db::open(directory.path(), options)?;
 
-    for day in 1..=9 {
-        db.put(format!("log/2024-05-{day:02}").as_bytes(), format!("wind {} kn", 4 * day).as_bytes())?;
+    for day in 1..=5 {
+        db.put(format!("wind/2024-05-{day:02}").as_bytes(), format!("{} kn", 4 * day).as_bytes())?;
     }
-    db.write(&[Write::delete(b"log/2024-05-03"), Write::put(b"log/2024-05-04", b"calm")])?;
+    // All of a batch is carried out, or nothing.
+    db.write(&[Write::delete(b"wind/2024-05-03"), Write::put(b"wind/2024-05-04", b"calm")])?;
 
+    // A snapshot does not see what is written after it.
     let snapshot = db.snapshot();
-    db.delete(b"log/2024-05-01")?;
-    println!("then: {:?}", snapshot.get(b"log/2024-05-01", Reach::Device)?);
-    println!("now:  {:?}", db.get(b"log/2024-05-01")?);
+    db.delete(b"wind/2024-05-01")?;
+    println!("then: {:?}", snapshot.get(b"wind/2024-05-01", Reach::Device)?.into_value());
+    println!("now:  {:?}", db.get(b"wind/2024-05-01")?);
 
-    let bounds = ScanBounds { start: "log/".into(), end: Some("log/~".into()), reverse: true, ..ScanBounds::default() };
+    // A scan goes either way, and is of one instant as well. `0` comes after `/`: this is all that begins with `wind/`.
+    let bounds =
+        ScanBounds { start: "wind/".into(), end: Some("wind0".into()), reverse: true, ..ScanBounds::default() };
     let mut cursor = db.scan(bounds);
     while let Some(entry) = cursor.next()? {
-        println!("{} = {}", String::from_utf8_lossy(&entry.key), String::from_utf8_lossy(&entry.value));
+        println!("{} = {}", entry.key.escape_ascii(), entry.value.escape_ascii());
     }
+
+    // The directory stays in use for as long as something reads it.
+    drop((snapshot, cursor));
     db.close()?;
     Ok(())
 }

@@ -7,7 +7,21 @@ use std::sync::Arc;
 /// Answer of every call of the engine that can meet a fault.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault. Bugs are assertions.
+/// A fault: what went wrong, and with it what the caller must do. Bugs are assertions, and panic.
+///
+/// | error | what to do |
+/// |---|---|
+/// | [`Invalid`](Error::Invalid) | correct the call |
+/// | [`NoSpace`](Error::NoSpace) | make room, then try again; reads continue |
+/// | [`Locked`](Error::Locked) | close the other store, or drop its snapshots |
+/// | [`Io`](Error::Io), [`VolumeFailed`](Error::VolumeFailed) | check the device, open the store again |
+/// | [`Panicked`](Error::Panicked) | report the bug, open the store again |
+/// | [`Damaged`](Error::Damaged) | restore a copy: an exported checkpoint, or a backup of the directory |
+/// | [`NotAVolume`](Error::NotAVolume) | use another directory |
+/// | [`OtherVersion`](Error::OtherVersion) | use the version that made it, or another directory |
+///
+/// After an error of a write that is none of the first two, the outcome of that write is not known until the store is
+/// opened again.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Bad input: nothing was written; do not retry.
@@ -89,9 +103,11 @@ pub enum Error {
     #[error("{0}: in use by another process, or by a store or a snapshot of this one")]
     Locked(String),
     /// This object no longer stands for the region: another one was opened since.
+    #[doc(hidden)]
     #[error("region {0}: superseded on this volume")]
     Superseded(RegionId),
     /// The region's copy has seen a term as new as this one.
+    #[doc(hidden)]
     #[error("region {region}: term {term} is not newer than {seen}")]
     StaleTerm {
         /// The region.
@@ -102,6 +118,7 @@ pub enum Error {
         seen: Epoch,
     },
     /// A peer's message does not fit the copy's state: begin its synchronisation again.
+    #[doc(hidden)]
     #[error("region {region}: {detail}")]
     Protocol {
         /// The region.
@@ -120,8 +137,9 @@ impl Error {
     pub(crate) fn protocol(region: RegionId, detail: impl Into<String>) -> Error {
         Error::Protocol { region, detail: detail.into() }
     }
+
     /// Decoding failed at `offset` of `file`.
-    pub fn damaged(file: &str, offset: u64, error: &DecodeError) -> Error {
+    pub(crate) fn damaged(file: &str, offset: u64, error: &DecodeError) -> Error {
         Error::Damaged { file: file.into(), offset, detail: error.to_string(), advice: RESTORE }
     }
 }

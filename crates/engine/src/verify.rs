@@ -65,7 +65,7 @@ pub struct DamagedSegment {
     pub damage: Vec<Damage>,
 }
 
-/// What a verification has read, and what it found.
+/// What a verification has read, and what it found. The store is sound if nothing is [damaged](Verification::damaged).
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// Segments read.

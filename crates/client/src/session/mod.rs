@@ -48,7 +48,7 @@ pub(crate) fn stale(op: Op, at_most: Duration) -> Op {
     Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// Names a batch that was submitted.
+/// Names a batch that was submitted to a [`Session`]. No other batch of the session has the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 

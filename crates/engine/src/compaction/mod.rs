@@ -50,8 +50,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pick::Logs;
-pub use pick::{Lane, Picker};
+pub(crate) use pick::{Lane, Logs, Picker};
 pub(crate) use sorted::{Open, ingest};
 pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
@@ -66,7 +65,7 @@ use relocate::Relocate;
 use runs::Ends;
 
 /// Where compactions take the ids of the segments that they write.
-pub type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
+pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
 /// What one step did.
 #[derive(Debug)]
@@ -169,6 +168,7 @@ pub struct CompactionTotals {
 
 impl CompactionTotals {
     /// And what this one did.
+    #[doc(hidden)]
     pub fn add(&mut self, done: &CompactionDone) {
         self.installed += 1;
         self.bytes_read += done.bytes_read;

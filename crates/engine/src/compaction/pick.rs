@@ -43,7 +43,7 @@ const EVERY_SECOND_PERCENT: u32 = 200;
 const SPLIT_RATE: u64 = 16 << 20;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
-pub struct Picker {
+pub(crate) struct Picker {
     claims: Arc<Claims>,
     l0_bytes: u64,
     growth_factor: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Picked {
 
 /// Which compactions a caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// The most urgent.
     Any,
     /// Of L0s, which writers may wait for.
@@ -118,7 +118,7 @@ pub(crate) struct Logs<'a> {
 
 impl Picker {
     /// For levels of a table with these options.
-    pub fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
+    pub(crate) fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
         let &TableOptions {
             l0_bytes,
             growth_factor,

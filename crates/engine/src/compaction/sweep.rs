@@ -22,15 +22,18 @@ use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// What the complete segments of a region's large log take of the volume, and what of it is live. Of one that regions share, an
-/// equal part for each.
+/// What the log of large values takes of the volume, and what of it is live. Its newest segments count once they are
+/// complete.
+///
+/// Where regions of a server share a segment, each counts an equal part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
     /// Bytes of whole segments.
     pub space_bytes: u64,
-    /// Bytes of records that leaves point to, of any of the regions that share them.
+    /// Bytes of records whose values can still be read.
     pub live_bytes: u64,
-    /// Bytes that are not live in segments that were there when the region was split last.
+    /// Bytes that are not live in segments that were there when the region of a server was split last. 0 in an embedded
+    /// store.
     pub inherited_garbage_bytes: u64,
 }
 

@@ -14,7 +14,7 @@ impl Db {
     /// and older than what is written during it. Returns how many there were. Other threads may read and write meanwhile.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// let pairs = (0..10_000u32).map(|n| (n.to_be_bytes(), format!("value {n}")));
@@ -65,21 +65,22 @@ impl Db {
     /// is there.
     ///
     /// ```
-    /// # use leeward_engine::{Reach, Lookup, embedded::{Db, DbOptions}};
+    /// # use leeward_engine::{Db, DbOptions, Reach};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.put(b"key", b"then")?;
     /// db.checkpoint("monday")?;
     /// db.put(b"key", b"now")?;
     /// let monday = db.open_checkpoint("monday")?;
-    /// assert!(matches!(monday.snapshot().get(b"key", Reach::Device)?, Lookup::Found { value, .. } if value == "then"));
+    /// assert_eq!(monday.snapshot().get(b"key", Reach::Device)?.into_value().as_deref(), Some(&b"then"[..]));
     /// db.drop_checkpoint("monday")?;
     /// assert!(db.checkpoints().is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As [`crate::Region::checkpoint`].
+    /// [`Error::Invalid`] if there is one of that name, or it is no name: 1 to 64 letters, digits and `-`, `_` or `.`;
+    /// [`Error::NoSpace`] if the volume has no room for another; otherwise as [`Db::sync`].
     pub fn checkpoint(&self, name: &str) -> Result<()> {
         let made = self.region.checkpoint(name);
         // The tails that it sealed are to be flushed.
@@ -95,15 +96,15 @@ impl Db {
     /// Opens a checkpoint for reading; takes as long as opening the store.
     ///
     /// # Errors
-    /// As [`crate::Region::open_checkpoint`].
+    /// [`Error::Invalid`] if there is none of that name; [`Error::Damaged`], [`Error::Io`].
     pub fn open_checkpoint(&self, name: &str) -> Result<Checkpoint> {
         self.region.open_checkpoint(name, self.now())
     }
 
-    /// Forgets a checkpoint, durably; what only it needed is free again.
+    /// Drops a checkpoint, durably; what only it needed is free once it is no longer read.
     ///
     /// # Errors
-    /// As [`crate::Region::drop_checkpoint`].
+    /// [`Error::Invalid`] if there is none of that name; otherwise as [`Db::sync`].
     pub fn drop_checkpoint(&self, name: &str) -> Result<()> {
         self.region.drop_checkpoint(name)
     }
@@ -124,6 +125,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Db::export_checkpoint`].
+    #[doc(hidden)]
     pub fn export_checkpoint_to(&self, name: &str, disk: &dyn Disk, at: &str) -> Result<()> {
         self.open_checkpoint(name)?.copy_to(VolumeId(Rng::from_entropy().u64()), disk, at)
     }

@@ -1,24 +1,9 @@
 //! The engine as a library: one ordered key-value store in a directory, with threads of its own for flushes and
 //! compactions.
 //!
-//! ```
-//! use leeward_engine::embedded::{Db, DbOptions};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let directory = tempfile::tempdir()?;
-//! let db = Db::open(directory.path(), DbOptions::default())?;
-//! db.put(b"cape", b"windward")?;
-//! db.put(b"bay", b"leeward")?;
-//! assert_eq!(db.get(b"bay")?.as_deref(), Some(&b"leeward"[..]));
-//! db.delete(b"cape")?;
-//! assert_eq!(db.get(b"cape")?, None);
-//! db.close()?;
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! A write that was acknowledged survives the death of the process; a power loss loses at most what [`SyncMode`] says. All
 //! of [`Db`] may be used from any thread. Writes are carried out one after another, under one lock that is held while they are
-//! copied. Writers that wait for a sync share it.
+//! copied. Writers that wait for a sync share it. The front page of the crate is written for the users of this module.
 
 mod bulk;
 #[cfg(test)]
@@ -59,23 +44,37 @@ const REGION: RegionId = RegionId(1);
 /// When writes become durable against a power loss. Against `kill -9` they always are durable before they are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Before they are acknowledged.
+    /// Before they are acknowledged. Writers that wait share a sync.
     Always,
-    /// At most this long after; a millisecond at least.
+    /// At most this long after; a millisecond at least. The default is a second. A power loss takes at most the newest
+    /// writes, and none while a later one survives.
     Every(Duration),
 }
 
 /// Least interval of [`SyncMode::Every`].
 const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Options of a [`Db`].
+/// Options of a [`Db`]. The defaults suit most programs; [`VolumeOptions::memory_budget`] is the first to change.
+///
+/// A store keeps some of them from when it was made: changes of these have no effect on a store that exists.
+///
+/// ```
+/// use leeward_engine::{DbOptions, SyncMode, VolumeOptions};
+///
+/// let options = DbOptions {
+///     volume: VolumeOptions { memory_budget: 64 << 20, ..VolumeOptions::default() },
+///     sync: SyncMode::Always,
+///     ..DbOptions::default()
+/// };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DbOptions {
-    /// The volume: sizes of segments and of the file, and its memory.
+    /// The file: the size of its segments, how far it may grow, and how much memory the store takes.
     pub volume: VolumeOptions,
     /// Where values are kept. Only read when the store is made.
     pub placement: Placement,
-    /// Size at which an L0 freezes, in bytes of memory, 64 KiB to 1 GiB. Only read when the store is made.
+    /// Size at which an L0 (the memtable) freezes, in bytes of memory, 64 KiB to 1 GiB. Only read when the store is
+    /// made.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
@@ -118,7 +117,7 @@ impl Default for DbOptions {
     }
 }
 
-/// What a key has.
+/// What a key has: see [`Db::get_pair`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The value.
@@ -129,7 +128,10 @@ pub struct Pair {
     pub expires: Option<Expiry>,
 }
 
-/// An open store.
+/// An open store: an ordered map of keys to values in a directory.
+///
+/// Any number of threads may use it, through a reference or an [`Arc`]. A key has 1 to 4096 bytes, a value up to 1 MiB.
+/// Keys are ordered as bytes. Dropping it does what [`Db::close`] does.
 pub struct Db {
     workers: Workers,
     volume: Arc<Volume>,
@@ -143,11 +145,16 @@ pub struct Db {
 }
 
 impl Db {
-    /// Opens the store in `directory`, making one if there is none.
+    /// Opens the store in `directory`; makes the directory and the store if there is none. Starts four threads. After a
+    /// crash it replays what the logs have and the levels lack.
     ///
     /// # Errors
-    /// [`Error::Locked`] if another process has it, or a snapshot of this one; [`Error::OtherVersion`], [`Error::NotAVolume`],
-    /// [`Error::Damaged`], [`Error::Invalid`], [`Error::Io`].
+    /// - [`Error::Locked`] if another process has it, or this one: a store that is open, or a snapshot of one that was
+    ///   closed.
+    /// - [`Error::Invalid`] for options that are out of range, and for the data directory of a server.
+    /// - [`Error::NotAVolume`] and [`Error::OtherVersion`] for a file that this program does not read. It is not
+    ///   changed.
+    /// - [`Error::Damaged`], [`Error::Io`], [`Error::NoSpace`].
     pub fn open(directory: impl AsRef<Path>, options: DbOptions) -> Result<Db> {
         let directory = directory.as_ref();
         let io = |error| Error::Io {
@@ -164,6 +171,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Db::open`].
+    #[doc(hidden)]
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let table = table_options(&options)?;
         let lock = lock(disk, name)?;
@@ -194,22 +202,25 @@ impl Db {
         })
     }
 
-    /// Sets `key` to `value`.
+    /// Sets `key`, 1 to 4096 bytes, to `value`, up to 1 MiB, for good. Waits while compactions or flushes are behind.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for keys and values over the limits, [`Error::NoSpace`], [`Error::VolumeFailed`],
-    /// [`Error::Panicked`] and other faults.
+    /// - [`Error::Invalid`] for a key or a value over the limits. Nothing was written.
+    /// - [`Error::NoSpace`] if the device or [`VolumeOptions::capacity_bytes`] is used up. Nothing was written.
+    /// - [`Error::Io`], [`Error::VolumeFailed`] or [`Error::Panicked`]: the write may be there when the store is opened
+    ///   again.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(&[Write::put(key, value)])
     }
 
-    /// Sets `key` to `value`, as `options` say. The condition is decided on the newest pair, and no other write comes
-    /// between. A pair that has expired is absent from everything that is read afterwards;
-    /// the space that it takes comes back with compactions. Expiry goes by the wall clock: where that is set back, a pair
-    /// may be seen again that no compaction has dropped yet.
+    /// Sets `key` to `value`, as `options` say: if a condition holds, for some time, or both. Answers whether it did.
+    ///
+    /// The condition is decided on the newest pair, and no other write comes between. A pair that has expired is absent
+    /// from everything that is read afterwards; the space that it takes comes back with compactions. Expiry goes by the
+    /// wall clock: where that is set back, a pair may be seen again that no compaction has dropped yet.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Condition, Db, DbOptions, Lifetime, PutOptions};
+    /// # use leeward_engine::{Condition, Db, DbOptions, Lifetime, PutOptions};
     /// # use std::time::Duration;
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
@@ -234,7 +245,7 @@ impl Db {
         self.write_if(Write::put(key, value), options.lifetime, &options.when)
     }
 
-    /// Removes `key` if it exists and the condition holds.
+    /// Removes `key` if it exists and the condition holds. Answers whether it did.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -278,7 +289,7 @@ impl Db {
     /// however many keys there are; what they took comes back with the compactions that meet it.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.put(b"log/1", b"calm")?;
@@ -296,10 +307,13 @@ impl Db {
         self.write(&[Write::delete_range(start, end)])
     }
 
-    /// Carries out all of `writes` or, whatever happens, none. Waits while compactions or flushes are behind.
+    /// Carries out all of `writes` or, whatever happens, none. Of two writes of one key the later one counts. Waits
+    /// while compactions or flushes are behind.
+    ///
+    /// What a batch puts into one log must fit a segment, 2 MiB by default: see [`VolumeOptions::segment_bytes`].
     ///
     /// ```
-    /// # use leeward_engine::{Write, embedded::{Db, DbOptions}};
+    /// # use leeward_engine::{Db, DbOptions, Write};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.write(&[Write::delete(b"from"), Write::put(b"to", b"1")])?;
@@ -307,7 +321,7 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As [`Db::put`].
+    /// As [`Db::put`]; also [`Error::Invalid`] for a batch that is empty, too large, or deletes more than 1024 ranges.
     pub fn write(&self, writes: &[Write<'_>]) -> Result<()> {
         self.write_all(writes).map(drop)
     }
@@ -386,10 +400,10 @@ impl Db {
         UnixMs(self.clock.unix_ms())
     }
 
-    /// The value of `key`.
+    /// The value of `key`; `None` if there is none.
     ///
     /// # Errors
-    /// The device fails or holds damaged bytes.
+    /// The device fails ([`Error::Io`]) or holds damaged bytes ([`Error::Damaged`]).
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.get_pair(key)?.map(|pair| pair.value))
     }
@@ -409,7 +423,7 @@ impl Db {
     /// time: much faster than one [`Db::get`] after the other.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.put(b"a", b"1")?;
@@ -421,22 +435,18 @@ impl Db {
     /// # Errors
     /// As [`Db::get`], for any of the keys.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let found = self.snapshot().get_many(keys)?.into_iter().map(|found| match found {
-            Lookup::Found { value, .. } => Some(value),
-            _ => None,
-        });
-        Ok(found.collect())
+        Ok(self.snapshot().get_many(keys)?.into_iter().map(Lookup::into_value).collect())
     }
 
-    /// The store as of now: what is written later does not change what the snapshot answers.
+    /// The store as of now: what is written later does not change what the snapshot answers. Costs next to nothing.
     pub fn snapshot(&self) -> Snapshot {
         self.region.snapshot(self.region.commit(), self.now())
     }
 
-    /// Pairs within `bounds`, in key order, as of now.
+    /// Pairs within `bounds`, in key order, as of now. Reads as the cursor goes, and at most 128 pairs ahead of it.
     ///
     /// ```
-    /// # use leeward_engine::{ScanBounds, embedded::{Db, DbOptions}};
+    /// # use leeward_engine::{Db, DbOptions, ScanBounds};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// for key in [b"a", b"b", b"c"] {
@@ -454,7 +464,7 @@ impl Db {
     /// from `start` on. Reads index nodes, and at most two leaves of each level.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// for key in [b"a", b"b", b"c"] { db.put(key, b"123")?; }
@@ -469,18 +479,19 @@ impl Db {
         self.region.approximate(start, end)
     }
 
-    /// Makes everything written so far durable.
+    /// Makes everything written so far durable against a power loss. With [`SyncMode::Always`] it is already.
     ///
     /// # Errors
-    /// Those of writing.
+    /// [`Error::Io`] or [`Error::VolumeFailed`] if the device fails, [`Error::NoSpace`].
     pub fn sync(&self) -> Result<()> {
         self.region.sync_tails().map(drop)
     }
 
-    /// Reads everything on the device and checks every checksum, while everything else continues.
+    /// Reads everything on the device and checks every checksum, while everything else continues. What cannot be read
+    /// is among the damage.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.put(b"key", b"value")?;
@@ -491,10 +502,11 @@ impl Db {
         self.volume.verify()
     }
 
-    /// Stops the threads and makes everything durable. Dropping does the same, and does not report a failure.
+    /// Stops the threads and makes everything durable. Dropping does the same, and does not report a failure. Snapshots
+    /// and cursors stay readable; the directory stays in use until they are dropped.
     ///
     /// # Errors
-    /// Those of writing.
+    /// As [`Db::sync`].
     pub fn close(mut self) -> Result<()> {
         self.workers.stop();
         self.sync()

@@ -32,7 +32,7 @@ impl Db {
     /// Figures of the store.
     ///
     /// ```
-    /// # use leeward_engine::embedded::{Db, DbOptions};
+    /// # use leeward_engine::{Db, DbOptions};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// db.put(b"key", b"value")?;

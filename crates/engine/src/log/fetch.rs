@@ -23,15 +23,15 @@ const TOGETHER_BYTES: usize = 2 << 20;
 
 /// A record whose value is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Where it is.
-    pub pointer: Pointer,
+    pub(crate) pointer: Pointer,
     /// Its LSN and expiry.
-    pub stamp: Stamp,
+    pub(crate) stamp: Stamp,
     /// Length of its key.
-    pub key_bytes: u32,
+    pub(crate) key_bytes: u32,
     /// Length of its value.
-    pub value_bytes: u32,
+    pub(crate) value_bytes: u32,
 }
 
 impl Wanted {
@@ -43,11 +43,11 @@ impl Wanted {
 
 /// Values that were wanted, in the order in which they were.
 #[derive(Debug, Default)]
-pub struct Fetched {
+pub(crate) struct Fetched {
     /// The values.
-    pub values: Vec<Bytes>,
+    pub(crate) values: Vec<Bytes>,
     /// Bytes read from the device for them.
-    pub bytes_read: u64,
+    pub(crate) bytes_read: u64,
 }
 
 /// Records that one read takes.
@@ -66,7 +66,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`crate::Error::Damaged`] if one of them is not where it should be; [`crate::Error::Io`].
-    pub fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
+    pub(crate) fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_unstable_by_key(|i| wanted[*i].pointer);
         let mut fetched = Fetched { values: vec![Bytes::new(); wanted.len()], bytes_read: 0 };

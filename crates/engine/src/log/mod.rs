@@ -9,8 +9,8 @@ mod replay;
 mod tail;
 
 pub(crate) use fetch::how_many;
-pub use fetch::{Fetched, Wanted};
-pub use reader::{LogReader, ValueAt};
+pub(crate) use fetch::{Fetched, Wanted};
+pub(crate) use reader::{LogReader, ValueAt};
 pub(crate) use reader::{LogSegment, LogSegments};
 pub(crate) use replay::{Ends, Overlays, Prefix, Replay, Replayed, find_prefix, log_of, segment_end};
 pub use tail::Tail;

@@ -15,15 +15,15 @@ use std::sync::{Arc, Weak};
 
 /// Where a value is, and what must be there.
 #[derive(Clone, Copy, Debug)]
-pub struct ValueAt<'a> {
+pub(crate) struct ValueAt<'a> {
     /// The record.
-    pub pointer: Pointer,
+    pub(crate) pointer: Pointer,
     /// Its key.
-    pub key: &'a [u8],
+    pub(crate) key: &'a [u8],
     /// Length of its value.
-    pub value_bytes: u32,
+    pub(crate) value_bytes: u32,
     /// Its expiry.
-    pub expires: Option<Expiry>,
+    pub(crate) expires: Option<Expiry>,
 }
 
 /// A record that a pointer leads to.
@@ -36,7 +36,7 @@ pub(super) struct RecordAt {
 
 /// Reads records of one region's logs that leaves point to.
 #[derive(Debug)]
-pub struct LogReader {
+pub(crate) struct LogReader {
     pub(super) volume: Arc<Volume>,
     tails: Arc<Tails>,
     /// Where they lie, and what the records' checksums are seeded by.
@@ -92,7 +92,7 @@ impl LogReader {
     }
 
     /// Identity of a segment. `None`: it is not one of a log that leaves point to.
-    pub fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
+    pub(crate) fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
         self.segments.read().by_name.get(&name).map(|segment| segment.id)
     }
 
@@ -109,7 +109,7 @@ impl LogReader {
 
     /// The value of the record at `pointer` if a tail in memory holds it, its CRC checked; `None` also where that does not
     /// hold: what the file has tells whether the record is damaged. Never asks for the device.
-    pub fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
+    pub(crate) fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
         let value = |seed: RecordSeed, bytes: &[u8]| {
             let record = decode_record(seed, bytes).ok()??;
             is_wanted(&record, key, value_bytes).then(|| Bytes::copy_from_slice(record.value))
@@ -122,7 +122,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`Error::Damaged`] if another record or none is there; [`Error::Io`].
-    pub fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+    pub(crate) fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
         let mut values: Vec<Option<Bytes>> =
             wanted.iter().map(|at| self.value_in_memory(at.pointer, at.key, at.value_bytes)).collect();
         let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();

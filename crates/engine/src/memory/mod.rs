@@ -64,26 +64,26 @@ pub struct MemoryStats {
     pub budget: u64,
     /// Indexes, filters, leaves and records.
     pub cache: u64,
-    /// See [`Purpose::L0s`].
+    /// L0s (memtables), those that are frozen or pinned included.
     pub l0s: u64,
-    /// See [`Purpose::Compactions`].
+    /// Buffers of compactions. In a server also segments that were built, until every backup has them.
     pub compactions: u64,
-    /// See [`Purpose::Reads`].
+    /// What scans and look-ups of many keys read ahead.
     pub reads: u64,
-    /// See [`Purpose::Tails`].
+    /// Ends of the logs: pages that are mapped, or bytes on the heap.
     pub tails: u64,
-    /// See [`Purpose::Levels`].
+    /// Fences of levels, and what is known of each of their leaf segments.
     pub levels: u64,
-    /// See [`Purpose::Mirrors`].
+    /// What primaries have written into a backup's memory. 0 in an embedded store.
     pub mirrors: u64,
-    /// See [`Purpose::Rings`].
+    /// Request rings of clients. 0 in an embedded store.
     pub rings: u64,
-    /// See [`Purpose::Clients`].
+    /// Requests of clients and answers to them. 0 in an embedded store.
     pub clients: u64,
 }
 
 impl MemoryStats {
-    /// All that is in use.
+    /// All that is in use, in bytes.
     pub fn used(&self) -> u64 {
         let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
         self.cache + reserved + self.rings + self.clients

@@ -115,18 +115,18 @@ impl MemTable {
 
     /// Every version of a key of `range` with a lower LSN is hidden. Range tombstones come in order of their LSNs. One writer
     /// at a time.
-    pub fn insert_range(&self, range: RangeTombstone) {
+    pub(crate) fn insert_range(&self, range: RangeTombstone) {
         self.ranges.insert(range);
     }
 
     /// A record that its entry leads to has so many bytes more than the entry says: the request id, which is of no use once it is
     /// compacted.
-    pub fn add_unreferenced(&self, segment: SegmentName, bytes: u32) {
+    pub(crate) fn add_unreferenced(&self, segment: SegmentName, bytes: u32) {
         *self.unreferenced.lock().entry(segment).or_default() += bytes;
     }
 
     /// Calls `each` with the bytes that [`MemTable::add_unreferenced`] was told of, by segment.
-    pub fn unreferenced(&self, each: &mut dyn FnMut(SegmentName, u32)) {
+    pub(crate) fn unreferenced(&self, each: &mut dyn FnMut(SegmentName, u32)) {
         self.unreferenced.lock().iter().for_each(|(segment, bytes)| each(*segment, *bytes));
     }
 
@@ -139,7 +139,7 @@ impl MemTable {
 
     /// [`MemTable::get`] of a key that [`filter::hash`] makes `hash` of.
     #[inline]
-    pub fn get_hashed(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
+    pub(crate) fn get_hashed(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
         let seek = || self.list.seek(key, at).filter(|found| found.key() == key);
         let found = if self.keys.may_contain(hash) { seek() } else { None };
         let found = found.map(|found| (found.stamp(), found.entry()));
@@ -181,7 +181,7 @@ impl MemTable {
     }
 
     /// About how many entries have keys from `start` up to, and without, `end`, and the bytes of their keys and values.
-    pub fn estimate(&self, start: &[u8], end: Option<&[u8]>) -> (u64, u64) {
+    pub(crate) fn estimate(&self, start: &[u8], end: Option<&[u8]>) -> (u64, u64) {
         self.list.estimate(start, end)
     }
 
@@ -197,7 +197,7 @@ impl MemTable {
 
     /// There is a range tombstone.
     #[inline]
-    pub fn has_ranges(&self) -> bool {
+    pub(crate) fn has_ranges(&self) -> bool {
         self.ranges.last_lsn() != Lsn(0)
     }
 
@@ -258,7 +258,7 @@ impl MemCursor {
     }
 
     /// Moves to the last key below `bound`; the last of all without a bound.
-    pub fn seek_before(&mut self, bound: Option<&[u8]>) {
+    pub(crate) fn seek_before(&mut self, bound: Option<&[u8]>) {
         let at = self.at;
         self.position.set(|list, _| {
             let last = bound.map_or_else(|| list.last(), |key| list.before(key, NEWEST));
@@ -282,7 +282,7 @@ impl MemCursor {
     }
 
     /// Moves to the key before. Does nothing at the end.
-    pub fn step_back(&mut self) {
+    pub(crate) fn step_back(&mut self) {
         let at = self.at;
         self.position.set(|list, here| visible_back_from(list, list.before(here?.key(), NEWEST), at));
     }

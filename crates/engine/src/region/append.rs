@@ -29,12 +29,22 @@ const PAUSE_BYTES: u64 = 512 << 10;
 /// Pause after so many bytes when writes are about to stop.
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
-/// One write.
+/// One write of a batch: see [`Db::write`](crate::Db::write).
+///
+/// ```
+/// # use leeward_engine::{Db, DbOptions, Expiry, Write};
+/// # let directory = tempfile::tempdir()?;
+/// # let db = Db::open(directory.path(), DbOptions::default())?;
+/// let forgotten = Write { expires: Expiry::from_ms(1), ..Write::put(b"old", b"since 1970") };
+/// db.write(&[forgotten, Write::put(b"new", b"for good"), Write::delete(b"other")])?;
+/// assert_eq!(db.multi_get(&[b"old", b"new"])?, [None, Some("for good".into())]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// The key, 1 byte to [`MAX_KEY_BYTES`].
+    /// The key, 1 to [`MAX_KEY_BYTES`] bytes.
     pub key: &'a [u8],
-    /// Its new value, up to [`MAX_VALUE_BYTES`]; `None` deletes it.
+    /// Its new value, up to [`MAX_VALUE_BYTES`] bytes; `None` deletes it.
     pub value: Option<&'a [u8]>,
     /// From then on the pair reads as absent; `None`: never. Of no effect on a delete.
     pub expires: Option<Expiry>,
@@ -43,8 +53,10 @@ pub struct Write<'a> {
     pub is_range: bool,
     /// Writes nothing: a write with this request id was decided, and its condition did not hold. The value says what version of a
     /// pair there was ([`RecordKind::Refused`]).
+    #[doc(hidden)]
     pub is_refusal: bool,
     /// Stands in its record; the region remembers it: see [`Region::take_requests`].
+    #[doc(hidden)]
     pub request: Option<RequestId>,
 }
 
@@ -68,11 +80,13 @@ impl<'a> Write<'a> {
     }
 
     /// Remembers that a request wrote nothing, since its condition did not hold on a pair with this version: 8 bytes, or none.
+    #[doc(hidden)]
     pub fn refusal(request: RequestId, version: &'a [u8]) -> Write<'a> {
         Write { is_refusal: true, request: Some(request), ..Write::set(LEAST_KEY, Some(version)) }
     }
 
-    /// Removes every key from `start` up to, and without, `end`.
+    /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. A batch may
+    /// have 1024 of these.
     pub fn delete_range(start: &'a [u8], end: Option<&'a [u8]>) -> Write<'a> {
         Write { is_range: true, ..Write::set(start, end) }
     }
@@ -266,7 +280,7 @@ impl Region {
 
     /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where
     /// segments are small.
-    pub fn max_pair_bytes(&self, is_large: bool) -> usize {
+    pub(crate) fn max_pair_bytes(&self, is_large: bool) -> usize {
         let segment_bytes = self.volume.segment_bytes();
         let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0, Expiry::from_ms(1)) - REQUEST_ID_BYTES;
         if is_large { in_log } else { in_log.min(max_pair_bytes(segment_bytes)) }

@@ -23,20 +23,21 @@ use std::sync::Arc;
 /// Longest name of a checkpoint, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What is known of a checkpoint without opening it.
+/// What is known of a checkpoint without opening it. See [`Db::checkpoints`](crate::Db::checkpoints).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
     /// Its name.
     pub name: String,
-    /// Last LSN in it.
+    /// LSN of the last write in it.
     pub last_lsn: Lsn,
     /// Bytes of the segments that it consists of.
     pub bytes: u64,
-    /// Bytes of those of them that neither the region nor another checkpoint needs: what dropping it gives back.
+    /// Bytes of those that neither the store nor another checkpoint needs: what dropping it gives back.
     pub own_bytes: u64,
 }
 
-/// An open checkpoint: what the region held when it was made. Stays readable when it is dropped meanwhile.
+/// An open checkpoint: what the store held when it was made. It stays readable when it is dropped meanwhile. See
+/// [`Db::open_checkpoint`](crate::Db::open_checkpoint).
 pub struct Checkpoint {
     region: RegionId,
     pinned: Arc<PinnedBase>,
@@ -151,7 +152,7 @@ impl Checkpoint {
         Ok(Checkpoint { region, pinned: Arc::new(pinned), snapshot })
     }
 
-    /// Everything in it, to be read.
+    /// Everything in it, to be read and scanned.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

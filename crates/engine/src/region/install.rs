@@ -25,7 +25,7 @@ impl Region {
     }
 
     /// [`Region::next_compaction`] of those of `lane`: others may run meanwhile.
-    pub fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
+    pub(crate) fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
         let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && !self.is_beyond_space();
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
@@ -34,7 +34,7 @@ impl Region {
     /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep is
     /// throttled, a compaction waits for memory, which any region may give back, or a region that shares segments has given up
     /// some.
-    pub fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
+    pub(crate) fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
         let owner = self.view.load().version.reads().owner;
         l0s || self.volume.memory().has_waiting(owner, lane.bit())

@@ -58,26 +58,26 @@ use std::sync::{Arc, OnceLock, Weak};
 /// L0s that may be frozen at a time; then writes wait for a compaction.
 const MAX_FROZEN_L0S: usize = 3;
 
-/// Figures of one region.
+/// Figures of an embedded store, or of one region of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegionStats {
     /// Bytes of memory in the active L0.
     pub l0_bytes: u64,
     /// Frozen L0s waiting for a compaction.
     pub frozen_l0s: u32,
-    /// Per position: the runs of L1, the newest first, then L2 and so on (`leeward_format::manifest::level_at`).
+    /// The runs of L1, the newest first, then L2 and so on.
     pub levels: Vec<LevelState>,
     /// Live log segments, those in memory included.
     pub log_segments: u32,
-    /// Bytes of keys and values written in this term.
+    /// Bytes of keys and values written since it was opened.
     pub user_bytes_written: u64,
-    /// Tails in memory.
+    /// Segments of the logs that are still in memory.
     pub tails: u32,
-    /// The large log, but for what is not compacted yet.
+    /// The log of large values, but for what is not compacted yet.
     pub large_log: Accounts,
     /// Bytes of runs of medium values on the volume, in whole segments.
     pub medium_log_bytes: u64,
-    /// What compactions have done in this term.
+    /// What compactions have done since it was opened.
     pub compactions: CompactionTotals,
     /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
     pub estimated_keys: u64,
@@ -235,7 +235,7 @@ impl Region {
     }
 
     /// Whether an L0 waits to be compacted.
-    pub fn has_frozen_l0s(&self) -> bool {
+    pub(crate) fn has_frozen_l0s(&self) -> bool {
         !self.view.load().version.frozen().is_empty()
     }
 

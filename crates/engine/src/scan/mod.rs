@@ -27,7 +27,9 @@ mod tests;
 
 use cover::{Cover, covers};
 
-/// What a scan covers, and how.
+/// What a scan covers, and how. The default is everything, in ascending order of the keys.
+///
+/// A bound may be any bytes, and need not be a key that exists. A scan of an empty or reversed range has no pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanBounds {
     /// First key, inclusive; empty for no bound.
@@ -36,9 +38,9 @@ pub struct ScanBounds {
     pub end: Option<Bytes>,
     /// From the last key down to the first.
     pub reverse: bool,
-    /// Values are not needed: those in the log are not fetched, and all are returned empty.
+    /// Values are not needed: those in a log are not read, and all are returned empty.
     pub keys_only: bool,
-    /// Pairs after which the scan ends; `None` for no limit.
+    /// Pairs after which the scan ends; `None` for no limit. A scan with a limit reads ahead at once.
     pub limit: Option<u64>,
 }
 
@@ -47,7 +49,7 @@ pub struct ScanBounds {
 pub struct ScanEntry {
     /// The key.
     pub key: Bytes,
-    /// LSN of the put.
+    /// LSN of the put: the version of the pair.
     pub lsn: Lsn,
     /// When the pair expires, if it does.
     pub expires: Option<Expiry>,
@@ -55,7 +57,9 @@ pub struct ScanEntry {
     pub value: Bytes,
 }
 
-/// Walks a snapshot in key order, one way.
+/// Walks the pairs of a [`Snapshot`](crate::Snapshot) in key order, one way. One thread at a time may use it.
+///
+/// It is no [`Iterator`], because an error ends it. It keeps what it reads, as a snapshot does, until it is dropped.
 pub struct Cursor {
     reads: Arc<Reads>,
     /// That of the version that it walks.
@@ -175,7 +179,7 @@ impl Cursor {
     /// The limit counts from here; the bounds stay as they are. Cheap if the key is near.
     ///
     /// ```
-    /// # use leeward_engine::{ScanBounds, embedded::{Db, DbOptions}};
+    /// # use leeward_engine::{Db, DbOptions, ScanBounds};
     /// # let directory = tempfile::tempdir()?;
     /// # let db = Db::open(directory.path(), DbOptions::default())?;
     /// # for key in [b"a", b"b", b"d"] { db.put(key, b"")?; }

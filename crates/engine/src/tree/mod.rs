@@ -38,7 +38,7 @@ pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Place, Probe, search
 pub(crate) type IndexSegment = (SegmentId, Arc<Segment>);
 
 /// One level.
-pub struct Level {
+pub(crate) struct Level {
     fences: Fences,
     segments: Vec<Arc<LeafSegment>>,
     index: Vec<IndexSegment>,
@@ -51,7 +51,7 @@ pub struct Level {
 
 impl Level {
     /// A level without entries.
-    pub fn empty() -> Level {
+    pub(crate) fn empty() -> Level {
         let state = LevelState::default();
         Level {
             fences: Fences::default(),
@@ -83,7 +83,7 @@ impl Level {
     ///
     /// # Errors
     /// The device fails, or what it holds is not what `state` says.
-    pub fn open(
+    pub(crate) fn open(
         reads: &Reads,
         state: &LevelState,
         segment: &dyn Fn(SegmentName) -> Option<(SegmentId, Arc<Segment>)>,
@@ -95,17 +95,17 @@ impl Level {
     }
 
     /// What the manifest keeps of it.
-    pub fn state(&self) -> &LevelState {
+    pub(crate) fn state(&self) -> &LevelState {
         &self.state
     }
 
     /// Nothing is in it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
     /// Bytes of keys and values in place.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.state.bytes
     }
 

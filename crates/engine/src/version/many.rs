@@ -92,7 +92,7 @@ impl Version {
     ///
     /// # Errors
     /// The device fails or holds damaged bytes, for any of the keys.
-    pub fn get_many(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
+    pub(crate) fn get_many(&self, keys: &[(&[u8], Lsn)], now: Now<'_>) -> Result<Vec<Lookup>> {
         self.get_many_within(keys, now, usize::MAX)
     }
 

@@ -36,7 +36,7 @@ pub(crate) use retired::Retired;
 /// Above every LSN.
 const NEWEST: Lsn = Lsn(u64::MAX);
 
-/// How far a read may go.
+/// How far a read may go. A thread that must not wait for the device reads [`Reach::Memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Memory only: what is neither in an L0 nor cached is answered by [`Lookup::NotInMemory`].
@@ -64,15 +64,25 @@ pub enum Lookup {
     },
     /// Nothing is known of the key: it never existed, or its tombstone is gone as well.
     Absent,
-    /// Only the device can tell.
+    /// Only the device can tell. Only a read with [`Reach::Memory`] answers this.
     NotInMemory,
+}
+
+impl Lookup {
+    /// The value, if the key has one.
+    pub fn into_value(self) -> Option<Bytes> {
+        match self {
+            Lookup::Found { value, .. } => Some(value),
+            Lookup::Deleted { .. } | Lookup::Absent | Lookup::NotInMemory => None,
+        }
+    }
 }
 
 /// Answers the present instant; asked only where a pair has an expiry.
 pub type Now<'a> = &'a dyn Fn() -> UnixMs;
 
 /// Where values in logs are read: [`LogReader`], or a model in tests.
-pub trait ValueLog: Send + Sync {
+pub(crate) trait ValueLog: Send + Sync {
     /// The value of the record at `pointer` if it is in memory. Never touches the device.
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes>;
     /// The values of the records at these places, in their order.
@@ -105,7 +115,7 @@ impl ValueLog for LogReader {
 }
 
 /// What reading needs beside the version: the same for all versions of a region.
-pub struct Reads {
+pub(crate) struct Reads {
     pub(crate) volume: Arc<Volume>,
     pub(crate) region: RegionId,
     addressing: Addressing,
@@ -129,7 +139,12 @@ const MOST_DELETED: usize = 1024;
 
 impl Reads {
     /// For `region` on `volume`, its large values in `log`.
-    pub fn new(volume: Arc<Volume>, region: RegionId, addressing: Addressing, log: Arc<dyn ValueLog>) -> Arc<Reads> {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        region: RegionId,
+        addressing: Addressing,
+        log: Arc<dyn ValueLog>,
+    ) -> Arc<Reads> {
         let owner = volume.cache().new_owner();
         Arc::new(Reads {
             volume,
@@ -302,7 +317,7 @@ pub struct Version {
 
 impl Version {
     /// A version of these parts; `frozen` newest first, `levels` from L1.
-    pub fn new(
+    pub(crate) fn new(
         reads: Arc<Reads>,
         active: Arc<MemTable>,
         frozen: Vec<Arc<MemTable>>,
@@ -312,20 +327,20 @@ impl Version {
         Version { reads, active, frozen, levels, generation, retired: Arc::default() }
     }
     /// The L0 that takes writes.
-    pub fn active(&self) -> &Arc<MemTable> {
+    pub(crate) fn active(&self) -> &Arc<MemTable> {
         &self.active
     }
     /// L0s that take no more, newest first.
-    pub fn frozen(&self) -> &[Arc<MemTable>] {
+    pub(crate) fn frozen(&self) -> &[Arc<MemTable>] {
         &self.frozen
     }
     /// L1, L2 and so on.
-    pub fn levels(&self) -> &[Arc<Level>] {
+    pub(crate) fn levels(&self) -> &[Arc<Level>] {
         &self.levels
     }
     /// The version after the active L0 was frozen and `active` took its place.
     #[must_use]
-    pub fn freeze(&self, active: Arc<MemTable>) -> Version {
+    pub(crate) fn freeze(&self, active: Arc<MemTable>) -> Version {
         self.active.freeze();
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
@@ -334,7 +349,7 @@ impl Version {
     /// become the current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by
     /// it, and are kept for as long as this one or an older one is read.
     #[must_use]
-    pub fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
+    pub(crate) fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.clone();
         for (position, before, after) in &done.changed {
             if levels.len() <= *position {
@@ -497,7 +512,23 @@ fn answer(Stamp { lsn, expires }: Stamp, value: Option<Bytes>, now: Now<'_>) -> 
     }
 }
 
-/// A region as of one LSN and one instant. Pins the L0s and segments that it needs.
+/// A store as of one LSN and one instant: what is written later does not change what it answers. Any thread may use it.
+///
+/// A snapshot is cheap to make and to clone. While it lives, it keeps the memory and the segments that it needs, even
+/// when the store would otherwise free them, and even when the store is closed. It ends with the process: what must
+/// stay is a [`Checkpoint`](crate::Checkpoint).
+///
+/// ```
+/// # use leeward_engine::{Db, DbOptions, Reach, ScanBounds};
+/// # let directory = tempfile::tempdir()?;
+/// # let db = Db::open(directory.path(), DbOptions::default())?;
+/// db.put(b"key", b"then")?;
+/// let snapshot = db.snapshot();
+/// db.put(b"key", b"now")?;
+/// assert_eq!(snapshot.get(b"key", Reach::Device)?.into_value().as_deref(), Some(&b"then"[..]));
+/// assert_eq!(snapshot.cursor(ScanBounds::default()).next()?.expect("one pair").value, "then");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     version: Arc<Version>,
@@ -508,38 +539,53 @@ pub struct Snapshot {
 impl Snapshot {
     /// `version` as of `lsn`: the commit LSN, or an earlier one that was committed when `version` was current. What has
     /// expired by `now` is absent, what has not stays, for as long as the snapshot is read.
-    pub fn new(version: Arc<Version>, lsn: Lsn, now: UnixMs) -> Snapshot {
+    pub(crate) fn new(version: Arc<Version>, lsn: Lsn, now: UnixMs) -> Snapshot {
         Snapshot { version, lsn, now }
     }
-    /// Its LSN.
+
+    /// The LSN of the last write that it sees.
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
-    /// Its instant: what has expired by then is absent.
+
+    /// Its instant by the wall clock, in milliseconds since 1970 UTC. What has expired by then is absent.
     pub fn now(&self) -> UnixMs {
         self.now
     }
-    /// Value of `key` at that LSN.
+
+    /// The value of `key` at that LSN. With [`Reach::Memory`] it may be [`Lookup::NotInMemory`].
     ///
     /// # Errors
-    /// As [`Version::get`].
+    /// As [`Db::get`](crate::Db::get): the device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8], reach: Reach) -> Result<Lookup> {
         self.version.get(key, self.lsn, reach, &|| self.now)
     }
-    /// Values of `keys` at that LSN, in their order; several reads of the device at a time.
+
+    /// The values of `keys` at that LSN, in their order. What is not in memory is read from the device several at a
+    /// time.
     ///
     /// # Errors
-    /// As [`Version::get_many`].
+    /// As [`Snapshot::get`], for any of the keys.
     pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Lookup>> {
         let keys: Vec<(&[u8], Lsn)> = keys.iter().map(|key| (*key, self.lsn)).collect();
         self.version.get_many(&keys, &|| self.now)
     }
-    /// The version that it pins.
+
+    /// The version that it pins. Used by Leeward's server.
+    #[doc(hidden)]
     pub fn version(&self) -> &Arc<Version> {
         &self.version
     }
-    /// A cursor over the keys within `bounds`. Reads from the device.
+
+    /// A cursor over the pairs within `bounds`, in key order. It reads from the device as it goes, and may outlive the
+    /// snapshot.
     pub fn cursor(&self, bounds: ScanBounds) -> Cursor {
         Cursor::new(&self.version, (self.lsn, self.now), bounds)
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("lsn", &self.lsn).field("now", &self.now).finish_non_exhaustive()
     }
 }

@@ -51,15 +51,17 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
-/// Options of a volume.
+/// Options of a volume, the one file that a store consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Segment size in bytes for a new volume; one that exists keeps its own.
+    /// Segment size in bytes for a new volume: a power of two, 32 KiB to 2 MiB, by default 2 MiB. A volume that exists
+    /// keeps its own. What a batch puts into one log must fit a segment.
     pub segment_bytes: usize,
-    /// The volume grows to at most this many bytes; `None`: as far as the device lets it.
+    /// The volume grows to at most this many bytes; `None`, the default: as far as the device lets it. Beyond it,
+    /// writes return [`Error::NoSpace`](crate::Error::NoSpace).
     pub capacity_bytes: Option<u64>,
-    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and the cache, which uses what those leave. A
-    /// region needs at least 64 KiB of it to be of use, and a compaction three segments.
+    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and the cache, which uses what those
+    /// leave. By default 128 MiB. A region needs at least 64 KiB of it to be of use, and a compaction three segments.
     pub memory_budget: u64,
 }
 
@@ -193,7 +195,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::write`].
-    pub fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
         debug_assert!(!self.is_shared(no), "segment {no} is complete");
         self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
     }
@@ -245,7 +247,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Io`], of any that failed.
-    pub fn read_many(&self, reads: &mut [((SegmentNo, u32), impl AsMut<[u8]>)]) -> Result<()> {
+    pub(crate) fn read_many(&self, reads: &mut [((SegmentNo, u32), impl AsMut<[u8]>)]) -> Result<()> {
         let mut reads: Vec<Read<'_>> = reads
             .iter_mut()
             .map(|((no, offset), buffer)| {

@@ -53,7 +53,7 @@ impl Segment {
     }
     /// Unique among all uses of segments of the volume since it was opened: what a cache may use as a key, where the
     /// number may come back with other bytes.
-    pub fn serial(&self) -> u64 {
+    pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
     /// One more leaf segment in memory is this.
