@@ -321,7 +321,7 @@ impl World {
     }
 
     /// The disk works again. The operator restarts a process that says so: its volume failed, it could not open a region, or it
-    /// has stepped aside. After a failed sync the operator waits until others have what only this process has in memory.
+    /// has stepped aside. After a failed sync the operator waits while it serves what others do not have.
     pub(super) fn mend_disk(&mut self, node: NodeId) {
         let machine = &self.machines[node];
         machine.disk.set_faults(FaultPlan::default());
@@ -333,11 +333,22 @@ impl World {
         if !machine.node.as_ref().is_some_and(|node| is_broken(node.status())) {
             return;
         }
-        if self.machines[node].disk.has_failed_sync() && !self.may_crash(&[node], false) {
+        if self.machines[node].disk.has_failed_sync() && self.is_needed(node) {
             return self.push(self.now + Nanos::from_millis(200), Event::MendDisk { node });
         }
         self.crash(node, false);
         self.start(node);
+    }
+
+    /// A node serves a region whose other members do not certainly have all of it, and no write may be lost.
+    fn is_needed(&self, node: NodeId) -> bool {
+        let is_other = |member: &Member| node_of(member.server) != node && self.is_alive(*member);
+        let serves = |config: &GroupConfig| {
+            let node = self.machines[node].node.as_ref();
+            node.is_some_and(|node| node.is_serving(config.region, config.term))
+        };
+        self.scenario.durability == Durability::Everything
+            && self.configs().iter().any(|config| serves(config) && !self.is_held_by(config, is_other))
     }
 
     fn pause(&mut self, kind: FaultKind, node: NodeId, mend_at: Nanos) -> bool {
