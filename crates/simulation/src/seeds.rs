@@ -3,15 +3,15 @@
 use crate::scenario::Scenario;
 use crate::{Report, run};
 use leeward_platform::planted::Bug;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZero;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// CI runs the seeds up to this one in any case. It adds those up to [`COVER`] that have a pair of choices which no seed before
-/// has.
+/// CI runs the seeds up to this one in any case. It adds so many of those up to [`COVER`] that no pair of choices is missing which
+/// one of them has.
 const FIRST: u64 = 150;
 const COVER: u64 = 3_000;
 
@@ -23,21 +23,40 @@ pub fn planted(bug: Bug) -> impl Iterator<Item = u64> + Send {
     PLANTED.filter(move |seed| Scenario::of(*seed).may_show(bug))
 }
 
-/// The seeds that CI runs: the first ones, and each later one that has a pair of choices which no seed before it has. So each
-/// pair of values occurs, and each kind of fault meets each value.
+/// The seeds that CI runs: the first ones, and later ones with pairs of choices that the others do not have. So each pair of
+/// values occurs, and each kind of fault meets each value.
 pub fn ci() -> Vec<u64> {
-    let mut seen = HashSet::new();
-    let has_news = |seed: &u64| {
-        let choices = Scenario::of(*seed).choices();
-        let mut has_news = false;
-        for (position, left) in choices.iter().enumerate() {
-            for right in &choices[..position] {
-                has_news |= seen.insert((left.clone(), right.clone()));
+    let mut numbers = HashMap::new();
+    let pairs: Vec<_> = (1..=COVER).map(|seed| pairs(seed, &mut numbers)).collect();
+    let (mut seen, mut chosen) = (HashSet::<(usize, usize)>::new(), BTreeSet::new());
+    // Chooses those of `seeds`, which come after a number, that have at least so many new pairs.
+    let mut choose = |seeds: &[Vec<(usize, usize)>], after: u64, least_news: usize| {
+        for (seed, pairs) in (after + 1..).zip(seeds) {
+            if pairs.iter().filter(|pair| !seen.contains(*pair)).count() >= least_news {
+                seen.extend(pairs);
+                chosen.insert(seed);
             }
         }
-        has_news || *seed <= FIRST
     };
-    (1..=COVER).filter(has_news).collect()
+    let (first, others) = pairs.split_at(FIRST as usize);
+    choose(first, 0, 0);
+    // Seeds that have many new pairs come first: so fewer seeds have all.
+    [64, 32, 16, 8, 4, 2, 1].into_iter().for_each(|least_news| choose(others, FIRST, least_news));
+    chosen.into_iter().collect()
+}
+
+/// The pairs of choices that a seed has; each choice has a number.
+fn pairs(seed: u64, numbers: &mut HashMap<(&'static str, String), usize>) -> Vec<(usize, usize)> {
+    let mut number = |choice| {
+        let next = numbers.len();
+        *numbers.entry(choice).or_insert(next)
+    };
+    let choices: Vec<usize> = Scenario::of(seed).choices().into_iter().map(&mut number).collect();
+    let mut pairs = Vec::new();
+    for (position, left) in choices.iter().enumerate() {
+        pairs.extend(choices[..position].iter().map(|right| (*left, *right)));
+    }
+    pairs
 }
 
 /// Runs `seeds` on `jobs` threads, roughly in order; `None` means one thread per core. Calls `seen` with each report, from any of

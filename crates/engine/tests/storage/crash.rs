@@ -50,17 +50,18 @@ fn disk(seed: u64, maps: bool) -> SimDisk {
     disk
 }
 
-pub(crate) fn crash_at_every_operation(seed: u64, power: bool) {
+/// Of a history of so many batches.
+pub(crate) fn crash_at_every_operation(seed: u64, batches: u64, power: bool) {
     choose_options(&mut Rng::new(seed));
     for maps in [false, true] {
-        crash_everywhere(seed, power, maps);
+        crash_everywhere(seed, batches, power, maps);
     }
 }
 
-fn crash_everywhere(seed: u64, power: bool, maps: bool) {
+fn crash_everywhere(seed: u64, batches: u64, power: bool, maps: bool) {
     let total = {
         let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
-        work(&disk, &mut rng, &mut History::with_refusals(), 400).expect("no faults yet");
+        work(&disk, &mut rng, &mut History::with_refusals(), batches).expect("no faults yet");
         disk.ops()
     };
     assert!(total > 300, "{total} operations prove little");
@@ -69,7 +70,7 @@ fn crash_everywhere(seed: u64, power: bool, maps: bool) {
         let (disk, mut rng) = (disk(seed, maps), Rng::new(seed));
         let mut history = History::with_refusals();
         disk.set_faults(FaultPlan { at: vec![(op, Fault::Kill)], ..FaultPlan::default() });
-        assert!(work(&disk, &mut rng, &mut history, 400).is_err(), "{context}: the fault was not met");
+        assert!(work(&disk, &mut rng, &mut history, batches).is_err(), "{context}: the fault was not met");
         disk.set_faults(FaultPlan::default());
         if power {
             disk.lose_power(&mut Rng::new(seed ^ op));
@@ -85,12 +86,13 @@ fn crash_everywhere(seed: u64, power: bool, maps: bool) {
 
 #[test]
 fn kill_at_every_operation() {
-    crash_at_every_operation(1, false);
+    crash_at_every_operation(1, 400, false);
 }
 
 #[test]
 fn power_loss_at_every_operation() {
-    crash_at_every_operation(2, true);
+    // So little memory that 200 batches are 700 operations, compactions down to the last level among them.
+    crash_at_every_operation(2, 200, true);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn a_replay_that_stops_at_the_end_of_one_log_only() {
 fn an_install_before_its_log_bytes_are_durable() {
     is_noticed(Bug::InstallBeforeLogDurable, || {
         for seed in 0..10 {
-            crash::crash_at_every_operation(seed, true);
+            crash::crash_at_every_operation(seed, 400, true);
         }
     });
 }

@@ -133,7 +133,8 @@ fn where_nothing_may_be_copied_regions_stay_as_they_are() {
 /// Regions that came from splits, and hold little, are merged again. A boundary with which the table was created stays.
 #[test]
 fn halves_of_splits_are_merged_by_the_master_when_they_are_small_and_quiet() {
-    let cluster = Cluster::start_with(3, |config| config.split_cooldown_seconds = 1);
+    let mut cluster = Cluster::start_with(3, |config| config.split_cooldown_seconds = 1);
+    let config = |cluster: &Cluster, id| NodeConfig { split_cooldown_seconds: 1, ..cluster.config(id, 3) };
     let first = &cluster.servers[0];
     let mut client = cluster.client(0);
     assert_eq!(client.run_until_served("SET a 1"), "+OK");
@@ -146,8 +147,16 @@ fn halves_of_splits_are_merged_by_the_master_when_they_are_small_and_quiet() {
     for key in ["b", "d", "f", "k"] {
         assert_eq!(client.run(&format!("SET {key} {key}")), "+OK");
     }
+    // After an operator's request, the master makes none of its own for a minute. One that is new knows of no such request.
+    std::mem::take(&mut cluster.servers).into_iter().for_each(Server::stop);
+    for id in 1..=3 {
+        let server = start(&config(&cluster, id)).expect("the node again");
+        cluster.servers.push(server);
+    }
+    let (first, mut client) = (&cluster.servers[0], cluster.client(0));
+    assert_eq!(client.run_until_served("GET b"), "b");
+    assert_eq!(map(first).regions.len(), 4);
     let begun = Instant::now();
-    // After an operator's request, the master makes none of its own for a minute.
     while map(first).regions.len() > 2 {
         assert!(begun.elapsed() < 4 * TIMEOUT, "they are never merged: {:?}", map(first).regions);
         thread::sleep(Duration::from_millis(100));
