@@ -13,7 +13,7 @@
 //! - `load`: load reports for the master. `samples`: which keys are in use. `joining`: how many copies sync at a time.
 //! - [`link`]: links to the other servers. `messages`: what comes over them. `pins`: bases that are held for other servers.
 //! - `membership`: follows the cluster's configuration. `presence`: why the node is not part of the cluster.
-//! - [`status`]: the node's figures; `report` fills them in. `wall`: the time by which pairs expire.
+//! - `report`: the node's figures. `wall`: the time by which pairs expire.
 //!
 //! Invariants: no input is lost; every submitted operation gets exactly one answer; no method blocks.
 
@@ -49,7 +49,6 @@ mod serving;
 mod slot;
 mod split;
 mod stale;
-pub mod status;
 mod trim;
 mod waiting;
 mod wall;
