@@ -37,7 +37,6 @@ pub mod replication;
 mod report;
 pub mod splits;
 mod spread;
-mod status;
 mod table;
 mod verify;
 mod worker;
@@ -58,5 +57,4 @@ pub use report::{
     new_histogram,
 };
 pub use spread::{Share, Spread};
-pub use status::{NodeStatus, PlanStatus, RegionStatus, fetch_status};
 pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};

@@ -5,8 +5,9 @@
 //! moments of a process that is killed are those of the sample that its killer takes just before.
 
 use crate::process::{Amount, ProcessSpent};
-use crate::status::{CpuSpent, NodeStatus, RegionCounters, fetch_status};
-use leeward_format::RegionId;
+use leeward_client::admin;
+use leeward_format::status::{CpuSpent, NodeStatus, RegionCounters, Role};
+use leeward_format::{RegionId, ServerId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -32,15 +33,15 @@ pub(crate) struct Spent {
 /// What was done in one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoleSpent {
-    pub(crate) compactions: Amount,
-    pub(crate) compaction_bytes_read: Amount,
-    pub(crate) compaction_bytes_written: Amount,
-    pub(crate) index_bytes_shipped: Amount,
-    pub(crate) index_bytes_received: Amount,
-    pub(crate) index_bytes_rewritten: Amount,
-    pub(crate) index_bytes_read: Amount,
-    pub(crate) sync_bytes_shipped: Amount,
-    pub(crate) stall_ns: Amount,
+    pub(crate) compactions: u64,
+    pub(crate) compaction_bytes_read: u64,
+    pub(crate) compaction_bytes_written: u64,
+    pub(crate) index_bytes_shipped: u64,
+    pub(crate) index_bytes_received: u64,
+    pub(crate) index_bytes_rewritten: u64,
+    pub(crate) index_bytes_read: u64,
+    pub(crate) sync_bytes_shipped: u64,
+    pub(crate) stall_ns: u64,
 }
 
 /// What all servers spent in a phase.
@@ -53,7 +54,7 @@ pub(crate) struct Totals {
     /// Levels of the deepest region.
     pub(crate) levels: u32,
     /// Most memory that the L0s of all replicas of all regions had together.
-    pub(crate) l0_bytes: Amount,
+    pub(crate) l0_bytes: u64,
 }
 
 /// CPU time in nanoseconds by activity and role; `None` where some node does not tell.
@@ -64,7 +65,7 @@ pub(crate) type CpuTime = Option<BTreeMap<(String, String), u64>>;
 pub(crate) struct Meter {
     addresses: Vec<String>,
     /// By (server, process): the last sample.
-    seen: HashMap<(u32, u32), Sample>,
+    seen: HashMap<(ServerId, Option<u32>), Sample>,
     primed: bool,
     totals: Totals,
     cpu: CpuTime,
@@ -89,10 +90,10 @@ impl Meter {
 
     /// Adds what was spent since the last sample. A node that does not answer is taken up by the next sample.
     pub(crate) fn sample(&mut self) {
-        let mut l0_bytes = Some(0);
+        let mut l0_bytes = 0;
         for address in self.addresses.clone() {
-            let Ok(status) = fetch_status(&address, TIMEOUT) else { continue };
-            l0_bytes = plus(l0_bytes, status.regions.iter().map(|region| region.l0_bytes).sum());
+            let Ok(status) = admin::status(&address, TIMEOUT) else { continue };
+            l0_bytes += status.regions.iter().map(|region| region.l0_bytes).sum::<u64>();
             let pid = status.pid.filter(|_| is_local(&address));
             let spent = pid.map_or_else(Spent::default, process_spent);
             self.take(&status, spent);
@@ -117,9 +118,9 @@ impl Meter {
 
     fn take(&mut self, status: &NodeStatus, process: Spent) {
         let spent = Spent {
-            engine_read_bytes: status.device.bytes_read,
-            engine_written_bytes: status.device.bytes_written,
-            fabric_bytes: plus(status.network.bytes_sent, status.network.bytes_received),
+            engine_read_bytes: status.device.map(|device| device.bytes_read),
+            engine_written_bytes: status.device.map(|device| device.bytes_written),
+            fabric_bytes: status.network.map(|network| network.bytes_sent + network.bytes_received),
             ..process
         };
         let regions = status.regions.iter().map(|region| (region.region, RoleSpent::from(region.counters)));
@@ -127,7 +128,7 @@ impl Meter {
         let now = Sample { spent, cpu, regions: regions.collect() };
         let deepest = status.regions.iter().flat_map(|region| &region.levels).map(|level| level.level).max();
         self.totals.levels = self.totals.levels.max(deepest.unwrap_or(0));
-        let life = (status.server, status.pid.unwrap_or(0));
+        let life = (status.server, status.pid);
         let before = match self.seen.insert(life, now.clone()) {
             Some(before) => before,
             // A process that started during the run has spent nothing before it; one from before has, without us.
@@ -138,8 +139,8 @@ impl Meter {
         self.totals.all = self.totals.all.plus(now.spent.minus(before.spent));
         for region in &status.regions {
             let counters = now.regions[&region.region];
-            let past = before.regions.get(&region.region).copied().unwrap_or(zero().primaries);
-            let role = if region.role == "primary" { &mut self.totals.primaries } else { &mut self.totals.backups };
+            let past = before.regions.get(&region.region).copied().unwrap_or_default();
+            let role = if region.role == Role::Primary { &mut self.totals.primaries } else { &mut self.totals.backups };
             *role = role.plus(counters.since(past));
         }
     }
@@ -147,8 +148,7 @@ impl Meter {
 
 fn zero() -> Totals {
     let nothing = Spent::default().map(Spent::default(), |_, _| Some(0));
-    let none = RoleSpent::default().map(RoleSpent::default(), |_, _| Some(0));
-    Totals { all: nothing, primaries: none, backups: none, levels: 0, l0_bytes: None }
+    Totals { all: nothing, ..Totals::default() }
 }
 
 fn cpu_time(spent: &CpuSpent) -> ((String, String), u64) {
@@ -194,7 +194,7 @@ impl Spent {
 }
 
 impl RoleSpent {
-    fn map(self, other: RoleSpent, f: fn(Amount, Amount) -> Amount) -> RoleSpent {
+    fn map(self, other: RoleSpent, f: fn(u64, u64) -> u64) -> RoleSpent {
         RoleSpent {
             compactions: f(self.compactions, other.compactions),
             compaction_bytes_read: f(self.compaction_bytes_read, other.compaction_bytes_read),
@@ -208,11 +208,11 @@ impl RoleSpent {
         }
     }
     fn plus(self, other: RoleSpent) -> RoleSpent {
-        self.map(other, plus)
+        self.map(other, |a, b| a + b)
     }
     /// What was added since `past`. Some counters start again at 0 when a node becomes primary or stops being primary.
     fn since(self, past: RoleSpent) -> RoleSpent {
-        self.map(past, |now, past| if now < past { now } else { minus(now, past) })
+        self.map(past, |now, past| if now < past { now } else { now - past })
     }
 }
 
@@ -227,7 +227,7 @@ impl From<RegionCounters> for RoleSpent {
             index_bytes_rewritten: counters.index_bytes_rewritten,
             index_bytes_read: counters.index_bytes_read,
             sync_bytes_shipped: counters.sync_bytes_shipped,
-            stall_ns: plus(counters.stall_l0_full_ns, counters.stall_tail_ns),
+            stall_ns: counters.stall_l0_full_ns + counters.stall_tail_ns,
         }
     }
 }

@@ -9,12 +9,12 @@ use crate::json::write_json;
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::replication::{Clusters, Failure, NODES, Started};
 use crate::spread::Spread;
-use crate::status::{NodeStatus, fetch_status};
 use crate::worker::{Measured, Shared};
 use crate::ycsb::client_options;
-use leeward_client::{Op, OpResult, Session};
+use leeward_client::{Op, OpResult, Session, admin};
 use leeward_format::ServerId;
 use leeward_format::cluster::Intent;
+use leeward_format::status::NodeStatus;
 use serde::Serialize;
 use std::fmt;
 use std::thread;
@@ -236,7 +236,7 @@ impl Field<'_> {
     fn spread(&mut self) -> Result<Spread, Failure> {
         let map = self.session.fetch_map()?;
         // A node that has just come or gone does not answer.
-        let asked = map.servers.iter().map(|info| fetch_status(&info.admin_address, TIMEOUT));
+        let asked = map.servers.iter().map(|info| admin::status(&info.admin_address, TIMEOUT));
         let statuses: Vec<NodeStatus> = asked.filter_map(Result::ok).collect();
         Ok(Spread::of(&map, &statuses.iter().collect::<Vec<_>>()))
     }

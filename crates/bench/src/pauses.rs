@@ -8,9 +8,8 @@
 use crate::figures::verdict;
 use crate::json::write_json;
 use crate::replication::{Clusters, Failure, Link, Started, Wanted};
-use crate::status::fetch_status;
 use bytes::Bytes;
-use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
+use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, admin};
 use leeward_format::ServerId;
 use leeward_format::cluster::{RegionRequest, TableOptions};
 use parking_lot::Mutex;
@@ -341,8 +340,8 @@ impl Field {
             let map = self.session.fetch_map()?;
             let server = primary(&map.regions[0])?;
             let info = map.server(server).ok_or("the primary is not registered")?;
-            let status = fetch_status(&info.admin_address, Duration::from_secs(2))?;
-            let bytes = status.regions.first().and_then(|region| region.promotion_bytes).unwrap_or(0);
+            let status = admin::status(&info.admin_address, Duration::from_secs(2))?;
+            let bytes = status.regions.first().map_or(0, |region| region.promotion_bytes);
             if (kind.l0_bytes() / 10 * 8..=kind.l0_bytes()).contains(&bytes) {
                 probe.rate.store(MODERATE / 10, Ordering::Relaxed);
                 self.promotion_bytes = self.promotion_bytes.max(bytes);

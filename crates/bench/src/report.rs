@@ -105,7 +105,7 @@ pub struct PhaseReport {
     /// Levels of the deepest region.
     pub levels: u32,
     /// Most memory that the L0s of all replicas had together, of the samples taken each second.
-    pub l0_bytes: Option<u64>,
+    pub l0_bytes: u64,
 }
 
 /// CPU time of all servers that went into one thing.
@@ -181,32 +181,32 @@ pub struct IoAmplification {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoleFigures {
     /// Compactions finished.
-    pub compactions: Option<u64>,
+    pub compactions: u64,
     /// Bytes that compactions read.
-    pub compaction_bytes_read: Option<u64>,
+    pub compaction_bytes_read: u64,
     /// Bytes that compactions wrote.
-    pub compaction_bytes_written: Option<u64>,
+    pub compaction_bytes_written: u64,
     /// Bytes of leaf and index segments sent to backups.
-    pub index_bytes_shipped: Option<u64>,
+    pub index_bytes_shipped: u64,
     /// Bytes of whole segments sent to bring a backup in sync.
-    pub sync_bytes_shipped: Option<u64>,
+    pub sync_bytes_shipped: u64,
     /// Seconds during which writes waited for compactions or log tails, over all regions.
-    pub stall_seconds: Option<f64>,
+    pub stall_seconds: f64,
 }
 
 /// What the backups did for their index.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Backups {
     /// Compactions finished: 0, a backup merges nothing.
-    pub compactions: Option<u64>,
+    pub compactions: u64,
     /// Bytes read from a backup's device for its index: 0.
-    pub index_bytes_read: Option<u64>,
+    pub index_bytes_read: u64,
     /// Bytes of leaf and index segments that primaries shipped to backups.
-    pub index_bytes_shipped: Option<u64>,
+    pub index_bytes_shipped: u64,
     /// Bytes of them that arrived.
-    pub index_bytes_received: Option<u64>,
+    pub index_bytes_received: u64,
     /// Bytes of them whose pointers were translated.
-    pub index_bytes_rewritten: Option<u64>,
+    pub index_bytes_rewritten: u64,
 }
 
 /// One `kill -9`.
@@ -252,9 +252,8 @@ impl Report {
         self.errors += phase.errors;
         self.phases.push(phase);
         let phases = &self.phases;
-        let sum = |figure: fn(&PhaseReport) -> Option<u64>| phases.iter().map(figure).sum::<Option<u64>>();
         let over = |figure: fn(&PhaseReport) -> Option<u64>| {
-            ratio(sum(figure)?, phases.iter().map(|phase| phase.user_bytes).sum())
+            ratio(phases.iter().map(figure).sum::<Option<u64>>()?, phases.iter().map(|phase| phase.user_bytes).sum())
         };
         let cpu = |phase: &PhaseReport| Some(phase.server_user_cpu_seconds? + phase.server_system_cpu_seconds?);
         let ops: u64 = phases.iter().map(|phase| phase.ops).sum();
@@ -265,12 +264,13 @@ impl Report {
             write: over(|phase| phase.device_bytes.write),
         };
         self.network_amplification = over(|phase| phase.network_bytes);
+        let total = |figure: fn(&PhaseReport) -> u64| phases.iter().map(figure).sum();
         self.backups = Backups {
-            compactions: sum(|phase| phase.backups.compactions),
-            index_bytes_read: sum(|phase| phase.backups.index_bytes_read),
-            index_bytes_shipped: sum(|phase| phase.backups.index_bytes_shipped),
-            index_bytes_received: sum(|phase| phase.backups.index_bytes_received),
-            index_bytes_rewritten: sum(|phase| phase.backups.index_bytes_rewritten),
+            compactions: total(|phase| phase.backups.compactions),
+            index_bytes_read: total(|phase| phase.backups.index_bytes_read),
+            index_bytes_shipped: total(|phase| phase.backups.index_bytes_shipped),
+            index_bytes_received: total(|phase| phase.backups.index_bytes_received),
+            index_bytes_rewritten: total(|phase| phase.backups.index_bytes_rewritten),
         };
     }
 
@@ -404,7 +404,7 @@ impl RoleFigures {
             compaction_bytes_written: spent.compaction_bytes_written,
             index_bytes_shipped: spent.index_bytes_shipped,
             sync_bytes_shipped: spent.sync_bytes_shipped,
-            stall_seconds: spent.stall_ns.map(|ns| ns as f64 / 1e9),
+            stall_seconds: spent.stall_ns as f64 / 1e9,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! How copies, their bytes and primary roles are spread over the servers of a cluster, by its map and by what primaries
 //! report of their regions. Pure.
 
-use crate::status::NodeStatus;
 use leeward_client::{GroupConfig, RegionMap};
+use leeward_format::status::{NodeStatus, Role};
 use leeward_format::{RegionId, ServerId};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -32,8 +32,8 @@ pub struct Spread {
 impl Spread {
     /// What servers of `map` have, by `statuses`.
     pub fn of(map: &RegionMap, statuses: &[&NodeStatus]) -> Spread {
-        let told = statuses.iter().flat_map(|node| &node.regions).filter(|region| region.role == "primary");
-        let bytes: HashMap<RegionId, u64> = told.filter_map(|region| Some((region.region, region.bytes?))).collect();
+        let told = statuses.iter().flat_map(|node| &node.regions).filter(|region| region.role == Role::Primary);
+        let bytes: HashMap<RegionId, u64> = told.map(|region| (region.region, region.bytes)).collect();
         let live = map.servers.iter().map(|info| (info.member.server, Share::default()));
         let mut spread = Spread { shares: live.collect(), moving: Vec::new() };
         for group in &map.regions {

@@ -26,16 +26,12 @@ impl LatencyByOperation {
 }
 
 /// A figure with two decimals, or `-` where it is absent.
-fn figure(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
+fn figure(value: impl Into<Option<f64>>) -> String {
+    value.into().map_or_else(|| "-".into(), |value| format!("{value:.2}"))
 }
 
-fn mebibytes(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "-".into(), |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
-}
-
-fn count(count: Option<u64>) -> String {
-    count.map_or_else(|| "-".into(), |count| count.to_string())
+fn mebibytes(bytes: impl Into<Option<u64>>) -> String {
+    bytes.into().map_or_else(|| "-".into(), |bytes| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)))
 }
 
 impl fmt::Display for PhaseReport {
@@ -70,16 +66,12 @@ impl fmt::Display for PhaseReport {
         };
         writeln!(f, "  engine says  {read} read, {write} written{note}")?;
         let (network, bytes) = (figure(self.network_amplification), mebibytes(self.network_bytes));
-        writeln!(
-            f,
-            "  network      {network} per user byte ({bytes}; user data {})",
-            mebibytes(Some(self.user_bytes))
-        )?;
+        writeln!(f, "  network      {network} per user byte ({bytes}; user data {})", mebibytes(self.user_bytes))?;
         let RoleFigures { compactions, compaction_bytes_read, compaction_bytes_written, .. } = self.primaries;
         writeln!(
             f,
             "  primaries    {} compactions read {}, wrote {}; shipped {}; writes stalled {} s; {} levels",
-            count(compactions),
+            compactions,
             mebibytes(compaction_bytes_read),
             mebibytes(compaction_bytes_written),
             mebibytes(self.primaries.index_bytes_shipped),
@@ -89,7 +81,7 @@ impl fmt::Display for PhaseReport {
         writeln!(
             f,
             "  backups      {} compactions, {} read for the index; rewrote {} of {} received",
-            count(self.backups.compactions),
+            self.backups.compactions,
             mebibytes(self.backups.index_bytes_read),
             mebibytes(self.backups.index_bytes_rewritten),
             mebibytes(self.backups.index_bytes_received)

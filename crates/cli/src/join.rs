@@ -96,7 +96,7 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
 fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
     let overview = Overview::of(&args.connect.connect)?;
     let nodes = overview.nodes();
-    Ok((Spread::of(&overview.map(), &nodes), nodes.iter().any(|node| node.balances == Some(true))))
+    Ok((Spread::of(&overview.map(), &nodes), nodes.iter().any(|node| node.balances)))
 }
 
 /// Whether it has copies, and nine tenths of an equal share of the bytes.

@@ -8,8 +8,7 @@ use crate::status::{Overview, TIMEOUT};
 use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::Args;
-use leeward_bench::fetch_status;
-use leeward_client::{Client, ClientError, RegionMap};
+use leeward_client::{Client, ClientError, RegionMap, admin};
 use leeward_format::ServerId;
 use leeward_format::cluster::ServerInfo;
 use std::error::Error;
@@ -87,8 +86,7 @@ fn seconds(since: Instant) -> f64 {
 /// The server that is the master, by its own status.
 fn master(addresses: &[String]) -> Result<Option<ServerId>, ClientError> {
     let overview = Overview::of(addresses)?;
-    let found =
-        overview.nodes().into_iter().find(|node| node.is_master == Some(true)).map(|node| ServerId(node.server));
+    let found = overview.nodes().into_iter().find(|node| node.is_master).map(|node| node.server);
     Ok(found)
 }
 
@@ -125,7 +123,7 @@ fn lack(map: &RegionMap) -> Option<String> {
 }
 
 fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(), Box<dyn Error>> {
-    let pid = fetch_status(&info.admin_address, TIMEOUT).ok().and_then(|status| status.pid);
+    let pid = admin::status(&info.admin_address, TIMEOUT).ok().and_then(|status| status.pid);
     let host = info.admin_address.rsplit_once(':').map_or("", |(host, _)| host);
     let status = Command::new("sh")
         .args(["-c", &args.command])

@@ -4,11 +4,10 @@
 use crate::args::StatusArgs;
 use crate::text::{bytes, table};
 use crate::{Outcome, show};
-use leeward_bench::{NodeStatus, RegionStatus, fetch_status};
-use leeward_client::{ClientError, GroupConfig, RegionMap, shake_hands};
+use leeward_client::{ClientError, GroupConfig, RegionMap, admin, shake_hands};
 use leeward_cluster::{MissingVolume, missing_volumes};
-use leeward_format::ServerId;
 use leeward_format::cluster::{Member, Plan};
+use leeward_format::status::{NodeStatus, RegionStatus, Role};
 use leeward_format::table::TableName;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -96,7 +95,7 @@ impl Overview {
 /// Asks all admin ports at the same time.
 fn ask(addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
     at_once(addresses, |(address, server)| {
-        let status = fetch_status(&address, TIMEOUT).map_err(|error| error.to_string());
+        let status = admin::status(&address, TIMEOUT).map_err(|error| error.to_string());
         Answer { address, server, status }
     })
 }
@@ -197,19 +196,19 @@ impl NodeRow {
     }
 
     fn answered(node: &NodeStatus) -> NodeRow {
-        let in_role = |role: &str| node.regions.iter().filter(|region| region.role == role).count().to_string();
+        let in_role = |role| node.regions.iter().filter(|region| region.role == role).count().to_string();
         let mut name = node.server.to_string();
-        if node.is_master == Some(true) {
+        if node.is_master {
             name.push_str(" master");
         }
-        let in_use = match (node.device.segment_bytes_used, node.device.capacity_bytes) {
-            (Some(used), Some(capacity)) => format!("{} of {}", bytes(used), bytes(capacity)),
-            (used, _) => or_dash(used.map(bytes)),
-        };
-        let mut cells = vec![name, or_dash(node.pid), or_dash(node.incarnation)];
-        cells.extend(["primary", "backup", "learner"].map(in_role));
-        cells.extend([in_use, health(node)]);
-        NodeRow { server: Some(node.server), cells }
+        let in_use = node.device.map(|device| match (bytes(device.segment_bytes_used), device.capacity_bytes) {
+            (used, Some(capacity)) => format!("{used} of {}", bytes(capacity)),
+            (used, None) => used,
+        });
+        let mut cells = vec![name, or_dash(node.pid), node.incarnation.to_string()];
+        cells.extend([Role::Primary, Role::Backup, Role::Learner].map(in_role));
+        cells.extend([or_dash(in_use), health(node)]);
+        NodeRow { server: Some(node.server.0), cells }
     }
 
     /// A node of which only its fault is known.
@@ -254,7 +253,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     }
     let of_primary = |group: &GroupConfig| {
         let primary = group.primary?.server;
-        let node = nodes.iter().find(|node| ServerId(node.server) == primary)?;
+        let node = nodes.iter().find(|node| node.server == primary)?;
         node.regions.iter().find(|region| region.region == group.region)
     };
     let has_tables = map.regions.iter().any(|group| group.table != map.regions[0].table);
@@ -343,7 +342,7 @@ fn plan(group: &GroupConfig, status: Option<&RegionStatus>) -> Option<String> {
 fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
     let name = |member: &Member| {
         let peers = status.map_or(&[][..], |status| &status.peers);
-        match peers.iter().find(|peer| peer.server == member.server.0 && peer.segments_lacked > 0) {
+        match peers.iter().find(|peer| peer.server == member.server && peer.segments_lacked > 0) {
             Some(peer) => format!("{} ({}/{})", member.server, peer.segments_sent, peer.segments_lacked),
             None => member.server.to_string(),
         }
@@ -363,7 +362,11 @@ fn copy_table(nodes: &[&NodeStatus]) -> String {
     for node in nodes {
         for status in &node.regions {
             let mut cells = vec![node.server.to_string(), status.region.to_string()];
-            cells.extend([range(&status.start, status.end.clone()), status.role.clone(), status.epoch.to_string()]);
+            cells.extend([
+                range(&status.start, status.end.clone()),
+                status.role.name().into(),
+                status.epoch.to_string(),
+            ]);
             cells.push(status.state.clone());
             cells.extend(figures(Some(status)));
             rows.push(cells);
@@ -379,7 +382,7 @@ fn figures(status: Option<&RegionStatus>) -> [String; 4] {
     let lag = status.peers.iter().map(|peer| peer.lag_bytes).max().map(bytes);
     let levels: Vec<String> = status.levels.iter().map(|level| bytes(level.bytes)).collect();
     let levels = if levels.is_empty() { "-".into() } else { levels.join(" ") };
-    let commit = (status.role == "primary").then_some(status.commit_lsn);
+    let commit = (status.role == Role::Primary).then_some(status.commit_lsn);
     [status.last_lsn.to_string(), or_dash(commit), or_dash(lag), levels]
 }
 

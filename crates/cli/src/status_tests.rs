@@ -2,9 +2,9 @@
 
 use super::{NodeRow, copy_table, learners, node_table, range, region_table};
 use crate::text::bytes;
-use leeward_bench::{NodeStatus, PlanStatus};
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::cluster::{Member, Plan, ServerInfo, TableOptions};
+use leeward_format::status::{DeviceStatus, NodeStatus, PlanStatus};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 
 fn primary() -> NodeStatus {
@@ -19,7 +19,7 @@ fn primary() -> NodeStatus {
 
 fn backup() -> NodeStatus {
     serde_json::from_str(
-        r#"{"server":2,"volume_failure":"write failed","regions":[{"region":1,"start":"a","role":"backup",
+        r#"{"server":2,"incarnation":9,"volume_failure":"write failed","regions":[{"region":1,"start":"a","role":"backup",
         "state":"in sync","epoch":5,"last_lsn":80}]}"#,
     )
     .expect("a status")
@@ -36,7 +36,7 @@ fn nodes_are_listed_with_their_roles_and_health() {
     assert_eq!(lines[1], "1 master  77   4            1           0          0         4096 KiB  ok");
     assert_eq!(
         lines[2],
-        "2         -    -            0           1          0         -         volume failed: write failed"
+        "2         -    9            0           1          0         -         volume failed: write failed"
     );
     assert_eq!(
         lines[3],
@@ -47,7 +47,7 @@ fn nodes_are_listed_with_their_roles_and_health() {
 #[test]
 fn the_worst_about_a_node_is_said() {
     let mut node = primary();
-    node.device.capacity_bytes = Some(64 << 20);
+    node.device = node.device.map(|device| DeviceStatus { capacity_bytes: Some(64 << 20), ..device });
     let row = |node: &NodeStatus| NodeRow::answered(node).cells[6..].to_vec();
     assert_eq!(row(&node), ["4096 KiB of 64 MiB", "ok"]);
     node.volume_full = Some("at its capacity".into());
@@ -99,7 +99,7 @@ fn regions_are_listed_with_members_and_lag() {
     assert_eq!(cells(text.lines().nth(2).unwrap())[..2], ["2", "orders"], "{text}");
     let mut planned = map.clone();
     planned.regions[0].desired.plan = Some(Plan::Split { at: Some("k".into()), child: RegionId(9) });
-    let waiting = PlanStatus { waits_for: Some("a copy is being built".into()) };
+    let waiting = PlanStatus { waits_for: Some("a copy is being built".into()), ..PlanStatus::default() };
     let mut node = primary();
     assert!(region_table(&planned, &[&node]).ends_with("\nregion 1 is to be split at k; the new region is 9\n"));
     node.regions[0].plan = Some(waiting);
@@ -125,7 +125,7 @@ fn members_that_are_built_say_how_far_they_are() {
     let member = |server| Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(1) };
     let mut status = primary().regions.remove(0);
     let mut peer = status.peers[0].clone();
-    (peer.server, peer.segments_lacked, peer.segments_sent) = (4, 40, 12);
+    (peer.server, peer.segments_lacked, peer.segments_sent) = (ServerId(4), 40, 12);
     status.peers.push(peer);
     assert_eq!(learners(&[member(4), member(5)], Some(&status)), "4 (12/40),5");
     assert_eq!((learners(&[member(4)], None), learners(&[], Some(&status))), ("4".into(), "-".into()));

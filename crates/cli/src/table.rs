@@ -7,11 +7,11 @@ use crate::args::{
 use crate::status::bound_text;
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
-use leeward_bench::fetch_status;
-use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, shake_hands};
+use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, admin, shake_hands};
 use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
 use leeward_format::op::RangeOp;
+use leeward_format::status::Role;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -172,9 +172,9 @@ fn contents(client: &Client, map: &RegionMap, name: &str) -> Result<BTreeMap<Reg
             content.approximate = Some((pairs, bytes));
         }
     }
-    let statuses = map.servers.iter().filter_map(|server| fetch_status(&server.admin_address, TIMEOUT).ok());
+    let statuses = map.servers.iter().filter_map(|server| admin::status(&server.admin_address, TIMEOUT).ok());
     for region in statuses.flat_map(|status| status.regions) {
-        if let Some(content) = contents.get_mut(&region.region).filter(|_| region.role == "primary") {
+        if let Some(content) = contents.get_mut(&region.region).filter(|_| region.role == Role::Primary) {
             content.levels = region.levels.iter().map(|level| level.bytes).collect();
         }
     }

@@ -38,7 +38,7 @@ fn describe(overview: &Overview) -> String {
     let (map, nodes) = (overview.map(), overview.nodes());
     let spread = Spread::of(&map, &nodes);
     let mut text = format!("{}\n{}", overview.node_table(), share_table(&spread));
-    let balances = nodes.iter().any(|node| node.balances == Some(true));
+    let balances = nodes.iter().any(|node| node.balances);
     let others = map.regions.len() - spread.moving.len();
     let how = if balances { "" } else { "; balancing is switched off" };
     writeln!(text, "\n{} regions move, {others} are settled{how}", spread.moving.len()).expect("writing to memory");

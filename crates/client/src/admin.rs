@@ -1,5 +1,6 @@
 //! The least of HTTP that is needed to read a node's admin port: one GET, one answer, blocking, with a time limit.
 
+use leeward_format::status::NodeStatus;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -23,6 +24,17 @@ pub fn get(address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer).map_err(too_late)?;
     parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+}
+
+/// The status of the node whose admin port is at `address` (`host:port`).
+///
+/// # Errors
+/// The node cannot be reached, does not answer within `timeout`, or answers something else than a status.
+pub fn status(address: &str, timeout: Duration) -> io::Result<NodeStatus> {
+    match get(address, "/status", timeout)? {
+        (200, body) => serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        (code, _) => Err(io::Error::other(format!("/status answers {code}"))),
+    }
 }
 
 /// What the system calls a read that took too long, in words.

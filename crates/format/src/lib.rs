@@ -28,6 +28,7 @@ pub mod routes;
 pub mod routing;
 pub mod segment;
 mod stamp;
+pub mod status;
 pub mod superblock;
 pub mod table;
 pub mod wire;

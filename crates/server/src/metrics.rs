@@ -6,7 +6,7 @@
 //! series cannot be told from a zero.
 
 use crate::commands::{self, Class};
-use crate::node::status::{CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
+use leeward_format::status::{CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -323,9 +323,6 @@ struct Peer {
     peer: u32,
 }
 
-const ROLES: [(Role, &str); 4] =
-    [(Role::Primary, "primary"), (Role::Backup, "backup"), (Role::Learner, "learner"), (Role::None, "none")];
-
 fn register_node(registry: &mut Registry, status: &NodeStatus) {
     let counter = |registry: &mut Registry, name: &str, help: &str, value: u64| {
         let counter: Counter = Counter::default();
@@ -337,11 +334,12 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
         gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         registry.register(name, help, gauge);
     };
-    counter(registry, "device_read_bytes", "Bytes read from the volume", status.device.bytes_read);
-    counter(registry, "device_written_bytes", "Bytes written to the volume", status.device.bytes_written);
-    gauge(registry, "segments_used_bytes", "Bytes of the volume's segments in use", status.device.segment_bytes_used);
-    counter(registry, "fabric_sent_bytes", "Bytes sent over the fabric", status.network.bytes_sent);
-    counter(registry, "fabric_received_bytes", "Bytes received over the fabric", status.network.bytes_received);
+    let (device, network) = (status.device.unwrap_or_default(), status.network.unwrap_or_default());
+    counter(registry, "device_read_bytes", "Bytes read from the volume", device.bytes_read);
+    counter(registry, "device_written_bytes", "Bytes written to the volume", device.bytes_written);
+    gauge(registry, "segments_used_bytes", "Bytes of the volume's segments in use", device.segment_bytes_used);
+    counter(registry, "fabric_sent_bytes", "Bytes sent over the fabric", network.bytes_sent);
+    counter(registry, "fabric_received_bytes", "Bytes received over the fabric", network.bytes_received);
     counter(registry, "cache_hits", "Look-ups answered by the cache", status.cache.hits);
     counter(
         registry,
@@ -351,7 +349,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     );
     gauge(registry, "memory_budget_bytes", "Bytes of memory that regions may use", status.memory.budget);
     register_memory(registry, &status.memory);
-    register_cpu(registry, &status.cpu);
+    register_cpu(registry, status.cpu.as_ref());
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     counter(
         registry,
@@ -365,14 +363,14 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());
     gauge(registry, "volume_full", "The volume is full", status.volume_full.is_some().into());
     gauge(registry, "cluster_member", "This node is part of the cluster", status.not_joined.is_none().into());
-    if let Some(capacity) = status.device.capacity_bytes {
+    if let Some(capacity) = device.capacity_bytes {
         gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);
     }
 }
 
-fn register_cpu(registry: &mut Registry, cpu: &CpuStatus) {
+fn register_cpu(registry: &mut Registry, cpu: Option<&CpuStatus>) {
     let family = Family::<SpentLabel, Seconds>::default();
-    for CpuSpent { activity, role, nanos } in &cpu.spent {
+    for CpuSpent { activity, role, nanos } in cpu.into_iter().flat_map(|cpu| &cpu.spent) {
         let label = SpentLabel { activity: activity.clone(), role: role.clone() };
         family.get_or_create(&label).inc_by(*nanos as f64 / 1e9);
     }
@@ -403,9 +401,9 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
 fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     let by_role = |registry: &mut Registry, name: &str, help: &str, value: fn(&RegionStatus) -> u64| {
         let family = Family::<RoleLabel, Counter>::default();
-        for (role, label) in ROLES {
+        for role in Role::ALL {
             let sum = status.regions.iter().filter(|region| region.role == role).map(value).sum();
-            family.get_or_create(&RoleLabel { role: label }).inc_by(sum);
+            family.get_or_create(&RoleLabel { role: role.name() }).inc_by(sum);
         }
         registry.register(name, help, family);
     };
@@ -464,14 +462,14 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
     let regions = Family::<RoleLabel, Gauge>::default();
     let stalls = Family::<RoleReason, Seconds>::default();
     let recovering: Gauge = Gauge::default();
-    for (role, label) in ROLES {
+    for role in Role::ALL {
         let with_role = || status.regions.iter().filter(|region| region.role == role);
-        regions.get_or_create(&RoleLabel { role: label }).set(with_role().count() as i64);
+        regions.get_or_create(&RoleLabel { role: role.name() }).set(with_role().count() as i64);
         let l0_full: u64 = with_role().map(|region| region.counters.stall_l0_full_ns).sum();
         let tail: u64 = with_role().map(|region| region.counters.stall_tail_ns).sum();
         let slowed: u64 = with_role().map(|region| region.counters.stall_slowed_ns).sum();
         for (reason, nanos) in [("l0-full", l0_full), ("log-tail", tail), ("slowed", slowed)] {
-            stalls.get_or_create(&RoleReason { role: label, reason }).inc_by(nanos as f64 / 1e9);
+            stalls.get_or_create(&RoleReason { role: role.name(), reason }).inc_by(nanos as f64 / 1e9);
         }
     }
     recovering.set(status.regions.iter().filter(|region| region.state == "recovering").count() as i64);

@@ -1,7 +1,7 @@
 //! The text that Prometheus reads: every role is there, and figures add up by role.
 
 use super::*;
-use crate::node::status::{PeerStatus, RegionCounters};
+use leeward_format::status::{DeviceStatus, PeerStatus, RegionCounters};
 use leeward_format::{RegionId, ServerId};
 
 fn region(role: Role, counters: RegionCounters) -> RegionStatus {
@@ -22,9 +22,9 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         regions: vec![region(Role::Primary, primary), region(Role::Primary, primary), region(Role::Backup, backup)],
         ..NodeStatus::default()
     };
-    status.device.bytes_written = 77;
+    status.device = Some(DeviceStatus { bytes_written: 77, ..DeviceStatus::default() });
     let spent = |role: &str, nanos| CpuSpent { activity: "compaction".into(), role: role.into(), nanos };
-    status.cpu.spent = vec![spent("primary", 2_500_000_000), spent("backup", 0)];
+    status.cpu = Some(CpuStatus { process_ns: 0, spent: vec![spent("primary", 2_500_000_000), spent("backup", 0)] });
     (status.memory.budget, status.memory.l0s) = (1000, 50);
     status.regions[0].peers.push(PeerStatus { server: ServerId(3), lag_bytes: 12, ..PeerStatus::default() });
     let text = Metrics::default().encode(&status);

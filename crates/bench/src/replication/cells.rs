@@ -132,7 +132,7 @@ impl Figure {
                 let is_index = |activity: &str, role: &str| role == "backup" && INDEX.contains(&activity);
                 cpu(phase, is_index)
             }
-            Figure::BackupIndexRead => Some(phase.backups.index_bytes_read? as f64 / f64::from(1 << 20)),
+            Figure::BackupIndexRead => Some(phase.backups.index_bytes_read as f64 / f64::from(1 << 20)),
             Figure::ReadAmplification => io.read,
             Figure::WriteAmplification => io.write,
             Figure::IoAmplification => Some(io.read? + io.write?),
@@ -141,7 +141,7 @@ impl Figure {
             Figure::P99 => Some(phase.latency_us_of_all?.p99),
             Figure::P999 => Some(phase.latency_us_of_all?.p999),
             Figure::P9999 => Some(phase.latency_us_of_all?.p9999),
-            Figure::L0 => Some(phase.l0_bytes? as f64 / 1024.0),
+            Figure::L0 => Some(phase.l0_bytes as f64 / 1024.0),
         }
     }
 }

@@ -33,7 +33,7 @@ fn a_target_that_is_missed_says_by_how_much() {
 fn backups_that_read_nothing_meet_that_and_others_do_not() {
     let mut samples = [sample("send-index", 1, "load", 13.0)];
     assert!(of(&samples, Figure::BackupIndexRead, None).met);
-    samples[0].phase.backups.index_bytes_read = Some(1);
+    samples[0].phase.backups.index_bytes_read = 1;
     assert!(!of(&samples, Figure::BackupIndexRead, None).met);
 }
 

@@ -17,7 +17,6 @@ mod page;
 mod view;
 
 use crate::metrics::Metrics;
-use crate::node::status::NodeStatus;
 use crate::runtime::channel::{Doorbell, Event};
 use crate::runtime::cpu_accounting::CpuAccounting;
 use axum::Router;
@@ -27,6 +26,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
 use leeward_format::cluster::RegionMap;
+use leeward_format::status::NodeStatus;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Asking {
         let (reply, answer) = oneshot::channel();
         self.doorbell.send(Event::Snapshot(reply));
         let mut snapshot = tokio::time::timeout(TIMEOUT, answer).await.ok()?.ok()?;
-        snapshot.status.cpu = self.cpu_accounting.status();
+        snapshot.status.cpu = Some(self.cpu_accounting.status());
         Some(snapshot)
     }
 

@@ -1,9 +1,9 @@
 //! The status page for people: one HTML document, no scripts, refreshed by the browser.
 
 use super::{Snapshot, view};
-use crate::node::status::{NodeStatus, RegionStatus, Role};
 use leeward_format::cluster::{GroupConfig, RegionMap};
 use leeward_format::partition::Partition;
+use leeward_format::status::{NodeStatus, RegionStatus};
 use std::fmt::Write;
 
 const STYLE: &str = "body{font:15px system-ui,sans-serif;margin:2rem;max-width:72rem;color:#222}\
@@ -75,18 +75,19 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     if let Some(not_joined) = &status.not_joined {
         write!(out, "<p class=\"bad\">Not part of the cluster: {}.</p>", escape(not_joined))?;
     }
+    let (device, network) = (status.device.unwrap_or_default(), status.network.unwrap_or_default());
     write!(
         out,
         "<p>Life {}, process {}. Device: {} read, {} written, {} in use{}. Fabric: {} sent, {} received. \
          Memory: {} of {}, {} of that in the cache: {} hits, {} misses. {} operations forwarded.</p>",
         status.incarnation,
-        status.pid,
-        bytes(status.device.bytes_read),
-        bytes(status.device.bytes_written),
-        bytes(status.device.segment_bytes_used),
-        status.device.capacity_bytes.map_or_else(String::new, |most| format!(" of {}", bytes(most))),
-        bytes(status.network.bytes_sent),
-        bytes(status.network.bytes_received),
+        status.pid.unwrap_or_default(),
+        bytes(device.bytes_read),
+        bytes(device.bytes_written),
+        bytes(device.segment_bytes_used),
+        device.capacity_bytes.map_or_else(String::new, |most| format!(" of {}", bytes(most))),
+        bytes(network.bytes_sent),
+        bytes(network.bytes_received),
         bytes(status.memory.used),
         bytes(status.memory.budget),
         bytes(status.memory.cache),
@@ -97,17 +98,12 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
 }
 
 fn write_region(region: &RegionStatus, out: &mut String) -> std::fmt::Result {
-    let role = match region.role {
-        Role::Primary => "primary",
-        Role::Backup => "backup",
-        Role::Learner => "learner",
-        Role::None => "none",
-    };
     write!(
         out,
-        "<tr><td>{}<td>{}<td>{role}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td>",
+        "<tr><td>{}<td>{}<td>{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td>",
         region.region,
         range(&region.start, region.end.as_deref()),
+        region.role.name(),
         escape(&region.state),
         region.epoch,
         region.last_lsn,

@@ -1,9 +1,9 @@
 //! Readiness and the page, from snapshots; the port itself is tested with a whole node.
 
 use super::*;
-use crate::node::status::{RegionStatus, Role};
 use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
+use leeward_format::status::{RegionStatus, Role};
 use leeward_format::{Epoch, ServerId};
 
 fn snapshot() -> Snapshot {

@@ -1,10 +1,10 @@
 //! What `/status` and `/readyz` say of a snapshot.
 
 use super::Snapshot;
-use crate::node::status::{NodeStatus, Role};
 use leeward_cluster::{Found, missing_volumes};
 use leeward_format::VolumeId;
 use leeward_format::cluster::{GroupConfig, Member, RegionMap};
+use leeward_format::status::{NodeStatus, Role};
 use serde::Serialize;
 
 /// The body of `/status`.

@@ -3,9 +3,9 @@
 use super::table::{self, Class, Spec};
 use super::work::Work;
 use super::{Context, glob, strings};
-use crate::node::status::{NodeStatus, Role};
 use crate::resp::Reply;
 use bytes::Bytes;
+use leeward_format::status::NodeStatus;
 use leeward_format::table::DEFAULT_TABLE;
 use leeward_format::{MAX_VALUE_BYTES, RegionId};
 use std::fmt::Write;
@@ -73,6 +73,7 @@ fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
 fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mut String) {
     heading(section, out);
     let shared = &*context.shared;
+    let (device, network) = (status.device.unwrap_or_default(), status.network.unwrap_or_default());
     match section {
         "server" => server(context, out),
         "clients" => {
@@ -93,7 +94,7 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
             line(out, "rdb_bgsave_in_progress", 0);
             line(out, "volume_failure", status.volume_failure.as_deref().unwrap_or(""));
             line(out, "volume_full", status.volume_full.as_deref().unwrap_or(""));
-            line(out, "volume_used_bytes", status.device.segment_bytes_used);
+            line(out, "volume_used_bytes", device.segment_bytes_used);
         }
         "stats" => {
             let totals = shared.metrics.totals();
@@ -103,10 +104,10 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
             line(out, "total_error_replies", totals.failed);
             line(out, "keyspace_cache_hits", status.cache.hits);
             line(out, "keyspace_cache_misses", status.cache.misses);
-            line(out, "device_bytes_read", status.device.bytes_read);
-            line(out, "device_bytes_written", status.device.bytes_written);
-            line(out, "fabric_bytes_sent", status.network.bytes_sent);
-            line(out, "fabric_bytes_received", status.network.bytes_received);
+            line(out, "device_bytes_read", device.bytes_read);
+            line(out, "device_bytes_written", device.bytes_written);
+            line(out, "fabric_bytes_sent", network.bytes_sent);
+            line(out, "fabric_bytes_received", network.bytes_received);
         }
         "replication" => {
             // Any node takes any command, so to a Redis client every node is a master without replicas of its own.
@@ -151,12 +152,7 @@ fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "forwarded", status.forwarded);
     line(out, "stale_reads", status.stale_reads);
     for region in &status.regions {
-        let role = match region.role {
-            Role::Primary => "primary",
-            Role::Backup => "backup",
-            Role::Learner => "learner",
-            Role::None => "none",
-        };
+        let role = region.role.name();
         let RegionId(id) = region.region;
         let lag: u64 = region.peers.iter().map(|peer| peer.lag_bytes).sum();
         let value = format!(

@@ -27,7 +27,6 @@ mod report;
 mod requests;
 mod reshape;
 mod serving;
-pub mod status;
 
 use crate::client_memory::ClientMemory;
 use clock::NodeClock;

@@ -1,18 +1,18 @@
-//! Fills in the figures of [`crate::node::status`] from the parts of a node.
+//! Fills in the figures of a [`NodeStatus`] from the parts of a node.
 
 use crate::node::Node;
 use crate::node::region::{Holding, Slot};
 use crate::node::serving::Serving;
-use crate::node::status::{
-    CacheStatus, CpuStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus,
-    PlanStatus, RegionStatus, Role,
-};
 use bytes::Bytes;
 use leeward_engine::MemoryStats;
 use leeward_format::cluster::Plan;
 use leeward_format::manifest::{LevelState, level_at};
 use leeward_format::partition::Partition;
 use leeward_format::routing::Routing;
+use leeward_format::status::{
+    CacheStatus, DeviceStatus, LevelStatus, LogStatus, MemoryStatus, NetworkStatus, NodeStatus, PeerStatus, PlanStatus,
+    RegionStatus, Role,
+};
 use leeward_replication::peer::{Peer, PeerState};
 
 impl Node {
@@ -28,7 +28,7 @@ impl Node {
             server: context.me.server,
             volume: context.me.volume,
             incarnation: context.me.incarnation,
-            pid: std::process::id(),
+            pid: Some(std::process::id()),
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
             not_joined: not_joined
@@ -37,20 +37,20 @@ impl Node {
             balances: context.agent.is_master() && context.agent.reports_load_to().is_some(),
             volume_failure: context.volume.failure().map(str::to_owned),
             volume_full: context.volume.why_full(),
-            device: DeviceStatus {
+            device: Some(DeviceStatus {
                 bytes_read: device.bytes_read,
                 bytes_written: device.bytes_written,
                 segment_bytes_used: context.volume.usage().0,
                 capacity_bytes: context.volume.capacity(),
-            },
-            network: NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received },
+            }),
+            network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
             cache: CacheStatus { hits: cache.hits(), misses: cache.misses() },
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
             missed_wakeups: self.missed_wakeups(),
             stale_reads: self.stale.answered(),
-            cpu: CpuStatus::default(),
+            cpu: None,
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Measuring costs less than a hundredth of what is measured. Any thread may ask; the figures of one process never fall.
 
-use crate::node::status::{CpuSpent, CpuStatus};
+use leeward_format::status::{CpuSpent, CpuStatus};
 use leeward_platform::cpu::{Account, Activity, How, Ledger, Measured, process_nanos};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -8,10 +8,10 @@ use crate::HERE;
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, RegionRequest};
 use leeward_format::op::Op;
+use leeward_format::status::PlanStatus;
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_server::node::Node;
-use leeward_server::node::status::PlanStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The regions so far, and what was wrong with them.

@@ -6,9 +6,9 @@ use crate::HERE;
 use crate::scenario::Durability;
 use leeward_fabric::PeerId;
 use leeward_format::cluster::{GroupConfig, Member};
+use leeward_format::status::NodeStatus;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
-use leeward_server::node::status::NodeStatus;
 use leeward_server::node::{Node, link};
 
 /// A kind of thing that breaks.

@@ -2,9 +2,9 @@
 //! everything.
 
 use super::*;
-use crate::node::status::{RegionStatus, Role};
 use leeward_format::cluster::{Addressing, BackupMode};
 use leeward_format::packed::Codec;
+use leeward_format::status::{RegionStatus, Role};
 use leeward_format::table::{NewTable, TableChange};
 
 const KEYS: u32 = 6_000;
@@ -93,7 +93,7 @@ fn the_mode_of_a_table_changes_while_it_serves() {
 /// What backups do for an index of their own is theirs, and told as such.
 fn cpu_time_is_told_by_role(cluster: &Cluster, primary: usize) {
     let told = |server: &Server, activity: &str, role: &str| {
-        let cpu = server.snapshot().expect("the node answers").status.cpu;
+        let cpu = server.snapshot().expect("the node answers").status.cpu.expect("it is measured");
         assert!(cpu.process_ns > 0);
         let spent = cpu.spent.into_iter().find(|spent| spent.activity == activity && spent.role == role);
         spent.expect("every account is told").nanos

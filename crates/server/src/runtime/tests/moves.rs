@@ -2,9 +2,9 @@
 
 use super::identity::request;
 use super::*;
-use crate::node::status::RegionStatus;
 use leeward_format::cluster::{Intent, RegionMap, RegionRequest};
 use leeward_format::op::OpError;
+use leeward_format::status::RegionStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 

@@ -2,9 +2,9 @@
 
 use super::backups::{WITHIN, create, is_whole, select, select_at, wait_until};
 use super::*;
-use crate::node::status::Role;
 use leeward_format::cluster::{BackupMode, Placement, Reads};
 use leeward_format::op::{OpError, Read as Reading, ReadResult};
+use leeward_format::status::Role;
 use leeward_format::table::TableChange;
 
 const KEYS: u32 = 3_000;

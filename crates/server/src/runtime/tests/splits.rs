@@ -3,9 +3,9 @@
 use super::identity::request;
 use super::moves::{TIMEOUT, is_whole, map, region_statuses, request_for, wait_for, while_counting};
 use super::*;
-use crate::node::status::RegionStatus;
 use leeward_format::cluster::{GroupConfig, RegionMap, RegionRequest};
 use leeward_format::op::OpError;
+use leeward_format::status::RegionStatus;
 use leeward_format::table::NewTable;
 use std::thread;
 

@@ -122,7 +122,7 @@ fn holdings(server: &Server) -> (u64, Vec<u32>, Vec<u32>) {
     let of_primaries: u64 = snapshot.status.regions.iter().map(|region| region.bytes).sum();
     let configured = snapshot.map.regions.iter().map(|config| config.region.0).collect();
     let here = snapshot.status.regions.iter().map(|region| region.region.0).collect();
-    (snapshot.status.device.segment_bytes_used - of_primaries, configured, here)
+    (snapshot.status.device.expect("it tells").segment_bytes_used - of_primaries, configured, here)
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -1,12 +1,18 @@
 //! The status of a node: the figures behind `/status`, `/metrics`, `leeward status` and the benchmark's table.
 //!
-//! Counters are totals since the process started.
+//! Counters are totals since the process started. A reader may be of another version than the node: what the node does not send
+//! has its default. An `Option` is where the reader must tell a figure that is not sent from 0.
 
-use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
+use crate::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;
 
 /// A node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NodeStatus {
     /// Its server id.
     pub server: ServerId,
@@ -14,8 +20,8 @@ pub struct NodeStatus {
     pub volume: VolumeId,
     /// The incarnation of this process on the volume.
     pub incarnation: Incarnation,
-    /// Its process id.
-    pub pid: u32,
+    /// Its process id; `None` if it does not tell.
+    pub pid: Option<u32>,
     /// It is the master.
     pub is_master: bool,
     /// Its session with the coordinator is alive.
@@ -23,40 +29,36 @@ pub struct NodeStatus {
     /// Why it is not part of the cluster; `None` while it is.
     pub not_joined: Option<String>,
     /// Why it should be a member of no group, if so: `leaves` or `restarts`.
-    #[serde(default)]
     pub intent: Option<String>,
     /// It is the master, and balances the servers.
-    #[serde(default)]
     pub balances: bool,
     /// Why its volume takes no writes, if it does not.
     pub volume_failure: Option<String>,
     /// Why its volume has no room for more, if it is full.
     pub volume_full: Option<String>,
-    /// Bytes moved to and from the volume, by the engine's own count.
-    pub device: DeviceStatus,
-    /// Bytes moved over the fabric.
-    pub network: NetworkStatus,
+    /// Bytes moved to and from the volume, by the engine's own count; `None` if it does not tell.
+    pub device: Option<DeviceStatus>,
+    /// Bytes moved over the fabric; `None` if it does not tell.
+    pub network: Option<NetworkStatus>,
     /// Look-ups of the cache.
     pub cache: CacheStatus,
     /// How its memory is split.
-    #[serde(default)]
     pub memory: MemoryStatus,
     /// Its regions, in key order.
     pub regions: Vec<RegionStatus>,
     /// Operations forwarded to other nodes.
     pub forwarded: u64,
-    /// See [`crate::node::Node::missed_wakeups`].
-    #[serde(default)]
+    /// Idle regions that had work to do although no event had woken them: a bug.
     pub missed_wakeups: u64,
     /// Reads that it answered as a backup, of copies that are behind their primary's.
     pub stale_reads: u64,
-    /// What its CPU time is spent on.
-    #[serde(default)]
-    pub cpu: CpuStatus,
+    /// What its CPU time is spent on; `None` where that is not measured, as in the simulator.
+    pub cpu: Option<CpuStatus>,
 }
 
-/// CPU time of a node's process. Empty if it is not measured, as in the simulator.
+/// CPU time of a node's process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CpuStatus {
     /// User and system time of all of its threads, in nanoseconds.
     pub process_ns: u64,
@@ -66,10 +68,11 @@ pub struct CpuStatus {
 
 /// CPU time that was spent on one activity.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CpuSpent {
-    /// What was done: a name of [`leeward_platform::cpu::Activity`].
+    /// What was done, as `compaction`.
     pub activity: String,
-    /// In which role: a name of [`leeward_platform::cpu::Role`].
+    /// In which role: `primary`, `backup` or `node`.
     pub role: String,
     /// Nanoseconds.
     pub nanos: u64,
@@ -77,6 +80,7 @@ pub struct CpuSpent {
 
 /// Bytes moved to and from the volume.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DeviceStatus {
     /// Bytes read.
     pub bytes_read: u64,
@@ -90,6 +94,7 @@ pub struct DeviceStatus {
 
 /// Bytes moved over the fabric, headers included.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NetworkStatus {
     /// Bytes sent.
     pub bytes_sent: u64,
@@ -99,6 +104,7 @@ pub struct NetworkStatus {
 
 /// Look-ups of the cache.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CacheStatus {
     /// Look-ups answered.
     pub hits: u64,
@@ -106,8 +112,9 @@ pub struct CacheStatus {
     pub misses: u64,
 }
 
-/// How `memory_budget` is split, in bytes: [`leeward_engine::MemoryStats`].
+/// How `memory_budget` is split, in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryStatus {
     /// The budget.
     pub budget: u64,
@@ -126,13 +133,10 @@ pub struct MemoryStatus {
     /// Metadata of the levels' segments.
     pub levels: u64,
     /// What primaries have written into this node's memory, as far as the node knows.
-    #[serde(default)]
     pub mirrors: u64,
     /// Request rings of clients.
-    #[serde(default)]
     pub rings: u64,
     /// Requests of clients and answers to them.
-    #[serde(default)]
     pub clients: u64,
 }
 
@@ -146,13 +150,30 @@ pub enum Role {
     Backup,
     /// It holds a copy that is being built.
     Learner,
-    /// It holds a copy that no member counts on.
+    /// It holds a copy that no member counts on; or it has a role that this reader does not know.
     #[default]
+    #[serde(other)]
     None,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Role; 4] = [Role::Primary, Role::Backup, Role::Learner, Role::None];
+
+    /// The role as people read it, and as JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Primary => "primary",
+            Role::Backup => "backup",
+            Role::Learner => "learner",
+            Role::None => "none",
+        }
+    }
 }
 
 /// One region on one node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RegionStatus {
     /// The region.
     pub region: RegionId,
@@ -176,12 +197,10 @@ pub struct RegionStatus {
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
-    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for
-    /// each with an equal part. Copies are balanced by this (primary only).
-    #[serde(default)]
+    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for each
+    /// with an equal part. Copies are balanced by this (primary only).
     pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
-    #[serde(default)]
     pub promotion_bytes: u64,
     /// Levels from L1 down.
     pub levels: Vec<LevelStatus>,
@@ -190,10 +209,8 @@ pub struct RegionStatus {
     /// Time from becoming primary to serving, in milliseconds (primary only).
     pub recovery_ms: u64,
     /// Its logs to which leaves point (primary only).
-    #[serde(default)]
     pub logs: LogStatus,
     /// The split or merge that is planned for the region (primary only).
-    #[serde(default)]
     pub plan: Option<PlanStatus>,
     /// What this node has done for it.
     pub counters: RegionCounters,
@@ -201,6 +218,7 @@ pub struct RegionStatus {
 
 /// A region that is to be split, or merged into its neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PlanStatus {
     /// Number of the new region, if it is to be split.
     pub child: Option<RegionId>,
@@ -214,6 +232,7 @@ pub struct PlanStatus {
 
 /// Space of the logs to which leaves point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LogStatus {
     /// Bytes of the volume that complete segments of the large log take.
     pub large_bytes: u64,
@@ -229,6 +248,7 @@ pub struct LogStatus {
 
 /// A level.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LevelStatus {
     /// Its number, from 1.
     pub level: u32,
@@ -240,6 +260,7 @@ pub struct LevelStatus {
 
 /// A backup or learner, as its primary sees it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PeerStatus {
     /// The server.
     pub server: ServerId,
@@ -252,21 +273,18 @@ pub struct PeerStatus {
     /// Segments still to be sent to it.
     pub segments_to_ship: u64,
     /// Segments that it lacked when its session began.
-    #[serde(default)]
     pub segments_lacked: u64,
     /// Of those, the ones that were sent.
-    #[serde(default)]
     pub segments_sent: u64,
 }
 
 /// What a node did for a region, in the role it had then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RegionCounters {
     /// Operations that read, begun by a primary.
-    #[serde(default)]
     pub reads: u64,
     /// Operations that write, begun by a primary.
-    #[serde(default)]
     pub writes: u64,
     /// Compactions finished. Always 0 at a backup that is sent the index.
     pub compactions: u64,
@@ -297,18 +315,13 @@ pub struct RegionCounters {
     /// Nanoseconds by which answers of writes were delayed, so that compactions keep up and the L0s do not fill.
     pub stall_slowed_ns: u64,
     /// Regions that were split off.
-    #[serde(default)]
     pub splits: u64,
     /// Splits that were given up.
-    #[serde(default)]
     pub splits_failed: u64,
     /// Regions that were merged into this one.
-    #[serde(default)]
     pub merges: u64,
     /// Merges of this region into its neighbour that were given up.
-    #[serde(default)]
     pub merges_failed: u64,
     /// Ranges that were deleted after a split, because they belong to another region.
-    #[serde(default)]
     pub trims: u64,
 }
