@@ -130,7 +130,7 @@ impl Measure {
         if path.is_file() {
             return Ok(path);
         }
-        let path = path.display();
-        Err(format!("{path}: there is no such program; build it first: cargo build --release -p leeward-cli").into())
+        let (path, release) = (path.display(), if cfg!(debug_assertions) { "" } else { " --release" });
+        Err(format!("{path}: there is no such program; build it first: cargo build{release} -p leeward-cli").into())
     }
 }
