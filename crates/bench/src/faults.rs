@@ -5,14 +5,16 @@
 //! comes with each kill. At the end every acknowledged write is read back, every member must be in sync, and replicas are
 //! compared. Call it from any thread.
 
-use crate::figures::number;
-use crate::json::write_json;
+use crate::dev::{Started, Starter, Wanted, check_link};
+use crate::figures::{duration, number};
+use crate::json::{check_json, write_json};
 use crate::keys::Mix;
 use crate::machine::Machine;
 use crate::replication::plan::{Setup, variant};
-use crate::replication::{CellOptions, Clusters, Failure, Started, VARIANTS, Wanted};
+use crate::replication::{CellOptions, Failure, VARIANTS};
 use crate::report::Report;
 use crate::ycsb::{self, Workload};
+use clap::{Args, value_parser};
 use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::table::TableChange;
@@ -31,19 +33,25 @@ const REPLICAS: [u32; 2] = [2, 3];
 const GROWTH_FACTOR: u32 = 8;
 
 /// What to run.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Names of variants, and numbers of replicas. A kind of which none is named runs whole.
+    /// Only these variants, and these numbers of replicas (2, 3). A kind of which none is named runs whole
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
-    /// Kills in each run while the table stays as it is. A kill for each change follows.
+    /// Kills in each run, before those that come with a change of the table
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(..=1_000))]
     pub kills: u32,
-    /// Time between the end of a kill and the next.
+    /// Seconds from when all members are in sync to the next kill
+    #[arg(long = "kill-primary-every", default_value = "1", value_name = "SECONDS", value_parser = duration)]
     pub every: Duration,
-    /// Records that Load inserts.
+    /// Records that load inserts
+    #[arg(long, default_value_t = 50_000, value_parser = value_parser!(u64).range(1..))]
     pub records: u64,
     /// What all runs have in common.
+    #[command(flatten)]
     pub cell: CellOptions,
-    /// Results as JSON.
+    /// Write the results to this file as JSON; its names are stable
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
@@ -91,10 +99,11 @@ struct Json<'a> {
 ///
 /// # Errors
 /// Options that make no sense, or a file that cannot be written. A run that fails is in the table.
-pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
+    check_json(options.json.as_deref())?;
     let mut left_out = Vec::new();
     let mut setups = setups(&options.only)?;
-    setups.retain(|setup| match clusters.check_link(variant(setup.variant).link) {
+    setups.retain(|setup| match check_link(variant(setup.variant).link) {
         Ok(()) => true,
         Err(reason) => {
             left_out.push(format!("{}, {} replicas: {reason}", setup.variant, setup.replicas));
@@ -105,7 +114,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
     for (number, setup) in (1..).zip(&setups) {
         eprintln!("[{number}/{}] {}, {} replicas", setups.len(), setup.variant, setup.replicas);
         let outcome = Outcome { variant: setup.variant, replicas: setup.replicas, ..Outcome::default() };
-        runs.push(match measure(options, *setup, clusters) {
+        runs.push(match measure(options, *setup, starter) {
             Ok(report) => outcome.of(&report),
             Err(reason) => Outcome { failure: Some(reason.to_string()), ..outcome },
         });
@@ -165,9 +174,9 @@ fn changes(table: &TableOptions) -> Vec<TableChange> {
     ]
 }
 
-fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Result<Report, Failure> {
+fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report, Failure> {
     let of = variant(setup.variant);
-    let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
+    let table = setup.table(options.cell.l0_kib << 10);
     table.check().map_err(|reason| format!("--l0-kib: {reason}"))?;
     let changes = changes(&table);
     let wanted = Wanted {
@@ -177,7 +186,7 @@ fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Resu
         late: 0,
         memory_bytes: options.cell.memory_mib << 20,
     };
-    let Started { seeds, cluster } = clusters.start(wanted)?;
+    let Started { seeds, cluster } = starter.start(wanted)?;
     let work = ycsb::Options {
         seeds,
         workloads: vec![Workload::Load, Workload::A],

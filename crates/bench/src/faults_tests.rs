@@ -24,7 +24,7 @@ fn every_variant_with_replicas_is_run_with_two_and_three() {
     for (mode, replicas) in [("send-index", 2), ("build-index-last-flush", 3), ("tebis", 2), ("send-index-tcp", 3)] {
         assert!(all.iter().any(|setup| (setup.variant, setup.replicas) == (mode, replicas)), "{mode}, {replicas}");
     }
-    let tables = all.iter().map(|setup| setup.table(TableOptions::default(), 256 << 10));
+    let tables = all.iter().map(|setup| setup.table(256 << 10));
     let modes: std::collections::BTreeSet<String> = tables
         .map(|table| format!("{} {} {} {}", table.replicas, table.backups, table.addressing, table.acknowledge))
         .collect();
@@ -43,7 +43,7 @@ fn names_choose_among_them() {
 #[test]
 fn changes_touch_every_option_and_end_where_they_began() {
     for setup in setups(&[]).expect("all of them") {
-        let first = setup.table(TableOptions::default(), 256 << 10);
+        let first = setup.table(256 << 10);
         let mut table = first.clone();
         for change in changes(&first) {
             let before = table.clone();

@@ -1,5 +1,7 @@
 //! Figures over rounds, and how they are written. Plain functions; any thread.
 
+use std::time::Duration;
+
 #[cfg(test)]
 #[path = "figures_tests.rs"]
 mod tests;
@@ -15,6 +17,15 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
 /// How it is said whether a target is met.
 pub(crate) fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "MISSED" }
+}
+
+/// The time that an option gives in seconds.
+///
+/// # Errors
+/// It is no number, negative, or too large.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|error| format!("{error}"));
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()))
 }
 
 /// Three significant digits.

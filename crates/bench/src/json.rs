@@ -4,6 +4,15 @@ use serde::Serialize;
 use std::path::Path;
 use std::{fs, io};
 
+/// Checks that results can be written to the file that `--json` names, if it names one: better now than after hours.
+///
+/// # Errors
+/// It cannot be opened, which the message names.
+pub fn check_json(path: Option<&Path>) -> io::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    fs::File::options().create(true).append(true).open(path).map(drop).map_err(|error| said(path, error))
+}
+
 /// Writes a report to the file that `--json` names, if it names one: indented, with a newline at the end.
 ///
 /// # Errors
@@ -11,6 +20,9 @@ use std::{fs, io};
 pub fn write_json(path: Option<&Path>, report: &impl Serialize) -> io::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let text = serde_json::to_string_pretty(report)? + "\n";
-    let said = |error: io::Error| io::Error::new(error.kind(), format!("--json {}: {error}", path.display()));
-    fs::write(path, text).map_err(said)
+    fs::write(path, text).map_err(|error| said(path, error))
+}
+
+fn said(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("--json {}: {error}", path.display()))
 }

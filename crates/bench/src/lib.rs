@@ -6,15 +6,16 @@
 //!                  |                           |  keys, generators: what to ask
 //!                  |                           |  ledger: what may be found afterwards
 //!                  |-- meter: /proc and /status of every node, by role
-//!                  |-- kills: kill -9 of a primary now and then, through the DevCluster that cli gives
+//!                  |-- kills: kill -9 of a primary now and then, through a DevCluster
 //!                  v
 //!               report: the table and the JSON
 //! ```
-//! The crate never imports the server: it sees a cluster as its clients and operators do. What its workloads are made of
-//! (keys, values, choosers, histograms, accounting of processes) is public for `leeward-rivals`, which runs the same
-//! workloads on embedded engines.
+//! The crate sees a cluster as its clients and operators do. [`dev`] starts one on this machine, as processes of the `leeward`
+//! binary: for measures, and for `leeward dev`. What its workloads are made of (keys, values, choosers, histograms, accounting of
+//! processes) is public for `leeward-rivals`, which runs the same workloads on embedded engines.
 #![forbid(unsafe_code)]
 
+pub mod dev;
 pub mod faults;
 mod figures;
 mod generators;
@@ -33,6 +34,7 @@ mod phase;
 mod plot;
 mod process;
 mod records;
+pub mod replicas;
 pub mod replication;
 mod report;
 pub mod splits;
@@ -42,10 +44,10 @@ mod verify;
 mod worker;
 pub mod ycsb;
 
-pub use figures::{median, number};
+pub use figures::{duration, median, number};
 pub use generators::{Chooser, Zipfian};
 pub use idle::{IdleProcess, IdleReport, idle};
-pub use json::write_json;
+pub use json::{check_json, write_json};
 pub use keys::{KEY_BYTES, Mix, even_split_points, fill_value, key_bytes, mix64, sequence_of};
 pub use loaded::{Load, Requests};
 pub use machine::Machine;

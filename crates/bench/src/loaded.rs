@@ -1,13 +1,15 @@
 //! A cluster under a load that lasts until something else has ended: YCSB A on records that were loaded before. Call it from
 //! any thread; it starts its own threads and joins them before it returns.
 
+use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
 use crate::keys::Mix;
 use crate::ledger::Ledger;
 use crate::records::Records;
-use crate::replication::{Clusters, Failure, Link, Started, Wanted};
+use crate::replication::{Failure, Link};
 use crate::worker::{Measured, Shared, Worker};
 use crate::ycsb::{self, Workload};
+use clap::{Args, value_parser};
 use leeward_client::ClientError;
 use leeward_format::cluster::TableOptions;
 use serde::Serialize;
@@ -18,19 +20,25 @@ use std::thread;
 use std::time::Instant;
 
 /// The load, and the other options of a run.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Load {
-    /// Records that are loaded first.
+    /// Records that are loaded first
+    #[arg(long, default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1_000..))]
     pub records: u64,
-    /// Sizes of the pairs.
+    /// Sizes of the pairs
+    #[arg(long, default_value = "sd")]
     pub mix: Mix,
-    /// Client threads.
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
     pub threads: usize,
-    /// Operations that each keeps in flight.
+    /// Operations that each thread keeps in flight
+    #[arg(long, default_value_t = 16, value_name = "OPS")]
     pub depth: usize,
-    /// Memory of a node, in bytes.
-    pub memory_bytes: u64,
-    /// Results as JSON.
+    /// Memory of each node, in MiB
+    #[arg(long, default_value_t = 256, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1_048_576))]
+    pub memory_mib: u64,
+    /// Write the results to this file as JSON; its names are stable
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
@@ -39,13 +47,13 @@ impl Load {
     /// which two must have a write. Returns the cluster, and the options of the load.
     pub(crate) fn start(
         &self,
-        clusters: &mut dyn Clusters,
+        starter: &Starter,
         regions: u32,
         late: u32,
     ) -> Result<(Started, ycsb::Options), Failure> {
         let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
-        let memory_bytes = self.memory_bytes;
-        let started = clusters.start(Wanted { table, link: Link::Shm, regions, late, memory_bytes })?;
+        let memory_bytes = self.memory_mib << 20;
+        let started = starter.start(Wanted { table, link: Link::Shm, regions, late, memory_bytes })?;
         let load = ycsb::Options {
             seeds: started.seeds.clone(),
             mix: self.mix,

@@ -4,13 +4,15 @@
 //! Three nodes run from the start. Two more start, and get their share by themselves. Then both are drained, and are stopped
 //! once they have nothing left. Call it from any thread; it starts its own threads and joins them before it returns.
 
-use crate::figures::verdict;
-use crate::json::write_json;
+use crate::dev::{Started, Starter};
+use crate::figures::{duration, verdict};
+use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
-use crate::replication::{Clusters, Failure, NODES, Started};
+use crate::replication::{Failure, NODES};
 use crate::spread::Spread;
 use crate::worker::{Measured, Shared};
 use crate::ycsb::client_options;
+use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session, admin};
 use leeward_format::ServerId;
 use leeward_format::cluster::Intent;
@@ -40,14 +42,17 @@ const LOOK: Duration = Duration::from_millis(250);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What to run.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Regions of the table.
+    /// Regions of the table
+    #[arg(long, default_value_t = 24, value_parser = value_parser!(u32).range(1..=1024))]
     pub regions: u32,
-    /// The load.
-    pub load: Load,
-    /// Time without moves before each move, and after the last.
+    /// Seconds without moves before each move, and after the last
+    #[arg(long, default_value = "20", value_name = "SECONDS", value_parser = duration)]
     pub rest: Duration,
+    /// The load.
+    #[command(flatten)]
+    pub load: Load,
 }
 
 /// One part of the run.
@@ -129,8 +134,9 @@ impl fmt::Display for Moves {
 ///
 /// # Errors
 /// A cluster that does not start, a file that cannot be written, or a move that does not come to an end.
-pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
-    let (started, load) = options.load.start(clusters, options.regions, LATE)?;
+pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
+    check_json(options.load.json.as_deref())?;
+    let (started, load) = options.load.start(starter, options.regions, LATE)?;
     let session = Session::connect(&load.seeds, client_options(&load))?;
     // The cluster outlives the load.
     let ((stages, _started), measured) = while_loaded(&load, |shared| {

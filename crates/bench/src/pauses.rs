@@ -5,10 +5,12 @@
 //! two answers around the event. Another thread writes at a moderate rate. Where the primary is killed, an L0 is filled
 //! first, and the time counts from when the other nodes learn that the primary's session is over. Call it from any thread.
 
+use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
-use crate::json::write_json;
-use crate::replication::{Clusters, Failure, Link, Started, Wanted};
+use crate::json::{check_json, write_json};
+use crate::replication::{Failure, Link};
 use bytes::Bytes;
+use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, admin};
 use leeward_format::ServerId;
 use leeward_format::cluster::{RegionRequest, TableOptions};
@@ -76,13 +78,16 @@ impl PauseKind {
 }
 
 /// What to run.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Names of kinds; none: all.
+    /// Only these kinds
+    #[arg(long, value_delimiter = ',', value_name = "KINDS")]
     pub only: Vec<String>,
-    /// How often each; hand-overs five times as often.
+    /// Rounds of each kind; five times as many hand-overs
+    #[arg(long, default_value_t = 20, value_parser = value_parser!(u32).range(1..=10_000))]
     pub rounds: u32,
-    /// Results as JSON.
+    /// Write the results to this file as JSON; its names are stable
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
@@ -143,14 +148,12 @@ const MEMORY_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// Options that make no sense, a file that cannot be written, or a cluster that does not recover.
-pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
+    check_json(options.json.as_deref())?;
     let unknown = options.only.iter().find(|name| !PauseKind::ALL.iter().any(|kind| kind.name() == **name));
     if let Some(unknown) = unknown {
         let names = PauseKind::ALL.map(PauseKind::name).join(", ");
         return Err(format!("--only {unknown}: must be one of {names}").into());
-    }
-    if options.rounds == 0 {
-        return Err("--rounds: at least 1".into());
     }
     let wanted = |kind: &PauseKind| options.only.is_empty() || options.only.iter().any(|name| name == kind.name());
     let mut measured = Vec::new();
@@ -159,7 +162,7 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
         eprintln!("{}: {rounds} rounds", kind.name());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
         let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: MEMORY_BYTES };
-        let mut field = Field::new(clusters.start(wanted)?)?;
+        let mut field = Field::new(starter.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
     }
     print!("{}", table(&measured));

@@ -5,11 +5,14 @@
 //! time it has all of the load, then half of it, and so on. Beside the load, a thread writes one key of that half again and
 //! again, each write after the answer to the last. Call it from any thread.
 
-use crate::json::write_json;
+use crate::dev::{Started, Starter};
+use crate::figures::duration;
+use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::pauses::{Probe, connect, keep_probing, settle};
-use crate::replication::{Clusters, Failure, Started};
+use crate::replication::Failure;
 use crate::worker::Shared;
+use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session};
 use leeward_format::cluster::RegionRequest;
 use serde::Serialize;
@@ -29,14 +32,17 @@ const WAKE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What to run.
-#[derive(Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Number of splits.
+    /// Number of splits
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=16))]
     pub rounds: u32,
-    /// The load.
-    pub load: Load,
-    /// Time without a split before each split, and after the wake of the last.
+    /// Seconds without splits before each split, and after the five seconds that follow the last
+    #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = duration)]
     pub rest: Duration,
+    /// The load.
+    #[command(flatten)]
+    pub load: Load,
 }
 
 /// One split. Rates are operations per second, of all clients but the one that writes one key.
@@ -85,8 +91,9 @@ impl fmt::Display for Splits {
 ///
 /// # Errors
 /// A cluster that does not start, a file that cannot be written, or a region that is not split.
-pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
-    let (mut started, load) = options.load.start(clusters, 1, 0)?;
+pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
+    check_json(options.load.json.as_deref())?;
+    let (mut started, load) = options.load.start(starter, 1, 0)?;
     let (splits, measured) = while_loaded(&load, |shared| split_all(options, &mut started, shared))?;
     let splits = Splits { splits, requests: Requests::of(&measured) };
     print!("{splits}");

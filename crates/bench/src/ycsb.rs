@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::newest::Newest;
 use crate::phase;
+use crate::replicas;
 use crate::report::{PhaseReport, Report};
 use crate::verify;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session, TableName};
@@ -303,11 +304,6 @@ pub trait DevCluster: Send {
     /// # Errors
     /// One ended by itself; the message says which, and how.
     fn check(&mut self) -> io::Result<()>;
-    /// Compares the replicas of every region, all of them in sync, and returns what is damaged or differs.
-    ///
-    /// # Errors
-    /// A node does not answer.
-    fn compare_replicas(&mut self) -> io::Result<Vec<String>>;
 }
 
 impl Options {
@@ -362,7 +358,7 @@ pub(crate) fn measure(
 ) -> Result<Report, BenchError> {
     options.check(cluster.is_some())?;
     let client_options = client_options(options);
-    let mut session = Session::connect(&options.seeds, client_options)?;
+    let mut session = Session::connect(&options.seeds, client_options.clone())?;
     let map = session.fetch_map()?;
     options.check_for(&map)?;
     let admins = map.servers.iter().map(|server| server.admin_address.clone()).collect();
@@ -388,9 +384,10 @@ pub(crate) fn measure(
         let found = verify::run(options, &ledger)?;
         report.set_verified(&found);
     }
-    if let Some(cluster) = bench.cluster.as_ref().filter(|_| options.compare_replicas) {
+    if options.compare_replicas {
         kills.as_mut().map_or(Ok(()), Kills::wait_until_settled)?;
-        report.set_compared(&cluster.lock().compare_replicas().map_err(BenchError::Cluster)?);
+        let map = Session::connect(&options.seeds, client_options.clone())?.fetch_map()?;
+        report.set_compared(&replicas::compare(&map).map_err(|error| BenchError::Cluster(io::Error::other(error)))?);
     }
     if let Some(kills) = kills {
         report.kills = kills.into_made();

@@ -2,11 +2,11 @@
 
 use crate::Outcome;
 use crate::args::DevArgs;
-use crate::ports::{DEFAULT_BASE, Ports};
 use crate::signals::{self, Event};
-use crate::supervisor::{Cluster, Death, DevError, Plan};
+use leeward_bench::dev::{Cluster, DEFAULT_BASE, Death, DevError, Plan, Ports};
 use leeward_platform::{Backoff, Nanos};
 use std::collections::BTreeMap;
+use std::env;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -28,12 +28,13 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
     };
     let coordinator = args.coordinator.iter().map(|address| ("coordinator".into(), address.clone()));
     let plan = Plan {
+        program: env::current_exe()?,
         nodes: args.nodes,
         late: 0,
         directory: args.data.clone(),
         ports: Ports::new(args.base_port),
         splits,
-        fabric: args.fabric.name(),
+        fabric: args.fabric,
         table: args.table.options(args.nodes),
         settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
@@ -109,7 +110,7 @@ impl Restarts {
 
 /// This program, as it was called.
 fn program() -> String {
-    std::env::args().next().unwrap_or_else(|| "leeward".into())
+    env::args().next().unwrap_or_else(|| "leeward".into())
 }
 
 fn print_welcome(cluster: &Cluster) {

@@ -66,10 +66,7 @@ fn into_store(directory: &Path, pairs: &mut dyn Iterator<Item = Result<Pair, Fai
 }
 
 /// Puts pairs into a table of a cluster, batch by batch; returns how many.
-pub(crate) fn into_table(
-    client: &Client,
-    pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>,
-) -> Result<u64, Failure> {
+fn into_table(client: &Client, pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>) -> Result<u64, Failure> {
     let (mut done, mut batch, mut bytes) = (0, Vec::new(), 0);
     loop {
         let pair = pairs.next();

@@ -2,9 +2,8 @@
 //!
 //! - [`args`]: the command line.
 //! - [`serve`]: one node.
-//! - [`dev`]: a cluster of child processes on this machine, run by [`supervisor`], which takes ports and directories with
-//!   [`claim`].
-//! - `bench`: the benchmark, with a supervisor of its own if asked; [`routes`]: one figure of it.
+//! - [`dev`]: a cluster of child processes on this machine, which `leeward_bench::dev` supervises.
+//! - `bench`: the benchmark, with a cluster of its own if asked.
 //! - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`ingest`]: small clients.
 //! - [`inspect`]: a volume that no node runs on.
 //!
@@ -14,26 +13,20 @@
 
 mod args;
 mod bench;
-mod claim;
 mod config;
 mod data;
 mod dev;
-mod idle;
 mod ingest;
 mod inspect;
 mod join;
 mod merge;
 mod moves;
-mod ports;
 mod replicas;
-mod replication;
 mod restart;
-mod routes;
 mod serve;
 mod signals;
 mod split;
 mod status;
-mod supervisor;
 mod table;
 mod text;
 mod wait;

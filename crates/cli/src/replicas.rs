@@ -1,51 +1,12 @@
 //! `leeward verify --replicas`: compares the replicas of each region while they serve, and repairs segments that are damaged
 //! on one replica from another.
-//!
-//! The content of a segment never changes, so nodes can be asked one after the other: a segment that several replicas have
-//! must be the same on all of them. A segment that only one replica has is still open, or was just made or given up, or was
-//! built by a backup itself.
 
 use crate::Outcome;
 use crate::args::VerifyArgs;
 use crate::data;
 use crate::text::bytes;
-use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ask_node};
-use leeward_format::op::SegmentDigest;
-use leeward_format::{RegionId, SegmentId, ServerId};
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-#[cfg(test)]
-#[path = "replicas_tests.rs"]
-mod tests;
-
-/// How long a node may take for a few segments.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A replica, and the address of its server.
-struct Replica<'a> {
-    server: ServerId,
-    address: &'a str,
-}
-
-/// What is wrong with a segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
-    id: SegmentId,
-    what: String,
-    /// The server with the damaged copy, and one with a whole copy.
-    repair: Option<(ServerId, ServerId)>,
-}
-
-/// The result for one region.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Findings {
-    /// Segments that several replicas have, all of them the same, and their bytes.
-    equal: (u64, u64),
-    /// Segments that one replica has.
-    alone: u64,
-    faults: Vec<Fault>,
-}
+use leeward_bench::replicas::{Fault, findings, repair_segment, replicas};
+use leeward_client::{GroupConfig, RegionMap};
 
 pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let map = data::connect(&args.connect)?.region_map()?;
@@ -58,42 +19,6 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
         is_sound &= verify_region(&map, group, args.repair)?;
     }
     Ok(is_sound)
-}
-
-/// Every fault in any region of a cluster, one line each.
-pub(crate) fn compare(map: &RegionMap) -> Result<Vec<String>, Box<dyn std::error::Error>> {
-    let mut wrong = Vec::new();
-    for group in &map.regions {
-        let region = group.region;
-        let replicas =
-            replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not registered")));
-        let faults = findings(&replicas, region)?.faults;
-        wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
-    }
-    Ok(wrong)
-}
-
-/// The members of a group that can be asked. Calls `missing` for the others.
-fn replicas<'a>(map: &'a RegionMap, group: &GroupConfig, mut missing: impl FnMut(ServerId)) -> Vec<Replica<'a>> {
-    let mut replicas = Vec::new();
-    for member in group.in_sync() {
-        match map.server(member.server) {
-            Some(info) => replicas.push(Replica { server: member.server, address: &info.native_address }),
-            None => missing(member.server),
-        }
-    }
-    replicas
-}
-
-/// Asks each replica of a region for all of its segments, and compares them.
-fn findings(replicas: &[Replica<'_>], region: RegionId) -> Result<Findings, Box<dyn std::error::Error>> {
-    let mut all = BTreeMap::<SegmentId, Vec<(ServerId, SegmentDigest)>>::new();
-    for replica in replicas {
-        for digest in digests(replica, region)? {
-            all.entry(digest.id).or_default().push((replica.server, digest));
-        }
-    }
-    Ok(judge(&all))
 }
 
 fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
@@ -125,83 +50,4 @@ fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<b
         }
     }
     Ok(is_sound)
-}
-
-/// The digests of all complete segments that a node has of a region.
-fn digests(replica: &Replica<'_>, region: RegionId) -> Result<Vec<SegmentDigest>, Box<dyn std::error::Error>> {
-    let mut all: Vec<SegmentDigest> = Vec::new();
-    loop {
-        let after = all.last().map(|digest| digest.id);
-        match ask(replica, Op::Digests { region, after })? {
-            OpResult::Digests { segments, has_more } => {
-                all.extend(segments);
-                if !has_more {
-                    return Ok(all);
-                }
-            }
-            other => return Err(odd(replica, &other)),
-        }
-    }
-}
-
-fn repair_segment(
-    damaged: &Replica<'_>,
-    whole: &Replica<'_>,
-    region: RegionId,
-    segment: SegmentId,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let content = match ask(whole, Op::SegmentContent { region, segment })? {
-        OpResult::Value(Some(content)) => content,
-        other => return Err(odd(whole, &other)),
-    };
-    match ask(damaged, Op::RepairSegment { region, segment, content })? {
-        OpResult::Done => Ok(()),
-        other => Err(odd(damaged, &other)),
-    }
-}
-
-fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
-    let answer = ask_node(replica.address, "leeward-cli", op, TIMEOUT);
-    answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
-}
-
-fn odd(replica: &Replica<'_>, answer: &OpResult) -> Box<dyn std::error::Error> {
-    let why = match answer {
-        OpResult::Error(error) => error.to_string(),
-        other => format!("it answers {other:?}"),
-    };
-    format!("server {}: {why}", replica.server).into()
-}
-
-/// Compares the digests of each segment.
-fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings {
-    let mut findings = Findings::default();
-    for (id, digests) in all {
-        let (whole, damaged): (Vec<_>, Vec<_>) = digests.iter().partition(|(_, digest)| digest.damage.is_none());
-        for (server, digest) in &damaged {
-            let damage = digest.damage.as_deref().unwrap_or_default();
-            let what = format!("{} damaged on server {server}: {damage}", digest.kind);
-            findings.faults.push(Fault { id: *id, what, repair: whole.first().map(|(from, _)| (*server, *from)) });
-        }
-        let same = |(_, digest): &&(ServerId, SegmentDigest)| {
-            let first = &whole[0].1;
-            (digest.kind, digest.bytes, digest.crc) == (first.kind, first.bytes, first.crc)
-        };
-        match &whole[..] {
-            [] => {}
-            [_] if damaged.is_empty() => findings.alone += 1,
-            [_] => {}
-            [first, ..] if whole.iter().all(same) => {
-                findings.equal = (findings.equal.0 + 1, findings.equal.1 + u64::from(first.1.bytes));
-            }
-            _ => {
-                let one = |(server, digest): &&(ServerId, SegmentDigest)| {
-                    format!("{} bytes with CRC {:08x} on server {server}", digest.bytes, digest.crc)
-                };
-                let what = format!("differs, without damage: {}", whole.iter().map(one).collect::<Vec<_>>().join(", "));
-                findings.faults.push(Fault { id: *id, what, repair: None });
-            }
-        }
-    }
-    findings
 }

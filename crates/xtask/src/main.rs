@@ -3,13 +3,14 @@
 //! - `tidy` checks the rules of this repository that no compiler checks.
 //! - `panics` lists the places that may panic where bytes come in.
 //! - `simulate` runs seeds of the simulated cluster.
+//! - `measure` measures what only developers measure.
 //! - `miri` looks for undefined behaviour in unsafe code.
 //! - `chaos` breaks a cluster of real processes.
 //! - `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use leeward_xtask::{simulate, tidy};
+use leeward_xtask::{measure, simulate, tidy};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -30,6 +31,8 @@ enum Chore {
     Panics,
     /// Run seeds of the simulated cluster, or repeat one with its log.
     Simulate(simulate::Simulate),
+    /// Measure what only developers measure: an idle cluster, routes, pauses, moves, splits, faults.
+    Measure(measure::Measure),
     /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
     /// miri,rust-src`).
     Miri,
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Chore::Tidy => report(&root),
         Chore::Panics => panics(&root),
         Chore::Simulate(options) => simulate::simulate(&options),
+        Chore::Measure(options) => measure::measure(&options),
         Chore::Miri => miri(&root),
         Chore::Chaos { options } => chaos(&root, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),

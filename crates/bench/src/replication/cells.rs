@@ -178,7 +178,7 @@ pub struct Cell {
     /// How pointers of a shipped index are made valid; `null` where none is shipped.
     pub addressing: Option<&'static str>,
     /// Preset of the table.
-    pub preset: &'static str,
+    pub preset: String,
     /// How nodes and clients reach each other.
     pub link: Link,
     /// Mix of pair sizes.
@@ -263,7 +263,7 @@ fn cell(samples: &[Sample], setup: Setup, workload: &str) -> Cell {
         variant: name,
         mode,
         addressing: *addressing,
-        preset,
+        preset: format!("{preset:?}").to_lowercase(),
         link: *link,
         mix: setup.mix.to_string(),
         workload: workload.to_owned(),

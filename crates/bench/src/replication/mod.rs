@@ -1,7 +1,7 @@
 //! Replication compared: the papers' experiments, each cell on a cluster of its own, in interleaved rounds.
 //!
 //! ```text
-//!   run -> plan: which clusters          Clusters (of cli): three processes in a new directory
+//!   run -> plan: which clusters          Starter (of dev): three     processes in a new directory
 //!            |                               |
 //!            '-> rounds: each cell in turn --'--> ycsb: Load A, Run A -> samples
 //!                                                                         |
@@ -20,13 +20,14 @@ pub use cells::{Cell, CpuShare, Figure, Percentiles};
 pub use plan::{EXPERIMENTS, Experiment, Link, VARIANTS, Variant};
 pub use targets::{Bound, Verdict};
 
-use crate::json::write_json;
+use crate::dev::{Started, Starter, Wanted};
+use crate::json::{check_json, write_json};
 use crate::keys::Mix;
 use crate::machine::Machine;
 use crate::report::PhaseReport;
-use crate::ycsb::{self, BenchError, DevCluster, Workload};
+use crate::ycsb::{self, BenchError, Workload};
 use cells::Sample;
-use leeward_format::cluster::TableOptions;
+use clap::{Args, value_parser};
 use plan::{Scope, Setup, variant};
 use serde::Serialize;
 use std::error::Error;
@@ -42,17 +43,22 @@ pub const NODES: u32 = 3;
 const MIN_LEVELS: u32 = 3;
 
 /// What all clusters of one run have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug)]
 pub struct CellOptions {
-    /// Size at which an L0 freezes, in KiB.
+    /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one
+    #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = value_parser!(u64).range(64..=1_048_576))]
     pub l0_kib: u64,
-    /// Memory of a node, in MiB.
+    /// Memory of each node, in MiB
+    #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1_048_576))]
     pub memory_mib: u64,
-    /// Regions.
+    /// Number of regions, all of the same size
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1024))]
     pub regions: u32,
-    /// Client threads.
+    /// Client threads
+    #[arg(long, default_value_t = 2)]
     pub threads: usize,
-    /// Operations that each keeps in flight.
+    /// Operations that each thread keeps in flight
+    #[arg(long, default_value_t = 32, value_name = "OPS")]
     pub depth: usize,
 }
 
@@ -75,45 +81,6 @@ pub struct Options {
     pub json: Option<PathBuf>,
     /// Directory for the report and the plots.
     pub out: Option<PathBuf>,
-}
-
-/// A cluster to be started.
-#[derive(Debug)]
-pub struct Wanted {
-    /// Its table.
-    pub table: TableOptions,
-    /// How it is reached.
-    pub link: Link,
-    /// Regions of the table.
-    pub regions: u32,
-    /// Nodes beside the [`NODES`] that run from the start: [`DevCluster::restart`] starts them.
-    pub late: u32,
-    /// Memory of a node, in bytes.
-    pub memory_bytes: u64,
-}
-
-/// A cluster that runs. Dropping it stops its nodes and removes its data.
-pub struct Started {
-    /// Addresses for its clients.
-    pub seeds: Vec<String>,
-    /// Its processes.
-    pub cluster: Box<dyn DevCluster>,
-}
-
-/// Starts clusters.
-pub trait Clusters {
-    /// Options that the preset of this name stands for.
-    fn preset(&self, name: &str) -> TableOptions;
-    /// Checks that this machine has what a link needs.
-    ///
-    /// # Errors
-    /// Something is missing; the message says what.
-    fn check_link(&self, link: Link) -> Result<(), Failure>;
-    /// Starts a cluster of [`NODES`] nodes and waits until every region has all of its replicas.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    fn start(&mut self, wanted: Wanted) -> Result<Started, Failure>;
 }
 
 /// A cell that could not be measured.
@@ -144,17 +111,18 @@ struct Json<'a> {
 ///
 /// # Errors
 /// Options that make no sense, a run that would prove nothing, or a file that cannot be written.
-pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failure> {
+pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
+    check_json(options.json.as_deref())?;
     let scope = Scope::new(&options.only, options.quick)?;
     let groups = scope.setups();
     if groups.is_empty() {
         return Err("--only: no experiment has all of that together".into());
     }
-    check_l0(options, &groups, clusters)?;
+    check_l0(options, &groups)?;
     if let Some(directory) = &options.out {
         fs::create_dir_all(directory).map_err(|error| format!("--out {}: {error}", directory.display()))?;
     }
-    let results = rounds(options, &groups, clusters)?;
+    let results = rounds(options, &groups, starter)?;
     let machine = Machine::here();
     let verdicts = targets::verdicts(&results.samples);
     let cells = cells::cells(&results.samples);
@@ -171,18 +139,15 @@ pub fn run(options: &Options, clusters: &mut dyn Clusters) -> Result<bool, Failu
 }
 
 /// Every table must be possible before hours of measuring.
-fn check_l0(options: &Options, groups: &[Vec<Setup>], clusters: &dyn Clusters) -> Result<(), Failure> {
+fn check_l0(options: &Options, groups: &[Vec<Setup>]) -> Result<(), Failure> {
     for setup in groups.iter().flatten() {
-        let preset = clusters.preset(variant(setup.variant).preset);
-        setup
-            .table(preset, options.cell.l0_kib << 10)
-            .check()
-            .map_err(|reason| format!("--l0-kib: {setup}: {reason}"))?;
+        let table = setup.table(options.cell.l0_kib << 10);
+        table.check().map_err(|reason| format!("--l0-kib: {setup}: {reason}"))?;
     }
     Ok(())
 }
 
-fn rounds(options: &Options, groups: &[Vec<Setup>], clusters: &mut dyn Clusters) -> Result<Results, Failure> {
+fn rounds(options: &Options, groups: &[Vec<Setup>], starter: &Starter) -> Result<Results, Failure> {
     let mut results = Results::default();
     let total = groups.iter().flatten().count() * options.rounds as usize;
     let mut done = 0;
@@ -192,7 +157,7 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], clusters: &mut dyn Clusters)
                 let setup = group[(turn + round as usize - 1) % group.len()];
                 done += 1;
                 eprintln!("[{done}/{total}] round {round}: {setup}");
-                match measure(options, setup, clusters) {
+                match measure(options, setup, starter) {
                     Ok(phases) => {
                         results.samples.extend(phases.into_iter().map(|phase| Sample { setup, round, phase }));
                     }
@@ -210,15 +175,15 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], clusters: &mut dyn Clusters)
 }
 
 /// Load A and Run A on a new cluster.
-fn measure(options: &Options, setup: Setup, clusters: &mut dyn Clusters) -> Result<Vec<PhaseReport>, BenchError> {
+fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Vec<PhaseReport>, BenchError> {
     let of = variant(setup.variant);
-    let table = setup.table(clusters.preset(of.preset), options.cell.l0_kib << 10);
+    let table = setup.table(options.cell.l0_kib << 10);
     let (regions, threads, depth) = match (of.one_by_one, options.cell) {
         (false, cell) => (cell.regions, cell.threads, cell.depth),
         (true, _) => (1, 1, 1),
     };
     let wanted = Wanted { table, link: of.link, regions, late: 0, memory_bytes: options.cell.memory_mib << 20 };
-    let Started { seeds, cluster } = clusters.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
+    let Started { seeds, cluster } = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = options.records.unwrap_or_else(|| records(setup.mix));
     let work = ycsb::Options {
         seeds,

@@ -4,7 +4,7 @@
 //! once.
 
 use crate::keys::Mix;
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, Posting, TableOptions};
+use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, Posting, Preset, TableOptions};
 use leeward_format::packed::Codec;
 use serde::Serialize;
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct Variant {
     /// How pointers of a shipped index are made valid; `None` where none is shipped.
     pub addressing: Option<&'static str>,
     /// What its table's options begin with.
-    pub preset: &'static str,
+    pub preset: Preset,
     /// How it is reached.
     pub link: Link,
     /// Its client has one operation in flight, and its table one region: what a request costs by itself.
@@ -54,7 +54,7 @@ const NONE: Variant = Variant {
     name: "none",
     mode: "none",
     addressing: None,
-    preset: "anthus",
+    preset: Preset::Anthus,
     link: Link::Shm,
     one_by_one: false,
     change: |table| table.replicas = 1,
@@ -80,7 +80,7 @@ pub static VARIANTS: [Variant; 20] = [
     Variant { name: "send-index-lz4", change: |table| table.wire = Codec::Lz4, color: (148, 103, 189), ..SEND },
     Variant { name: "send-index-last-flush", change: last_flush, color: (140, 86, 75), ..SEND },
     Variant { name: "send-index-per-record", change: per_record, color: (188, 189, 34), ..SEND },
-    Variant { name: "tebis", preset: "tebis", color: (204, 121, 167), ..SEND },
+    Variant { name: "tebis", preset: Preset::Tebis, color: (204, 121, 167), ..SEND },
     Variant { name: "send-index-tcp", link: Link::Tcp, color: (86, 180, 233), ..SEND },
     Variant { name: "none-rings", link: Link::Rings, color: (0, 158, 115), ..NONE },
     Variant { name: "send-index-zstd", change: |table| table.wire = Codec::Zstd, color: (100, 60, 160), ..SEND },
@@ -104,7 +104,7 @@ pub static VARIANTS: [Variant; 20] = [
         color: (170, 110, 90),
         ..BUILD
     },
-    Variant { name: "build-index-tebis", preset: "tebis", color: (240, 150, 200), ..BUILD },
+    Variant { name: "build-index-tebis", preset: Preset::Tebis, color: (240, 150, 200), ..BUILD },
     Variant { name: "build-index-tcp", link: Link::Tcp, color: (255, 190, 120), ..BUILD },
     Variant { name: "none-one-by-one", one_by_one: true, color: (170, 170, 170), ..NONE },
     Variant {
@@ -279,13 +279,14 @@ impl Setup {
         Setup { variant: variant_name, mix, replicas, growth_factor }
     }
 
-    /// Options of its table, by its preset's.
-    pub(crate) fn table(self, preset: TableOptions, l0_bytes: u64) -> TableOptions {
+    /// Options of its table.
+    pub(crate) fn table(self, l0_bytes: u64) -> TableOptions {
         let Setup { replicas, growth_factor, .. } = self;
+        let variant = variant(self.variant);
         // As the papers have it, where a variant does not change it.
         let addressing = Addressing::Physical;
-        let mut table = TableOptions { replicas, growth_factor, l0_bytes, addressing, ..preset };
-        (variant(self.variant).change)(&mut table);
+        let mut table = TableOptions { replicas, growth_factor, l0_bytes, addressing, ..variant.preset.options() };
+        (variant.change)(&mut table);
         table.min_in_sync = table.replicas / 2 + 1;
         table
     }

@@ -14,20 +14,20 @@ fn every_experiment_names_variants_that_there_are() {
 #[test]
 fn every_setup_makes_a_table() {
     for setup in Scope::default().setups().into_iter().flatten() {
-        setup.table(TableOptions::default(), 256 << 10).check().expect("a table");
+        setup.table(256 << 10).check().expect("a table");
     }
 }
 
 #[test]
 fn a_reduced_l0_takes_as_much_memory_in_all_replicas_as_one_that_is_not() {
     let setup = Setup::new("build-index-reduced-l0", Mix::SD, 3, 8);
-    let table = setup.table(TableOptions::default(), 300 << 10);
+    let table = setup.table(300 << 10);
     assert_eq!((table.l0_bytes, table.backups, table.replicas), (100 << 10, BackupMode::BuildIndex, 3));
 }
 
 #[test]
 fn what_is_posted_per_record_differs_in_nothing_else() {
-    let table = |variant| Setup::new(variant, Mix::SD, 2, 8).table(TableOptions::default(), 256 << 10);
+    let table = |variant| Setup::new(variant, Mix::SD, 2, 8).table(256 << 10);
     let per_record = table("send-index-per-record");
     assert_eq!(per_record.posting, Posting::PerRecord);
     assert_eq!(TableOptions { posting: Posting::Coalesced, ..per_record }, table("send-index"));

@@ -211,10 +211,6 @@ impl DevCluster for Store {
         unreachable!("nothing is stopped here")
     }
 
-    fn compare_replicas(&mut self) -> io::Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
     fn restart(&mut self, _server: u32) -> io::Result<()> {
         let store = self.clone();
         thread::spawn(move || {

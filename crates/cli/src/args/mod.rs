@@ -6,32 +6,26 @@ use crate::merge::MergeArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use crate::restart::RestartArgs;
 use crate::split::SplitArgs;
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use leeward_bench::{Distribution, Mix, Workload};
+use clap::{Args, Parser, Subcommand};
+use leeward_bench::dev::{DEFAULT_BASE, Fabric, default_table};
+use leeward_bench::{Distribution, Mix, Workload, duration};
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
+use std::time::Duration;
 
 mod consistency;
-mod faults;
-mod measures;
-mod moves;
 mod operators;
 mod pairs;
-mod pauses;
 mod replication;
 mod table;
 use consistency::ConsistencyArgs;
-pub(crate) use faults::FaultsArgs;
-pub(crate) use measures::{IdleArgs, RoutesArgs};
-pub(crate) use moves::{LoadArgs, MovesArgs, SplitsArgs};
 pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
-pub(crate) use pauses::PausesArgs;
-pub(crate) use replication::{CellArgs, ReplicationArgs};
+pub(crate) use replication::ReplicationArgs;
 pub(crate) use table::{
-    AlterTableArgs, CreateTableArgs, DescribeTableArgs, DropTableArgs, Preset, TableCommand, TableCommands,
+    AlterTableArgs, CreateTableArgs, DescribeTableArgs, DropTableArgs, TableCommand, TableCommands,
 };
 
 #[cfg(test)]
@@ -106,44 +100,6 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
 }
 
-/// How nodes write each other's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Fabric {
-    /// Shared memory between the processes of this machine
-    Shm,
-    /// TCP
-    Tcp,
-    /// libfabric, with the first provider that is available: EFA, verbs, its own TCP
-    Libfabric,
-    /// libfabric over InfiniBand or RoCE cards
-    #[value(name = "libfabric:verbs")]
-    LibfabricVerbs,
-    /// libfabric over AWS's Elastic Fabric Adapter
-    #[value(name = "libfabric:efa")]
-    LibfabricEfa,
-    /// libfabric's own TCP
-    #[value(name = "libfabric:tcp")]
-    LibfabricTcp,
-    /// libfabric's own shared memory
-    #[value(name = "libfabric:shm")]
-    LibfabricShm,
-}
-
-impl Fabric {
-    /// Its name in a node's settings.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Fabric::Shm => "shm",
-            Fabric::Tcp => "tcp",
-            Fabric::Libfabric => "libfabric",
-            Fabric::LibfabricVerbs => "libfabric:verbs",
-            Fabric::LibfabricEfa => "libfabric:efa",
-            Fabric::LibfabricTcp => "libfabric:tcp",
-            Fabric::LibfabricShm => "libfabric:shm",
-        }
-    }
-}
-
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -176,7 +132,7 @@ pub(crate) struct DevArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,
     /// First port
-    #[arg(long, default_value_t = crate::ports::DEFAULT_BASE, value_name = "PORT",
+    #[arg(long, default_value_t = DEFAULT_BASE, value_name = "PORT",
         value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub(crate) base_port: u16,
     /// A setting for every node, as in its TOML file (docs/configuration.md): --set memory_budget=134217728
@@ -297,9 +253,7 @@ impl TableArgs {
 
     /// Options of the default table for a cluster of `nodes`.
     pub(crate) fn options(&self, nodes: u32) -> TableOptions {
-        let default = TableOptions::default();
-        let replicas = nodes.min(default.replicas);
-        self.over(TableOptions { replicas, min_in_sync: replicas / 2 + 1, ..default })
+        self.over(default_table(nodes))
     }
 
     /// `base` with the options that were given.
@@ -432,20 +386,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Benchmark {
     /// YCSB: Load and A to F, with the pair sizes of the Tebis and Anthus papers
     Ycsb(Box<YcsbArgs>),
-    /// What an idle cluster spends
-    Idle(IdleArgs),
-    /// How long a client takes to start when it must learn where many regions are
-    Routes(RoutesArgs),
     /// How backups get their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
     Replication(ReplicationArgs),
-    /// Kill primaries in every mode of replication, change modes meanwhile, and check that nothing is lost
-    Faults(FaultsArgs),
-    /// How long a region pauses when its primary role is transferred, or a member dies or stops
-    Pauses(PausesArgs),
-    /// What it costs to add servers, and to drain them again, while clients work
-    Moves(MovesArgs),
-    /// What it costs to split regions under load
-    Splits(SplitsArgs),
 }
 
 #[derive(Args, Debug)]
@@ -516,14 +458,14 @@ pub(crate) struct YcsbArgs {
     #[arg(long)]
     pub(crate) verify: bool,
     /// With --dev: at this interval, kill -9 the primary of most regions and restart it, in the phases after load
-    #[arg(long, value_name = "SECONDS", requires = "dev")]
-    pub(crate) kill_primary_every: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = duration, requires = "dev")]
+    pub(crate) kill_primary_every: Option<Duration>,
     /// Make this many kills; the first phase after load goes on until they are made
     #[arg(long, requires = "kill_primary_every")]
     pub(crate) kills: Option<u32>,
     /// Seconds during which an operation is retried before it counts as an error
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
-    pub(crate) deadline: f64,
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = duration)]
+    pub(crate) deadline: Duration,
     /// Give puts request ids, as --kill-primary-every does
     #[arg(long)]
     pub(crate) retry_puts: bool,

@@ -1,33 +1,8 @@
 //! The command line of `leeward bench replication`.
 
 use clap::Args;
+use leeward_bench::replication::CellOptions;
 use std::path::PathBuf;
-
-/// Options that all clusters of one run share.
-#[derive(Args, Debug)]
-pub(crate) struct CellArgs {
-    /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one
-    #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = clap::value_parser!(u64).range(64..=1_048_576))]
-    pub(crate) l0_kib: u64,
-    /// Memory of each node, in MiB
-    #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
-    pub(crate) memory_mib: u64,
-    /// Number of regions, all of the same size
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) regions: u32,
-    /// Client threads
-    #[arg(long, default_value_t = 2)]
-    pub(crate) threads: usize,
-    /// Operations that each thread keeps in flight
-    #[arg(long, default_value_t = 32, value_name = "OPS")]
-    pub(crate) depth: usize,
-    /// Directory in which each cluster creates its own [default: the one for temporary files]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-    /// Write the results to this file as JSON; its names are stable
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -58,7 +33,13 @@ pub(crate) struct ReplicationArgs {
     #[arg(long)]
     pub(crate) ops: Option<u64>,
     #[command(flatten)]
-    pub(crate) cell: CellArgs,
+    pub(crate) cell: CellOptions,
+    /// Directory in which each cluster creates its own [default: the one for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Write the results to this file as JSON; its names are stable
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
     /// Write the report and its plots into this directory, which is created
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

@@ -44,7 +44,7 @@ pub(crate) enum Preset {
 
 impl Preset {
     /// The options that it stands for, which the store defines.
-    pub(crate) fn options(self) -> TableOptions {
+    fn options(self) -> TableOptions {
         match self {
             Preset::Default => cluster::Preset::Default,
             Preset::Anthus => cluster::Preset::Anthus,

@@ -219,7 +219,6 @@ fn bad_arguments_and_settings_are_refused() {
         (&["bench", "ycsb", "--records", "0"], "--records"),
         (&["bench", "replication", "--only", "colour"], "--only colour"),
         (&["bench", "replication", "--l0-kib", "64"], "l0_bytes is 32768"),
-        (&["bench", "faults", "--only", "colour"], "--only colour"),
         (&["dev", "--log", "=,="], "--log"),
     ] {
         let text = refused(args);

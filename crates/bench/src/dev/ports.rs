@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 mod tests;
 
 /// Default port of node 1 for Redis clients.
-pub(crate) const DEFAULT_BASE: u16 = 7379;
+pub const DEFAULT_BASE: u16 = 7379;
 /// Ports from the base port to the end of the coordinator's.
 const SPAN: u16 = 401;
 /// The range that [`Ports::free`] searches: below the ports that the system gives to outgoing connections.
@@ -18,7 +18,7 @@ const FREE_TO: u16 = 32_000;
 
 /// The ports of a cluster: those of node i (from 1) are i - 1 above the first of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ports {
+pub struct Ports {
     base: u16,
 }
 
@@ -28,19 +28,20 @@ pub(crate) struct Ports {
     "port {port}, for {what}, cannot be used: {source}. Is another cluster running? Stop it, or choose another \
      --base-port"
 )]
-pub(crate) struct PortInUse {
+pub struct PortInUse {
     port: u16,
     what: String,
     source: io::Error,
 }
 
 impl Ports {
-    pub(crate) fn new(base: u16) -> Ports {
+    /// The ports from this one on.
+    pub fn new(base: u16) -> Ports {
         Ports { base }
     }
 
     /// Ports that are free now.
-    pub(crate) fn free(nodes: u32) -> Option<Ports> {
+    pub fn free(nodes: u32) -> Option<Ports> {
         // Processes, or threads of one process, that search at the same time start at different places.
         static LOOKED: AtomicU32 = AtomicU32::new(0);
         let places = u32::from((FREE_TO - FREE_FROM) / SPAN);
@@ -51,27 +52,33 @@ impl Ports {
             .find(|ports| ports.check_nodes(nodes).and_then(|()| ports.check_coordinator()).is_ok())
     }
 
-    pub(crate) fn base(self) -> u16 {
+    /// The first.
+    pub fn base(self) -> u16 {
         self.base
     }
 
-    pub(crate) fn resp(self, node: u32) -> SocketAddr {
+    /// Where a node listens for Redis clients.
+    pub fn resp(self, node: u32) -> SocketAddr {
         self.at(node - 1)
     }
 
-    pub(crate) fn native(self, node: u32) -> SocketAddr {
+    /// Where it listens for native clients.
+    pub fn native(self, node: u32) -> SocketAddr {
         self.at(node + 99)
     }
 
-    pub(crate) fn admin(self, node: u32) -> SocketAddr {
+    /// Where it listens for operators.
+    pub fn admin(self, node: u32) -> SocketAddr {
         self.at(node + 199)
     }
 
-    pub(crate) fn fabric(self, node: u32) -> SocketAddr {
+    /// Where it listens for its peers.
+    pub fn fabric(self, node: u32) -> SocketAddr {
         self.at(node + 299)
     }
 
-    pub(crate) fn coordinator(self) -> SocketAddr {
+    /// Where the coordinator listens.
+    pub fn coordinator(self) -> SocketAddr {
         self.at(400)
     }
 
@@ -79,7 +86,7 @@ impl Ports {
     ///
     /// # Errors
     /// The first port that cannot be listened on.
-    pub(crate) fn check_nodes(self, nodes: u32) -> Result<(), PortInUse> {
+    pub fn check_nodes(self, nodes: u32) -> Result<(), PortInUse> {
         for node in 1..=nodes {
             check(self.resp(node), || format!("Redis clients of node {node}"))?;
             check(self.native(node), || format!("native clients of node {node}"))?;
@@ -93,7 +100,7 @@ impl Ports {
     ///
     /// # Errors
     /// The port cannot be listened on.
-    pub(crate) fn check_coordinator(self) -> Result<(), PortInUse> {
+    pub fn check_coordinator(self) -> Result<(), PortInUse> {
         check(self.coordinator(), || "the coordinator".into())
     }
 

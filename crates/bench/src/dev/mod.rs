@@ -1,5 +1,5 @@
 //! A cluster on this machine: the coordinator in this process, unless it is ZooKeeper, and one child process per node.
-//! `leeward dev` and `leeward bench --dev` use it.
+//! `leeward dev`, `leeward bench` and `cargo xtask measure` use it.
 //!
 //! ```text
 //! DIR/coordinator/        the embedded coordinator's log
@@ -11,15 +11,22 @@
 //!
 //! Belongs to one thread.
 
-use crate::claim::claim;
-use crate::ports::{PortInUse, Ports};
-use crate::replicas;
-use leeward_bench::DevCluster;
-use leeward_client::{ClientError, ClientOptions, Op, OpResult, Session};
+mod claim;
+mod plan;
+mod ports;
+mod starter;
+
+pub use plan::{Fabric, Plan, default_table};
+pub use ports::{DEFAULT_BASE, PortInUse, Ports};
+pub(crate) use starter::{Started, Wanted, check_link};
+pub use starter::{Starter, temporary};
+
+use crate::ycsb::DevCluster;
+use claim::claim;
+use leeward_client::{ClientOptions, Op, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
 use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
-use leeward_format::cluster::TableOptions;
 use leeward_server::NodeConfig;
 use leeward_server::config::{ConfigError, CoordinatorAt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,9 +37,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 #[cfg(test)]
-#[path = "supervisor_tests.rs"]
 mod tests;
 
 /// How long a cluster may take until every region is served.
@@ -44,59 +51,54 @@ const CHOSEN_HERE: [&str; 6] =
     ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen"];
 /// How long ZooKeeper may take to make the regions of a new cluster.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
-/// Lines of a node's log that are shown when it dies.
-const SHOWN_LOG_LINES: usize = 12;
-
-/// The cluster to run.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) nodes: u32,
-    /// How many of the last nodes are not started with the others.
-    pub(crate) late: u32,
-    pub(crate) directory: PathBuf,
-    pub(crate) ports: Ports,
-    /// First keys of the regions after the first.
-    pub(crate) splits: Vec<bytes::Bytes>,
-    /// `tcp` or `shm`.
-    pub(crate) fabric: &'static str,
-    pub(crate) table: TableOptions,
-    /// Settings for every node.
-    pub(crate) settings: Vec<(String, String)>,
-}
 
 /// Why a cluster does not run.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DevError {
+pub enum DevError {
+    /// A setting that no node could take.
     #[error(transparent)]
     Setting(#[from] ConfigError),
+    /// A setting that the supervisor chooses.
     #[error(
         "--set {0}: every node gets its own, from --data and --base-port; to choose it, run nodes with `leeward serve`"
     )]
     Chosen(String),
+    /// A port is in use.
     #[error(transparent)]
     Port(#[from] PortInUse),
-    #[error("data directory {path} is in use by another process: stop that cluster, or use another --data", path = path.display())]
-    InUse { path: PathBuf },
+    /// No ports were found for the nodes.
+    #[error("no free ports were found for the nodes")]
+    NoPorts,
+    /// The directory is in use.
+    #[error("data directory {} is in use by another process: stop that cluster, or use another --data", .0.display())]
+    InUse(PathBuf),
+    /// The coordinator does not start.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The coordinator refuses the table.
     #[error("coordinator: {0}")]
     Coordinator(#[from] CoordinatorError),
-    #[error("cannot create the directory {path}: {source}", path = path.display())]
-    Directory { path: PathBuf, source: io::Error },
-    #[error("cannot use {path}: {source}", path = path.display())]
-    File { path: PathBuf, source: io::Error },
-    #[error("{directory} holds the data of {found} nodes: use --nodes {found}, or another --data", directory = directory.display())]
-    OtherNodes { directory: PathBuf, found: u32 },
+    /// The directory cannot be created.
+    #[error("cannot create the directory {}: {}", .0.display(), .1)]
+    Directory(PathBuf, #[source] io::Error),
+    /// A file cannot be used, or the program cannot be run.
+    #[error("cannot use {}: {}", .0.display(), .1)]
+    File(PathBuf, #[source] io::Error),
+    /// The directory holds the data of another number of nodes: of this one.
+    #[error("{} holds the data of {} nodes: use --nodes {}, or another --data", .0.display(), .1, .1)]
+    OtherNodes(PathBuf, u32),
+    /// First keys of regions make no sense.
     #[error("--split-at: keys must ascend and must not be empty")]
     Splits,
-    #[error("node {node} {how}; the end of {log}:\n{tail}", log = log.display())]
-    Died { node: u32, how: String, log: PathBuf, tail: String },
+    /// A node ended by itself; how, and the end of its log.
+    #[error("{0}")]
+    Died(String),
+    /// The cluster does not become ready within this time.
     #[error("not every region is served after {0:?}; see the nodes' logs in the data directory")]
     NotReady(Duration),
+    /// The caller wants to wait no longer.
     #[error("interrupted before the cluster was ready")]
     Interrupted,
-    #[error(transparent)]
-    Client(#[from] ClientError),
 }
 
 /// The process of a node, while it runs.
@@ -110,31 +112,38 @@ struct Node {
 
 /// A process that ended.
 #[derive(Debug)]
-pub(crate) struct Death {
-    pub(crate) node: u32,
-    pub(crate) pid: u32,
+pub struct Death {
+    /// The node.
+    pub node: u32,
+    /// Id of its process.
+    pub pid: u32,
     /// "was killed by signal 9", "ended with exit code 2".
-    pub(crate) how: String,
+    pub how: String,
     /// How long it lived.
-    pub(crate) lived: Duration,
+    pub lived: Duration,
     /// Bytes of the log that earlier processes wrote.
     earlier_log: u64,
 }
 
 /// The running cluster. Dropping it stops every node.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     plan: Plan,
     /// The coordinator, unless it is ZooKeeper.
     host: Option<Host>,
     nodes: Vec<Node>,
     /// The regions existed before this start.
-    pub(crate) existed: bool,
+    pub existed: bool,
+    /// Where the data is, if it goes with the cluster.
+    temporary: Option<TempDir>,
 }
 
 impl Cluster {
     /// Starts all processes; [`Cluster::wait_until_ready`] waits until the cluster serves.
-    pub(crate) fn start(plan: Plan) -> Result<Cluster, DevError> {
+    ///
+    /// # Errors
+    /// A plan that makes no sense, or something that it needs is in use or missing.
+    pub fn start(plan: Plan) -> Result<Cluster, DevError> {
         if !plan.splits.is_sorted_by(|left, right| left < right)
             || plan.splits.first().is_some_and(|key| key.is_empty())
         {
@@ -154,7 +163,7 @@ impl Cluster {
         create_directory(&plan.directory)?;
         let found = node_directories(&plan.directory);
         if found != 0 && found != plan.nodes {
-            return Err(DevError::OtherNodes { directory: plan.directory, found });
+            return Err(DevError::OtherNodes(plan.directory, found));
         }
         let host = claim(&plan)?;
         let bootstrap = bootstrap_op(&plan.table, &plan.splits);
@@ -171,11 +180,11 @@ impl Cluster {
             Err(CoordinatorError::Exists { .. }) => true,
             Err(error) => return Err(error.into()),
         };
-        let mut cluster = Cluster { plan, host, nodes: Vec::new(), existed };
+        let mut cluster = Cluster { plan, host, nodes: Vec::new(), existed, temporary: None };
         for node in 1..=cluster.plan.nodes {
             create_directory(&cluster.plan.node_directory(node))?;
             let path = cluster.plan.config_path(node);
-            fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File { path, source })?;
+            fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File(path, source))?;
             cluster.nodes.push(Node { child: None, started: Instant::now(), earlier_log: 0 });
             if node <= cluster.plan.nodes - cluster.plan.late {
                 cluster.spawn(node)?;
@@ -184,17 +193,18 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
+    /// What runs.
+    pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
     /// Native addresses of all nodes.
-    pub(crate) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         (1..=self.plan.nodes).map(|node| self.plan.ports.native(node).to_string()).collect()
     }
 
     /// Process id of a node, while it runs.
-    pub(crate) fn pid(&self, node: u32) -> Option<u32> {
+    pub fn pid(&self, node: u32) -> Option<u32> {
         self.nodes[node as usize - 1].child.as_ref().map(Child::id)
     }
 
@@ -204,20 +214,29 @@ impl Cluster {
         Ok(kill_process(pid, signal)?)
     }
 
+    /// Has the cluster take its data with it when it is dropped.
+    pub(crate) fn with_temporary(mut self, directory: TempDir) -> Cluster {
+        self.temporary = Some(directory);
+        self
+    }
+
     /// Why the coordinator stopped by itself, if it did.
-    pub(crate) fn coordinator_failure(&self) -> Option<String> {
+    pub fn coordinator_failure(&self) -> Option<String> {
         self.host.as_ref().and_then(Host::failure)
     }
 
     /// Waits until every region answers and, where `whole`, has all of its members in sync.
-    pub(crate) fn wait_until_ready(&mut self, whole: bool, interrupted: impl Fn() -> bool) -> Result<(), DevError> {
+    ///
+    /// # Errors
+    /// A node ends by itself, the cluster takes too long, or `interrupted` says so.
+    pub fn wait_until_ready(&mut self, whole: bool, interrupted: impl Fn() -> bool) -> Result<(), DevError> {
         let deadline = Instant::now() + READY_WITHIN;
         while Instant::now() < deadline {
             if interrupted() {
                 return Err(DevError::Interrupted);
             }
             if let Some(death) = self.reap().into_iter().next() {
-                return Err(self.plan.explain(death));
+                return Err(self.plan.explain(&death));
             }
             if self.is_ready(whole) {
                 return Ok(());
@@ -242,13 +261,16 @@ impl Cluster {
     }
 
     /// Starts the process of a node that does not run.
-    pub(crate) fn spawn(&mut self, node: u32) -> Result<(), DevError> {
+    ///
+    /// # Errors
+    /// Its log or the program cannot be opened.
+    pub fn spawn(&mut self, node: u32) -> Result<(), DevError> {
         let path = self.plan.log_path(node);
         let log = File::options().create(true).append(true).open(&path);
-        let fault = |source| DevError::File { path: path.clone(), source };
+        let fault = |source| DevError::File(path.clone(), source);
         let log = log.map_err(fault)?;
         let earlier_log = log.metadata().map_err(fault)?.len();
-        let program = std::env::current_exe().map_err(fault)?;
+        let program = &self.plan.program;
         let child = Command::new(program)
             .args(["serve", "--stop-with-stdin", "--config"])
             .arg(self.plan.config_path(node))
@@ -257,13 +279,13 @@ impl Cluster {
             .stderr(log)
             .process_group(0)
             .spawn()
-            .map_err(fault)?;
+            .map_err(|source| DevError::File(program.clone(), source))?;
         self.nodes[node as usize - 1] = Node { child: Some(child), started: Instant::now(), earlier_log };
         Ok(())
     }
 
     /// The processes that ended since the last call.
-    pub(crate) fn reap(&mut self) -> Vec<Death> {
+    pub fn reap(&mut self) -> Vec<Death> {
         let mut deaths = Vec::new();
         for (number, node) in (1..).zip(&mut self.nodes) {
             let Some(child) = &mut node.child else { continue };
@@ -282,7 +304,7 @@ impl Cluster {
     }
 
     /// Asks every node to stop, and kills those that do not within [`STOP_WITHIN`].
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
             drop(child.stdin.take());
         }
@@ -334,74 +356,14 @@ impl DevCluster for Cluster {
 
     fn check(&mut self) -> io::Result<()> {
         match self.reap().into_iter().next() {
-            Some(death) => Err(io::Error::other(self.plan.explain(death))),
+            Some(death) => Err(io::Error::other(self.plan.explain(&death))),
             None => Ok(()),
         }
-    }
-
-    fn compare_replicas(&mut self) -> io::Result<Vec<String>> {
-        let mut session = Session::connect(&self.addresses(), ClientOptions::default()).map_err(io::Error::other)?;
-        let map = session.fetch_map().map_err(io::Error::other)?;
-        replicas::compare(&map).map_err(|error| io::Error::other(error.to_string()))
-    }
-}
-
-impl Plan {
-    /// Whether the coordinator is in this process. Otherwise the settings say where it is.
-    pub(crate) fn hosts_coordinator(&self) -> bool {
-        self.settings.iter().all(|(name, _)| name != "coordinator")
-    }
-
-    pub(crate) fn node_directory(&self, node: u32) -> PathBuf {
-        self.directory.join(format!("node-{node}"))
-    }
-
-    pub(crate) fn config_path(&self, node: u32) -> PathBuf {
-        self.node_directory(node).join("node.toml")
-    }
-
-    pub(crate) fn log_path(&self, node: u32) -> PathBuf {
-        self.node_directory(node).join("log")
-    }
-
-    /// Describes a death, with the last lines of the node's log.
-    fn explain(&self, death: Death) -> DevError {
-        let log = self.log_path(death.node);
-        let text = fs::read(&log).unwrap_or_default();
-        let said = text.get(death.earlier_log as usize..).unwrap_or_default();
-        let tail = last_lines(&String::from_utf8_lossy(said), SHOWN_LOG_LINES);
-        DevError::Died { node: death.node, how: death.how, log, tail }
-    }
-
-    /// The settings of a node, as TOML.
-    fn config(&self, node: u32) -> String {
-        let text = |value: &str| toml::Value::String(value.into()).to_string();
-        let mut lines = vec![
-            "# Written by `leeward dev` at every start.".to_string(),
-            format!("server_id = {node}"),
-            format!("data_dir = {}", text(&self.node_directory(node).to_string_lossy())),
-            format!("resp_listen = {}", text(&self.ports.resp(node).to_string())),
-            format!("native_listen = {}", text(&self.ports.native(node).to_string())),
-            format!("admin_listen = {}", text(&self.ports.admin(node).to_string())),
-            format!("coordinator = {}", text(&self.ports.coordinator().to_string())),
-            format!("fabric = {}", text(self.fabric)),
-            format!("expected_servers = {}", self.nodes - self.late),
-        ];
-        if self.fabric != "shm" {
-            lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
-        }
-        // A setting of the command line replaces one of these.
-        lines.retain(|line| self.settings.iter().all(|(name, _)| !line.starts_with(&format!("{name} ="))));
-        for (name, value) in &self.settings {
-            let typed = format!("value = {value}").parse::<toml::Table>().is_ok();
-            lines.push(format!("{name} = {}", if typed { value.clone() } else { text(value) }));
-        }
-        lines.join("\n") + "\n"
     }
 }
 
 fn create_directory(path: &Path) -> Result<(), DevError> {
-    fs::create_dir_all(path).map_err(|source| DevError::Directory { path: path.into(), source })
+    fs::create_dir_all(path).map_err(|source| DevError::Directory(path.into(), source))
 }
 
 /// How many nodes have a directory.
@@ -415,9 +377,4 @@ fn describe(status: ExitStatus) -> String {
         (None, Some(code)) => format!("ended with exit code {code}"),
         (None, None) => "ended".into(),
     }
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }

@@ -1,41 +1,32 @@
 //! A node accepts the settings that the supervisor writes. Bad plans are refused before anything runs.
 
-use super::{Cluster, DevError, Plan, describe, last_lines};
-use crate::args::{Fabric, TableArgs};
-use crate::ports::Ports;
+use super::plan::last_lines;
+use super::{Cluster, DevError, Fabric, Plan, Ports, default_table, describe};
 use leeward_server::NodeConfig;
 use leeward_server::config::FabricKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 
-fn plan(directory: &Path, fabric: &'static str) -> Plan {
-    Plan {
-        nodes: 3,
-        late: 0,
-        directory: directory.into(),
-        ports: Ports::new(9379),
-        splits: Vec::new(),
-        fabric,
-        table: TableArgs::default().options(3),
-        settings: Vec::new(),
-    }
+fn plan(directory: &Path, fabric: Fabric) -> Plan {
+    let plan = Plan::new("leeward".into(), 3, Some(1), directory.into()).expect("some ports are free");
+    Plan { ports: Ports::new(9379), fabric, ..plan }
 }
 
 #[test]
 fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
     let directory = Path::new("/tmp/with \"quotes\" and spaces");
-    let text = plan(directory, "tcp").config(2);
+    let text = plan(directory, Fabric::Tcp).config(2);
     let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
     assert_eq!((config.server_id, config.expected_servers), (2, 3));
     assert_eq!(config.data_dir(), directory.join("node-2"));
     let addresses = [config.resp_listen(), config.native_listen(), config.admin_listen(), config.fabric_listen()];
     assert_eq!(addresses, ["127.0.0.1:9380", "127.0.0.1:9480", "127.0.0.1:9580", "127.0.0.1:9680"]);
     assert_eq!(config.coordinator.to_string(), "127.0.0.1:9779");
-    let shared = NodeConfig::from_toml(&plan(directory, "shm").config(1), "node.toml").expect("settings");
+    let shared = NodeConfig::from_toml(&plan(directory, Fabric::Shm).config(1), "node.toml").expect("settings");
     assert_eq!(shared.fabric, FabricKind::Shm);
     for fabric in <Fabric as clap::ValueEnum>::value_variants() {
-        let config = NodeConfig::from_toml(&plan(directory, fabric.name()).config(1), "node.toml").expect("settings");
+        let config = NodeConfig::from_toml(&plan(directory, *fabric).config(1), "node.toml").expect("settings");
         let by_path = config.fabric_listen().starts_with('@');
         assert_eq!(by_path, *fabric == Fabric::Shm, "{fabric:?} at {}", config.fabric_listen());
     }
@@ -43,7 +34,7 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
 
 #[test]
 fn settings_of_the_command_line_win() {
-    let mut plan = plan(Path::new("/x"), "shm");
+    let mut plan = plan(Path::new("/x"), Fabric::Shm);
     plan.settings = [("memory_budget", "33554432"), ("fabric", "tcp"), ("lease_ms", "500")]
         .map(|(name, value)| (name.to_string(), value.to_string()))
         .to_vec();
@@ -64,7 +55,7 @@ fn settings_that_no_node_could_take_are_refused_before_anything_is_made() {
         ("coordinator", "zk://127.0.0.1:1", "names no path"),
     ] {
         let directory = parent.path().join("data");
-        let mut plan = plan(&directory, "shm");
+        let mut plan = plan(&directory, Fabric::Shm);
         plan.settings.push((name.into(), value.into()));
         let error = Cluster::start(plan).expect_err(name).to_string();
         assert!(error.contains(says) && !directory.exists(), "{error}");
@@ -75,7 +66,7 @@ fn settings_that_no_node_could_take_are_refused_before_anything_is_made() {
 fn a_directory_of_another_number_of_nodes_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(directory.path().join("node-1")).expect("a directory in it");
-    let error = Cluster::start(plan(directory.path(), "shm")).expect_err("one is not three").to_string();
+    let error = Cluster::start(plan(directory.path(), Fabric::Shm)).expect_err("one is not three").to_string();
     assert!(error.contains("1 nodes") && error.contains("--nodes 1"), "{error}");
 }
 
@@ -83,7 +74,7 @@ fn a_directory_of_another_number_of_nodes_is_refused() {
 fn splits_that_do_not_ascend_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     for splits in [vec!["b".into(), "a".into()], vec!["a".into(), "a".into()], vec!["".into(), "a".into()]] {
-        let plan = Plan { splits, ..plan(directory.path(), "shm") };
+        let plan = Plan { splits, ..plan(directory.path(), Fabric::Shm) };
         assert!(matches!(Cluster::start(plan), Err(DevError::Splits)));
     }
 }
@@ -91,7 +82,7 @@ fn splits_that_do_not_ascend_are_refused() {
 #[test]
 fn a_table_has_as_many_replicas_as_there_are_nodes() {
     let of = |nodes| {
-        let options = TableArgs::default().options(nodes);
+        let options = default_table(nodes);
         (options.replicas, options.min_in_sync)
     };
     assert_eq!([of(1), of(2), of(3), of(5)], [(1, 1), (2, 2), (3, 2), (3, 2)]);

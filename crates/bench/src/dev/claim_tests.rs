@@ -1,22 +1,11 @@
 //! What keeps a cluster from starting, for a moment or for good.
 
 use super::*;
-use crate::args::TableArgs;
-use crate::ports::Ports;
 use std::net::TcpListener;
 use std::path::Path;
 
 fn plan(directory: &Path) -> Plan {
-    Plan {
-        nodes: 2,
-        late: 0,
-        directory: directory.into(),
-        ports: Ports::free(2).expect("some ports are free"),
-        splits: Vec::new(),
-        fabric: "shm",
-        table: TableArgs::default().options(2),
-        settings: Vec::new(),
-    }
+    Plan::new("leeward".into(), 2, None, directory.into()).expect("some ports are free")
 }
 
 #[test]
@@ -27,7 +16,7 @@ fn what_a_killed_cluster_still_holds_is_waited_for() {
     let lock = RealDisk::open(plan.node_directory(1)).and_then(|disk| disk.lock()).expect("no process has it");
     assert!(matches!(try_claim(&plan), Err(DevError::Port(_))));
     drop(port);
-    assert!(matches!(try_claim(&plan), Err(DevError::InUse { .. })));
+    assert!(matches!(try_claim(&plan), Err(DevError::InUse(_))));
     let freed = thread::spawn(move || {
         thread::sleep(4 * PAUSE);
         drop(lock);

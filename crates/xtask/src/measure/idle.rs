@@ -1,24 +1,44 @@
-//! `leeward bench idle`: how long a cluster takes to start, and what it spends while it gets no requests.
+//! `cargo xtask measure idle`: how long a cluster takes to start, and what it spends while it gets no requests.
 //!
 //! The memory of a process is not accounted by region. So the figure per region is a bound: as if all memory of the process
 //! were for the regions that it serves, or for those that it backs up.
 
-use crate::Outcome;
-use crate::args::IdleArgs;
-use crate::bench::{check_file, directory, end_with_signal, plan};
-use crate::ingest::into_table;
-use crate::signals;
-use crate::supervisor::{Cluster, DevError, Plan};
-use leeward_bench::{DevCluster, IdleReport, idle, write_json};
-use leeward_client::{Client, ClientOptions, RegionMap, Session};
+use clap::Args;
+use leeward_bench::dev::{Cluster, DevError, Fabric, Plan, temporary};
+use leeward_bench::replication::Failure;
+use leeward_bench::{DevCluster, IdleReport, check_json, idle, write_json};
+use leeward_client::{Client, ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::Member;
 use serde::Serialize;
-use std::error::Error;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(super) struct IdleArgs {
+    /// Start a cluster of this many nodes
+    #[arg(long, value_name = "NODES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
+    dev: u32,
+    /// How nodes write each other's memory
+    #[arg(long, value_enum, default_value = "shm")]
+    fabric: Fabric,
+    /// Number of regions, all of the same size [default: two per node]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    regions: Option<u32>,
+    /// Put this many pairs of 100 bytes into each region, and restart the cluster, before the measurement
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pairs: u32,
+    /// Seconds to measure
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
 /// Time that a cluster gets to settle after it became ready, or after it was written to.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -68,15 +88,11 @@ impl fmt::Display for Report {
     }
 }
 
-pub(crate) fn run(args: &IdleArgs) -> Outcome {
-    if let Some(path) = &args.json {
-        check_file(path)?;
-    }
-    let mut temporary = None;
-    let events = signals::listen(false)?;
-    let directory = directory(None, &mut temporary)?;
-    end_with_signal(events, temporary.as_ref().map(|made| made.path().to_path_buf()))?;
-    let plan = plan(args.dev, args.regions, args.fabric, directory)?;
+pub(super) fn run(args: &IdleArgs, program: PathBuf, data: Option<&Path>) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
+    let directory = temporary(data)?;
+    let plan =
+        Plan { fabric: args.fabric, ..Plan::new(program, args.dev, args.regions, directory.path().to_path_buf())? };
     let (mut cluster, fresh) = start(plan.clone(), 0)?;
     let mut starts = vec![fresh];
     if args.pairs > 0 {
@@ -112,13 +128,24 @@ fn start(plan: Plan, pairs: u32) -> Result<(Cluster, Start), DevError> {
 }
 
 /// Puts so many pairs into each region.
-fn fill(cluster: &Cluster, pairs: u32) -> Result<(), Box<dyn Error>> {
+fn fill(cluster: &Cluster, pairs: u32) -> Result<(), Failure> {
     let client = Client::connect(&cluster.addresses(), ClientOptions::default())?;
-    let starts: Vec<_> = client.region_map()?.regions.into_iter().map(|config| config.start).collect();
-    // The first keys of regions, with a number behind: they lie in these regions.
-    let key = |start: &bytes::Bytes, number: u32| [start, &number.to_be_bytes()[..]].concat();
-    let keys = (0..pairs).flat_map(|number| starts.iter().map(move |start| key(start, number)));
-    into_table(&client, &mut keys.map(|key| Ok((key, vec![7; VALUE_BYTES])))).map(drop)
+    let regions = client.region_map()?.regions;
+    for number in 0..pairs {
+        let put = |config: &GroupConfig| Op::Put {
+            // The first key of a region, with a number behind: it lies in this region.
+            key: [&config.start, &number.to_be_bytes()[..]].concat().into(),
+            value: vec![7; VALUE_BYTES].into(),
+            when: Condition::Always,
+            want_old: false,
+            lifetime: Lifetime::Forever,
+        };
+        let results = client.execute(regions.iter().map(put).collect())?;
+        if let Some(odd) = results.iter().find(|result| !matches!(result, OpResult::Put { .. })) {
+            return Err(format!("a put is answered by {odd:?}").into());
+        }
+    }
+    Ok(())
 }
 
 /// Bounds of what a region takes.

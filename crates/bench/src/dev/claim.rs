@@ -4,7 +4,7 @@
 //! A cluster whose supervisor was just killed still holds some of these for a moment: its nodes notice the end of their
 //! supervisor and stop by themselves. So the claim is retried for [`FREED_WITHIN`] before it fails.
 
-use crate::supervisor::{DevError, Plan};
+use super::{DevError, Plan};
 use leeward_cluster::embedded::{Host, HostError, HostOptions};
 use leeward_platform::{Disk, RealDisk};
 use std::io;
@@ -21,11 +21,11 @@ const FREED_WITHIN: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Starts the coordinator of `plan`, if it hosts one, once all that the plan needs is free.
-pub(crate) fn claim(plan: &Plan) -> Result<Option<Host>, DevError> {
+pub(super) fn claim(plan: &Plan) -> Result<Option<Host>, DevError> {
     let deadline = Instant::now() + FREED_WITHIN;
     loop {
         match try_claim(plan) {
-            Err(DevError::Port(_) | DevError::InUse { .. } | DevError::Host(HostError::Locked { .. }))
+            Err(DevError::Port(_) | DevError::InUse(_) | DevError::Host(HostError::Locked { .. }))
                 if Instant::now() < deadline =>
             {
                 thread::sleep(PAUSE);
@@ -42,8 +42,8 @@ fn try_claim(plan: &Plan) -> Result<Option<Host>, DevError> {
         let locked = RealDisk::open(&path).and_then(|disk| disk.lock());
         match locked {
             Ok(lock) => drop(lock),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(DevError::InUse { path }),
-            Err(source) => return Err(DevError::File { path, source }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(DevError::InUse(path)),
+            Err(source) => return Err(DevError::File(path, source)),
         }
     }
     Ok(host)

@@ -1,15 +1,14 @@
-//! `leeward bench routes`: how long a client takes to start when it must learn where many regions are, and how many bytes it
+//! `cargo xtask measure routes`: how long a client takes to start when it must learn where many regions are, and how many bytes it
 //! reads.
 //!
 //! The node is a real one, in this process, and clients reach it over loopback. What the coordinator holds is made up:
 //! regions of servers that do not exist, so that no region is opened, and another server's claim to the master's path, so
 //! that no master changes anything.
 
-use crate::Outcome;
-use crate::args::RoutesArgs;
-use crate::bench::check_file;
-use crate::text::bytes;
-use leeward_bench::write_json;
+use clap::Args;
+use leeward_bench::dev::temporary;
+use leeward_bench::replication::Failure;
+use leeward_bench::{check_json, write_json};
 use leeward_client::{ClientError, ClientOptions, Session, TableOptions};
 use leeward_cluster::embedded::{Host, HostOptions};
 use leeward_cluster::{CoordinatorError, CoordinatorOp};
@@ -22,7 +21,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +35,26 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 /// Any free port of loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What to measure.
+#[derive(Args, Debug)]
+pub(super) struct RoutesArgs {
+    /// Number of regions
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=30_000))]
+    regions: u32,
+    /// Bytes of their first keys
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(8..=4096))]
+    key_bytes: u32,
+    /// Members of each region
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=32))]
+    members: u32,
+    /// Number of clients that start, one after the other
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: u32,
+    /// Write the results to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -56,16 +75,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { regions, key_bytes, members, clients, told_bytes, median_ms, longest_ms } = self;
         writeln!(f, "{regions} regions with first keys of {key_bytes} bytes, {members} members each")?;
-        writeln!(f, "a client that starts reads {}", bytes(*told_bytes))?;
+        writeln!(f, "a client that starts reads {} KiB", told_bytes.div_ceil(1 << 10))?;
         writeln!(f, "and takes {median_ms:.1} ms, the median of {clients}; {longest_ms:.1} ms at most")
     }
 }
 
-pub(crate) fn run(args: &RoutesArgs) -> Outcome {
-    if let Some(path) = &args.json {
-        check_file(path)?;
-    }
-    let directory = tempfile::Builder::new().prefix("leeward-bench-").tempdir()?;
+pub(super) fn run(args: &RoutesArgs, data: Option<&Path>) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
+    let directory = temporary(data)?;
     let host = Host::start(HostOptions { directory: directory.path().join("coordinator"), listen: ANYWHERE })?;
     fill(&host, args)?;
     let node = start(&host, directory.path())?;

@@ -1,0 +1,151 @@
+//! What cluster to run, and the settings of its nodes. Plain data, but for a look at a log.
+
+use super::{Death, DevError, Ports};
+use crate::keys::even_split_points;
+use bytes::Bytes;
+use clap::ValueEnum;
+use leeward_format::cluster::TableOptions;
+use std::fs;
+use std::path::PathBuf;
+
+/// Lines of a node's log that are shown when it dies.
+const SHOWN_LOG_LINES: usize = 12;
+
+/// How nodes write each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Fabric {
+    /// Shared memory between the processes of this machine
+    Shm,
+    /// TCP
+    Tcp,
+    /// libfabric, with the first provider that is available: EFA, verbs, its own TCP
+    Libfabric,
+    /// libfabric over InfiniBand or RoCE cards
+    #[value(name = "libfabric:verbs")]
+    LibfabricVerbs,
+    /// libfabric over AWS's Elastic Fabric Adapter
+    #[value(name = "libfabric:efa")]
+    LibfabricEfa,
+    /// libfabric's own TCP
+    #[value(name = "libfabric:tcp")]
+    LibfabricTcp,
+    /// libfabric's own shared memory
+    #[value(name = "libfabric:shm")]
+    LibfabricShm,
+}
+
+impl Fabric {
+    /// Its name on the command line and in a node's settings.
+    fn name(self) -> String {
+        self.to_possible_value().expect("none is hidden").get_name().to_owned()
+    }
+}
+
+/// The cluster to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The `leeward` binary, which nodes are processes of.
+    pub program: PathBuf,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// How many of the last nodes are not started with the others.
+    pub late: u32,
+    /// Where data and logs are.
+    pub directory: PathBuf,
+    /// Ports of all nodes.
+    pub ports: Ports,
+    /// First keys of the regions after the first.
+    pub splits: Vec<Bytes>,
+    /// How nodes write each other's memory.
+    pub fabric: Fabric,
+    /// Options of the table that a new cluster has.
+    pub table: TableOptions,
+    /// Settings for every node.
+    pub settings: Vec<(String, String)>,
+}
+
+/// Options of the default table for a cluster of `nodes`.
+pub fn default_table(nodes: u32) -> TableOptions {
+    let default = TableOptions::default();
+    let replicas = nodes.min(default.replicas);
+    TableOptions { replicas, min_in_sync: replicas / 2 + 1, ..default }
+}
+
+impl Plan {
+    /// A cluster with the default table, so many regions of the same size (two per node if `None`), and ports that are free.
+    ///
+    /// # Errors
+    /// No ports are free.
+    pub fn new(program: PathBuf, nodes: u32, regions: Option<u32>, directory: PathBuf) -> Result<Plan, DevError> {
+        Ok(Plan {
+            program,
+            nodes,
+            late: 0,
+            directory,
+            ports: Ports::free(nodes).ok_or(DevError::NoPorts)?,
+            splits: even_split_points(regions.unwrap_or(2 * nodes)),
+            fabric: Fabric::Shm,
+            table: default_table(nodes),
+            settings: Vec::new(),
+        })
+    }
+
+    /// Whether the coordinator is in this process. Otherwise the settings say where it is.
+    pub(super) fn hosts_coordinator(&self) -> bool {
+        self.settings.iter().all(|(name, _)| name != "coordinator")
+    }
+
+    pub(super) fn node_directory(&self, node: u32) -> PathBuf {
+        self.directory.join(format!("node-{node}"))
+    }
+
+    /// The settings of a node, as its process reads them.
+    pub fn config_path(&self, node: u32) -> PathBuf {
+        self.node_directory(node).join("node.toml")
+    }
+
+    pub(super) fn log_path(&self, node: u32) -> PathBuf {
+        self.node_directory(node).join("log")
+    }
+
+    /// Describes a death, with the last lines of the node's log.
+    pub(super) fn explain(&self, death: &Death) -> DevError {
+        let log = self.log_path(death.node);
+        let text = fs::read(&log).unwrap_or_default();
+        let said = text.get(death.earlier_log as usize..).unwrap_or_default();
+        let tail = last_lines(&String::from_utf8_lossy(said), SHOWN_LOG_LINES);
+        let Death { node, how, .. } = death;
+        DevError::Died(format!("node {node} {how}; the end of {}:\n{tail}", log.display()))
+    }
+
+    /// The settings of a node, as TOML.
+    pub(super) fn config(&self, node: u32) -> String {
+        let text = |value: &str| toml::Value::String(value.into()).to_string();
+        let mut lines = vec![
+            "# Written by `leeward dev` at every start.".to_string(),
+            format!("server_id = {node}"),
+            format!("data_dir = {}", text(&self.node_directory(node).to_string_lossy())),
+            format!("resp_listen = {}", text(&self.ports.resp(node).to_string())),
+            format!("native_listen = {}", text(&self.ports.native(node).to_string())),
+            format!("admin_listen = {}", text(&self.ports.admin(node).to_string())),
+            format!("coordinator = {}", text(&self.ports.coordinator().to_string())),
+            format!("fabric = {}", text(&self.fabric.name())),
+            format!("expected_servers = {}", self.nodes - self.late),
+        ];
+        if self.fabric != Fabric::Shm {
+            lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
+        }
+        // A setting of the command line replaces one of these.
+        lines.retain(|line| self.settings.iter().all(|(name, _)| !line.starts_with(&format!("{name} ="))));
+        for (name, value) in &self.settings {
+            let typed = format!("value = {value}").parse::<toml::Table>().is_ok();
+            lines.push(format!("{name} = {}", if typed { value.clone() } else { text(value) }));
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+pub(super) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}

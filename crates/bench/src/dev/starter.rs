@@ -1,0 +1,129 @@
+//! Starts the clusters that measures want, one at a time, each in a directory of its own.
+//!
+//! Belongs to one thread.
+
+use super::{Cluster, Fabric, Plan};
+use crate::replication::{Failure, Link, NODES};
+use crate::ycsb::DevCluster;
+use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
+use leeward_format::cluster::TableOptions;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{env, fs, process, thread};
+use tempfile::TempDir;
+
+/// How long a client or node spins on its rings before it sleeps, in microseconds, where spinning is measured.
+const SPIN_US: u64 = 100;
+/// Exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// A cluster to be started.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Its table.
+    pub(crate) table: TableOptions,
+    /// How it is reached.
+    pub(crate) link: Link,
+    /// Regions of the table.
+    pub(crate) regions: u32,
+    /// Nodes beside the [`NODES`] that run from the start: [`DevCluster::restart`] starts them.
+    pub(crate) late: u32,
+    /// Memory of a node, in bytes.
+    pub(crate) memory_bytes: u64,
+}
+
+/// A cluster that runs. Dropping it stops its nodes and removes its data.
+pub(crate) struct Started {
+    /// Addresses for its clients.
+    pub(crate) seeds: Vec<String>,
+    /// Its processes.
+    pub(crate) cluster: Box<dyn DevCluster>,
+}
+
+/// Starts clusters.
+#[derive(Debug)]
+pub struct Starter {
+    program: PathBuf,
+    /// Holds the directories of all clusters.
+    directory: TempDir,
+}
+
+impl Starter {
+    /// One that starts nodes as processes of `program`, the `leeward` binary. Their data is below `parent`: see [`temporary`].
+    ///
+    /// # Errors
+    /// No directory can be made.
+    pub fn new(program: PathBuf, parent: Option<&Path>) -> Result<Starter, Failure> {
+        Ok(Starter { program, directory: temporary(parent)? })
+    }
+
+    /// Starts a cluster of [`NODES`] nodes and waits until every region has all of its replicas.
+    pub(crate) fn start(&self, wanted: Wanted) -> Result<Started, Failure> {
+        let directory = tempfile::Builder::new().prefix("cell-").tempdir_in(&self.directory)?;
+        let link = wanted.link;
+        let mut cluster = Cluster::start(self.plan(wanted, directory.path())?)?.with_temporary(directory);
+        // A signal ends the process.
+        cluster.wait_until_ready(true, || false)?;
+        let seed = |address: &String| match link {
+            Link::Rings => format!("leeward+ring://{address}"),
+            Link::SpinningRings => format!("leeward+ring://{address}?spin_us={SPIN_US}"),
+            Link::Shm | Link::Tcp | Link::Libfabric => address.clone(),
+        };
+        let seeds = cluster.addresses().iter().map(seed).collect();
+        Ok(Started { seeds, cluster: Box::new(cluster) })
+    }
+
+    fn plan(&self, wanted: Wanted, directory: &Path) -> Result<Plan, Failure> {
+        let Wanted { table, link, regions, late, memory_bytes } = wanted;
+        let mut settings = vec![("memory_budget".into(), memory_bytes.to_string())];
+        if late == 0 {
+            // A transfer of a primary role would disturb the measurement.
+            settings.push(("balance".into(), "false".into()));
+        }
+        if link == Link::SpinningRings {
+            settings.push(("ring_spin_us".into(), SPIN_US.to_string()));
+        }
+        let fabric = match link {
+            Link::Shm | Link::Rings | Link::SpinningRings => Fabric::Shm,
+            Link::Tcp => Fabric::Tcp,
+            Link::Libfabric => Fabric::LibfabricTcp,
+        };
+        let plan = Plan::new(self.program.clone(), NODES + late, Some(regions), directory.into())?;
+        Ok(Plan { late, fabric, table, settings, ..plan })
+    }
+}
+
+/// Checks that this machine has what a link needs; the message says what is missing.
+pub(crate) fn check_link(link: Link) -> Result<(), Failure> {
+    if link == Link::Libfabric {
+        // The provider that stands in for a network card.
+        LibfabricFabric::bind(PeerId(0), "127.0.0.1:0", Provider::Tcp, LinkOptions::default(), Arc::new(|_, _| {}))?;
+    }
+    Ok(())
+}
+
+/// Makes a directory in `parent`, or where temporary files are, that goes when it is dropped. Ctrl-C and SIGTERM remove it as
+/// well, and end this process: nodes stop with it, because their standard inputs end.
+///
+/// # Errors
+/// It cannot be made, or the system refuses to install handlers.
+pub fn temporary(parent: Option<&Path>) -> Result<TempDir, Failure> {
+    let parent = parent.map_or_else(env::temp_dir, Path::to_path_buf);
+    let made = tempfile::Builder::new().prefix("leeward-bench-").tempdir_in(&parent);
+    let made = made.map_err(|error| format!("--data {}: {error}", parent.display()))?;
+    let path = made.path().to_path_buf();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if signals.forever().next().is_some() {
+            eprintln!("interrupted");
+            if let Err(error) = fs::remove_dir_all(path) {
+                eprintln!("the temporary directory cannot be removed: {error}");
+            }
+            process::exit(INTERRUPTED);
+        }
+    };
+    thread::Builder::new().name("interrupt".into()).spawn(wait)?;
+    Ok(made)
+}
