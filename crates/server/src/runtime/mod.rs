@@ -11,9 +11,13 @@
 //! be trusted, what is on the volume can. A node that continued without one of them would keep its regions, or its place in
 //! groups, and serve no client; other nodes take over from one that dies.
 
+mod acceptor;
 pub(crate) mod channel;
 mod connection;
+mod connections;
 pub(crate) mod cpu_accounting;
+mod departure;
+mod driver;
 mod event_loop;
 mod pool;
 mod ready_list;
@@ -30,8 +34,10 @@ use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
 use channel::{Doorbell, Event, event_channel};
+use connections::Limits;
 use cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
-use event_loop::{EventLoop, Limits, Parts, WAKER};
+use driver::Driver;
+use event_loop::{EventLoop, Parts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
 use leeward_cluster::{Balance, ClusterOptions, Coordinator, embedded};
 use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
@@ -157,16 +163,14 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
+    let pool = Pool::start(config.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
     let event_loop = EventLoop::new(Parts {
         poll,
         events,
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
-        node: Node::new(BootClock.now(), parts),
-        pool: Pool::start(config.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?,
-        shared,
+        driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
         ringing: Ringing::new(rings, config.ring_spin()),
-        cpu_accounting,
         limits: Limits {
             connections: config.max_connections as usize,
             output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
@@ -175,7 +179,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     });
     let event_loop = event_loop.map_err(system("event loop"))?;
     let thread = std::thread::Builder::new().name(SAMPLED_THREAD.into());
-    let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop)));
+    let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop, &cpu_accounting)));
     let event_loop = event_loop.map_err(system("event loop"))?;
     tracing::info!(
         server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
@@ -493,8 +497,8 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { what, source }
 }
 
-fn run(event_loop: EventLoop) {
-    if let Err(error) = event_loop.run() {
+fn run(event_loop: EventLoop, cpu_accounting: &CpuAccounting) {
+    if let Err(error) = event_loop.run(cpu_accounting) {
         panic!("the poll fails, which a machine in order never does: {error}");
     }
 }

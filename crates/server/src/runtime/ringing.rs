@@ -11,14 +11,13 @@
 
 use super::event_loop::EventLoop;
 use super::ready_list::Found;
-use crate::commands::Context;
 use crate::config::has_many_cores;
 use crate::metrics::Metrics;
 use crate::protocol_session::ProtocolSession as _;
 use crate::quota::Quota;
 use crate::rings::{Effect, Rings};
 use leeward_format::op::Reply;
-use leeward_platform::{Clock as _, Nanos};
+use leeward_platform::{BootClock, Clock as _, Nanos};
 
 /// Messages that are taken from one ring before other rings have their turn (Tebis 3.4.2).
 const TURN_MESSAGES: usize = 64;
@@ -80,7 +79,7 @@ impl EventLoop {
                 }
                 std::hint::spin_loop();
             }
-            if self.clock.now() - now > SLICE {
+            if BootClock.now() - now > SLICE {
                 return;
             }
             if !self.ringing.has_many_cores {
@@ -108,7 +107,7 @@ impl EventLoop {
 
     /// Takes requests out of one ring; what is left there is for the next turn, so that it answers that there is no more.
     fn read_ring(&mut self, now: Nanos, id: u64) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let Some(connection) = self.connections.get_mut(id) else { return false };
         let Some(rings) = &mut self.ringing.rings else { return false };
         let takes_input = connection.takes_input();
         let Some(native) = connection.protocol_session.native() else { return false };
@@ -116,29 +115,27 @@ impl EventLoop {
             self.ready_list.looked(id, Found::Held, now);
             return false;
         }
-        let quota = Quota::default();
-        let mut context =
-            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        let mut context = self.driver.context(now, Quota::default());
         let submissions = &mut self.submissions;
         let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
             native.take_from_ring(frame, door, &mut context, submissions);
             native.wants_input() && !context.quota.is_used_up()
         });
-        self.units_done += context.quota.used();
+        self.backlog.units_done += context.quota.used();
         match received {
             Ok(received) => {
                 let found = match received.messages {
                     0 => Found::Nothing,
                     _ => Found::Requests { has_more: received.has_more },
                 };
-                self.shared.metrics.ring_requests(received.messages);
+                self.driver.metrics().ring_requests(received.messages);
                 if self.ready_list.looked(id, found, now) {
                     rings.stay_awake_for(id);
                 }
             }
             Err(error) => native.refuse_ring(&mut context, &error.to_string()),
         }
-        self.touched.insert(id);
+        self.connections.touch(id);
         self.submit(now, id);
         false
     }
@@ -146,7 +143,7 @@ impl EventLoop {
     /// Hands what connection `id` has for rings to them.
     pub(super) fn answer_ring(&mut self, id: u64, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
-        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(id) else { return };
         let Some(native) = connection.protocol_session.native() else { return };
         let (mut over_stream, mut bad) = (Vec::new(), None);
         for (door, frames) in native.for_rings() {
@@ -159,9 +156,7 @@ impl EventLoop {
             native.send_over_stream(&frames);
         }
         if let Some(error) = bad {
-            let quota = Quota::default();
-            let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+            let mut context = self.driver.context(now, Quota::default());
             native.refuse_ring(&mut context, &error.to_string());
         }
         let asks: Vec<_> = native.ring_asks().collect();
@@ -174,15 +169,12 @@ impl EventLoop {
                     native.tell(&reply);
                 }
             }
-            self.shared.metrics.ring_clients(rings.figures().0);
+            self.driver.metrics().ring_clients(rings.figures().0);
         }
     }
 
     fn refuse_rings(&mut self, id: u64) {
-        let Some(native) = self.connections.get_mut(&id).and_then(|connection| connection.protocol_session.native())
-        else {
-            return;
-        };
+        let Some(native) = self.connections.native(id) else { return };
         let asks = native.ring_asks().count();
         for _ in 0..asks {
             native.tell(&Reply::RingRefused { reason: "this node has no rings (its setting rings is off)".into() });
@@ -199,22 +191,20 @@ impl EventLoop {
                     self.ready_list.look(id);
                 }
                 Effect::Quiet(id) => {
-                    self.touched.insert(id);
+                    self.connections.touch(id);
                 }
                 Effect::Tell(id, reply) => {
                     if matches!(reply, Reply::RingBell { .. }) {
-                        self.shared.metrics.ring_bell();
+                        self.driver.metrics().ring_bell();
                     }
-                    if let Some(native) = self.connections.get_mut(&id).and_then(|c| c.protocol_session.native()) {
+                    if let Some(native) = self.connections.native(id) {
                         native.tell(&reply);
-                        self.touched.insert(id);
+                        self.connections.touch(id);
                     }
                 }
                 Effect::Lost(id) => {
-                    if let Some(connection) = self.connections.get_mut(&id) {
+                    if self.connections.give_up(id) {
                         tracing::info!(client = id, "the link of a client's ring is lost; closing its connection");
-                        connection.is_dead = true;
-                        self.touched.insert(id);
                     }
                 }
             }

@@ -60,34 +60,31 @@ impl Shortage {
 impl EventLoop {
     /// Looks at connections again if there is memory for them; answers whether the next turn must not wait.
     pub(super) fn end_shortage(&mut self) -> bool {
-        let is_full = self.shared.memory.is_full();
+        let is_full = self.driver.shared.memory.is_full();
         let was_full = std::mem::replace(&mut self.shortage.was_full, is_full);
         if is_full {
             return false;
         }
         let mut next = self.shortage.little.next();
-        if !self.shared.memory.is_scarce() {
+        if !self.driver.shared.memory.is_scarce() {
             next.extend(self.shortage.others.next());
         }
         let is_any = !next.is_empty();
-        self.touched.extend(next);
+        self.connections.touch_all(next);
         // What waits in regions goes on in a turn, too.
         was_full || is_any
     }
 
     /// Disconnects the clients that keep the others waiting.
     pub(super) fn end_stuck(&mut self, now: Nanos) {
-        if !self.shared.memory.is_scarce() {
+        if !self.driver.shared.memory.is_scarce() {
             self.shortage.stuck.clear();
             return self.log_dropped(now);
         }
-        let alive = self.connections.iter().filter(|(_, connection)| !connection.is_dead);
-        let holders = alive.map(|(id, connection)| (*id, connection.protocol_session.holder()));
-        for (id, bytes) in self.shortage.stuck.look(now, self.shared.memory.excess(), holders) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            connection.is_dead = true;
-            self.shared.metrics.dropped(Dropped::Memory);
-            self.touched.insert(id);
+        let holders = self.connections.alive().map(|(id, connection)| (id, connection.protocol_session.holder()));
+        for (id, bytes) in self.shortage.stuck.look(now, self.driver.shared.memory.excess(), holders) {
+            self.connections.give_up(id);
+            self.driver.metrics().dropped(Dropped::Memory);
             self.shortage.unlogged = (self.shortage.unlogged.0 + 1, self.shortage.unlogged.1 + bytes);
         }
         self.log_dropped(now);

@@ -7,9 +7,10 @@
 //! forward have a slice of their own, and wait behind all other messages of those nodes.
 
 use super::channel::Event;
-use super::event_loop::{EventLoop, report_dropped};
+use super::connections::report_dropped;
+use super::event_loop::EventLoop;
 use crate::admin::Snapshot;
-use crate::commands::{Context, figures_last};
+use crate::commands::figures_last;
 use crate::node::{Input, Token};
 use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
@@ -19,7 +20,7 @@ use leeward_format::ServerId;
 use leeward_format::control::Subject;
 use leeward_format::op::{Op, OpResult};
 use leeward_platform::cpu::{self, Activity};
-use leeward_platform::{Clock, Nanos};
+use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot::Sender;
@@ -38,7 +39,7 @@ const ANSWERING: Nanos = Nanos::from_millis(2);
 /// What a step counts for at least: about 10 us, for its calls into the kernel.
 const STEP_LEAST_UNITS: u32 = 100;
 
-/// What is left for later turns.
+/// What is left for later turns, and how far this one has come.
 #[derive(Default)]
 pub(super) struct Backlog {
     /// Operations and answers that other nodes have sent.
@@ -54,6 +55,8 @@ pub(super) struct Backlog {
     figures_at: Nanos,
     figures_last: Nanos,
     shares: Shares,
+    /// Units of work that were done since the clock was read last.
+    pub(super) units_done: u32,
 }
 
 impl Backlog {
@@ -71,10 +74,10 @@ impl EventLoop {
         let mut begun = None;
         while let Some((sent, event)) = self.events.next() {
             // Read anew: a lease that is granted counts from now, not from when the turn began.
-            let now = self.clock.now();
+            let now = BootClock.now();
             let begun = *begun.get_or_insert(now);
             match event.subject() {
-                Some(Subject::Lease) => self.shared.metrics.lease_message((now - sent).as_secs_f64()),
+                Some(Subject::Lease) => self.driver.metrics().lease_message((now - sent).as_secs_f64()),
                 Some(Subject::Operation) => {
                     if let Event::Link(server, event) = event {
                         self.backlog.passed_on.push_back((server, event));
@@ -106,15 +109,12 @@ impl EventLoop {
             // What came is taken at the end of the turn.
             Event::Rings => return,
             Event::Depart(timeout) => {
-                self.departs_by.get_or_insert(now + timeout);
-                return self.node.depart(now);
+                self.departure.begin(now + timeout);
+                return self.driver.node.depart(now);
             }
-            Event::Stop => {
-                self.is_stopping = true;
-                return;
-            }
+            Event::Stop => return self.departure.end(),
         };
-        self.node.handle(now, input);
+        self.driver.handle(now, input);
     }
 
     /// A link of `server` came up or went down: what it brought before is followed first.
@@ -124,7 +124,7 @@ impl EventLoop {
         self.backlog.passed_on = others;
         let before: VecDeque<(ServerId, LinkEvent)> = before;
         for (from, event) in before {
-            self.node.handle(now, Input::Link(from, event));
+            self.driver.handle(now, Input::Link(from, event));
         }
     }
 
@@ -133,7 +133,7 @@ impl EventLoop {
         if self.backlog.passed_on.is_empty() {
             return;
         }
-        let begun = self.clock.now();
+        let begun = BootClock.now();
         let mut now = begun;
         let mut quota = Quota::default();
         while let Some((server, event)) = self.backlog.passed_on.pop_front() {
@@ -141,10 +141,10 @@ impl EventLoop {
                 quota.take_bytes(bytes.len());
             }
             quota.take(OPERATION_UNITS);
-            self.node.handle(now, Input::Link(server, event));
+            self.driver.handle(now, Input::Link(server, event));
             if quota.is_used_up() {
                 quota = Quota::default();
-                now = self.clock.now();
+                now = BootClock.now();
                 if now - begun > PASSED_ON {
                     return;
                 }
@@ -162,7 +162,7 @@ impl EventLoop {
         if now < due {
             return Some(due);
         }
-        let snapshot = Snapshot { status: self.node.status(), map: self.node.routes().region_map() };
+        let snapshot = Snapshot { status: self.driver.node.status(), map: self.driver.node.routes().region_map() };
         self.backlog.figures_at = now;
         self.backlog.figures_last = figures_last(snapshot.status.regions.len() + snapshot.map.regions.len());
         let mut asking = std::mem::take(&mut self.backlog.asking);
@@ -192,16 +192,16 @@ impl EventLoop {
         let begun = Instant::now();
         let mut at = Duration::ZERO;
         let mut served = Vec::new();
-        self.units_done = 0;
+        self.backlog.units_done = 0;
         while at < slice.duration()
             && let Some(id) = self.backlog.shares.next(&mut line)
         {
-            let has_more = step(self, id) && self.connections.contains_key(&id);
+            let has_more = step(self, id) && self.connections.contains(id);
             served.push(id);
-            self.units_done += STEP_LEAST_UNITS;
-            if has_more || self.units_done >= STEP_UNITS {
+            self.backlog.units_done += STEP_LEAST_UNITS;
+            if has_more || self.backlog.units_done >= STEP_UNITS {
                 let before = std::mem::replace(&mut at, begun.elapsed());
-                self.units_done = 0;
+                self.backlog.units_done = 0;
                 self.charge(&mut served, at - before);
             }
             if has_more {
@@ -215,7 +215,7 @@ impl EventLoop {
     /// `served` took so long together.
     fn charge(&mut self, served: &mut Vec<u64>, time: Duration) {
         let each = Nanos::from(time).0 / served.len() as u64;
-        for id in served.drain(..).filter(|id| self.connections.contains_key(id)) {
+        for id in served.drain(..).filter(|id| self.connections.contains(*id)) {
             self.backlog.shares.spent(id, each);
         }
     }
@@ -229,17 +229,15 @@ impl EventLoop {
 
     /// Reads from connection `id`, or goes on with what was read; answers whether there is more.
     fn read(&mut self, now: Nanos, id: u64) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let quota = Quota::default();
-        let mut context =
-            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        let Some(connection) = self.connections.get_mut(id) else { return false };
+        let mut context = self.driver.context(now, Quota::default());
         if connection.unsubmitted.is_empty() {
             connection.read(&mut self.buffer, &mut context, &mut self.submissions);
         }
-        self.units_done += context.quota.used();
+        self.backlog.units_done += context.quota.used();
         self.submit(now, id);
-        self.touched.insert(id);
-        let Some(connection) = self.connections.get(&id) else { return false };
+        self.connections.touch(id);
+        let Some(connection) = self.connections.get(id) else { return false };
         let (has_more, takes_more) = (connection.is_readable(), connection.takes_input());
         let has_work = connection.has_work();
         self.ready_list.read(id, self.ringing.hears(id), has_more, takes_more);
@@ -249,7 +247,7 @@ impl EventLoop {
     /// Hands operations of connection `id` to the node, of a long request only the first; answers whether there were any.
     pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
         let _at = cpu::at(Activity::Engine.of_primary());
-        let Some(connection) = self.connections.get_mut(&id) else {
+        let Some(connection) = self.connections.get_mut(id) else {
             self.submissions.clear();
             return false;
         };
@@ -263,11 +261,11 @@ impl EventLoop {
             quota.take(OPERATION_UNITS);
             quota.take_bytes(bytes_of(&op));
             let token = connection.token(id, number);
-            self.node.handle(now, Input::Submit { token, table, op, once, direct });
+            self.driver.handle(now, Input::Submit { token, table, op, once, direct });
             is_any = true;
         }
         connection.unsubmitted.extend(read);
-        self.units_done += quota.used();
+        self.backlog.units_done += quota.used();
         is_any
     }
 
@@ -278,13 +276,13 @@ impl EventLoop {
         self.take_replies(now);
         let begun = Instant::now();
         loop {
-            let ids = std::mem::take(&mut self.touched);
+            let ids = self.connections.take_touched();
             let slice = ANSWERING - Nanos::from(begun.elapsed());
             let left = self.serve(ids, slice, |event_loop, id| event_loop.advance(id, now));
             self.settle_rings();
-            let is_done = self.touched.is_empty();
+            let is_done = !self.connections.has_touched();
             if is_done || !left.is_empty() {
-                self.touched.extend(left);
+                self.connections.touch_all(left);
                 break;
             }
         }
@@ -294,17 +292,16 @@ impl EventLoop {
     /// Hands the node's answers to their sessions.
     fn take_replies(&mut self, now: Nanos) {
         let begun = Instant::now();
-        self.backlog.replies.extend(self.outbox.replies.drain(..));
+        self.backlog.replies.extend(self.driver.replies());
         let mut quota = Quota::default();
         while let Some((token, result)) = self.backlog.replies.pop_front() {
             let id = token.connection();
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let Some(connection) = self.connections.get_mut(id) else { continue };
             quota.take(COMMAND_UNITS);
-            let mut context =
-                Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+            let mut context = self.driver.context(now, quota);
             connection.complete(token, result, &mut context);
             quota = context.quota;
-            self.touched.insert(id);
+            self.connections.touch(id);
             if quota.is_used_up() {
                 quota = Quota::default();
                 if Nanos::from(begun.elapsed()) > TAKING {
@@ -317,32 +314,31 @@ impl EventLoop {
     /// Has a connection do and send what a step allows; answers whether there is more.
     fn advance(&mut self, id: u64, now: Nanos) -> bool {
         self.answer_ring(id, now);
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
-        let quota = Quota::default();
-        let mut context =
-            Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota };
+        let most_output = self.connections.limits().output_bytes;
+        let Some(connection) = self.connections.get_mut(id) else { return false };
+        let mut context = self.driver.context(now, Quota::default());
         let is_behind = !connection.unsubmitted.is_empty() && !connection.is_dead;
         let dropped = match is_behind {
             true => None,
-            false => connection.advance(self.limits.output_bytes, &mut context, &mut self.submissions),
+            false => connection.advance(most_output, &mut context, &mut self.submissions),
         };
-        self.units_done += context.quota.used();
+        self.backlog.units_done += context.quota.used();
         if let Some(why) = dropped {
-            report_dropped(id, why, &self.shared.metrics);
+            report_dropped(id, why, self.driver.metrics());
         }
         if connection.is_finished() && !self.ringing.is_answering(id) {
             connection.end();
         }
         if connection.protocol_session.native().is_some_and(|native| native.has_ring_asks()) {
-            self.touched.insert(id);
+            self.connections.touch(id);
         }
         self.backlog.has_submitted |= self.submit(now, id);
-        let Some(connection) = self.connections.get(&id) else { return false };
+        let Some(connection) = self.connections.get(id) else { return false };
         if connection.takes_input() {
             self.ready_list.takes(id);
         }
         let held = connection.protocol_session.holder().bytes();
-        if self.shared.memory.is_full_for(held) {
+        if self.driver.shared.memory.is_full_for(held) {
             self.shortage.waits(id, held);
         }
         if connection.is_dead {

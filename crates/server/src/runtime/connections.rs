@@ -1,0 +1,136 @@
+//! The connections of clients by their ids, and those of them that are to be looked at.
+
+use super::connection::{Connection, Kind};
+use crate::metrics::{Dropped, Metrics};
+use crate::native;
+use leeward_platform::Nanos;
+use std::collections::{BTreeSet, HashMap};
+
+/// Ids of connections begin here, after the poll tokens of others; each is its socket's poll token, and never used twice.
+const FIRST_CONNECTION: u64 = 3;
+
+/// What clients may do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) connections: usize,
+    pub(super) output_bytes: usize,
+    pub(super) stall: Nanos,
+}
+
+/// All connections.
+pub(super) struct Connections {
+    limits: Limits,
+    open: HashMap<u64, Connection>,
+    next_id: u64,
+    /// Connections whose output or state may have changed in this turn.
+    touched: BTreeSet<u64>,
+}
+
+impl Connections {
+    /// There are none yet.
+    pub(super) fn within(limits: Limits) -> Connections {
+        Connections { limits, open: HashMap::new(), next_id: FIRST_CONNECTION, touched: BTreeSet::new() }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// There are as many as there may be.
+    pub(super) fn is_full(&self) -> bool {
+        self.open.len() >= self.limits.connections
+    }
+
+    /// An id for a connection that is to be added.
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    pub(super) fn add(&mut self, id: u64, connection: Connection) {
+        self.open.insert(id, connection);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Connection> {
+        self.open.remove(&id)
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.open.contains_key(&id)
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Connection> {
+        self.open.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Connection> {
+        self.open.get_mut(&id)
+    }
+
+    /// The session of a native client.
+    pub(super) fn native(&mut self, id: u64) -> Option<&mut native::Session> {
+        self.get_mut(id)?.protocol_session.native()
+    }
+
+    /// Those whose clients are there, as far as is known.
+    pub(super) fn alive(&self) -> impl Iterator<Item = (u64, &Connection)> {
+        self.open.iter().filter(|(_, connection)| !connection.is_dead).map(|(id, connection)| (*id, connection))
+    }
+
+    /// The output or state of `id` may have changed.
+    pub(super) fn touch(&mut self, id: u64) {
+        self.touched.insert(id);
+    }
+
+    /// As [`Connections::touch`], of several.
+    pub(super) fn touch_all(&mut self, ids: impl IntoIterator<Item = u64>) {
+        self.touched.extend(ids);
+    }
+
+    /// Some are touched.
+    pub(super) fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Those that are touched are to be looked at now.
+    pub(super) fn take_touched(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Connection `id` is to be removed; answers whether that is new.
+    pub(super) fn give_up(&mut self, id: u64) -> bool {
+        let is_new = self.get_mut(id).is_some_and(|connection| !std::mem::replace(&mut connection.is_dead, true));
+        if is_new {
+            self.touch(id);
+        }
+        is_new
+    }
+
+    /// Gives up connections whose clients take no replies.
+    pub(super) fn give_up_stalled(&mut self, now: Nanos, metrics: &Metrics) {
+        for (id, connection) in &mut self.open {
+            if let Some(why) = connection.check_stall(now, self.limits.stall) {
+                report_dropped(*id, why, metrics);
+                self.touched.insert(*id);
+            }
+        }
+    }
+
+    /// Reads no more from connections of this kind, and ends them when what was begun is answered.
+    pub(super) fn stop(&mut self, kind: Kind) {
+        for (id, connection) in self.open.iter_mut().filter(|(_, connection)| connection.kind == kind) {
+            connection.protocol_session.stop();
+            self.touched.insert(*id);
+        }
+    }
+
+    /// There is one of this kind.
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.open.values().any(|connection| connection.kind == kind)
+    }
+}
+
+pub(super) fn report_dropped(id: u64, why: Dropped, metrics: &Metrics) {
+    metrics.dropped(why);
+    tracing::warn!(client = id, ?why, "a client that does not read its replies was disconnected");
+}

@@ -1,0 +1,50 @@
+//! The node with what its turn needs besides: what all sessions share, the pool for its jobs, its outbox.
+
+use super::pool::Pool;
+use crate::commands::{Context, Shared};
+use crate::metrics::Metrics;
+use crate::node::{Input, Node, Outbox, Token};
+use crate::quota::Quota;
+use leeward_format::op::OpResult;
+use leeward_platform::Nanos;
+
+/// What the event loop hands operations to, and takes answers from.
+pub(super) struct Driver {
+    pub(super) node: Node,
+    pub(super) shared: Shared,
+    pool: Pool,
+    outbox: Outbox,
+}
+
+impl Driver {
+    pub(super) fn new(node: Node, shared: Shared, pool: Pool) -> Driver {
+        Driver { node, shared, pool, outbox: Outbox::default() }
+    }
+
+    /// What a session may know and do in its next step.
+    #[inline]
+    pub(super) fn context(&mut self, now: Nanos, quota: Quota) -> Context<'_> {
+        Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota }
+    }
+
+    /// The counters of the process.
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    #[inline]
+    pub(super) fn handle(&mut self, now: Nanos, input: Input) {
+        self.node.handle(now, input);
+    }
+
+    /// Ends the node's batch, and hands its jobs to the pool.
+    pub(super) fn finish_batch(&mut self, now: Nanos) {
+        self.node.finish_batch(now, &mut self.outbox);
+        self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
+    }
+
+    /// What the node has answered since the last call.
+    pub(super) fn replies(&mut self) -> impl Iterator<Item = (Token, OpResult)> {
+        self.outbox.replies.drain(..)
+    }
+}
