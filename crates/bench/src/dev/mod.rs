@@ -303,7 +303,7 @@ impl Cluster {
         deaths
     }
 
-    /// Asks every node to stop, and kills those that do not within [`STOP_WITHIN`].
+    /// Asks every node to stop, and kills those that do not within 10 seconds.
     pub fn stop(&mut self) {
         for child in self.nodes.iter_mut().filter_map(|node| node.child.as_mut()) {
             drop(child.stdin.take());

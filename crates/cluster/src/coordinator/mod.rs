@@ -53,7 +53,7 @@ const OVERHEAD_BYTES: usize = 256;
 /// [`CoordinatorOp::All`] that removes the one and makes the other may be refused as well.
 ///
 /// The states in between do not matter to a process that decides on the states that it is shown, and changes them by
-/// compare-and-set, as [`Agent`] does. It is like a process that was told a little later.
+/// compare-and-set, as [`Agent`](crate::Agent) does. It is like a process that was told a little later.
 pub trait Coordinator: Send + Sync {
     /// Asks for `op`. The answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no session is up,
     /// the answer is [`CoordinatorError::Disconnected`].
