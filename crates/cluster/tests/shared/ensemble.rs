@@ -164,10 +164,17 @@ impl Ensemble {
         if asked.is_ok() { answer } else { String::new() }
     }
 
-    /// The server that leads the others.
+    /// The server that leads the others. An election may be under way: the call waits for its end.
     pub(crate) fn leader(&self) -> usize {
         let leads = |server: &usize| self.says(*server, "srvr").contains("Mode: leader");
-        (0..self.servers.len()).find(leads).expect("one of them leads")
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(leader) = (0..self.servers.len()).find(leads) {
+                return leader;
+            }
+            assert!(Instant::now() < deadline, "no server of ZooKeeper leads: {}", self.log(0));
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends a server as `kill -9` does.
