@@ -25,6 +25,7 @@ pub mod config;
 pub mod metrics;
 pub mod native;
 pub mod node;
+mod numbered;
 pub mod protocol_session;
 pub mod quota;
 pub mod resp;

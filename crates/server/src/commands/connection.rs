@@ -1,6 +1,6 @@
 //! Commands about the connection itself.
 
-use super::session::Session;
+use super::session::{Session, Terms};
 use super::work::Work;
 use super::{Context, table};
 use crate::protocol_session::ProtocolSession;
@@ -36,8 +36,7 @@ pub(super) fn quit(session: &mut Session) -> Work {
 
 /// `RESET`
 pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
-    session.protocol = Protocol::Resp2;
-    session.at_most_ms = None;
+    session.terms = Terms::default();
     session.select(TableName::default(), context);
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.name.clear();
@@ -77,7 +76,7 @@ pub(super) fn readonly(args: &[Bytes], session: &mut Session) -> Work {
     };
     match bound {
         Some(bound) => {
-            session.at_most_ms = Some(bound);
+            session.terms.at_most_ms = Some(bound);
             Work::Ready(Reply::OK)
         }
         None => error("value is not an integer or out of range"),
@@ -86,13 +85,13 @@ pub(super) fn readonly(args: &[Bytes], session: &mut Session) -> Work {
 
 /// `READWRITE`
 pub(super) fn readwrite(session: &mut Session) -> Work {
-    session.at_most_ms = None;
+    session.terms.at_most_ms = None;
     Work::Ready(Reply::OK)
 }
 
 /// `HELLO [version [AUTH username password] [SETNAME name]]`
 pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
-    let mut protocol = session.protocol;
+    let mut protocol = session.terms.protocol;
     if let Some(version) = args.get(1) {
         protocol = match parse_integer(version) {
             Some(2) => Protocol::Resp2,
@@ -116,7 +115,7 @@ pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context
             return error(format_args!("Syntax error in HELLO option '{}'", option.escape_ascii()));
         }
     }
-    session.protocol = protocol;
+    session.terms.protocol = protocol;
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.protocol = Some(protocol);
         if let Some(name) = name {

@@ -64,7 +64,7 @@ enum Shape {
 
 impl ScanWork {
     fn start(mut self, session: &Session, context: &Context) -> Work {
-        match context.routes.spread(&session.table) {
+        match context.routes.spread(&session.terms.table) {
             Spread::InOrder => {}
             Spread::All(regions) => self.regions = regions,
             Spread::Unknown => return Work::Ready(loading()),
@@ -285,8 +285,8 @@ pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) ->
         let edge = group.end.as_ref().filter(|edge| end.as_ref().is_none_or(|end| *edge < end));
         Op::DeleteRange { start: start.clone().max(group.start.clone()), end: edge.or(end.as_ref()).cloned() }
     };
-    let ops: Vec<Op> = match context.routes.spread(&session.table) {
-        Spread::InOrder => context.routes.regions_of(&session.table).filter(is_touched).map(part).collect(),
+    let ops: Vec<Op> = match context.routes.spread(&session.terms.table) {
+        Spread::InOrder => context.routes.regions_of(&session.terms.table).filter(is_touched).map(part).collect(),
         Spread::All(regions) => {
             let all = RangeOp::DeleteRange { start: start.clone(), end: end.clone() };
             regions.into_iter().map(|region| all.clone().within(region)).collect()
@@ -368,10 +368,10 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
             return Work::Ready(Reply::err("syntax error"));
         }
     }
-    let shape = Shape::Cursor(session.table.clone());
+    let shape = Shape::Cursor(session.terms.table.clone());
     let mut scan = with_prefix(pattern.as_ref().map_or(b"", |pattern| glob::literal_prefix(pattern)), shape);
     if cursor != 0 {
-        match context.shared.cursors.key(&session.table, cursor) {
+        match context.shared.cursors.key(&session.terms.table, cursor) {
             Some(key) => scan.start = scan.start.max(key),
             None => {
                 return Work::Ready(Reply::err(

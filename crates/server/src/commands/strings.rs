@@ -239,7 +239,7 @@ pub(super) fn append(args: &[Bytes]) -> Work {
 
 /// `DBSIZE`: the estimates of the table's regions, added up.
 pub(super) fn dbsize(session: &Session, context: &Context) -> Work {
-    match counts(context.routes.regions_of(&session.table)) {
+    match counts(context.routes.regions_of(&session.terms.table)) {
         ops if ops.is_empty() => Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into())),
         ops => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
     }
