@@ -14,6 +14,7 @@
 
 use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::commands::{Client, Context, check_op, result_bytes};
+use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, Door};
@@ -26,7 +27,7 @@ use leeward_format::op::{
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// Most operations of one request, and most of one connection in flight.
 pub const MAX_OPERATIONS: usize = MOST_DECODED;
@@ -52,12 +53,10 @@ pub struct Session {
     id: u64,
     input: BytesMut,
     output: BytesMut,
-    /// Requests that are not answered; `first_request` numbers the first. An answered one is `None`.
-    requests: VecDeque<Option<Pending>>,
-    first_request: u64,
-    /// Operations in flight, in order of submission; `first_op` numbers the first. An answered one is `None`.
-    ops: VecDeque<Option<Place>>,
-    first_op: u64,
+    /// Requests that are not answered. An answered one is `None`.
+    requests: Numbered<Option<Pending>>,
+    /// Operations in flight, in order of submission. An answered one is `None`.
+    ops: Numbered<Option<Place>>,
     /// Version of the coordinator's state of which the client knows the routes, or is being told.
     told: u64,
     stopped: bool,
@@ -118,10 +117,8 @@ impl Session {
             id,
             input: BytesMut::new(),
             output: BytesMut::new(),
-            requests: VecDeque::new(),
-            first_request: 0,
-            ops: VecDeque::new(),
-            first_op: 0,
+            requests: Numbered::default(),
+            ops: Numbered::default(),
             told: 0,
             stopped: false,
             is_cut: false,
@@ -271,14 +268,13 @@ impl Session {
         }
         context.shared.metrics.native_request(ops.len());
         context.quota.take(OPERATION_UNITS * ops.len() as u32);
-        let request = self.first_request + self.requests.len() as u64;
         let of = |(position, _): &(u32, Once)| ops.get(*position as usize)?.region_in(context.routes, &table);
         let named_in = named.iter().filter_map(of).map(|config| config.region).collect();
         let (waiting, results) = (ops.len(), vec![None; ops.len()]);
         let cost = bytes + cost(&ops);
         self.costs += cost;
         let pending = Pending { id, door, results, waiting, cost, bytes: 0, is_misrouted: false, named_in };
-        self.requests.push_back(Some(pending));
+        let request = self.requests.push(Some(pending));
         let mut named = named.into_iter().peekable();
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
@@ -287,8 +283,7 @@ impl Session {
                 self.answered(&place, OpResult::Error(error));
                 continue;
             }
-            let number = self.first_op + self.ops.len() as u64;
-            self.ops.push_back(Some(place));
+            let number = self.ops.push(Some(place));
             submit.push(Submission { number, table: table.clone(), op, once, direct });
         }
         self.reply_if_complete(request, context);
@@ -305,8 +300,8 @@ impl Session {
 
     fn answered(&mut self, place: &Place, result: OpResult) {
         let &Place { request, position, is_write, is_reverse } = place;
-        let at = (request - self.first_request) as usize;
-        let pending = self.requests[at].as_mut().expect("a request is answered after its last operation");
+        let pending = self.requests.get_mut(request).and_then(Option::as_mut);
+        let pending = pending.expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
         // Where the scans of a request have too much for one answer, the last of them go on with the next.
         let cut = |entries, resume| {
@@ -345,13 +340,8 @@ impl Session {
     }
 
     fn reply_if_complete(&mut self, request: u64, context: &Context) {
-        let slot = &mut self.requests[(request - self.first_request) as usize];
-        let Some(pending) = slot.take_if(|pending| pending.waiting == 0) else { return };
+        let Some(pending) = self.requests.take_if(request, |pending| pending.waiting == 0) else { return };
         self.costs -= pending.cost;
-        while self.requests.front().is_some_and(Option::is_none) {
-            self.requests.pop_front();
-            self.first_request += 1;
-        }
         let Pending { id, door, results, is_misrouted, named_in, .. } = pending;
         let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
         // What the client was told already it has, or will have before this.
@@ -389,9 +379,8 @@ impl Session {
     fn settle(&mut self) {
         self.buffer_bytes = self.buffer_bytes.max(self.input.capacity());
         let for_rings: usize = self.for_rings.iter().map(|(_, frames)| frames.len()).sum();
-        let queues = self.ops.capacity() * size_of::<Option<Place>>();
         let answers = self.output.capacity() + self.frame.capacity() + for_rings;
-        self.charge.set(self.buffer_bytes + queues + self.costs + answers);
+        self.charge.set(self.buffer_bytes + self.ops.memory_bytes() + self.costs + answers);
     }
 
     fn send(&mut self, reply: &Reply, door: Option<Door>) {
@@ -431,12 +420,7 @@ impl ProtocolSession for Session {
     }
 
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context) {
-        let slot = number.checked_sub(self.first_op).and_then(|at| self.ops.get_mut(at as usize));
-        let Some(place) = slot.and_then(Option::take) else { return };
-        while self.ops.front().is_some_and(Option::is_none) {
-            self.ops.pop_front();
-            self.first_op += 1;
-        }
+        let Some(place) = self.ops.take_if(number, |_| true) else { return };
         self.answered(&place, result);
         self.reply_if_complete(place.request, context);
     }
