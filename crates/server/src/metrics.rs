@@ -42,6 +42,9 @@ pub enum Dropped {
     Memory,
 }
 
+/// What each [`Dropped`] is called, in their order.
+const REASONS: [&str; 4] = ["protocol", "stalled", "output-limit", "memory"];
+
 /// Sums over all commands and connections, for `INFO stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -71,10 +74,8 @@ pub struct Metrics {
     resp_connections: Connections,
     native_connections: Connections,
     refused: Counter,
-    protocol_errors: Counter,
-    stalled: Counter,
-    output_limit: Counter,
-    out_of_memory: Counter,
+    /// By [`Dropped`].
+    dropped: [Counter; REASONS.len()],
 }
 
 #[derive(Default)]
@@ -121,10 +122,7 @@ impl Default for Metrics {
             resp_connections: Connections::default(),
             native_connections: Connections::default(),
             refused: Counter::default(),
-            protocol_errors: Counter::default(),
-            stalled: Counter::default(),
-            output_limit: Counter::default(),
-            out_of_memory: Counter::default(),
+            dropped: Default::default(),
         }
     }
 }
@@ -175,12 +173,7 @@ impl Metrics {
 
     /// The server closed a connection by itself.
     pub fn dropped(&self, why: Dropped) {
-        match why {
-            Dropped::Protocol => self.protocol_errors.inc(),
-            Dropped::Stalled => self.stalled.inc(),
-            Dropped::OutputLimit => self.output_limit.inc(),
-            Dropped::Memory => self.out_of_memory.inc(),
-        };
+        self.dropped[why as usize].inc();
     }
 
     /// A connection was refused because there were too many.
@@ -258,12 +251,7 @@ impl Metrics {
         registry.register("connections_accepted", "Client connections accepted", accepted);
         registry.register("connections_refused", "Client connections refused: too many", self.refused.clone());
         let dropped = Family::<Reason, Counter>::default();
-        for (reason, counter) in [
-            ("protocol", &self.protocol_errors),
-            ("stalled", &self.stalled),
-            ("output-limit", &self.output_limit),
-            ("memory", &self.out_of_memory),
-        ] {
+        for (reason, counter) in REASONS.into_iter().zip(&self.dropped) {
             dropped.get_or_create(&Reason { reason }).inc_by(counter.get());
         }
         registry.register("connections_dropped", "Client connections closed by the server", dropped);
