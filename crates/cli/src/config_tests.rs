@@ -20,7 +20,10 @@ fn what_a_node_would_run_with_is_a_file_that_comes_to_the_same() {
     let text = config.to_toml();
     assert!(text.contains("resp_listen = \"127.0.0.1:7381\""), "{text}");
     let again = NodeConfig::from_toml(&text, "x").unwrap();
-    assert_eq!((again.to_toml(), again.fabric, again.rings), (text, config.fabric, config.rings));
+    assert_eq!(
+        (again.to_toml(), again.network.fabric, again.rings.rings),
+        (text, config.network.fabric, config.rings.rings)
+    );
 }
 
 #[test]

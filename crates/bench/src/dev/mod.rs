@@ -154,8 +154,8 @@ impl Cluster {
             return Err(DevError::Chosen(name.clone()));
         }
         let config = NodeConfig::load(None, &plan.settings)?;
-        let credentials = config.zookeeper_credentials()?;
-        let ensemble = match config.coordinator {
+        let credentials = config.coordination.zookeeper_credentials()?;
+        let ensemble = match config.coordination.coordinator {
             CoordinatorAt::ZooKeeper(ensemble) => Some(ensemble),
             CoordinatorAt::Embedded(_) if plan.hosts_coordinator() => None,
             CoordinatorAt::Embedded(_) => return Err(DevError::Chosen("coordinator".into())),

@@ -18,13 +18,13 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
     let directory = Path::new("/tmp/with \"quotes\" and spaces");
     let text = plan(directory, Fabric::Tcp).config(2);
     let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
-    assert_eq!((config.server_id, config.expected_servers), (2, 3));
+    assert_eq!((config.identity.server_id, config.master.expected_servers), (2, 3));
     assert_eq!(config.data_dir(), directory.join("node-2"));
     let addresses = [config.resp_listen(), config.native_listen(), config.admin_listen(), config.fabric_listen()];
     assert_eq!(addresses, ["127.0.0.1:9380", "127.0.0.1:9480", "127.0.0.1:9580", "127.0.0.1:9680"]);
-    assert_eq!(config.coordinator.to_string(), "127.0.0.1:9779");
+    assert_eq!(config.coordination.coordinator.to_string(), "127.0.0.1:9779");
     let shared = NodeConfig::from_toml(&plan(directory, Fabric::Shm).config(1), "node.toml").expect("settings");
-    assert_eq!(shared.fabric, FabricKind::Shm);
+    assert_eq!(shared.network.fabric, FabricKind::Shm);
     for fabric in <Fabric as clap::ValueEnum>::value_variants() {
         let config = NodeConfig::from_toml(&plan(directory, *fabric).config(1), "node.toml").expect("settings");
         let by_path = config.fabric_listen().starts_with('@');
@@ -40,7 +40,10 @@ fn settings_of_the_command_line_win() {
         .to_vec();
     let text = plan.config(1);
     let config = NodeConfig::from_toml(&text, "node.toml").expect(&text);
-    assert_eq!((config.memory_budget, config.lease_ms, config.fabric), (32 << 20, 500, FabricKind::Tcp));
+    assert_eq!(
+        (config.storage.memory_budget, config.replication.lease_ms, config.network.fabric),
+        (32 << 20, 500, FabricKind::Tcp)
+    );
 }
 
 #[test]

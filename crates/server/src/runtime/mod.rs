@@ -39,8 +39,8 @@ use cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
 use driver::Driver;
 use event_loop::{EventLoop, Parts, WAKER};
 use leeward_cluster::zookeeper::{self, Credentials};
-use leeward_cluster::{Balance, ClusterOptions, Coordinator, embedded};
-use leeward_engine::{Purpose, VOLUME_NAME, Volume, VolumeOptions};
+use leeward_cluster::{Coordinator, embedded};
+use leeward_engine::{Purpose, VOLUME_NAME, Volume};
 use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
@@ -126,20 +126,20 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
-    let credentials = config.zookeeper_credentials()?;
+    let credentials = config.coordination.zookeeper_credentials()?;
     raise_descriptor_limit(config);
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
-    let server = ServerId(config.server_id);
+    let server = ServerId(config.identity.server_id);
     let member = Member { server, volume: volume.id(), incarnation: volume.incarnation() };
     let (doorbell, events) = event_channel();
     let fabric = bind_fabric(config, server, &doorbell)?;
     let info = ServerInfo {
         member,
         fabric_address: fabric_address(config, &*fabric),
-        native_address: config.advertised(local(&listeners.native)?),
-        resp_address: config.advertised(local(&listeners.resp)?),
-        admin_address: config.advertised(local(&listeners.admin)?),
+        native_address: config.network.advertised(local(&listeners.native)?),
+        resp_address: config.network.advertised(local(&listeners.resp)?),
+        admin_address: config.network.advertised(local(&listeners.admin)?),
         copies: Vec::new(),
     };
     let rings = bind_rings(config, server, &volume, &doorbell)?;
@@ -153,7 +153,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         clients,
         fabric,
         coordinator: join_cluster(config, credentials, &doorbell)?,
-        cluster: cluster_options(config),
+        cluster: config.master.cluster_options(),
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
@@ -163,18 +163,18 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
-    let pool = Pool::start(config.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
+    let pool = Pool::start(config.storage.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
     let event_loop = EventLoop::new(Parts {
         poll,
         events,
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
         driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
-        ringing: Ringing::new(rings, config.ring_spin()),
+        ringing: Ringing::new(rings, config.rings.spin()),
         limits: Limits {
-            connections: config.max_connections as usize,
-            output_bytes: usize::try_from(config.client_output_bytes).unwrap_or(usize::MAX),
-            stall: Nanos::from_secs(config.client_stall_seconds),
+            connections: config.clients.max_connections as usize,
+            output_bytes: usize::try_from(config.clients.client_output_bytes).unwrap_or(usize::MAX),
+            stall: Nanos::from_secs(config.clients.client_stall_seconds),
         },
     });
     let event_loop = event_loop.map_err(system("event loop"))?;
@@ -239,8 +239,8 @@ fn other_files(config: &NodeConfig) -> u64 {
     const OTHERS: u64 = 512;
     /// For shared memory and libfabric, six files for each region that is backed up.
     const SHARED: u64 = 60_000;
-    let memories = if config.fabric == FabricKind::Tcp { 0 } else { SHARED };
-    u64::from(config.max_connections) + OTHERS + memories
+    let memories = if config.network.fabric == FabricKind::Tcp { 0 } else { SHARED };
+    u64::from(config.clients.max_connections) + OTHERS + memories
 }
 
 /// Most clients with rings: below the 1,024 connections that a fabric takes, since strangers have some until they are
@@ -319,13 +319,8 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
         _ => StartError::DataDir { path: path.clone(), source },
     })?;
     let file = disk.open(VOLUME_NAME).map_err(data_dir)?;
-    let options = VolumeOptions {
-        segment_bytes: config.segment_bytes as usize,
-        capacity_bytes: config.capacity_bytes,
-        memory_budget: config.memory_budget,
-    };
     let new = VolumeId(Rng::from_entropy().u64());
-    let (volume, copies) = Volume::open(file, new, options)?;
+    let (volume, copies) = Volume::open(file, new, config.storage.volume_options())?;
     Ok((lock, volume, copies))
 }
 
@@ -333,7 +328,7 @@ fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Re
     let doorbell = doorbell.clone();
     let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(link::server(peer), event)));
     let address = config.fabric_listen();
-    attach(config.fabric, server, &address, LinkOptions::default(), sink).map_err(|source| StartError::Listen {
+    attach(config.network.fabric, server, &address, LinkOptions::default(), sink).map_err(|source| StartError::Listen {
         purpose: "other nodes",
         address,
         advice: advice("fabric_listen", &source),
@@ -372,7 +367,7 @@ fn bind_rings(
     let doorbell = doorbell.clone();
     let mailbox = Mailbox::new(move || doorbell.send(Event::Rings));
     let options = LinkOptions { admission: Admission::Sessions, threads: "rings", ..LinkOptions::default() };
-    let RingsOn::Fabric(kind) = config.rings else { return Ok(None) };
+    let RingsOn::Fabric(kind) = config.rings.rings else { return Ok(None) };
     let address = match kind {
         FabricKind::Shm => format!("@leeward-rings-{:016x}", entropy.u64()),
         FabricKind::Tcp | FabricKind::Libfabric(_) => {
@@ -387,11 +382,11 @@ fn bind_rings(
         StartError::Listen { purpose, address, advice, source }
     })?;
     let bound = fabric.local_address();
-    let address = bound.parse().map_or(bound, |bound| config.advertised(bound));
+    let address = bound.parse().map_or(bound, |bound| config.network.advertised(bound));
     let memory = volume.memory();
     let limits = RingLimits {
         clients: ring_clients(config),
-        each_bytes: config.ring_bytes as usize,
+        each_bytes: config.rings.ring_bytes as usize,
         total_bytes: usize::try_from(memory.share(Purpose::Rings)).unwrap_or(usize::MAX),
     };
     let on = RingFabric { fabric, name: kind.to_string(), address, node: PeerId(server.0) };
@@ -401,7 +396,7 @@ fn bind_rings(
 fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
     let address = fabric.local_address();
     match address.parse::<SocketAddr>() {
-        Ok(bound) if config.fabric != FabricKind::Shm => config.advertised(bound),
+        Ok(bound) if config.network.fabric != FabricKind::Shm => config.network.advertised(bound),
         _ => address,
     }
 }
@@ -411,13 +406,13 @@ fn join_cluster(
     credentials: Option<Credentials>,
     doorbell: &Doorbell,
 ) -> Result<Arc<dyn Coordinator>, StartError> {
-    let session_timeout = Nanos::from_millis(config.session_timeout_ms);
+    let session_timeout = Nanos::from_millis(config.coordination.session_timeout_ms);
     let (doorbell, vital) = (doorbell.clone(), Vital("the coordinator client"));
     let sink = move |event| {
         let _the_threads_own = &vital;
         doorbell.send(Event::Coordinator(event));
     };
-    let client = match &config.coordinator {
+    let client = match &config.coordination.coordinator {
         CoordinatorAt::Embedded(address) => {
             embedded::connect(embedded::ClientOptions { address: *address, session_timeout }, sink)
         }
@@ -429,16 +424,8 @@ fn join_cluster(
     Ok(Arc::new(client.map_err(system("coordinator client"))?))
 }
 
-fn cluster_options(config: &NodeConfig) -> ClusterOptions {
-    let (split_ops, split_cooldown) = (config.split_ops, Nanos::from_secs(config.split_cooldown_seconds));
-    let (merge_bytes, quiet) = (config.merge_bytes, Nanos(split_cooldown.0 * 10));
-    let balance =
-        config.balance.then(|| Balance { split_ops, split_cooldown, merge_bytes, quiet, ..Balance::default() });
-    ClusterOptions { expected_servers: config.expected_servers, balance, ..ClusterOptions::default() }
-}
-
 fn timing(config: &NodeConfig) -> NodeTiming {
-    let lease = Nanos::from_millis(config.lease_ms);
+    let lease = Nanos::from_millis(config.replication.lease_ms);
     let defaults = Timing::default();
     NodeTiming {
         replication: Timing {
@@ -450,9 +437,9 @@ fn timing(config: &NodeConfig) -> NodeTiming {
             answer_timeout: defaults.answer_timeout.max(lease + lease),
             ..defaults
         },
-        flush_interval: Nanos::from_millis(config.flush_interval_ms),
-        catch_up_bytes: u64::from(config.catch_up_mib_per_second) << 20,
-        merge_bytes: config.merge_bytes,
+        flush_interval: Nanos::from_millis(config.replication.flush_interval_ms),
+        catch_up_bytes: u64::from(config.replication.catch_up_mib_per_second) << 20,
+        merge_bytes: config.master.merge_bytes,
         ..NodeTiming::default()
     }
 }
@@ -482,7 +469,7 @@ fn shared(
         bind: resp.ip().to_string(),
         run_id: format!("{:08x}{volume}{:016x}", server.0, incarnation.0),
         started,
-        max_connections: config.max_connections as usize,
+        max_connections: config.clients.max_connections as usize,
         data_dir: config.data_dir().display().to_string(),
     };
     let cursors = Cursors::new(volume.0.wrapping_add(incarnation.0));

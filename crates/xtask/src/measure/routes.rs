@@ -15,7 +15,7 @@ use leeward_cluster::{CoordinatorError, CoordinatorOp};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, ServerInfo, encode_value};
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
 use leeward_platform::Rng;
-use leeward_server::config::CoordinatorAt;
+use leeward_server::config::{Coordination, CoordinatorAt, Identity, Network};
 use leeward_server::{NodeConfig, Server};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -174,14 +174,11 @@ fn regions(args: &RoutesArgs, table: &str) -> Vec<GroupConfig> {
 }
 
 fn start(host: &Host, directory: &Path) -> Result<Server, leeward_server::StartError> {
-    let anywhere = || Some(ANYWHERE.to_string());
+    let coordinator = CoordinatorAt::Embedded(host.address());
     leeward_server::start(&NodeConfig {
-        data_dir: Some(directory.join("node")),
-        resp_listen: anywhere(),
-        native_listen: anywhere(),
-        admin_listen: anywhere(),
-        fabric_listen: anywhere(),
-        coordinator: CoordinatorAt::Embedded(host.address()),
+        identity: Identity { data_dir: Some(directory.join("node")), ..Identity::default() },
+        network: Network::on(ANYWHERE),
+        coordination: Coordination { coordinator, ..Coordination::default() },
         ..NodeConfig::default()
     })
 }

@@ -9,7 +9,7 @@ const MOST_BYTES: u64 = (32 << 20) + (20 << 20);
 
 #[test]
 fn clients_that_read_nothing_do_not_take_the_memory_of_others() {
-    let cluster = Cluster::start_with(3, |config| config.max_connections = 100);
+    let cluster = Cluster::start_with(3, |config| config.clients.max_connections = 100);
     let value = "v".repeat(VALUE_BYTES);
     let put = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${VALUE_BYTES}\r\n{value}\r\n");
     let mut others: Vec<Client> = (0..3).map(|node| cluster.client(node)).collect();

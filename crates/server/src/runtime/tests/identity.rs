@@ -124,7 +124,7 @@ fn a_second_process_under_one_number_waits_says_why_and_takes_over_in_the_end() 
     assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
     let first = cluster.servers[0].info().clone();
     let mut config = cluster.config(1, 1);
-    config.data_dir = Some(cluster.dir.path().join("duplicate"));
+    config.identity.data_dir = Some(cluster.dir.path().join("duplicate"));
     cluster.servers.push(start(&config).expect("a process that cannot know yet"));
     let duplicate = cluster.servers[1].info().clone();
     let holder = format!("volume {} and native address {}", first.member.volume, first.native_address);

@@ -80,7 +80,7 @@ fn regions_become_one_and_no_client_notices() {
 
 #[test]
 fn a_merge_that_cannot_be_says_why_and_can_be_taken_back() {
-    let cluster = Cluster::start_with(1, |config| config.merge_bytes = 20_000);
+    let cluster = Cluster::start_with(1, |config| config.master.merge_bytes = 20_000);
     let server = &cluster.servers[0];
     let mut client = cluster.client(0);
     assert_eq!(client.run_until_served("SET a 1"), "+OK");
@@ -120,7 +120,7 @@ fn a_merge_that_cannot_be_says_why_and_can_be_taken_back() {
 
 #[test]
 fn where_nothing_may_be_copied_regions_stay_as_they_are() {
-    let cluster = Cluster::start_with(1, |config| config.merge_bytes = 0);
+    let cluster = Cluster::start_with(1, |config| config.master.merge_bytes = 0);
     let server = &cluster.servers[0];
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     assert_eq!(cluster.client(0).run_until_served("SET z 1"), "+OK");
@@ -133,8 +133,7 @@ fn where_nothing_may_be_copied_regions_stay_as_they_are() {
 /// Regions that came from splits, and hold little, are merged again. A boundary with which the table was created stays.
 #[test]
 fn halves_of_splits_are_merged_by_the_master_when_they_are_small_and_quiet() {
-    let mut cluster = Cluster::start_with(3, |config| config.split_cooldown_seconds = 1);
-    let config = |cluster: &Cluster, id| NodeConfig { split_cooldown_seconds: 1, ..cluster.config(id, 3) };
+    let mut cluster = Cluster::start_with(3, |config| config.master.split_cooldown_seconds = 1);
     let first = &cluster.servers[0];
     let mut client = cluster.client(0);
     assert_eq!(client.run_until_served("SET a 1"), "+OK");
@@ -150,7 +149,9 @@ fn halves_of_splits_are_merged_by_the_master_when_they_are_small_and_quiet() {
     // After an operator's request, the master makes none of its own for a minute. One that is new knows of no such request.
     std::mem::take(&mut cluster.servers).into_iter().for_each(Server::stop);
     for id in 1..=3 {
-        let server = start(&config(&cluster, id)).expect("the node again");
+        let mut config = cluster.config(id, 3);
+        config.master.split_cooldown_seconds = 1;
+        let server = start(&config).expect("the node again");
         cluster.servers.push(server);
     }
     let (first, mut client) = (&cluster.servers[0], cluster.client(0));

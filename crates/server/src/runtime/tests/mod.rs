@@ -14,6 +14,7 @@ mod splits;
 mod tables;
 
 use super::*;
+use crate::config::{ClientLimits, Coordination, Identity, Master, Network};
 use leeward_cluster::bootstrap_op;
 use leeward_cluster::embedded::{Host, HostOptions};
 use leeward_format::cluster::TableOptions;
@@ -22,7 +23,7 @@ use leeward_format::op::{Condition, Lifetime, MAX_MESSAGE_BYTES, Op, OpResult, R
 use leeward_format::table::TableName;
 use leeward_format::{Lsn, RegionId};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -33,7 +34,7 @@ struct Cluster {
     dir: TempDir,
 }
 
-const LOOPBACK: &str = "127.0.0.1:0";
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl Cluster {
     fn start(nodes: u32) -> Cluster {
@@ -43,9 +44,8 @@ impl Cluster {
     /// With other settings of all nodes.
     fn start_with(nodes: u32, change: impl Fn(&mut NodeConfig)) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory");
-        let listen = LOOPBACK.parse().expect("an address");
-        let host =
-            Host::start(HostOptions { directory: dir.path().join("coordinator"), listen }).expect("a coordinator");
+        let host = Host::start(HostOptions { directory: dir.path().join("coordinator"), listen: LOOPBACK })
+            .expect("a coordinator");
         let table = TableOptions { replicas: nodes, min_in_sync: nodes.min(2), ..TableOptions::default() };
         host.apply(bootstrap_op(&table, &["m".into()])).expect("a table");
         let mut cluster = Cluster { host: Some(host), servers: Vec::new(), dir };
@@ -58,16 +58,13 @@ impl Cluster {
     }
 
     fn config(&self, id: u32, nodes: u32) -> NodeConfig {
+        let coordinator = CoordinatorAt::Embedded(self.host().address());
         NodeConfig {
-            server_id: id,
-            data_dir: Some(self.dir.path().join(format!("node-{id}"))),
-            resp_listen: Some(LOOPBACK.into()),
-            native_listen: Some(LOOPBACK.into()),
-            admin_listen: Some(LOOPBACK.into()),
-            fabric_listen: Some(LOOPBACK.into()),
-            coordinator: CoordinatorAt::Embedded(self.host().address()),
-            expected_servers: nodes,
-            max_connections: 20,
+            identity: Identity { server_id: id, data_dir: Some(self.dir.path().join(format!("node-{id}"))) },
+            network: Network::on(LOOPBACK),
+            coordination: Coordination { coordinator, ..Coordination::default() },
+            master: Master { expected_servers: nodes, ..Master::default() },
+            clients: ClientLimits { max_connections: 20, ..ClientLimits::default() },
             ..NodeConfig::default()
         }
     }
@@ -291,7 +288,8 @@ fn protocol_errors_are_told_before_the_connection_is_closed() {
 #[test]
 fn a_client_that_never_reads_its_replies_is_disconnected_and_hurts_nobody() {
     let mut cluster = Cluster::start(1);
-    let config = NodeConfig { client_stall_seconds: 1, ..cluster.config(1, 1) };
+    let mut config = cluster.config(1, 1);
+    config.clients.client_stall_seconds = 1;
     cluster.servers.pop().expect("the node").stop();
     cluster.servers.push(start(&config).expect("the node again"));
     let value = "v".repeat(60_000);
@@ -372,7 +370,7 @@ fn a_start_that_cannot_be_says_what_to_do() {
     let cluster = Cluster::start(1);
     let taken = cluster.servers[0].info().resp_address.clone();
     let mut config = cluster.config(2, 1);
-    config.resp_listen = Some(taken.clone());
+    config.network.resp_listen = Some(taken.clone());
     let error = start(&config).err().expect("the port is taken").to_string();
     assert!(error.contains(&taken) && error.contains("set resp_listen to another port"), "{error}");
 
@@ -380,17 +378,17 @@ fn a_start_that_cannot_be_says_what_to_do() {
     assert!(error.contains("is in use by another process"), "{error}");
 
     let mut config = cluster.config(3, 1);
-    config.data_dir = Some(cluster.dir.path().join("other"));
+    config.identity.data_dir = Some(cluster.dir.path().join("other"));
     std::fs::create_dir(config.data_dir()).expect("a directory");
     std::fs::write(config.data_dir().join(VOLUME_NAME), vec![b'x'; 1 << 20]).expect("a file");
     let error = start(&config).err().expect("no volume").to_string();
     assert!(error.contains("volume"), "{error}");
 
-    config.data_dir = Some(PathBuf::from("/proc/nowhere"));
+    config.identity.data_dir = Some(PathBuf::from("/proc/nowhere"));
     let error = start(&config).err().expect("no directory").to_string();
     assert!(error.contains("/proc/nowhere"), "{error}");
 
-    config.job_threads = 0;
+    config.storage.job_threads = 0;
     let error = start(&config).err().expect("absurd").to_string();
     assert!(error.contains("job_threads is 0"), "{error}");
 }

@@ -118,7 +118,7 @@ fn grown(server: &Server) -> Vec<GroupConfig> {
 
 #[test]
 fn a_table_that_grows_is_split_by_the_master_and_no_write_fails() {
-    let cluster = Cluster::start_with(3, |config| config.split_cooldown_seconds = 1);
+    let cluster = Cluster::start_with(3, |config| config.master.split_cooldown_seconds = 1);
     let first = &cluster.servers[0];
     let table = TableOptions { name: "grows".into(), split_bytes: 32 << 20, ..TableOptions::default() };
     let table = Box::new(NewTable::new(table, Vec::new()));
@@ -169,7 +169,8 @@ fn a_table_that_grows_is_split_by_the_master_and_no_write_fails() {
 /// One of two regions has all of the load.
 #[test]
 fn a_hot_region_is_split_by_the_master_and_its_halves_are_spread() {
-    let cluster = Cluster::start_with(3, |config| (config.split_cooldown_seconds, config.split_ops) = (600, 300));
+    let cluster =
+        Cluster::start_with(3, |config| (config.master.split_cooldown_seconds, config.master.split_ops) = (600, 300));
     let first = &cluster.servers[0];
     let mut client = cluster.client(0);
     assert_eq!(client.run_until_served("SET a000 1"), "+OK");

@@ -1,6 +1,7 @@
 //! Bad settings are refused with the reason and the range; good ones arrive.
 
 use super::*;
+use std::net::SocketAddr;
 
 fn refusal(text: &str) -> String {
     NodeConfig::from_toml(text, "node.toml").expect_err(text).to_string()
@@ -88,7 +89,10 @@ fn overrides_win_and_are_checked_as_the_file_is() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let overrides = [pair("memory_budget", "67108864"), pair("resp_listen", "127.0.0.1:0"), pair("fabric", "shm")];
     let config = NodeConfig::load(Some(&file), &overrides).unwrap();
-    assert_eq!((config.server_id, config.memory_budget, config.fabric), (2, 64 << 20, FabricKind::Shm));
+    assert_eq!(
+        (config.identity.server_id, config.storage.memory_budget, config.network.fabric),
+        (2, 64 << 20, FabricKind::Shm)
+    );
     assert_eq!(config.resp_listen(), "127.0.0.1:0");
     assert_eq!(config.fabric_listen(), "@leeward-7779-2");
     let refused = NodeConfig::load(Some(&file), &[pair("nonsense", "1")]).unwrap_err().to_string();
@@ -101,11 +105,11 @@ fn overrides_win_and_are_checked_as_the_file_is() {
 fn the_advertised_address_has_the_bound_port() {
     let bound = SocketAddr::from(([0, 0, 0, 0], 7379));
     let mut config = NodeConfig::default();
-    assert_eq!(config.advertised(bound), "0.0.0.0:7379");
-    config.advertise_host = Some("store-1.example".into());
-    assert_eq!(config.advertised(bound), "store-1.example:7379");
-    config.advertise_host = Some("fd00::1".into());
-    assert_eq!(config.advertised(bound), "[fd00::1]:7379");
+    assert_eq!(config.network.advertised(bound), "0.0.0.0:7379");
+    config.network.advertise_host = Some("store-1.example".into());
+    assert_eq!(config.network.advertised(bound), "store-1.example:7379");
+    config.network.advertise_host = Some("fd00::1".into());
+    assert_eq!(config.network.advertised(bound), "[fd00::1]:7379");
 }
 
 #[test]
@@ -115,15 +119,15 @@ fn an_ensemble_and_its_credentials_are_read() {
     let overrides = [("coordinator", "zk://zk1,zk2:2182/leeward"), ("zookeeper_auth_file", file.to_str().unwrap())];
     let overrides = overrides.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let config = NodeConfig::load(None, &overrides).unwrap();
-    assert_eq!(config.coordinator.to_string(), "zk://zk1:2181,zk2:2182/leeward");
-    let missing = config.zookeeper_credentials().unwrap_err().to_string();
+    assert_eq!(config.coordination.coordinator.to_string(), "zk://zk1:2181,zk2:2182/leeward");
+    let missing = config.coordination.zookeeper_credentials().unwrap_err().to_string();
     assert!(missing.starts_with(&format!("{}: No such file", file.display())), "{missing}");
     std::fs::write(&file, "leeward:secret\n").unwrap();
-    assert_eq!(config.zookeeper_credentials().unwrap(), "leeward:secret".parse().ok());
+    assert_eq!(config.coordination.zookeeper_credentials().unwrap(), "leeward:secret".parse().ok());
     std::fs::write(&file, "secret\n").unwrap();
-    let wrong = config.zookeeper_credentials().unwrap_err().to_string();
+    let wrong = config.coordination.zookeeper_credentials().unwrap_err().to_string();
     assert!(wrong.contains("auth: it must be one line, user:password") && !wrong.contains("secret"), "{wrong}");
-    assert_eq!(NodeConfig::default().zookeeper_credentials().unwrap(), None);
+    assert_eq!(NodeConfig::default().coordination.zookeeper_credentials().unwrap(), None);
 
     // Two clusters of one host have sockets of their own.
     let listens = |path: &str| {
