@@ -7,7 +7,8 @@
 //! left of it when the machine was stopped.
 //!
 //! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little. That much does not count as a
-//! stop. A stop that is too short to be noticed is shorter than the margin of a lease.
+//! stop. A stop that is too short to be noticed is shorter than the margin of a lease. An age has no such margin: it adds what
+//! the wall clock has gained on the boot clock since ([`ClockWatch::reading`]).
 //!
 //! The watch belongs to the node's thread, which gives it both clocks once a turn.
 
@@ -20,11 +21,33 @@ const APART_PART: u64 = 8;
 /// How often both clocks are noted in the time of a lease.
 const NOTES: u64 = 8;
 
+/// Leases allow for a clock that runs at 0.9 times the speed of time. Such a clock lacks a ninth of what it has counted: an
+/// eighth is more.
+const SLOWNESS_PART: u64 = 8;
+/// The wall clock is read in milliseconds. It may be so much later.
+const WALL_STEP: i128 = 1_000_000;
+
 /// What both clocks said lately.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
-    /// Boot clock, and wall clock in milliseconds; oldest first.
-    noted: VecDeque<(Nanos, u64)>,
+    /// Oldest first.
+    noted: VecDeque<ClockReading>,
+    last: ClockReading,
+}
+
+/// What both clocks said at an instant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockReading {
+    boot: Nanos,
+    /// How far the wall clock was ahead of the boot clock, in nanoseconds.
+    ahead: i128,
+}
+
+impl ClockReading {
+    /// The boot clock.
+    pub fn boot(self) -> Nanos {
+        self.boot
+    }
 }
 
 impl ClockWatch {
@@ -32,23 +55,40 @@ impl ClockWatch {
     /// farther than the boot clock (negative: less far), if that is more than clocks may differ. `lease` is how long a lease
     /// lasts.
     pub fn look(&mut self, now: Nanos, wall_ms: u64, lease: Nanos) -> Option<i64> {
-        let jump = self.noted.iter().find_map(|(at, wall_at)| {
-            let elapsed = now - *at;
-            let apart = i128::from(wall_ms) - i128::from(*wall_at) - i128::from(elapsed.as_millis());
-            let allowed = elapsed.max(lease).0 / APART_PART;
-            (apart.unsigned_abs() * 1_000_000 > u128::from(allowed)).then_some(apart)
+        let ahead = i128::from(wall_ms) * 1_000_000 - i128::from(now.0);
+        self.last = ClockReading { boot: now, ahead };
+        let jump = self.noted.iter().find_map(|earlier| {
+            let gained = ahead - earlier.ahead;
+            let allowed = (now - earlier.boot).max(lease).0 / APART_PART;
+            (gained.unsigned_abs() > u128::from(allowed)).then_some(gained / 1_000_000)
         });
         if jump.is_some() {
             self.noted.clear();
         }
-        if self.noted.back().is_none_or(|(at, _)| now - *at >= Nanos(lease.0 / NOTES)) {
-            self.noted.push_back((now, wall_ms));
+        if self.noted.back().is_none_or(|last| now - last.boot >= Nanos(lease.0 / NOTES)) {
+            self.noted.push_back(self.last);
             // One that is older than a lease is enough.
-            while self.noted.get(1).is_some_and(|(at, _)| now - *at >= lease) {
+            while self.noted.get(1).is_some_and(|second| now - second.boot >= lease) {
                 self.noted.pop_front();
             }
         }
         jump.map(|apart| i64::try_from(apart).unwrap_or(if apart < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    /// The clocks at `boot`, for [`ClockWatch::age_ms`]. `None` if that is more than about a lease ago, or before a stop.
+    pub fn reading(&self, boot: Nanos) -> Option<ClockReading> {
+        let before = self.noted.iter().rev().find(|noted| noted.boot <= boot)?;
+        // A stop between the two counts as if it came later: an age is too high, if anything.
+        Some(ClockReading { boot, ..*before })
+    }
+
+    /// Milliseconds from `earlier` to `now` by the boot clock, rounded up. The age is not too low if the clock is slow, or if it
+    /// was stopped and the wall clock showed that at the last [`ClockWatch::look`].
+    pub fn age_ms(&self, earlier: ClockReading, now: Nanos) -> u64 {
+        let elapsed = (now - earlier.boot).0;
+        let gained = (self.last.ahead + WALL_STEP - earlier.ahead).max(0);
+        let age = elapsed + elapsed / SLOWNESS_PART;
+        age.saturating_add(u64::try_from(gained).unwrap_or(u64::MAX)).div_ceil(1_000_000)
     }
 }
 

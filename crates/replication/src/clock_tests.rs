@@ -59,3 +59,40 @@ fn a_process_that_was_stopped_has_clocks_that_agree() {
 fn few_notes_are_kept() {
     assert!(watched(100).noted.len() as u64 <= NOTES + 2);
 }
+
+#[test]
+fn an_age_holds_by_a_clock_that_is_slow() {
+    let watch = watched(100);
+    let age = |elapsed| {
+        let earlier = watch.reading(Nanos::from_millis(2_900)).expect("it is in the last lease");
+        watch.age_ms(earlier, Nanos::from_millis(2_900) + Nanos::from_millis(elapsed))
+    };
+    // The wall clock may be a millisecond later than it says.
+    assert_eq!([0, 1, 8].map(age), [1, 3, 10]);
+    // 600 ms by a clock that has counted 540.
+    assert!((600..610).contains(&age(540)), "{}", age(540));
+}
+
+#[test]
+fn an_age_counts_a_stop_that_is_too_short_for_leases() {
+    let mut watch = watched(100);
+    let [heard, early, told] = [3_010, 3_020, 3_030].map(Nanos::from_millis);
+    let heard = watch.reading(heard).expect("it is in the last lease");
+    assert_eq!(watch.look(early, WALL + 3_020, LEASE), None);
+    let before = watch.age_ms(heard, early);
+    // Stopped for 60 ms.
+    assert_eq!(watch.look(told, WALL + 3_090, LEASE), None);
+    let after = watch.age_ms(heard, told);
+    assert!((80..90).contains(&after) && after >= before + 70, "{before} {after}");
+    // A wall clock that is set back makes no answer younger.
+    assert_eq!(watch.look(told, WALL + 2_980, LEASE), None);
+    assert!(watch.age_ms(heard, told) >= 20);
+}
+
+#[test]
+fn an_instant_that_is_long_ago_has_no_age() {
+    assert_eq!(watched(100).reading(Nanos::from_millis(2_000)), None);
+    let mut watch = watched(100);
+    assert!(watch.look(Nanos::from_millis(3_010), WALL + 8_010, LEASE).is_some());
+    assert_eq!(watch.reading(Nanos::from_millis(3_000)), None, "it was before a stop");
+}

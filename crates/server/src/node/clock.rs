@@ -36,7 +36,7 @@ pub(super) struct NodeClock {
     /// Times from before this are invalid: the process started then, or the clock may have stopped until then.
     pub(super) since: Nanos,
     pub(super) wall: Wall,
-    watch: ClockWatch,
+    pub(super) watch: ClockWatch,
 }
 
 impl NodeClock {

@@ -19,7 +19,8 @@
 //!
 //! h and n come from one clock. So it does not matter how far the clocks of two machines are apart, or how long messages take.
 //! A message that took long, or lay in the queue of a stopped node, makes answers older, and the answers say so. The age allows
-//! for a slow clock. Once the clock may have stopped ([`crate::node::clock`]), nothing counts that the backup heard before.
+//! for a slow clock, and adds the time for which the clock may have been stopped ([`leeward_replication::clock`]). After a stop
+//! that is long enough to end leases, nothing counts that the backup heard before.
 //!
 //! Invariants:
 //! - A primary publishes only a safe LSN that it could read and answer at that moment. It is open, does not quiesce, and holds
@@ -48,12 +49,9 @@ use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::PrimarySession;
+use leeward_replication::clock::ClockReading;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Leases allow for a clock that runs at 0.9 times the speed of time. Such a clock lacks a ninth of what it has counted: an
-/// eighth is more.
-const SLOWNESS_PART: u64 = 8;
 
 /// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
 const MOST_SAFE_LSNS: usize = 8;
@@ -61,8 +59,8 @@ const MOST_SAFE_LSNS: usize = 8;
 /// A safe LSN that a backup was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SafeLsnRecord {
-    /// h: the reading of the backup's own clock that the primary answered.
-    heard: Nanos,
+    /// h: the reading of the backup's own clocks that the primary answered.
+    heard: ClockReading,
     epoch: Epoch,
     lsn: Lsn,
 }
@@ -114,7 +112,7 @@ impl ClockHeard {
 pub(crate) struct StaleRead {
     /// The operation as one for the primary.
     unrouted: Unrouted,
-    heard: Nanos,
+    heard: ClockReading,
     at_most_ms: u32,
     lsn: Lsn,
 }
@@ -168,6 +166,8 @@ impl Node {
         let is_mine = |heard: &Nanos| (self.context.clock.since..=now).contains(heard);
         let Some(heard) = heard.map(Nanos).filter(is_mine) else { return };
         let heard = if planted(Bug::AgeFromArrival) { now } else { heard };
+        // If it took longer than a lease to come, the next one is sooner of use.
+        let Some(heard) = self.context.clock.watch.reading(heard) else { return };
         for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
             if let Some(slot) = self.slots.get_mut(&region) {
                 slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, &mut self.context);
@@ -193,7 +193,7 @@ impl Node {
         let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
             return self.route(now, unrouted, way);
         };
-        if age_ms(now, known.heard) > u64::from(at_most_ms) || self.context.clients.is_full() {
+        if self.context.clock.watch.age_ms(known.heard, now) > u64::from(at_most_ms) || self.context.clients.is_full() {
             return self.route(now, unrouted, way);
         }
         let snapshot = copy.snapshot(known.lsn, self.context.clock.wall.now());
@@ -219,9 +219,9 @@ impl Node {
     /// Answers the reads that ended in this turn. A read that has become too old meanwhile, or failed, goes to the primary.
     pub(crate) fn answer_stale(&mut self, now: Nanos) {
         for (read, result) in std::mem::take(&mut self.stale.ended) {
-            let age = age_ms(now, read.heard);
+            let age = self.context.clock.watch.age_ms(read.heard, now);
             match result {
-                Ok(result) if age <= u64::from(read.at_most_ms) && read.heard >= self.context.clock.since => {
+                Ok(result) if age <= u64::from(read.at_most_ms) && read.heard.boot() >= self.context.clock.since => {
                     self.stale.answered += 1;
                     let age_ms = u32::try_from(age).expect("it is below a bound");
                     self.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
@@ -278,12 +278,6 @@ impl Context {
         let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
         has_memory && table.is_some_and(|table| table.reads != Reads::Primary)
     }
-}
-
-/// Milliseconds since an instant, rounded up, also if the clock is slow.
-fn age_ms(now: Nanos, since: Nanos) -> u64 {
-    let elapsed = (now - since).0;
-    (elapsed + elapsed / SLOWNESS_PART).div_ceil(1_000_000)
 }
 
 /// The result of the read, if memory can tell.
