@@ -4,7 +4,9 @@
 use super::tests::{Fixture, primary};
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, Outcome, ProposalId};
 use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, GroupConfig, Plan, RegionNumbers, RegionRequest, encode_value};
+use leeward_format::cluster::{
+    ClusterPath, DesiredState, GroupConfig, Plan, RegionNumbers, RegionRequest, encode_value,
+};
 
 const SOURCE: RegionId = RegionId(2);
 
@@ -23,13 +25,38 @@ fn planned() -> (Fixture, GroupConfig, GroupConfig) {
         .request_for_region(fixture.now, SOURCE, RegionRequest::Merge { into: RegionId(1) })
         .expect("it may");
     fixture.asked.extend(fixture.agent.take_ops());
-    assert!(matches!(&fixture.asked[0].1, CoordinatorOp::Set { path, .. } if path == "/leeward/region/2"));
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
     let two = fixture.agent.view().region(SOURCE).expect("it is there").clone();
     assert_eq!(two.desired.plan, Some(Plan::Merge { into: RegionId(1) }));
     assert_eq!(fixture.agent.view().merging().collect::<Vec<_>>(), [(SOURCE, RegionId(1))]);
     (fixture, one, two)
+}
+
+/// Two operators want regions 1 and 2 merged into each other, or region 1 split, at the same time.
+#[test]
+fn a_region_with_a_plan_of_its_own_becomes_no_target() {
+    let (mut fixture, one, two) = planned();
+    let plan = |config: &GroupConfig, plan| config.with_desired(DesiredState { plan, ..config.desired.clone() });
+    fixture.change("/leeward/region/2", Some(encode_value(&plan(&two, None))));
+    let request = RegionRequest::Merge { into: RegionId(1) };
+    let id = fixture.agent.request_for_region(fixture.now, SOURCE, request).expect("it may");
+    fixture.asked.extend(fixture.agent.take_ops());
+    let (op, asked) = fixture.ask();
+    let CoordinatorOp::All(ops) = asked else { panic!("{asked:?}") };
+    let compared = ops.iter().map(|op| match op {
+        CoordinatorOp::Set { path, version, .. } => (path.as_str(), Some(*version)),
+        other => panic!("{other:?}"),
+    });
+    let view = fixture.agent.view();
+    let is = [SOURCE, RegionId(1)].map(|region| view.version_of(&ClusterPath::Region(region)));
+    assert_eq!(compared.collect::<Vec<_>>(), [("/leeward/region/2", is[0]), ("/leeward/region/1", is[1])]);
+    // The other operator comes first.
+    fixture.change("/leeward/region/1", Some(encode_value(&plan(&one, Some(Plan::Merge { into: SOURCE })))));
+    let version = fixture.version;
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
+    let why = "region 1 is being merged into region 2: wait for it, or cancel that";
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Refused(why.into()))]);
 }
 
 fn merge(fixture: &mut Fixture, one: &GroupConfig, two: &GroupConfig) -> (ProposalId, GroupConfig) {

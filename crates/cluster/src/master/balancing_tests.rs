@@ -360,7 +360,8 @@ fn a_plan_of_an_operator_does_not_keep_a_request_of_the_master_pending() {
 /// The request, if there is one, to merge region 5 into region 6 or the other way round.
 fn merge_of(asked: Vec<(u64, CoordinatorOp)>) -> Option<(u64, bytes::Bytes, GroupConfig)> {
     asked.into_iter().find_map(|(id, op)| {
-        let CoordinatorOp::Set { value, .. } = op else { return None };
+        let CoordinatorOp::All(ops) = op else { return None };
+        let Some(CoordinatorOp::Set { value, .. }) = ops.into_iter().next() else { return None };
         let config: GroupConfig = decode_value("region", &value).unwrap();
         config.desired.plan.as_ref().and_then(|plan| plan.neighbour())?;
         Some((id, value, config))

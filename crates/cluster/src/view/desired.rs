@@ -143,14 +143,7 @@ pub(crate) fn merge_source_moved(view: &View, config: &GroupConfig) -> Option<Gr
         primary.is_none() && leaving.is_none() && !is_changing
     };
     let stays = view.departs(other, wanted).is_none();
-    // Of two regions that are to be merged into each other, the one with the lower number is the target.
-    let comes_here = other.desired.plan.as_ref().and_then(Plan::neighbour) == Some(config.region);
-    if mine == wanted.server
-        || !stays
-        || !is_idle(config)
-        || !is_idle(other)
-        || comes_here && config.region < other.region
-    {
+    if mine == wanted.server || !stays || !is_idle(config) || !is_idle(other) {
         return None;
     }
     let request = match has(config, wanted.server) {

@@ -34,13 +34,18 @@ impl View {
     }
 
     /// The operation that writes `next`, which records a request. If `next` plans a new child region, the operation also takes the
-    /// number of the child.
+    /// number of the child. If it plans a merge, the operation fails if the target has changed: so no region that has a plan of
+    /// its own becomes a target, and no target gets a plan.
     pub(crate) fn request_op(&self, next: &GroupConfig) -> CoordinatorOp {
-        let child = |config: &GroupConfig| config.desired.plan.as_ref().and_then(Plan::child);
         let set = self.replace_op(next);
-        match child(next).filter(|new| self.region(next.region).and_then(child) != Some(*new)) {
+        let old = self.region(next.region).and_then(|config| config.desired.plan.as_ref());
+        match next.desired.plan.as_ref().filter(|plan| old != Some(*plan)) {
             // In this order: a number that is taken, and that no region or plan has, belongs to a region that was removed.
-            Some(new) => CoordinatorOp::All(vec![set, self.give_op(&[new])]),
+            Some(Plan::Split { child, .. }) => CoordinatorOp::All(vec![set, self.give_op(&[*child])]),
+            Some(Plan::Merge { into }) => match self.region(*into) {
+                Some(target) => CoordinatorOp::All(vec![set, self.replace_op(target)]),
+                None => set,
+            },
             None => set,
         }
     }

@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// Every planned split or merge is done, with three exceptions: a region that no key halves, a merge that would copy too
-    /// much, and a plan that waits for one of those.
+    /// Every planned split or merge is done, with two exceptions: a region that no key halves, and a merge that would copy too
+    /// much.
     pub(super) fn is_split(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
         let plans = nodes.flat_map(|status| status.regions).filter_map(|region| Some((region.region, region.plan?)));
@@ -157,12 +157,8 @@ impl World {
             Some(_) => waits_for(plan, "it has more than"),
             None => plan.at.is_none() && waits_for(plan, "no key halves it"),
         };
-        let waits_in_vain = |plan: &PlanStatus| {
-            let other = plan.into.and_then(|into| plans.get(&into)).filter(|other| is_hopeless(other));
-            other.is_some() && waits_for(plan, "the merge target is to be split or merged itself")
-        };
         let planned = self.configs().iter().filter(|config| config.desired.plan.is_some()).count();
-        planned == plans.len() && plans.values().all(|plan| is_hopeless(plan) || waits_in_vain(plan))
+        planned == plans.len() && plans.values().all(is_hopeless)
     }
 
     /// Every region that is served holds only keys of its own range.

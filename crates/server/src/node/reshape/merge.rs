@@ -233,17 +233,13 @@ impl Serving {
         self.primary().is_with_all(last) && LogKind::APPENDED.into_iter().all(is_old)
     }
 
-    /// Why this region cannot be the merge target of `source` now, if it cannot. `is_synced`: this node hears the coordinator.
-    /// Where two regions are to be merged into each other, the one with the lower number is the target.
-    fn target_obstacle(&self, source: RegionId, is_synced: bool) -> Option<&'static str> {
+    /// Why this region cannot be a merge target now, if it cannot. `is_synced`: this node hears the coordinator.
+    fn target_obstacle(&self, is_synced: bool) -> Option<&'static str> {
         let (in_sync, needed) = self.primary().in_sync();
-        let desired = &self.primary().config().desired;
         if !self.can_quiesce(is_synced) || in_sync < needed || !self.is_active() {
             Some("the merge target's group is changing, or the coordinator is not heard")
-        } else if desired.plan.as_ref().is_some_and(|plan| plan.neighbour() != Some(source) || source < self.id())
-            || self.primary().transfer_target().is_some()
-        {
-            Some("the merge target is to be split or merged itself, or to have another primary, first")
+        } else if self.primary().transfer_target().is_some() {
+            Some("the merge target is to have another primary first")
         } else {
             None
         }
@@ -293,7 +289,7 @@ impl Node {
             Some("its server copies no regions (merge_bytes is 0)")
         } else if is_hash || !is_neighbour {
             Some("the merge target is no neighbour of it")
-        } else if let Some(why) = other.target_obstacle(source, is_synced) {
+        } else if let Some(why) = other.target_obstacle(is_synced) {
             Some(why)
         } else if other.primary().config().inherited_below == SegmentId(0) {
             if is_ready {
@@ -368,7 +364,7 @@ impl Node {
         }
         match self.serving(merging.target) {
             Some(target) if target.primary().config().epoch == merging.epochs.1 => {
-                match target.target_obstacle(merging.source, is_synced) {
+                match target.target_obstacle(is_synced) {
                     Some(why) => Err(why.into()),
                     None if now - merging.since > TIMEOUT => Err(format!(
                         "copying it took too long, after {} bytes: {}",
