@@ -145,8 +145,8 @@ impl World {
         }
     }
 
-    /// Every planned split or merge is done, with two exceptions: a region that no key halves, and a merge that would copy too
-    /// much.
+    /// Every planned split or merge is done, with three exceptions: a region that no key halves, a merge that would copy too
+    /// much, and one whose pairs a far member does not make durable while the source may be paused.
     pub(super) fn is_split(&self) -> bool {
         let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
         let plans = nodes.flat_map(|status| status.regions).filter_map(|region| Some((region.region, region.plan?)));
@@ -154,6 +154,7 @@ impl World {
         let waits_for =
             |plan: &PlanStatus, why: &str| plan.waits_for.as_ref().is_some_and(|found| found.starts_with(why));
         let is_hopeless = |plan: &PlanStatus| match plan.into {
+            Some(_) if waits_for(plan, "copying it took too long") => self.scenario.far().is_some(),
             Some(_) => waits_for(plan, "it has more than"),
             None => plan.at.is_none() && waits_for(plan, "no key halves it"),
         };
