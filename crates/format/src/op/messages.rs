@@ -7,6 +7,7 @@ use crate::routes::RoutesUpdate;
 use crate::table::TableName;
 use crate::{Lsn, RegionId, ServerId};
 use bytes::Bytes;
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -92,15 +93,11 @@ fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Ve
             write!(f, "at most {MAX_OPERATIONS} operations")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut taken = Vec::with_capacity(list.size_hint().unwrap_or(0).min(256));
-            while let Some(next) = list.next_element()? {
-                if taken.len() == MAX_OPERATIONS {
-                    return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request")));
-                }
-                taken.push(next);
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
+            match list.size_hint() {
+                Some(0..=MAX_OPERATIONS) => Vec::deserialize(SeqAccessDeserializer::new(list)),
+                _ => Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request"))),
             }
-            Ok(taken)
         }
     }
     from.deserialize_seq(AtMost(PhantomData))

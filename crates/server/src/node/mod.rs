@@ -305,7 +305,7 @@ impl Node {
         while !self.answers.is_empty() {
             for (to, result) in std::mem::take(&mut self.answers) {
                 match to {
-                    ReplyTo::Client(token) => out.replies.push((token, result)),
+                    ReplyTo::Client(token) => out.replies.push_back((token, result)),
                     ReplyTo::Peer(server, id) => self.answer_peer(now, server, id, result),
                 }
             }

@@ -14,6 +14,7 @@ use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// An event for a node.
@@ -45,7 +46,7 @@ pub enum Input {
 #[derive(Default)]
 pub struct Outbox {
     /// Answers.
-    pub replies: Vec<(Token, OpResult)>,
+    pub replies: VecDeque<(Token, OpResult)>,
     /// Work for the pool, in any order and in parallel.
     pub jobs: Vec<Job>,
 }

@@ -43,8 +43,14 @@ impl Driver {
         self.pool.run(std::mem::take(&mut self.outbox.jobs).into_iter());
     }
 
-    /// What the node has answered since the last call.
-    pub(super) fn replies(&mut self) -> impl Iterator<Item = (Token, OpResult)> {
-        self.outbox.replies.drain(..)
+    /// The next answer of the node.
+    #[inline]
+    pub(super) fn next_reply(&mut self) -> Option<(Token, OpResult)> {
+        self.outbox.replies.pop_front()
+    }
+
+    /// The node has answered, and the answers were not all taken.
+    pub(super) fn has_replies(&self) -> bool {
+        !self.outbox.replies.is_empty()
     }
 }

@@ -104,15 +104,16 @@ impl EventLoop {
     pub(super) fn run(mut self, cpu_accounting: &CpuAccounting) -> io::Result<()> {
         let mut ready = mio::Events::with_capacity(1024);
         let mut turns = 0;
+        let mut now = BootClock.now();
         while !self.departure.is_over() {
             turns += 1;
             let _sampled = cpu_accounting.sample(turns, Activity::Receive.of_node());
-            let wait = self.prepare();
+            let wait = self.prepare(now);
             match self.poll.poll(&mut ready, Some(wait.duration())) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 other => other?,
             }
-            let now = BootClock.now();
+            now = BootClock.now();
             self.driver.node.set_wall(now, UnixMs(BootClock.unix_ms()));
             for event in &ready {
                 if event.token() != WAKER && !self.acceptor.told(event.token()) {
@@ -128,7 +129,7 @@ impl EventLoop {
             self.pass_time(now);
             let at_engine = cpu::at(Activity::Engine.of_primary());
             // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
-            let now = BootClock.now();
+            now = BootClock.now();
             self.driver.finish_batch(now);
             drop(at_engine);
             self.answer_clients(now);
@@ -136,12 +137,13 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Does what comes before a turn; answers how long its poll may sleep.
-    fn prepare(&mut self) -> Nanos {
-        let now = BootClock.now();
+    /// Does what comes before a turn; answers how long its poll may sleep. `now` is when the last turn began to answer: some
+    /// milliseconds ago at most.
+    fn prepare(&mut self, now: Nanos) -> Nanos {
         let operators = self.answer_operators(now);
         // What is left of the last turn must not wait for the poll.
-        let is_busy = self.backlog.is_any() || self.connections.has_touched() || self.acceptor.has_more();
+        let has_left = self.backlog.is_any() || self.driver.has_replies() || self.connections.has_touched();
+        let is_busy = has_left || self.acceptor.has_more();
         match self.ready_list.before(now, is_busy) {
             Before::FallAsleep => self.fall_asleep(),
             Before::Nothing => {}

@@ -11,14 +11,14 @@ use super::connections::report_dropped;
 use super::event_loop::EventLoop;
 use crate::admin::Snapshot;
 use crate::commands::figures_last;
-use crate::node::{Input, Token};
+use crate::node::Input;
 use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
 use crate::shares::Shares;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
 use leeward_format::control::Subject;
-use leeward_format::op::{Op, OpResult};
+use leeward_format::op::Op;
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::{BTreeSet, VecDeque};
@@ -44,8 +44,6 @@ const STEP_LEAST_UNITS: u32 = 100;
 pub(super) struct Backlog {
     /// Operations and answers that other nodes have sent.
     passed_on: VecDeque<(ServerId, LinkEvent)>,
-    /// What the node has answered.
-    replies: VecDeque<(Token, OpResult)>,
     /// There may be more in the channel.
     has_events: bool,
     /// Operations were submitted after the node's batch was ended.
@@ -55,14 +53,33 @@ pub(super) struct Backlog {
     figures_at: Nanos,
     figures_last: Nanos,
     shares: Shares,
-    /// Units of work that were done since the clock was read last.
+    /// Units of work that were done since the slice began, or the clock was read last.
     pub(super) units_done: u32,
+}
+
+/// A slice of time, and how much of it is over, as of the last look at the clock.
+pub(super) struct Slice {
+    begun: Instant,
+    length: Duration,
+    at: Duration,
+}
+
+impl Slice {
+    fn is_over(&self) -> bool {
+        self.at >= self.length
+    }
+
+    /// Looks at the clock. Returns what has passed since the last look.
+    fn take(&mut self) -> Duration {
+        let before = std::mem::replace(&mut self.at, self.begun.elapsed());
+        self.at - before
+    }
 }
 
 impl Backlog {
     /// The next turn comes at once.
     pub(super) fn is_any(&self) -> bool {
-        self.has_events || self.has_submitted || !self.passed_on.is_empty() || !self.replies.is_empty()
+        self.has_events || self.has_submitted || !self.passed_on.is_empty()
     }
 }
 
@@ -177,32 +194,31 @@ impl EventLoop {
         None
     }
 
+    /// Begins a slice of the turn.
+    pub(super) fn begin_slice(&mut self, length: Nanos) -> Slice {
+        self.backlog.units_done = 0;
+        Slice { begun: Instant::now(), length: length.duration(), at: Duration::ZERO }
+    }
+
     /// Takes `step` for each of `ids`, again for those that have more to do, until all are done or the slice is over. Returns
     /// those that are not done.
     pub(super) fn serve(
         &mut self,
         ids: BTreeSet<u64>,
-        slice: Nanos,
+        slice: &mut Slice,
         mut step: impl FnMut(&mut EventLoop, u64) -> bool,
     ) -> BTreeSet<u64> {
-        if ids.is_empty() {
-            return ids;
-        }
         let mut line = self.backlog.shares.line_up(ids);
-        let begun = Instant::now();
-        let mut at = Duration::ZERO;
         let mut served = Vec::new();
-        self.backlog.units_done = 0;
-        while at < slice.duration()
+        while !slice.is_over()
             && let Some(id) = self.backlog.shares.next(&mut line)
         {
             let has_more = step(self, id) && self.connections.contains(id);
             served.push(id);
             self.backlog.units_done += STEP_LEAST_UNITS;
             if has_more || self.backlog.units_done >= STEP_UNITS {
-                let before = std::mem::replace(&mut at, begun.elapsed());
                 self.backlog.units_done = 0;
-                self.charge(&mut served, at - before);
+                self.charge(&mut served, slice.take());
             }
             if has_more {
                 self.backlog.shares.join(&mut line, id);
@@ -223,7 +239,11 @@ impl EventLoop {
     /// Reads the sockets that have something.
     pub(super) fn read_clients(&mut self, now: Nanos) {
         let ids = self.ready_list.take_readable();
-        let left = self.serve(ids, READING, |event_loop, id| event_loop.read(now, id));
+        if ids.is_empty() {
+            return;
+        }
+        let mut slice = self.begin_slice(READING);
+        let left = self.serve(ids, &mut slice, |event_loop, id| event_loop.read(now, id));
         left.into_iter().for_each(|id| self.ready_list.read_later(id));
     }
 
@@ -274,11 +294,10 @@ impl EventLoop {
         let _at = cpu::at(Activity::Send.of_node());
         self.backlog.has_submitted = false;
         self.take_replies(now);
-        let begun = Instant::now();
+        let mut slice = self.begin_slice(ANSWERING);
         loop {
             let ids = self.connections.take_touched();
-            let slice = ANSWERING - Nanos::from(begun.elapsed());
-            let left = self.serve(ids, slice, |event_loop, id| event_loop.advance(id, now));
+            let left = self.serve(ids, &mut slice, |event_loop, id| event_loop.advance(id, now));
             self.settle_rings();
             let is_done = !self.connections.has_touched();
             if is_done || !left.is_empty() {
@@ -291,10 +310,9 @@ impl EventLoop {
 
     /// Hands the node's answers to their sessions.
     fn take_replies(&mut self, now: Nanos) {
-        let begun = Instant::now();
-        self.backlog.replies.extend(self.driver.replies());
+        let mut begun = None;
         let mut quota = Quota::default();
-        while let Some((token, result)) = self.backlog.replies.pop_front() {
+        while let Some((token, result)) = self.driver.next_reply() {
             let id = token.connection();
             let Some(connection) = self.connections.get_mut(id) else { continue };
             quota.take(COMMAND_UNITS);
@@ -304,7 +322,8 @@ impl EventLoop {
             self.connections.touch(id);
             if quota.is_used_up() {
                 quota = Quota::default();
-                if Nanos::from(begun.elapsed()) > TAKING {
+                // The slice begins with the second quota: a turn that has less reads no clock for it.
+                if begun.get_or_insert_with(Instant::now).elapsed() > TAKING.duration() {
                     break;
                 }
             }

@@ -26,6 +26,9 @@ struct Held {
 pub(super) struct Answers {
     /// Answers that wait for their LSN to be committed.
     held: BTreeMap<Lsn, Vec<Held>>,
+    /// Answers whose LSN is committed. They wait for the end of the turn, for the lease, or, if they are of writes that are
+    /// throttled, for the end of that.
+    due: Vec<Held>,
     /// Answers that wait for nothing.
     ready: Vec<Answer>,
     /// Until then no write is answered.
@@ -37,7 +40,7 @@ pub(super) struct Answers {
 impl Answers {
     /// None is left.
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.ready.is_empty()
+        self.held.is_empty() && self.due.is_empty() && self.ready.is_empty()
     }
 
     /// The last LSN up to which answers may leave.
@@ -62,12 +65,12 @@ impl Answers {
 
     /// Writes are throttled, and some wait for that to end.
     pub(super) fn are_slowed(&self, now: Nanos) -> bool {
-        now < self.slowed_until && !self.held.is_empty()
+        now < self.slowed_until && !(self.held.is_empty() && self.due.is_empty())
     }
 
     /// Answers everything with "not known": the node has lost the primary role.
     pub(super) fn abandon(&mut self, region: RegionId, out: &mut Vec<Answer>) {
-        for held in std::mem::take(&mut self.held).into_values().flatten() {
+        for held in std::mem::take(&mut self.held).into_values().flatten().chain(self.due.drain(..)) {
             out.push((held.to, lost_answer(region, held.is_write, "the node lost the primary role")));
         }
         out.append(&mut self.ready);
@@ -75,9 +78,13 @@ impl Answers {
 
     /// Gives up answers that have waited for too long.
     pub(super) fn expire(&mut self, now: Nanos, region: RegionId, out: &mut Vec<Answer>) {
-        self.held.retain(|_, held| {
+        let mut end_late = |held: &mut Vec<Held>| {
             let late = held.extract_if(.., |held| now - held.since > OP_TIMEOUT);
             out.extend(late.map(|held| (held.to, lost_answer(region, held.is_write, "not confirmed in time"))));
+        };
+        end_late(&mut self.due);
+        self.held.retain(|_, held| {
+            end_late(held);
             !held.is_empty()
         });
     }
@@ -87,7 +94,12 @@ impl Serving {
     /// Holds an answer until `lsn` is committed.
     pub(super) fn hold(&mut self, now: Nanos, lsn: Lsn, to: ReplyTo, is_write: bool, result: OpResult) {
         let lsn = if planted(Bug::ServeUncommitted) && !is_write { Lsn(0) } else { lsn };
-        self.answers.held.entry(lsn).or_default().push(Held { to, result, is_write, since: now });
+        let held = Held { to, result, is_write, since: now };
+        // What was committed once stays committed, also while the session of a member begins anew.
+        match lsn <= self.answers.acknowledged {
+            true => self.answers.due.push(held),
+            false => self.answers.held.entry(lsn).or_default().push(held),
+        }
     }
 
     /// Delays answers of writes by another `pause`, so that compactions keep up.
@@ -105,9 +117,14 @@ impl Serving {
         {
             return;
         }
-        // What was committed once stays committed, also while the session of a member begins anew.
-        let waiting = self.answers.held.split_off(&self.answers.acknowledged.next());
-        let ready = std::mem::replace(&mut self.answers.held, waiting);
+        let Answers { held, due, acknowledged, slowed_until, .. } = &mut self.answers;
+        while let Some(first) = held.first_entry().filter(|first| first.key() <= acknowledged) {
+            due.append(&mut first.remove());
+        }
+        if due.is_empty() {
+            return;
+        }
+        let is_slowed = now < *slowed_until && self.is_active();
         // While a write was held other members may have failed. A write that only the last member has is not acknowledged.
         let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
         let id = self.id();
@@ -115,16 +132,7 @@ impl Serving {
             Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
             _ => (held.to, held.result),
         };
-        if now >= self.answers.slowed_until || !self.is_active() {
-            return out.extend(ready.into_values().flatten().map(answer));
-        }
-        for (lsn, answers) in ready {
-            let (delayed, immediate): (Vec<Held>, Vec<Held>) = answers.into_iter().partition(|held| held.is_write);
-            out.extend(immediate.into_iter().map(answer));
-            if !delayed.is_empty() {
-                self.answers.held.insert(lsn, delayed);
-            }
-        }
+        out.extend(self.answers.due.extract_if(.., |held| !(held.is_write && is_slowed)).map(answer));
     }
 }
 
