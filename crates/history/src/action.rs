@@ -54,7 +54,7 @@ impl Action {
         }
     }
 
-    /// The value that it names, besides the one that it puts.
+    /// The value that its condition or its answer names. The value that it puts is not one of them.
     pub fn names(self) -> Option<i64> {
         match self {
             Action::WriteIfValue(_, old, _) => Some(old),
@@ -62,7 +62,7 @@ impl Action {
         }
     }
 
-    /// The value that it found, by its answer.
+    /// The value that it found in the register, by its answer.
     pub(crate) fn finds(self) -> Option<i64> {
         match self {
             Action::Read(value) | Action::Swap(_, Some(value)) | Action::Take(Some(value)) => value,
@@ -71,7 +71,7 @@ impl Action {
         }
     }
 
-    /// The same action without its answer; `None` for a read, which then says nothing.
+    /// The same action without its answer; `None` for a read, which says nothing without one.
     pub fn unanswered(self) -> Option<Action> {
         match self {
             Action::Read(_) => None,
