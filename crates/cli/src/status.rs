@@ -32,7 +32,7 @@ struct Everything<'a> {
     unreachable: Vec<&'a str>,
 }
 
-/// The nodes that answer at their native addresses, by their admin addresses, and the newest map that one of them has.
+/// The admin addresses of the nodes that answer at their native addresses, and the newest map that one of them has.
 struct Found {
     map: RegionMap,
     admin: BTreeMap<String, u32>,
@@ -211,7 +211,7 @@ impl NodeRow {
         NodeRow { server: Some(node.server.0), cells }
     }
 
-    /// A node of which only its fault is known.
+    /// A node that did not answer: only its number, if known, and the reason.
     fn silent(server: Option<u32>, state: String) -> NodeRow {
         let mut cells = vec![or_dash(server)];
         cells.extend(["-"; 6].map(String::from));

@@ -1,4 +1,4 @@
-//! `leeward status --watch`: what each server has, and what moves, over and over.
+//! `leeward status --watch`: shows repeatedly what each server has, and which regions move.
 
 use crate::Outcome;
 use crate::args::StatusArgs;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &StatusArgs, every: Duration) -> Outcome {
     let mut out = io::stdout().lock();
     let is_terminal = out.is_terminal();
     loop {
-        // Nodes come and go: one may answer the next time.
+        // An error does not end the loop: another node may answer next time.
         let text = match Overview::of(&args.connect.connect) {
             Ok(overview) => describe(&overview),
             Err(error) => format!("{error}\n"),
