@@ -1,5 +1,5 @@
-//! Servers join a cluster and leave it again while YCSB A runs. Is a request lost, what does the move cost, and is the spread
-//! even afterwards?
+//! Servers join a cluster and leave it again while YCSB A runs. Measures failed requests, the throughput that is left
+//! during the moves, and how even the spread is afterwards.
 //!
 //! Three nodes run from the start. Two more start, and get their share by themselves. Then both are drained, and are stopped
 //! once they have nothing left. Call it from any thread; it starts its own threads and joins them before it returns.
@@ -34,7 +34,7 @@ const LEAST_THROUGHPUT: f64 = 0.7;
 const WIDEST: f64 = 0.1;
 /// How long a move may take.
 const MOVED_WITHIN: Duration = Duration::from_secs(600);
-/// Moving counts as over once nothing has moved for this long, which is longer than a master waits between two looks.
+/// Moving counts as over once nothing has moved for this long. It is longer than the interval at which a master checks.
 const STILL_FOR: Duration = Duration::from_secs(8);
 /// How often the cluster is checked.
 const LOOK: Duration = Duration::from_millis(250);
@@ -75,10 +75,10 @@ pub struct Stage {
 pub struct Moves {
     /// The parts, in order: a stage without moves comes before each move.
     pub stages: Vec<Stage>,
-    /// What became of the clients' requests.
+    /// The outcome of the clients' requests.
     #[serde(flatten)]
     pub requests: Requests,
-    /// Throughput during the move that cost most, as a fraction of the throughput before it.
+    /// The lowest throughput during a move, as a fraction of the throughput before that move.
     pub least_throughput: f64,
 }
 

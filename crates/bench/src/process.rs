@@ -5,7 +5,7 @@ use std::fs;
 /// Clock ticks a second in `/proc/<pid>/stat`: USER_HZ, which is 100 in every Linux ABI that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Bytes of a process that are resident and not the page cache's; `None` if the kernel does not tell.
+/// Resident bytes of a process, without the page cache; `None` if the kernel does not tell.
 pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = |name: &str| {

@@ -44,7 +44,7 @@ pub struct Findings {
     pub equal: (u64, u64),
     /// Segments that one replica has.
     pub alone: u64,
-    /// What is wrong with others.
+    /// Segments that are damaged or differ.
     pub faults: Vec<Fault>,
 }
 

@@ -35,12 +35,12 @@ pub struct PortInUse {
 }
 
 impl Ports {
-    /// The ports from this one on.
+    /// The ports from `base` on.
     pub fn new(base: u16) -> Ports {
         Ports { base }
     }
 
-    /// Ports that are free now.
+    /// Ports that are free now; `None` if there are none.
     pub fn free(nodes: u32) -> Option<Ports> {
         // Processes, or threads of one process, that search at the same time start at different places.
         static LOOKED: AtomicU32 = AtomicU32::new(0);
@@ -52,7 +52,7 @@ impl Ports {
             .find(|ports| ports.check_nodes(nodes).and_then(|()| ports.check_coordinator()).is_ok())
     }
 
-    /// The first.
+    /// The first port.
     pub fn base(self) -> u16 {
         self.base
     }
