@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// A run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Repeats the same faults.
+    /// A run with the same seed has the same faults.
     pub seed: u64,
     /// How long faults struck, in minutes.
     pub minutes: f64,
@@ -62,7 +62,7 @@ pub struct KindReport {
     pub longest_unavailable_ms: u64,
     /// Longest time in which some region acknowledged no write.
     pub longest_without_write_ms: u64,
-    /// The same two, over the times at which no other fault struck; `null` if there was none.
+    /// The same two, over the rounds in which no other fault struck; `null` if there was none.
     pub alone: Option<LongestMs>,
 }
 
