@@ -1,4 +1,4 @@
-//! Each rule finds what it is there to find, in a repository of a few lines.
+//! Each rule finds its violations in a repository of a few lines.
 
 use super::source::{Function, code_only, functions, without_tests};
 use super::{House, check};
@@ -133,7 +133,7 @@ fn a_file_that_is_not_there_is_empty() {
     assert_eq!((house.text("a"), house.text("b")), ("text", ""));
 }
 
-/// A crate that bytes come through, and its row in the table.
+/// The violations in a crate that handles bytes from outside, with `row` in the table of places that index.
 fn reached(source: &str, row: &str) -> Vec<String> {
     let architecture = "| crate | owns | may import |\n|---|---|---|\n| `format` | it | nothing |\n\n\
                         `crates/format/src` `docs/formats`\n";
