@@ -5,8 +5,8 @@ use std::fmt;
 /// [`Operation::answered`] of an operation with an unknown outcome.
 pub const UNANSWERED: u64 = u64::MAX;
 
-/// What an operation does to a register, and its answer. Values are numbers. Each put should have a unique value, so that a read
-/// tells which put it saw.
+/// The effect of an operation on a register, and its answer. Values are numbers. Each put should have a unique value,
+/// so that a read tells which put it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// It read this value.
@@ -32,12 +32,12 @@ pub enum Action {
 /// One operation on one key, times in any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// When it was called.
+    /// Time of the call.
     pub called: u64,
-    /// When it was answered; [`UNANSWERED`] if its outcome is unknown. It may then have taken effect at any time after its call,
-    /// or never. Its action may still have an answer: the one that it gave if it took effect.
+    /// Time of the answer; [`UNANSWERED`] if the outcome is unknown. The operation may then have taken effect at any
+    /// time after its call, or never. Its action may still have an answer: the one that it gave if it took effect.
     pub answered: u64,
-    /// What it was.
+    /// The action, with its answer.
     pub action: Action,
 }
 
