@@ -92,7 +92,7 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
     }
 }
 
-/// What servers have, and whether a master balances it.
+/// The spread of copies over servers, and whether a master balances it.
 fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
     let overview = Overview::of(&args.connect.connect)?;
     let nodes = overview.nodes();

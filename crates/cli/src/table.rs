@@ -151,7 +151,7 @@ fn describe(args: &DescribeTableArgs) -> Outcome {
     Ok(true)
 }
 
-/// What a region holds, as far as its primary says.
+/// The content of a region, as far as its primary reports it.
 #[derive(Default)]
 struct Content {
     /// Pairs, and bytes of keys and values.

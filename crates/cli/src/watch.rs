@@ -50,7 +50,7 @@ fn describe(overview: &Overview) -> String {
     text
 }
 
-/// What each server has, also as a percentage of an equal share.
+/// The table of shares: copies and bytes of each server, also as a percentage of an equal share.
 fn share_table(spread: &Spread) -> String {
     let even = spread.even_bytes(|_| true).max(1);
     let row = |(server, share): (&leeward_format::ServerId, &leeward_bench::Share)| {

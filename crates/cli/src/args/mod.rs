@@ -461,7 +461,7 @@ pub(crate) struct YcsbArgs {
     /// With --dev: at this interval, kill -9 the primary of most regions and restart it, in the phases after load
     #[arg(long, value_name = "SECONDS", value_parser = duration, requires = "dev")]
     pub(crate) kill_primary_every: Option<Duration>,
-    /// Make this many kills; the first phase after load goes on until they are made
+    /// Make this many kills; the first phase after load continues until they are made
     #[arg(long, requires = "kill_primary_every")]
     pub(crate) kills: Option<u32>,
     /// Seconds during which an operation is retried before it counts as an error

@@ -1,5 +1,5 @@
-//! Native clients through rings, against real nodes over shared memory: the answers are the same as over TCP, whichever side
-//! sleeps, whatever the size, and whichever process dies.
+//! Native clients through rings, against real nodes. The answers are the same as over TCP, for all sizes, and no matter
+//! which side sleeps or which process dies.
 
 use crate::running::{Dev, leeward, wait_for};
 use leeward_client::{Client, ClientError, ClientOptions, Op, OpResult, Range, Session, admin};
