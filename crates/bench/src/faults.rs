@@ -32,7 +32,7 @@ const REPLICAS: [u32; 2] = [2, 3];
 /// The default.
 const GROWTH_FACTOR: u32 = 8;
 
-/// What to run.
+/// Options of the runs.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Only these variants, and these numbers of replicas (2, 3). A kind of which none is named runs whole
@@ -47,7 +47,7 @@ pub struct Options {
     /// Records that load inserts
     #[arg(long, default_value_t = 50_000, value_parser = value_parser!(u64).range(1..))]
     pub records: u64,
-    /// What all runs have in common.
+    /// Options that all runs share.
     #[command(flatten)]
     pub cell: CellOptions,
     /// Write the results to this file as JSON; its names are stable

@@ -8,7 +8,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the idle processes spent.
+/// CPU time, written bytes and memory of the idle processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleReport {
     /// Wall-clock time that was measured.

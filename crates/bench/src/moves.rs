@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long a node may take to report its status.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Regions of the table
@@ -58,7 +58,7 @@ pub struct Options {
 /// One part of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stage {
-    /// What happened.
+    /// The name of the part.
     pub name: &'static str,
     /// How long it took.
     pub seconds: f64,
@@ -70,7 +70,7 @@ pub struct Stage {
     pub primaries: (u64, u64),
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moves {
     /// The parts, in order: a stage without moves comes before each move.

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 #[path = "pauses_tests.rs"]
 mod tests;
 
-/// What happens to a region.
+/// The event that makes a region pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseKind {
     /// Its primary hands over the primary role.
@@ -78,7 +78,7 @@ impl PauseKind {
     }
 }
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Only these kinds

@@ -76,7 +76,7 @@ pub(crate) fn run(
             let (over, bar, keep_going) = (&over, &bar, &shared.keep_going);
             scope.spawn(move || {
                 let result = kills.run(over, meter, bar);
-                // All kills are made, or one failed: either way the phase need not go on for more kills.
+                // All kills are made, or one failed, so the phase need not continue for more kills.
                 keep_going.store(false, Ordering::Relaxed);
                 result
             })

@@ -1,4 +1,4 @@
-//! What a process of this machine spent, by the kernel's accounting in `/proc`.
+//! CPU time, device bytes and memory of a process of this machine, by the kernel's accounting in `/proc`.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
 /// An amount that may be unknown.
 pub(crate) type Amount = Option<u64>;
 
-/// What one process spent since it started; `None` for what the kernel does not tell.
+/// The resources that one process spent since it started; `None` if the kernel does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSpent {
     /// User time of all threads, in [`seconds`].

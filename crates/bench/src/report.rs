@@ -43,7 +43,7 @@ pub struct Report {
     pub io_amplification: IoAmplification,
     /// Network bytes over user bytes, all phases.
     pub network_amplification: Option<f64>,
-    /// What the backups did, all phases.
+    /// Work of the backups, all phases.
     pub backups: Backups,
     /// The phases, in order.
     pub phases: Vec<PhaseReport>,
@@ -97,9 +97,9 @@ pub struct PhaseReport {
     pub network_bytes: Option<u64>,
     /// Network bytes over user bytes.
     pub network_amplification: Option<f64>,
-    /// What was done in the role of primary.
+    /// Work in the role of primary.
     pub primaries: RoleFigures,
-    /// What was done in the role of backup.
+    /// Work in the role of backup.
     pub backups: Backups,
     /// Levels of the deepest region.
     pub levels: u32,
@@ -110,9 +110,9 @@ pub struct PhaseReport {
 /// CPU time of all servers for one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuSeconds {
-    /// What was done.
+    /// The activity.
     pub activity: String,
-    /// The role that it was done in: `primary`, `backup` or `node`.
+    /// The role: `primary`, `backup` or `node`.
     pub role: String,
     /// Seconds.
     pub seconds: f64,
@@ -176,7 +176,7 @@ pub struct IoAmplification {
     pub write: Option<f64>,
 }
 
-/// What was done in one role.
+/// Work in one role.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoleFigures {
     /// Compactions finished.
@@ -193,7 +193,7 @@ pub struct RoleFigures {
     pub stall_seconds: f64,
 }
 
-/// What the backups did for their index.
+/// Work of the backups for their index.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Backups {
     /// Compactions finished. 0 with `send-index`, where a backup does not compact.

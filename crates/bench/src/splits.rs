@@ -31,7 +31,7 @@ const WAKE: Duration = Duration::from_secs(5);
 /// How often the region map is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Number of splits
@@ -62,7 +62,7 @@ pub struct Split {
     pub after: f64,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Splits {
     /// The splits, in order.

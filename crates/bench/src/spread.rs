@@ -7,7 +7,7 @@ use leeward_format::{RegionId, ServerId};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// What one server has.
+/// The share of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// Regions that it is primary of.
@@ -20,7 +20,7 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// What all servers have.
+/// The shares of all servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// By server, for live servers.

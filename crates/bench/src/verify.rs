@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Losses that are described one by one.
 const DESCRIBED: usize = 10;
 
-/// What reading back found.
+/// The result of reading all records back.
 #[derive(Debug, Default)]
 pub(crate) struct Verified {
     pub(crate) records: u64,

@@ -22,7 +22,7 @@ const LOOK_UP: Duration = Duration::from_millis(50);
 /// Panic message: `submit` fails only at a limit, and [`client_options`](crate::ycsb::client_options) sets none.
 pub(crate) const UNBOUNDED: &str = "the number of operations in flight is not limited";
 
-/// What the threads of a phase share.
+/// The state that the threads of a phase share.
 pub(crate) struct Shared<'a> {
     pub(crate) workload: Workload,
     pub(crate) options: &'a Options,
@@ -42,7 +42,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) started: Instant,
 }
 
-/// What a thread measured.
+/// The measurements of a thread.
 pub(crate) struct Measured {
     pub(crate) latency: HashMap<Kind, Histogram<u64>>,
     pub(crate) ops: u64,

@@ -148,7 +148,7 @@ impl FromStr for Distribution {
     }
 }
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Native addresses of one or more nodes.
@@ -428,7 +428,7 @@ fn ledger(options: &Options, map: &RegionMap) -> Ledger {
     ledger.with_newest(Newest::new(starts, options.mix, table.max_unacked_bytes, under_way))
 }
 
-/// What all phases of a run share.
+/// The state that all phases of a run share.
 pub(crate) struct Bench<'a> {
     pub(crate) options: &'a Options,
     pub(crate) ledger: &'a Ledger,

@@ -96,7 +96,7 @@ pub enum DevError {
     /// The cluster does not become ready within this time.
     #[error("not every region is served after {0:?}; see the nodes' logs in the data directory")]
     NotReady(Duration),
-    /// The caller wants to wait no longer.
+    /// The caller ended the wait.
     #[error("interrupted before the cluster was ready")]
     Interrupted,
 }

@@ -57,27 +57,27 @@ impl Ports {
         self.base
     }
 
-    /// Where a node listens for Redis clients.
+    /// The address at which a node listens for Redis clients.
     pub fn resp(self, node: u32) -> SocketAddr {
         self.at(node - 1)
     }
 
-    /// Where it listens for native clients.
+    /// The address for native clients.
     pub fn native(self, node: u32) -> SocketAddr {
         self.at(node + 99)
     }
 
-    /// Where it listens for operators.
+    /// The address for operators (HTTP).
     pub fn admin(self, node: u32) -> SocketAddr {
         self.at(node + 199)
     }
 
-    /// Where it listens for its peers.
+    /// The address for its peers.
     pub fn fabric(self, node: u32) -> SocketAddr {
         self.at(node + 299)
     }
 
-    /// Where the coordinator listens.
+    /// The address of the coordinator.
     pub fn coordinator(self) -> SocketAddr {
         self.at(400)
     }

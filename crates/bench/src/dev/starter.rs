@@ -24,7 +24,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct Wanted {
     /// Its table.
     pub(crate) table: TableOptions,
-    /// How it is reached.
+    /// The transports between nodes, and to clients.
     pub(crate) link: Link,
     /// Regions of the table.
     pub(crate) regions: u32,

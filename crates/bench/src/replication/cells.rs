@@ -100,7 +100,7 @@ impl Figure {
         }
     }
 
-    /// What it is, with the unit.
+    /// Its title, with the unit.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Figure::Throughput => "Throughput until the servers have settled, thousands of operations a second",
@@ -200,7 +200,7 @@ pub struct Cell {
     pub cpu_seconds_per_million_ops: Option<f64>,
     /// CPU time by activity and role.
     pub cpu: Vec<CpuShare>,
-    /// What backups spent on their index.
+    /// CPU time of backups for their index.
     pub backup_index_cpu_seconds_per_million_ops: Option<f64>,
     /// Bytes that backups read from their devices for their index.
     pub backup_index_bytes_read: Option<f64>,
@@ -223,9 +223,9 @@ pub struct Cell {
 /// CPU time of one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuShare {
-    /// What was done.
+    /// The activity.
     pub activity: String,
-    /// The role that it was done in.
+    /// The role.
     pub role: String,
     /// CPU-seconds for a million operations.
     pub seconds_per_million_ops: f64,

@@ -62,7 +62,7 @@ pub struct CellOptions {
     pub depth: usize,
 }
 
-/// What to run.
+/// Options of the comparison.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Names of experiments, variants and mixes. If none of a kind is named, all of that kind run.
@@ -91,7 +91,7 @@ pub(crate) struct Failed {
     reason: String,
 }
 
-/// What all rounds measured.
+/// The samples and failures of all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     samples: Vec<Sample>,

@@ -41,7 +41,7 @@ pub struct Variant {
     pub addressing: Option<&'static str>,
     /// The preset of its table.
     pub preset: Preset,
-    /// How it is reached.
+    /// The transports between nodes, and to clients.
     pub link: Link,
     /// Its client has one operation in flight, and its table one region. So the cost of a single request shows.
     pub one_by_one: bool,
