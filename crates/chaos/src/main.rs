@@ -64,7 +64,7 @@ struct Stress {
     json: Option<PathBuf>,
 }
 
-/// What is run, and where.
+/// The servers of a run, their binary and directory.
 #[derive(Args)]
 struct Binary {
     /// Processes of servers, 3 to 5; regions have 3 replicas.

@@ -31,7 +31,7 @@ const WHOLE_WITHIN: Duration = Duration::from_secs(45);
 /// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// For how long faults strike.
@@ -183,7 +183,7 @@ impl Run<'_> {
                     scope.spawn(move || work(shared, region, &mut *store, rng))
                 })
                 .collect();
-            // Clients end, whatever the faults did.
+            // Clients end even if a fault could not strike.
             let struck = self.strike(kinds, &shared, report);
             shared.end();
             clients.into_iter().for_each(|client| log.merge(client.join().expect("a client does not panic")));

@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What to run.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct StressOptions {
     /// Which hostile clients.

@@ -111,7 +111,7 @@ impl FaultKind {
         self.row().0
     }
 
-    /// What happens, in a few words.
+    /// A description in a few words.
     pub fn what(self) -> &'static str {
         self.row().1
     }

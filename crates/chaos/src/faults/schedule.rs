@@ -20,7 +20,7 @@ const TWO_IN: u64 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// What it strikes, modulo the number of servers or regions.
+    /// The number of the server or region that it strikes, modulo how many there are.
     pub(crate) target: usize,
     /// Any number. It decides how hard the fault strikes, and which way.
     pub(crate) dice: u64,

@@ -1,4 +1,5 @@
-//! What hostile clients send. Pure: all of it follows from a seed. Every command that writes names keys of [`PREFIX`] only.
+//! The bytes that hostile clients send. Pure: all of them follow from a seed. Commands that write name only keys with
+//! [`PREFIX`].
 
 use super::PREFIX;
 use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
