@@ -29,7 +29,7 @@ impl Pending {
     }
 }
 
-/// What an operation is for.
+/// The purpose of an operation, which decides how its answer is judged.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     /// Part of the history of a shared key.

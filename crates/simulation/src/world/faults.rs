@@ -1,4 +1,4 @@
-//! What breaks, when, and for how long.
+//! Faults: how each kind strikes, how long it lasts, and how it heals.
 
 use super::machine::DISK_BYTES;
 use super::{Event, NodeId, World, node_of, server_id};
