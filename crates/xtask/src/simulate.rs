@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// What to simulate.
+/// Options of a simulation.
 #[derive(Args, Debug)]
 pub struct Simulate {
     /// Repeats this seed with the log of its nodes; RUST_LOG chooses how much (default: info).

@@ -17,7 +17,7 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args, Debug)]
 pub(super) struct IdleArgs {
     /// Start a cluster of this many nodes

@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Any free port of loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args, Debug)]
 pub(super) struct RoutesArgs {
     /// Number of regions
@@ -56,7 +56,7 @@ pub(super) struct RoutesArgs {
     json: Option<PathBuf>,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     regions: u32,

@@ -33,7 +33,7 @@ pub struct Violation {
     pub file: PathBuf,
     /// Line, from 1; 0 where the rule is about the whole file.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The fault, and what to do about it.
     pub what: String,
 }
 

@@ -36,7 +36,7 @@ const EFFECTS: [&str; 10] = [
     "RandomState",
 ];
 
-/// What `docs/design/source.md` grants.
+/// The grants of `docs/design/source.md`.
 struct Grants {
     /// Files and folders that may hold `unsafe`.
     unsafety: Vec<PathBuf>,

@@ -5,7 +5,7 @@ use super::{House, check};
 use std::fs;
 use std::path::PathBuf;
 
-/// What `check` says about a repository of these files.
+/// The violations that `check` finds in a repository of these files.
 pub(super) fn violations(files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder for the repository");
     for (path, text) in files {

@@ -19,7 +19,8 @@ mod tests;
 const EXEMPT: [&str; 2] = ["crates/xtask/src/tidy/words.rs", "crates/xtask/src/tidy/words_tests.rs"];
 /// Files that are searched, by the ends of their names.
 const EXTENSIONS: [&str; 6] = ["rs", "md", "html", "sh", "py", "toml"];
-/// What may stand between the words of a phrase: spaces, line breaks, and the marks of comments, lists and identifiers.
+/// Bytes that may be between the words of a phrase: spaces, line breaks, and the marks of comments, lists and
+/// identifiers.
 const JOINING: &[u8] = b" \t\r\n_-/!#*\\";
 
 /// Words and phrases, and what to say instead.
