@@ -127,7 +127,7 @@ struct Shared<'a> {
     issued: AtomicU64,
 }
 
-/// What a client measured.
+/// The measurements of a client.
 struct Measured {
     writes: Histogram<u64>,
     reads: Histogram<u64>,

@@ -26,7 +26,7 @@ pub(crate) struct Sample {
     pub(crate) round: u32,
     /// The engine.
     pub(crate) engine: EngineName,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub(crate) measurement: Measurement,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Failed {
     pub(crate) reason: String,
 }
 
-/// What all rounds of all plans measured.
+/// The samples and failures of all rounds of all plans.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     pub(crate) samples: Vec<Sample>,
