@@ -220,7 +220,7 @@ impl NodeRow {
     }
 }
 
-/// The worst fault of a node that answers. Without a fault: its intent, such as to leave, or `ok`.
+/// The worst fault of a node that answers. Without a fault: its intent (`leaves`, `restarts`), or `ok`.
 fn health(node: &NodeStatus) -> String {
     let broken = node.regions.iter().find(|region| region.state.starts_with("broken"));
     match (&node.volume_failure, &node.volume_full, &node.not_joined, broken) {
