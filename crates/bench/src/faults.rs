@@ -1,9 +1,9 @@
-//! Primaries killed in every mode of replication, and modes changed while they are.
+//! Kills primaries in every mode of replication, and changes the mode meanwhile.
 //!
-//! Each run is a cluster of its own, of one of the [variants](VARIANTS) that `bench replication` compares, with two or three
-//! replicas, under YCSB's workload A. First primaries are killed as `leeward bench ycsb` does it; then a change of the table
-//! comes with each kill. At the end every acknowledged write is read back, every member must be in sync, and replicas are
-//! compared. Call it from any thread.
+//! Each run is a cluster of its own, of one of the [variants](VARIANTS) that `bench replication` compares, with two or
+//! three replicas, under YCSB's workload A. The first kills are like those of `leeward bench ycsb`; each later kill
+//! comes with a change of the table. At the end every acknowledged write is read back, every member must be in sync,
+//! and the replicas are compared. Call it from any thread.
 
 use crate::dev::{Started, Starter, Wanted, check_link};
 use crate::figures::{duration, number};
@@ -29,10 +29,10 @@ mod tests;
 
 /// Numbers of replicas that every mode is run with.
 const REPLICAS: [u32; 2] = [2, 3];
-/// As by default.
+/// The default.
 const GROWTH_FACTOR: u32 = 8;
 
-/// What to run.
+/// Options of the runs.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Only these variants, and these numbers of replicas (2, 3). A kind of which none is named runs whole
@@ -47,7 +47,7 @@ pub struct Options {
     /// Records that load inserts
     #[arg(long, default_value_t = 50_000, value_parser = value_parser!(u64).range(1..))]
     pub records: u64,
-    /// What all runs have in common.
+    /// Options that all runs share.
     #[command(flatten)]
     pub cell: CellOptions,
     /// Write the results to this file as JSON; its names are stable
@@ -55,7 +55,7 @@ pub struct Options {
     pub json: Option<PathBuf>,
 }
 
-/// One run. What did not come to pass is `null` in the JSON.
+/// One run. A figure that the run did not reach is `null` in the JSON.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     /// Name of the variant.
@@ -70,12 +70,12 @@ pub struct Outcome {
     pub ops: u64,
     /// Operations that failed for good.
     pub errors: u64,
-    /// Records that held nothing of what they may hold.
+    /// Records with a value, or without one, that the acknowledged writes rule out.
     pub lost_writes: Option<u64>,
-    /// Writes that a primary took with it as last-flush allows; `null` where the table never acknowledges so.
+    /// Writes that were lost with a primary, as last-flush allows; `null` if the table never used last-flush.
     pub newest_lost: Option<u64>,
-    /// Longest time from a kill to the first acknowledged write to a region of its own, in seconds; `null` if some region took
-    /// none in time.
+    /// Longest time from a kill to the first acknowledged write to a region of the killed primary, in seconds; `null`
+    /// if a region acknowledged none in time.
     pub unavailable_seconds: Option<f64>,
     /// Longest time from a restart until every member was in sync, in seconds.
     pub in_sync_seconds: Option<f64>,
@@ -98,7 +98,7 @@ struct Json<'a> {
 /// Runs every mode, prints a table, and writes what `options` ask for. Returns whether nothing was lost anywhere.
 ///
 /// # Errors
-/// Options that make no sense, or a file that cannot be written. A run that fails is in the table.
+/// Invalid options, or a file that cannot be written. A run that fails is in the table.
 pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     check_json(options.json.as_deref())?;
     let mut left_out = Vec::new();
@@ -126,7 +126,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     Ok(runs.iter().all(Outcome::is_clean))
 }
 
-/// Every variant that has replicas, with each number of them, as far as `only` names them.
+/// Every variant that has backups, with each number of replicas, limited to what `only` names.
 fn setups(only: &[String]) -> Result<Vec<Setup>, String> {
     let modes = || VARIANTS.iter().filter(|variant| variant.mode != "none").map(|variant| variant.name);
     let (counts, names): (Vec<_>, Vec<_>) = only.iter().partition(|name| name.parse::<u32>().is_ok());
@@ -148,8 +148,8 @@ fn wants(wanted: &[&String], one: &str) -> bool {
     wanted.is_empty() || wanted.iter().any(|name| *name == one)
 }
 
-/// Changes that go round all that can be changed and end where they began. Every third comes while a member is being brought
-/// in sync.
+/// Changes that touch every option that can be changed, and end where they began. Every third change comes while a
+/// member is being brought in sync.
 fn changes(table: &TableOptions) -> Vec<TableChange> {
     let [send, build] = BackupMode::ALL;
     let backups = if table.backups == send { build } else { send };
@@ -227,7 +227,7 @@ impl Outcome {
         }
     }
 
-    /// It went to its end; nothing failed, nothing was lost, and the replicas are the same.
+    /// The run ended; no operation failed, no write was lost, and the replicas are the same.
     fn is_clean(&self) -> bool {
         self.failure.is_none()
             && self.errors == 0
@@ -241,7 +241,7 @@ impl Outcome {
     }
 }
 
-/// A line a run, and what is wrong below; Markdown.
+/// A Markdown table with one line a run, and the failures below it.
 fn table(machine: &Machine, runs: &[Outcome], left_out: &[String]) -> String {
     let mut out = String::new();
     write_table(&mut out, machine, runs, left_out).expect("writing to a string cannot fail");

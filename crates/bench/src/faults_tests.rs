@@ -1,4 +1,4 @@
-//! Which runs there are, what changes in them, and what counts as a failure.
+//! The list of runs, the changes in them, and what counts as a failure.
 
 use super::*;
 

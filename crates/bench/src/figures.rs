@@ -14,12 +14,12 @@ pub fn median(mut figures: Vec<f64>) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// How it is said whether a target is met.
+/// The word for a target that is met, or missed.
 pub(crate) fn verdict(is_met: bool) -> &'static str {
     if is_met { "met" } else { "MISSED" }
 }
 
-/// The time that an option gives in seconds.
+/// Parses a time in seconds, as options give it.
 ///
 /// # Errors
 /// It is no number, negative, or too large.
@@ -28,7 +28,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()))
 }
 
-/// Three significant digits.
+/// Formats a figure with three significant digits.
 pub fn number(value: f64) -> String {
     match value {
         value if value >= 99.95 => format!("{value:.0}"),

@@ -11,7 +11,7 @@ use crate::keys::mix64;
 #[path = "generators_tests.rs"]
 mod tests;
 
-/// The skew of YCSB and of the papers.
+/// The skew (theta) of YCSB and of the papers.
 pub(crate) const THETA: f64 = 0.99;
 
 /// Ranks 0, 1, 2, ... with probability proportional to 1 / (rank + 1)^theta.
@@ -65,8 +65,8 @@ fn zeta(from: u64, to: u64, theta: f64) -> f64 {
 pub enum Chooser {
     /// Every record alike.
     Uniform,
-    /// A few hot records, spread over the key space by a hash, of those that existed when it was made: which are hot stays, as
-    /// in YCSB, when others are inserted.
+    /// A few hot records, spread over the key space by a hash. They are among the records that existed when the chooser
+    /// was made, and stay the hot ones when others are inserted, as in YCSB.
     Zipfian(Zipfian),
     /// The newest records are the hottest.
     Latest(Zipfian),

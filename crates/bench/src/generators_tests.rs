@@ -68,7 +68,7 @@ fn the_scrambled_hot_records_are_spread() {
     assert!((30..70).contains(&low), "{low} of the 100 hottest are in the lower half");
 }
 
-/// With every insert another record would be the hottest if the hash were reduced by the number of records there are.
+/// If the hash were taken modulo the number of existing records, every insert would make another record the hottest.
 #[test]
 fn the_hottest_records_stay_when_others_are_inserted() {
     let records = 1000;

@@ -1,4 +1,4 @@
-//! What processes spend while they get no requests. One thread, which sleeps in between.
+//! Measures what processes spend while they get no requests. Blocks the calling thread.
 
 use crate::process::{ProcessSpent, memory_bytes, seconds};
 use crate::ycsb::BenchError;
@@ -8,7 +8,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the idle processes spent.
+/// CPU time, written bytes and memory of the idle processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleReport {
     /// Wall-clock time that was measured.
@@ -19,7 +19,7 @@ pub struct IdleReport {
     pub processes: Vec<IdleProcess>,
 }
 
-/// One process of them.
+/// One idle process.
 #[derive(Clone, Debug, Serialize)]
 pub struct IdleProcess {
     /// Its name: "node 1".

@@ -4,7 +4,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::{fs, io};
 
-/// Checks that results can be written to the file that `--json` names, if it names one: better now than after hours.
+/// Checks that results can be written to the file that `--json` names, if it names one. Call it before a long
+/// measurement.
 ///
 /// # Errors
 /// It cannot be opened, which the message names.

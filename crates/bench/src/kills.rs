@@ -1,9 +1,9 @@
 //! `kill -9` of a primary at intervals: which server is killed, how long its regions were unavailable, and when all groups
 //! were whole again. Runs on a thread of its own beside the workers of a phase.
 //!
-//! Each of the last kills of a run may come with a change of the table, so that a change, the death of a primary and the
-//! rebuild of a member meet in every order: before the first kill of three; during the failover of the second; before the
-//! third, which comes as soon as the second node has been restarted.
+//! Each of the last kills of a run may come with a change of the table, so that a change, the death of a primary and
+//! the rebuild of a member meet in every order. Of three kills, the first change comes before the kill, the second
+//! during the failover, and the third before the kill, which follows as soon as the second node has been restarted.
 
 use crate::ledger::Ledger;
 use crate::meter::Meter;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 #[path = "kills_tests.rs"]
 mod tests;
 
-/// How long a killed node has to be in sync again.
+/// Time limit until a killed node is in sync again.
 const IN_SYNC_WITHIN: Duration = Duration::from_secs(180);
-/// A killed node is restarted after this long at the latest: a region may be unable to continue without it.
+/// A killed node is restarted after at most this time: a region may be unable to continue without it.
 const RESTART_WITHIN: Duration = Duration::from_secs(5);
-/// How long groups must stay whole to count as settled: members that follow a change leave them one by one.
+/// How long groups must stay whole to count as settled: after a change of the table, members leave them one by one.
 const SETTLED_FOR: Duration = Duration::from_secs(2);
 /// Pause between looks at the region map.
 const LOOK: Duration = Duration::from_millis(50);
@@ -48,14 +48,14 @@ pub(crate) struct Kills<'a> {
     deadline: Duration,
     /// Kills still to be made; `None` for as many as the time allows.
     left: Option<u32>,
-    /// Members in sync over all groups when the run began: what every kill must return to.
+    /// Members in sync over all groups when the run began. After every kill there must be as many again.
     whole: usize,
     made: Vec<Kill>,
     /// Changes still to be made, one with each of the last kills.
     changes: VecDeque<TableChange>,
     /// The options of the table by now.
     table: TableOptions,
-    /// When nodes were restarted after the last kills; only those that have not been waited for until they are in sync.
+    /// When nodes were restarted after the last kills; only nodes that are not known to be in sync again.
     rebuilding: Vec<Instant>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Kills<'a> {
         self.made
     }
 
-    /// Kills until the phase is over or all kills are made. A kill that has begun is carried through to its end.
+    /// Kills until the phase is over or all kills are made. A kill that has begun is completed.
     pub(crate) fn run(&mut self, over: &AtomicBool, meter: &Mutex<Meter>, bar: &ProgressBar) -> Result<(), BenchError> {
         while self.left != Some(0) {
             let pause = if self.rebuilding.is_empty() { self.every } else { Duration::ZERO };
@@ -178,7 +178,7 @@ impl<'a> Kills<'a> {
         Ok(is_next_at_once)
     }
 
-    /// The change that comes with the next kill, and whether the kill after it does not wait.
+    /// The change that comes with the next kill, and whether the kill after that one follows without a pause.
     fn next_alteration(&mut self) -> (Option<Alteration>, bool) {
         if self.left.is_some_and(|left| left as usize > self.changes.len()) {
             return (None, false);
@@ -194,7 +194,8 @@ impl<'a> Kills<'a> {
         self.wait_until_whole(SETTLED_FOR)
     }
 
-    /// Waits until all members have been in sync for `lasting`, and notes how long that took in the kills that are waited for.
+    /// Waits until all members have been in sync for `lasting`, and stores how long that took in the kills of
+    /// `rebuilding`.
     fn wait_until_whole(&mut self, lasting: Duration) -> Result<(), BenchError> {
         let began = Instant::now();
         let mut since = None;
@@ -224,7 +225,8 @@ struct Probes {
     tickets: HashMap<Ticket, Option<usize>>,
     /// By region.
     writes: Vec<Op>,
-    /// Until then a probe with an unknown outcome is sent again. A client that was silent for long may get that answer.
+    /// Until then a probe with an unknown outcome is sent again. A client that was idle for long may get such an
+    /// outcome.
     until: Instant,
     /// Seconds from the kill to the first acknowledged write to each region; `None` where there was none within the deadline.
     seconds: Vec<Option<f64>>,
@@ -326,6 +328,6 @@ fn probe_key(group: &GroupConfig) -> bytes::Bytes {
     let mut key = BytesMut::from(&group.start[..]);
     key.put_slice(b"\0leeward-probe");
     let key = key.freeze();
-    // Only a region as narrow as a few keys has no room for it; its first key is in any region.
+    // A region of only a few keys may have no room for it. The first key is always in the region.
     if group.contains(&key) { key } else { group.start.clone() }
 }

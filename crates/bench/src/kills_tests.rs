@@ -1,4 +1,4 @@
-//! Which server is killed, what is probed, and when a cluster is whole.
+//! The choice of the server to kill, the keys of probes, and when a cluster is whole.
 
 use super::{members_in_sync, probe_key, victim};
 use bytes::Bytes;

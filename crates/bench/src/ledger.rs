@@ -1,15 +1,15 @@
-//! What the store may hold at the end of a run: every acknowledged write, and every write whose outcome is unknown. Any
-//! thread may call any method.
+//! The values that each record may hold at the end of a run, by the acknowledged writes and those with an unknown
+//! outcome. Any thread may call any method.
 //!
 //! Every write takes a sequence number from one clock before it is sent, and reads the clock again when it is
-//! acknowledged. A write that was acknowledged before another, itself acknowledged, was even sent is overwritten for
-//! certain; whatever is left may be the value of its record. Usually that is one write, and one number is all that is
-//! kept of a record. Only writes to one record at the same time, or whose outcome is unknown, make a set of
-//! possibilities.
+//! acknowledged. Write A is certainly overwritten if it was acknowledged before write B was sent, and B was
+//! acknowledged. The record may hold the value of any other write. Usually that is one write, so the ledger keeps one
+//! number for a record. It keeps a set only for concurrent writes to one record, and for writes with an unknown
+//! outcome.
 //!
-//! Of a table that may lose its [newest](crate::newest) writes with a primary, what a write has overwritten is dropped later.
+//! If a table may lose its [newest](crate::newest) writes with a primary, the ledger drops overwritten writes later.
 //!
-//! The clock starts at the time of day in nanoseconds, so that no value of an earlier run passes for one of this run.
+//! The clock starts at the time of day in nanoseconds, so a value of an earlier run is never taken for one of this run.
 
 use crate::newest::{Acknowledged, Newest};
 use parking_lot::Mutex;
@@ -23,25 +23,25 @@ mod tests;
 
 /// Locks over which the records are spread.
 const SHARDS: u64 = 64;
-/// Stands for whatever a record held before this run.
+/// Stands for the value, or the absence, that a record had before this run.
 const BEFORE: u64 = 0;
 
 #[derive(Clone, Copy, Debug)]
 struct Write {
     sequence: u64,
-    /// The clock when it was acknowledged. `None`: it is in flight, or its outcome is unknown.
+    /// The clock when it was acknowledged. `None`: the write is in flight, or its outcome is unknown.
     acknowledged: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Of record `n * SHARDS + shard` at `n`: the only write that its value can come from.
+    /// At index `n`, for record `n * SHARDS + shard`: the only write that its value can come from.
     settled: Vec<u64>,
     /// Records with more than one possibility, or with writes under way.
     open: HashMap<u64, Vec<Write>>,
 }
 
-/// Remembers the writes of a run, or does nothing but number them.
+/// Remembers the writes of a run, or only numbers them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     first: u64,
@@ -58,7 +58,7 @@ impl Ledger {
         Ledger { first: since, clock: AtomicU64::new(since), shards, newest: None }
     }
 
-    /// Of a table that may lose its newest writes with a primary.
+    /// For a table that may lose its newest writes with a primary.
     pub(crate) fn with_newest(self, newest: Newest) -> Ledger {
         Ledger { newest: Some(newest), ..self }
     }
@@ -72,7 +72,7 @@ impl Ledger {
             shard.settled.resize(at + 1, BEFORE);
         }
         let settled = shard.settled[at];
-        // The settled write was acknowledged before this one began: its own number is late enough an instant.
+        // The settled write was acknowledged before this one began, so its sequence number can stand for that time.
         let known = || vec![Write { sequence: settled, acknowledged: Some(settled) }];
         shard.open.entry(record).or_insert_with(known).push(Write { sequence, acknowledged: None });
         sequence
@@ -102,12 +102,13 @@ impl Ledger {
         self.newest.iter().for_each(|newest| self.confirm(newest.settle()));
     }
 
-    /// How many of the newest writes are gone as they may be, and what is gone as it may not. After every record was checked.
+    /// How many of the newest writes are lost as the table allows, and descriptions of losses that it does not allow.
+    /// Call it after every record was checked.
     pub(crate) fn judge_newest(&self) -> Option<(u64, Vec<String>)> {
         self.newest.as_ref().map(Newest::judge)
     }
 
-    /// These are not lost whatever dies.
+    /// These writes are confirmed: no death of a primary may lose them.
     fn confirm(&self, writes: Vec<Acknowledged>) {
         for Acknowledged { record, sequence, .. } in writes {
             self.shard(record).into_iter().for_each(|mut shard| shard.overwritten(record, Some(sequence)));
@@ -135,7 +136,7 @@ impl Ledger {
         records
     }
 
-    /// Whether a record may hold the value of write `found`; `None` stands for no value at all.
+    /// Whether a record may hold the value of write `found`; `None`: it has no value.
     pub(crate) fn check(&self, record: u64, found: Option<u64>) -> bool {
         let before = found.is_none_or(|sequence| sequence < self.first);
         let found = found.filter(|_| !before).unwrap_or(BEFORE);
@@ -165,7 +166,8 @@ impl Ledger {
 }
 
 impl Shard {
-    /// Forgets what was acknowledged before write `sequence` was sent, or before the newest acknowledged one was.
+    /// Forgets writes that were acknowledged before write `sequence` was sent; `None`: before the newest acknowledged
+    /// one was.
     fn overwritten(&mut self, record: u64, sequence: Option<u64>) {
         let Some(writes) = self.open.get_mut(&record) else { return };
         let acknowledged = writes.iter().filter(|write| write.acknowledged.is_some());
@@ -174,7 +176,7 @@ impl Shard {
         self.settle(record);
     }
 
-    /// Keeps one number where there is one possibility.
+    /// Replaces the set by one number if it has one acknowledged write.
     fn settle(&mut self, record: u64) {
         if let Some([Write { sequence, acknowledged: Some(_) }]) = self.open.get(&record).map(Vec::as_slice) {
             self.settled[(record / SHARDS) as usize] = *sequence;

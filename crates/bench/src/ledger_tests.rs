@@ -1,4 +1,4 @@
-//! The ledger against the histories that make it hard: writes at the same time, unknown outcomes, refusals.
+//! The ledger with difficult histories: concurrent writes, unknown outcomes, refusals.
 
 use super::Ledger;
 

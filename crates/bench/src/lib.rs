@@ -1,18 +1,19 @@
 //! The benchmark: YCSB over the native client, measured as the papers measure (throughput, CPU, device and network
-//! bytes per user byte, by role), with a ledger that proves that no acknowledged write was lost.
+//! bytes per user byte, by role). A ledger proves that no acknowledged write was lost.
 //!
 //! ```text
 //!   ycsb::run -> phase (Load, Run A ...) -> worker threads, one Session each
 //!                  |                           |  keys, generators: what to ask
 //!                  |                           |  ledger: what may be found afterwards
 //!                  |-- meter: /proc and /status of every node, by role
-//!                  |-- kills: kill -9 of a primary now and then, through a DevCluster
+//!                  |-- kills: kill -9 of a primary at intervals, through a DevCluster
 //!                  v
 //!               report: the table and the JSON
 //! ```
-//! The crate sees a cluster as its clients and operators do. [`dev`] starts one on this machine, as processes of the `leeward`
-//! binary: for measures, and for `leeward dev`. What its workloads are made of (keys, values, choosers, histograms, accounting of
-//! processes) is public for `leeward-rivals`, which runs the same workloads on embedded engines.
+//! The crate sees a cluster as its clients and operators do. [`dev`] starts one on this machine, as processes of the
+//! `leeward` binary: for measurements, and for `leeward dev`. The parts of its workloads (keys, values, choosers,
+//! histograms, accounting of processes) are public for `leeward-rivals`, which runs the same workloads on embedded
+//! engines.
 #![forbid(unsafe_code)]
 
 pub mod dev;

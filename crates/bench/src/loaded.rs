@@ -43,8 +43,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts three nodes, and prepares `late` more that start later, for a table of so many regions with three replicas, of
-    /// which two must have a write. Returns the cluster, and the options of the load.
+    /// Starts three nodes, and prepares `late` more that start later. The table has so many regions with three replicas
+    /// each, of which two must have a write. Returns the cluster, and the options of the load.
     pub(crate) fn start(
         &self,
         starter: &Starter,
@@ -74,7 +74,7 @@ pub struct Requests {
     pub ops: u64,
     /// Of them, those that failed.
     pub failed: u64,
-    /// Reads that did not find what must be there.
+    /// Reads that did not find a record that must exist.
     pub misses: u64,
     /// The first failure.
     pub first_error: Option<String>,
@@ -101,7 +101,7 @@ impl fmt::Display for Requests {
     }
 }
 
-/// Counts the operations that succeed from some instant on.
+/// Counts the operations that succeed during a stretch of time.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<'a> {
     succeeded: &'a AtomicU64,
@@ -110,7 +110,7 @@ pub(crate) struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
-    /// It begins now.
+    /// Begins a stretch now.
     pub(crate) fn begin(shared: &'a Shared<'_>) -> Stretch<'a> {
         let succeeded = &shared.succeeded;
         Stretch { succeeded, begun: Instant::now(), before: succeeded.load(Ordering::Relaxed) }

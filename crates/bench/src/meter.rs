@@ -1,8 +1,9 @@
-//! What the servers spent: CPU and device bytes by the process's own accounting (`/proc`), device and network bytes
-//! and compaction figures by `/status`, summed over nodes and over the lives of a node that is killed and restarted.
+//! What the servers spent: CPU and device bytes from the kernel's accounting of the processes (`/proc`), device and
+//! network bytes and compaction figures from `/status`, summed over nodes and over the incarnations of a restarted
+//! node.
 //!
-//! A figure is `None` where some node did not tell it: a sum with a hole would be a wrong sum. The figures of the last
-//! moments of a process that is killed are those of the sample that its killer takes just before.
+//! A figure is `None` if a node did not report it, because the sum would be wrong. Before a process is killed, the
+//! thread that kills it takes a last sample.
 
 use crate::process::{Amount, ProcessSpent};
 use leeward_client::admin;
@@ -16,7 +17,7 @@ use std::time::Duration;
 #[path = "meter_tests.rs"]
 mod tests;
 
-/// Time that a node has to answer, not to hold up the run.
+/// Time limit for a node's answer, so that no node delays the run.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// What one process spent since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,7 +31,7 @@ pub(crate) struct Spent {
     pub(crate) fabric_bytes: Amount,
 }
 
-/// What was done in one role.
+/// The work that was done in one role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoleSpent {
     pub(crate) compactions: u64,
@@ -57,10 +58,10 @@ pub(crate) struct Totals {
     pub(crate) l0_bytes: u64,
 }
 
-/// CPU time in nanoseconds by activity and role; `None` where some node does not tell.
+/// CPU time in nanoseconds by activity and role; `None` if a node does not report it.
 pub(crate) type CpuTime = Option<BTreeMap<(String, String), u64>>;
 
-/// Samples the servers now and then and sums what they spent.
+/// Samples the servers, and sums what they spent.
 #[derive(Debug)]
 pub(crate) struct Meter {
     addresses: Vec<String>,
@@ -79,7 +80,7 @@ struct Sample {
 }
 
 impl Meter {
-    /// Of the nodes with these admin addresses; what they spent before the first sample does not count.
+    /// Takes the first sample of the nodes at these admin addresses. What they spent before it does not count.
     pub(crate) fn new(addresses: Vec<String>) -> Meter {
         let mut meter =
             Meter { addresses, seen: HashMap::new(), primed: false, totals: zero(), cpu: Some(BTreeMap::new()) };
@@ -88,7 +89,7 @@ impl Meter {
         meter
     }
 
-    /// Adds what was spent since the last sample. A node that does not answer is taken up by the next sample.
+    /// Adds what was spent since the last sample. If a node does not answer, the next sample includes what it spent.
     pub(crate) fn sample(&mut self) {
         let mut l0_bytes = 0;
         for address in self.addresses.clone() {
@@ -101,17 +102,17 @@ impl Meter {
         self.totals.l0_bytes = self.totals.l0_bytes.max(l0_bytes);
     }
 
-    /// What was spent since this was last asked.
+    /// What was spent since the last call.
     pub(crate) fn take_totals(&mut self) -> Totals {
         std::mem::replace(&mut self.totals, zero())
     }
 
-    /// CPU time since this was last asked.
+    /// CPU time since the last call.
     pub(crate) fn take_cpu(&mut self) -> CpuTime {
         self.cpu.replace(BTreeMap::new())
     }
 
-    /// What was spent since [`Meter::take_totals`] was last asked, as of the last sample.
+    /// What was spent since the last call of [`Meter::take_totals`], as of the last sample.
     pub(crate) fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -131,7 +132,8 @@ impl Meter {
         let life = (status.server, status.pid);
         let before = match self.seen.insert(life, now.clone()) {
             Some(before) => before,
-            // A process that started during the run has spent nothing before it; one from before has, without us.
+            // A process that started during the run counts from 0. What one from before the run had spent does not
+            // count.
             None if self.primed => Sample { spent: zero().all, cpu: Some(BTreeMap::new()), regions: HashMap::new() },
             None => now.clone(),
         };
@@ -155,7 +157,7 @@ fn cpu_time(spent: &CpuSpent) -> ((String, String), u64) {
     ((spent.activity.clone(), spent.role.clone()), spent.nanos)
 }
 
-/// `sum`, and what is more in `now` than `before`.
+/// `sum`, plus the growth from `before` to `now`.
 fn add_cpu(sum: CpuTime, now: CpuTime, before: &CpuTime) -> CpuTime {
     let (mut sum, before) = (sum?, before.as_ref()?);
     for (account, nanos) in now? {
@@ -232,7 +234,7 @@ impl From<RegionCounters> for RoleSpent {
     }
 }
 
-/// `/proc` speaks of this machine's processes only.
+/// Whether the address is of this machine: `/proc` has only this machine's processes.
 fn is_local(address: &str) -> bool {
     let mut resolved = address.to_socket_addrs().into_iter().flatten();
     resolved.all(|address| match address.ip() {

@@ -1,4 +1,4 @@
-//! Sums over samples, over lives and over changes of role; absent figures stay absent.
+//! Sums over samples, over incarnations and over changes of role; absent figures stay absent.
 
 use super::{Meter, Spent, is_local, process_spent};
 use crate::process::cpu_ticks;

@@ -1,5 +1,5 @@
-//! Servers join a cluster and leave it again while YCSB A runs. Is a request lost, what does the move cost, and is the spread
-//! even afterwards?
+//! Servers join a cluster and leave it again while YCSB A runs. Measures failed requests, the throughput that is left
+//! during the moves, and how even the spread is afterwards.
 //!
 //! Three nodes run from the start. Two more start, and get their share by themselves. Then both are drained, and are stopped
 //! once they have nothing left. Call it from any thread; it starts its own threads and joins them before it returns.
@@ -34,14 +34,14 @@ const LEAST_THROUGHPUT: f64 = 0.7;
 const WIDEST: f64 = 0.1;
 /// How long a move may take.
 const MOVED_WITHIN: Duration = Duration::from_secs(600);
-/// Moving counts as over once nothing has moved for this long, which is longer than a master waits between two looks.
+/// Moving counts as over once nothing has moved for this long. It is longer than the interval at which a master checks.
 const STILL_FOR: Duration = Duration::from_secs(8);
 /// How often the cluster is checked.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a node may take to report its status.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Regions of the table
@@ -58,7 +58,7 @@ pub struct Options {
 /// One part of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stage {
-    /// What happened.
+    /// The name of the part.
     pub name: &'static str,
     /// How long it took.
     pub seconds: f64,
@@ -70,15 +70,15 @@ pub struct Stage {
     pub primaries: (u64, u64),
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moves {
     /// The parts, in order: a stage without moves comes before each move.
     pub stages: Vec<Stage>,
-    /// What became of the clients' requests.
+    /// The outcome of the clients' requests.
     #[serde(flatten)]
     pub requests: Requests,
-    /// Throughput during the move that cost most, as a fraction of the throughput before it.
+    /// The lowest throughput during a move, as a fraction of the throughput before that move.
     pub least_throughput: f64,
 }
 

@@ -1,10 +1,11 @@
-//! What may be gone of a table that acknowledges at the last flush: of a region whose primary died its newest writes, no more
-//! of them than the primary may acknowledge unconfirmed, and none that is older than one which is left. Any thread may call
-//! any method.
+//! Which writes a table with `last-flush` may lose when a primary dies: the newest writes of a region, and no more
+//! bytes than the primary may acknowledge before a backup has confirmed them. A write that is older than one that
+//! survived may not be lost. Any thread may call any method.
 //!
-//! The [ledger](crate::ledger) drops what an acknowledged write has overwritten. For such a table it does so only when so much
-//! came after that write that its primary's backups must have confirmed it; until then the write is among the *newest* of its
-//! region. A kill turns those into a [`Loss`]: they, and what they had overwritten, stay possible.
+//! The [ledger](crate::ledger) drops what an acknowledged write has overwritten. For such a table it does so only once
+//! so many bytes were written after that write that the backups must have confirmed it. Until then the write is among
+//! the *newest* of its region. A kill turns those into a [`Loss`]: they, and the writes that they overwrote, stay
+//! possible.
 
 use crate::keys::{KEY_BYTES, LARGEST_PAIR_BYTES, Mix, key};
 use bytes::Bytes;
@@ -37,35 +38,35 @@ struct Region {
     newest: VecDeque<Acknowledged>,
     /// Bytes of their records in a log.
     bytes: u64,
-    /// The clock at its last kill: an answer to what was sent before may be the killed primary's.
+    /// The clock at its last kill. An answer to a write that was sent before may come from the killed primary.
     killed: u64,
     losses: Vec<Loss>,
 }
 
-/// See the module.
+/// The newest writes of all regions, and the losses of all kills.
 #[derive(Debug)]
 pub(crate) struct Newest {
     /// First keys of the regions, ascending.
     starts: Vec<Bytes>,
     regions: Vec<Mutex<Region>>,
     mix: Mix,
-    /// Bytes of a log that may be acknowledged and not confirmed.
+    /// Bytes of log records that a primary may acknowledge before a backup has confirmed them.
     most_bytes: u64,
-    /// Writes under way at a time: their answers come in any order.
+    /// Most writes that are in flight at a time. Their answers come in any order.
     under_way: usize,
-    /// What records held in the end, of those that could hold several things: the write, and when it was acknowledged, if it
-    /// was.
+    /// For each record that could hold one of several values: the write whose value it held at the end, and when that
+    /// write was acknowledged, if it was.
     found: Mutex<HashMap<u64, (u64, Option<u64>)>>,
 }
 
 impl Newest {
-    /// Of a table with regions that begin at `starts`, ascending.
+    /// For a table with regions that begin at `starts`, ascending.
     pub(crate) fn new(starts: Vec<Bytes>, mix: Mix, most_bytes: u64, under_way: usize) -> Newest {
         let regions = starts.iter().map(|_| Mutex::default()).collect();
         Newest { starts, regions, mix, most_bytes, under_way, found: Mutex::default() }
     }
 
-    /// A write was acknowledged; answers those that are confirmed for certain because of it.
+    /// A write was acknowledged. Returns the writes that must be confirmed by now.
     pub(crate) fn push(&self, write: Acknowledged) -> Vec<Acknowledged> {
         let mut region = self.regions[self.region(&key(write.record))].lock();
         if write.sequence < region.killed {
@@ -87,7 +88,7 @@ impl Newest {
         confirmed
     }
 
-    /// The primary of the region that begins at `start` was killed, at this time of the clock.
+    /// The primary of the region that begins at `start` was killed when the ledger's clock was at `clock`.
     pub(crate) fn killed(&self, start: &[u8], clock: u64) {
         let mut region = self.regions[self.region(start)].lock();
         region.killed = clock;
@@ -96,7 +97,7 @@ impl Newest {
         region.losses.push(loss);
     }
 
-    /// No primary dies any more: answers what was not confirmed for certain before.
+    /// No primary dies any more. Returns the writes that were still among the newest.
     pub(crate) fn settle(&self) -> Vec<Acknowledged> {
         let take = |region: &Mutex<Region>| {
             let mut region = region.lock();
@@ -106,19 +107,20 @@ impl Newest {
         self.regions.iter().flat_map(take).collect()
     }
 
-    /// A record that could hold several things holds the value of write `sequence`, with the time of its answer.
+    /// A record that could hold several values holds that of write `sequence`, which was acknowledged at `at`.
     pub(crate) fn found(&self, record: u64, sequence: u64, at: Option<u64>) {
         self.found.lock().insert(record, (sequence, at));
     }
 
-    /// How many writes kills have taken as they may, and what was taken though a later write of its region was left.
+    /// The number of writes that kills have lost, and descriptions of those that were lost although a later write of
+    /// their region survived.
     pub(crate) fn judge(&self) -> (u64, Vec<String>) {
         let found = self.found.lock();
         let (mut taken, mut gaps) = (0, Vec::new());
         for (start, region) in self.starts.iter().zip(&self.regions) {
             for loss in &region.lock().losses {
                 let holds = |write: &Acknowledged| found.get(&write.record).copied();
-                // Of two writes at the same time either may be the later.
+                // Of two concurrent writes either may be the later.
                 let is_older = |write: &&Acknowledged| {
                     holds(write).is_some_and(|(_, at)| at.is_some_and(|at| at < write.sequence))
                 };

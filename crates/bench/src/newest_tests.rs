@@ -1,4 +1,4 @@
-//! What a killed primary may take with it, and what it may not.
+//! Which writes may be lost with a killed primary, and which may not.
 
 use super::Newest;
 use crate::keys::Mix;
@@ -15,7 +15,7 @@ fn write(ledger: &Ledger, record: u64) -> u64 {
     sequence
 }
 
-/// What is lost for certain, and how many of the newest writes are gone as they may be.
+/// The number of losses that the table does not allow, and of the newest writes that are lost as it allows.
 fn judge(ledger: &Ledger, found: &[(u64, Option<u64>)]) -> (usize, u64) {
     ledger.settle();
     let lost = found.iter().filter(|(record, sequence)| !ledger.check(*record, *sequence)).count();

@@ -1,9 +1,10 @@
 //! How long a region pauses when its primary role is transferred, or a member dies or stops. Each kind runs many times, on a
 //! cluster of three nodes of its own, and has a budget that its pauses should keep.
 //!
-//! One thread writes one key again and again, each write after the answer to the last. The pause is the longest time between
+//! One thread writes one key repeatedly, each write after the answer to the last. The pause is the longest time between
 //! two answers around the event. Another thread writes at a moderate rate. Where the primary is killed, an L0 is filled
-//! first, and the time counts from when the other nodes learn that the primary's session is over. Call it from any thread.
+//! first, and the time counts from when the other nodes learn that the primary's session is over. Call it from any
+//! thread.
 
 use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 #[path = "pauses_tests.rs"]
 mod tests;
 
-/// What happens to a region.
+/// The event that makes a region pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseKind {
     /// Its primary hands over the primary role.
@@ -77,7 +78,7 @@ impl PauseKind {
     }
 }
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Only these kinds
@@ -96,17 +97,17 @@ pub struct Options {
 pub struct Pauses {
     /// Its name.
     pub kind: &'static str,
-    /// Half of the pauses were no longer.
+    /// Median of the pauses.
     pub median_ms: f64,
-    /// 99 of 100 were no longer; with fewer rounds, all.
+    /// 99th percentile of the pauses; with fewer than 100 rounds, the longest.
     pub p99_ms: f64,
     /// The longest.
     pub worst_ms: f64,
-    /// What it should be.
+    /// The budget of this kind.
     pub budget_ms: f64,
     /// The largest number of bytes that a new primary had to replay.
     pub promotion_bytes: u64,
-    /// All of them.
+    /// All pauses, in the order of the rounds.
     pub all_ms: Vec<f64>,
 }
 
@@ -147,7 +148,7 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Measures, prints a table, and writes what `options` ask for. Returns whether every budget was kept.
 ///
 /// # Errors
-/// Options that make no sense, a file that cannot be written, or a cluster that does not recover.
+/// Invalid options, a file that cannot be written, or a cluster that does not recover.
 pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     check_json(options.json.as_deref())?;
     let unknown = options.only.iter().find(|name| !PauseKind::ALL.iter().any(|kind| kind.name() == **name));
@@ -192,7 +193,7 @@ fn table(measured: &[Pauses]) -> String {
     text
 }
 
-/// Instants at which the probe was answered, and how fast the other writer goes.
+/// Instants at which the probe was answered, and the rate of the other writer.
 #[derive(Default)]
 pub(crate) struct Probe {
     answers: Mutex<Vec<Instant>>,
@@ -369,7 +370,7 @@ impl Field {
         self.look_until("is whole", WHOLE_WITHIN, is_whole).map(drop)
     }
 
-    /// Waits until the map is so, and returns when that was seen.
+    /// Waits until the map is so, and returns the time at which that was seen.
     fn look_until(
         &mut self,
         what: &str,

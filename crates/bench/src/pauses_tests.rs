@@ -1,4 +1,4 @@
-//! What is made of answers.
+//! Pauses computed from the times of answers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! One phase: its threads, its progress bar, the meter beside it, and what comes of it.
+//! One phase: its worker threads, its progress bar, the meter, and its report.
 
 use crate::kills::Kills;
 use crate::meter::{CpuTime, Meter, Totals};
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// How often the progress bar is drawn.
 const DRAW: Duration = Duration::from_millis(100);
-/// How often it is looked whether the threads are done.
+/// Pause between two checks whether the threads are done.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the servers are sampled.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How much longer than the deadline of one operation a phase continues while none succeeds.
+/// A phase is aborted after the deadline of one operation and this time more without a success.
 const STUCK: Duration = Duration::from_secs(5);
 /// After the last operation, the servers get at most this long to finish the work that it caused.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ pub(crate) fn run(
             let (over, bar, keep_going) = (&over, &bar, &shared.keep_going);
             scope.spawn(move || {
                 let result = kills.run(over, meter, bar);
-                // All kills are made, or one failed: either way the phase need not go on for more kills.
+                // All kills are made, or one failed, so the phase need not continue for more kills.
                 keep_going.store(false, Ordering::Relaxed);
                 result
             })
@@ -144,17 +144,17 @@ fn watch(bench: &Bench<'_>, shared: &Shared<'_>, bar: &ProgressBar, finished: im
     Watched::Over
 }
 
-/// What a phase cost, and how long the servers went on.
+/// What a phase cost, and how long the servers worked after its last answer.
 pub(crate) struct Settled {
     pub(crate) totals: Totals,
     pub(crate) cpu: CpuTime,
-    /// Seconds until that was certain.
+    /// Seconds until the servers had been idle for three samples.
     pub(crate) waited: f64,
     /// Seconds until the last compaction or shipment was over.
     pub(crate) worked: f64,
 }
 
-/// Waits until compactions and shipments that the phase caused are over; answers what it all cost.
+/// Waits until compactions and shipments that the phase caused are over; returns what the phase cost.
 fn settle(meter: &Mutex<Meter>) -> Settled {
     let started = Instant::now();
     let (mut alike, mut worked) = (0, 0.0);
@@ -169,7 +169,7 @@ fn settle(meter: &Mutex<Meter>) -> Settled {
         let quiet = written.is_none_or(|(now, before)| now - before <= SETTLE_BYTES);
         let still = now.primaries == before.primaries && now.backups == before.backups;
         alike = if quiet && still { alike + 1 } else { 0 };
-        // Each compaction counts when it is over. Tails that are saved a while after the last write are no debt.
+        // The counters of a compaction change when it ends. A tail that is flushed later is no work that is still owed.
         if !still {
             worked = started.elapsed().as_secs_f64();
         }

@@ -1,5 +1,5 @@
-//! Plots: one SVG a figure. Every round is a dot and the median a bar, on a logarithmic scale, since workloads and what is
-//! compared differ by orders of magnitude; zeroes are not drawn.
+//! Plots: one SVG a figure. Every round is a dot and the median a bar. The scale is logarithmic, since values differ by
+//! orders of magnitude; zeroes are not drawn.
 
 use crate::figures::median;
 use plotters::coord::Shift;
@@ -16,7 +16,7 @@ const SPREAD: f64 = 0.8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What is compared with others.
+/// One of the things that a plot compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
     /// Its name.
@@ -29,7 +29,7 @@ pub struct Series {
 pub struct Point {
     /// The series.
     pub series: Series,
-    /// Number of the label that it stands over.
+    /// Index of its label in [`Panel::labels`].
     pub place: usize,
     /// One a round.
     pub values: Vec<f64>,
@@ -37,15 +37,15 @@ pub struct Point {
 
 /// A panel of a plot.
 pub struct Panel {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Places of its axis.
     pub labels: Vec<String>,
-    /// What stands over them.
+    /// The points over those labels.
     pub points: Vec<Point>,
 }
 
-/// Where the plot called `name` goes, beside the results in `json`.
+/// The file for the plot called `name`, in the directory of the results `json`.
 pub fn plot_file(json: &Path, name: &str) -> PathBuf {
     let stem = json.file_stem().unwrap_or_default().to_string_lossy();
     json.with_file_name(format!("{stem}-{name}.svg"))

@@ -1,11 +1,11 @@
-//! What a process of this machine spent, by the kernel's accounting in `/proc`.
+//! CPU time, device bytes and memory of a process of this machine, by the kernel's accounting in `/proc`.
 
 use std::fs;
 
 /// Clock ticks a second in `/proc/<pid>/stat`: USER_HZ, which is 100 in every Linux ABI that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Bytes of a process that are resident and not the page cache's; `None` if the kernel does not tell.
+/// Resident bytes of a process, without the page cache; `None` if the kernel does not tell.
 pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib = |name: &str| {
@@ -18,7 +18,7 @@ pub(crate) fn memory_bytes(pid: u32) -> Option<u64> {
 /// An amount that may be unknown.
 pub(crate) type Amount = Option<u64>;
 
-/// What one process spent since it started; `None` for what the kernel does not tell.
+/// The resources that one process spent since it started; `None` if the kernel does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSpent {
     /// User time of all threads, in [`seconds`].

@@ -4,17 +4,17 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Records that exist: every one below the limit was acknowledged.
+/// Records that exist: the insert of every record below the limit is over.
 #[derive(Debug)]
 pub struct Records {
     next: AtomicU64,
     limit: AtomicU64,
-    /// Acknowledged, with one before them that is not.
+    /// Records from the limit on whose inserts are over, while that of an earlier record is not.
     ahead: Mutex<BTreeSet<u64>>,
 }
 
 impl Records {
-    /// Records 0 to `records` exist.
+    /// Records below `records` exist.
     pub fn new(records: u64) -> Records {
         Records { next: AtomicU64::new(records), limit: AtomicU64::new(records), ahead: Mutex::default() }
     }
@@ -24,7 +24,7 @@ impl Records {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The insert of `record` is over. One that failed is counted as well, else it would hold the limit for ever.
+    /// The insert of `record` is over. A failed insert counts as well, because the limit could never pass it otherwise.
     pub fn inserted(&self, record: u64) {
         let mut ahead = self.ahead.lock();
         ahead.insert(record);
@@ -35,7 +35,7 @@ impl Records {
         self.limit.store(limit, Ordering::Release);
     }
 
-    /// Records that may be asked for.
+    /// The limit: operations may name any record below it.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Acquire)
     }

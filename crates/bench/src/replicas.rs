@@ -26,12 +26,12 @@ pub struct Replica<'a> {
     pub address: &'a str,
 }
 
-/// What is wrong with a segment.
+/// A segment that is damaged, or differs between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The segment.
     pub id: SegmentId,
-    /// What is wrong.
+    /// Description of the fault.
     pub what: String,
     /// The server with the damaged copy, and one with a whole copy.
     pub repair: Option<(ServerId, ServerId)>,
@@ -44,7 +44,7 @@ pub struct Findings {
     pub equal: (u64, u64),
     /// Segments that one replica has.
     pub alone: u64,
-    /// What is wrong with others.
+    /// Segments that are damaged or differ.
     pub faults: Vec<Fault>,
 }
 

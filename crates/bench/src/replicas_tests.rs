@@ -1,4 +1,4 @@
-//! What follows from the digests of replicas.
+//! Findings from the digests of replicas.
 
 use super::*;
 use leeward_format::manifest::SegmentKind;

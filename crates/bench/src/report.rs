@@ -1,7 +1,7 @@
-//! What a run found: the JSON with its stable names. Plain data; [`crate::table`] shows it to people.
+//! The report of a run, and its JSON. Plain data; [`crate::table`] shows it to people.
 //!
-//! Names in the JSON never change; new ones may be added. What could not be measured, or did not occur, is `null`,
-//! never zero.
+//! Names in the JSON never change; new ones may be added. A figure that could not be measured, or did not occur, is
+//! `null`, never zero.
 
 use crate::meter::RoleSpent;
 use crate::phase::Settled;
@@ -29,12 +29,11 @@ pub struct Report {
     pub depth: usize,
     /// Operations that failed for good, in all phases and in reading back.
     pub errors: u64,
-    /// Records that held nothing of what they may hold. `None` without `--verify`.
+    /// Records with a value, or without one, that the acknowledged writes rule out. `None` without `--verify`.
     pub lost_writes: Option<u64>,
-    /// Writes that a killed primary took with it as its table allows, which acknowledges at the last flush. `None` of other
-    /// tables.
+    /// Writes that were lost with a killed primary, as a table with `last-flush` allows. `None` for other tables.
     pub newest_lost: Option<u64>,
-    /// Segments that are damaged, or differ between the replicas of a region. `None` where replicas were not compared.
+    /// Segments that are damaged, or differ between the replicas of a region. `None` if replicas were not compared.
     pub replica_faults: Option<u64>,
     /// Records read back.
     pub verified_records: Option<u64>,
@@ -44,7 +43,7 @@ pub struct Report {
     pub io_amplification: IoAmplification,
     /// Network bytes over user bytes, all phases.
     pub network_amplification: Option<f64>,
-    /// What the backups did, all phases.
+    /// Work of the backups, all phases.
     pub backups: Backups,
     /// The phases, in order.
     pub phases: Vec<PhaseReport>,
@@ -72,7 +71,7 @@ pub struct PhaseReport {
     pub settle_seconds: f64,
     /// Operations a second.
     pub ops_per_second: f64,
-    /// The same until the servers had settled: the work that they still owe counts as well.
+    /// The same until the servers had settled, so that the work that they do after the last answer counts as well.
     pub settled_ops_per_second: f64,
     /// Latency by kind of operation.
     pub latency_us: LatencyByOperation,
@@ -84,7 +83,7 @@ pub struct PhaseReport {
     pub server_user_cpu_seconds: Option<f64>,
     /// Of it, system time.
     pub server_system_cpu_seconds: Option<f64>,
-    /// Where it went.
+    /// CPU time by activity and role.
     pub server_cpu: Option<Vec<CpuSeconds>>,
     /// Bytes of keys and values written, read and scanned.
     pub user_bytes: u64,
@@ -98,22 +97,22 @@ pub struct PhaseReport {
     pub network_bytes: Option<u64>,
     /// Network bytes over user bytes.
     pub network_amplification: Option<f64>,
-    /// What was done in the role of primary.
+    /// Work in the role of primary.
     pub primaries: RoleFigures,
-    /// What was done in the role of backup.
+    /// Work in the role of backup.
     pub backups: Backups,
     /// Levels of the deepest region.
     pub levels: u32,
-    /// Most memory that the L0s of all replicas had together, of the samples taken each second.
+    /// Peak memory of the L0s of all replicas together, of the samples taken each second.
     pub l0_bytes: u64,
 }
 
-/// CPU time of all servers that went into one thing.
+/// CPU time of all servers for one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuSeconds {
-    /// What was done.
+    /// The activity.
     pub activity: String,
-    /// The role that it was done in: `primary`, `backup` or `node`.
+    /// The role: `primary`, `backup` or `node`.
     pub role: String,
     /// Seconds.
     pub seconds: f64,
@@ -134,7 +133,7 @@ pub struct LatencyByOperation {
     pub rmw: Option<Latency>,
 }
 
-/// Longest latency that is told apart, in nanoseconds: ten minutes.
+/// Longest latency that histograms can hold, in nanoseconds: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// An empty histogram of latencies in nanoseconds, with three significant digits. All have the same bounds.
@@ -171,13 +170,13 @@ pub struct DeviceBytes {
 /// Device bytes over user bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct IoAmplification {
-    /// Bytes read a user byte.
+    /// Bytes read for each user byte.
     pub read: Option<f64>,
-    /// Bytes written a user byte.
+    /// Bytes written for each user byte.
     pub write: Option<f64>,
 }
 
-/// What was done in one role.
+/// Work in one role.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoleFigures {
     /// Compactions finished.
@@ -194,12 +193,12 @@ pub struct RoleFigures {
     pub stall_seconds: f64,
 }
 
-/// What the backups did for their index.
+/// Work of the backups for their index.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Backups {
-    /// Compactions finished: 0, a backup merges nothing.
+    /// Compactions finished. 0 with `send-index`, where a backup does not compact.
     pub compactions: u64,
-    /// Bytes read from a backup's device for its index: 0.
+    /// Bytes read from backups' devices for their index. 0 with `send-index`.
     pub index_bytes_read: u64,
     /// Bytes of leaf and index segments that primaries shipped to backups.
     pub index_bytes_shipped: u64,
@@ -216,9 +215,10 @@ pub struct Kill {
     pub server: u32,
     /// Regions that it was primary of.
     pub regions: Vec<u32>,
-    /// For each, seconds from the kill to the first acknowledged write; `null` where there was none in time.
+    /// For each, seconds from the kill to the first acknowledged write; `null` if there was none in time.
     pub unavailable_seconds: Vec<Option<f64>>,
-    /// Of a node that is alone: seconds from the kill until it served all of its regions again. `None` for the others.
+    /// In a cluster of one node: seconds from the kill until it served all of its regions again. `None` in other
+    /// clusters.
     pub recovery_seconds: Option<f64>,
     /// Seconds from its restart until every group was in sync again.
     pub in_sync_seconds: f64,
@@ -287,12 +287,13 @@ impl Report {
         self.details.extend(faults.iter().cloned());
     }
 
-    /// No operation failed, no acknowledged write is lost that its table may not lose, and replicas are the same.
+    /// Whether no operation failed, no acknowledged write was lost that the table may not lose, and replicas are the
+    /// same.
     pub fn is_clean(&self) -> bool {
         self.errors == 0 && self.lost_writes.unwrap_or(0) == 0 && self.replica_faults.unwrap_or(0) == 0
     }
 
-    /// What was lost, and what differs: the first few.
+    /// Descriptions of the first few losses and differences.
     pub fn details(&self) -> &[String] {
         &self.details
     }
@@ -382,7 +383,7 @@ impl LatencyByOperation {
 }
 
 impl Latency {
-    /// Of a histogram of nanoseconds.
+    /// Percentiles of a histogram of nanoseconds.
     pub fn new(histogram: &Histogram<u64>) -> Latency {
         let us = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         Latency {

@@ -1,9 +1,9 @@
-//! What it costs to split a region under load: how long it pauses, and what throughput is left during the split and while
-//! each half trims the data of the other.
+//! Measures splits of a region under load: how long the region pauses, and the throughput that is left during the split
+//! and while each half trims the data of the other.
 //!
-//! One region on three nodes serves YCSB A. It is split again and again, each time the half with the lowest keys: the first
-//! time it has all of the load, then half of it, and so on. Beside the load, a thread writes one key of that half again and
-//! again, each write after the answer to the last. Call it from any thread.
+//! One region on three nodes serves YCSB A. Each split is of the region with the lowest keys. At the first split it has
+//! all of the load, then half of it, and so on. Beside the load, a thread writes one key of that region repeatedly,
+//! each write after the answer to the last. Call it from any thread.
 
 use crate::dev::{Started, Starter};
 use crate::figures::duration;
@@ -26,12 +26,12 @@ mod tests;
 
 /// How long a split may take.
 const SPLIT_WITHIN: Duration = Duration::from_secs(120);
-/// How long after a split the throughput counts as that of its wake.
+/// Length of the wake: the time after a split whose throughput is reported separately.
 const WAKE: Duration = Duration::from_secs(5);
 /// How often the region map is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Number of splits
@@ -45,7 +45,7 @@ pub struct Options {
     pub load: Load,
 }
 
-/// One split. Rates are operations per second, of all clients but the one that writes one key.
+/// One split. Rates are operations per second, of all clients except the one that writes one key.
 #[derive(Clone, Debug, Serialize)]
 pub struct Split {
     /// From the request until there were two regions, in seconds.
@@ -62,12 +62,12 @@ pub struct Split {
     pub after: f64,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Splits {
     /// The splits, in order.
     pub splits: Vec<Split>,
-    /// What became of the clients' requests.
+    /// The outcome of the clients' requests.
     #[serde(flatten)]
     pub requests: Requests,
 }

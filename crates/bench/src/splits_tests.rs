@@ -1,4 +1,4 @@
-//! How splits are told.
+//! The table of splits.
 
 use super::*;
 use crate::worker::Measured;

@@ -1,5 +1,5 @@
-//! How copies, their bytes and primary roles are spread over the servers of a cluster, by its map and by what primaries
-//! report of their regions. Pure.
+//! How copies, their bytes and primary roles are spread over the servers of a cluster. Computed from its region map and
+//! the status of primaries. Pure.
 
 use leeward_client::{GroupConfig, RegionMap};
 use leeward_format::status::{NodeStatus, Role};
@@ -7,7 +7,7 @@ use leeward_format::{RegionId, ServerId};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// What one server has.
+/// The share of one server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Share {
     /// Regions that it is primary of.
@@ -20,7 +20,7 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// What all servers have.
+/// The shares of all servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     /// By server, for live servers.
@@ -30,7 +30,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// What servers of `map` have, by `statuses`.
+    /// Computes the shares of the servers of `map`, with sizes from `statuses`.
     pub fn of(map: &RegionMap, statuses: &[&NodeStatus]) -> Spread {
         let told = statuses.iter().flat_map(|node| &node.regions).filter(|region| region.role == Role::Primary);
         let bytes: HashMap<RegionId, u64> = told.map(|region| (region.region, region.bytes)).collect();
@@ -59,7 +59,8 @@ impl Spread {
         sum.0.checked_div(sum.1).unwrap_or(0)
     }
 
-    /// The largest distance of one of these servers from their average of bytes, as a fraction of that average.
+    /// The largest difference between the bytes of one of these servers and their average, as a fraction of the
+    /// average.
     pub fn widest(&self, among: impl Fn(ServerId) -> bool) -> f64 {
         let even = self.even_bytes(&among);
         let widest = self.among(among).map(|share| share.bytes.abs_diff(even)).max().unwrap_or(0);
@@ -78,7 +79,7 @@ impl Spread {
     }
 }
 
-/// Whether a member of the group is to come, go or become the primary.
+/// Whether the group lacks a member, has a learner, or has a pending request for its members.
 fn is_active(map: &RegionMap, group: &GroupConfig) -> bool {
     let replicas = map.table(&group.table).map_or(0, |table| table.replicas as usize);
     group.desired.primary.is_some()

@@ -8,7 +8,7 @@ use std::fmt;
 #[path = "table_tests.rs"]
 mod tests;
 
-/// The engine's own count of device bytes and the kernel's may differ by this share.
+/// The engine's count of device bytes and the kernel's may differ by this fraction.
 const AGREE_WITHIN: f64 = 0.05;
 /// Fewer bytes are too few to compare.
 const LITTLE: u32 = 8 << 20;
@@ -90,7 +90,7 @@ impl fmt::Display for PhaseReport {
     }
 }
 
-/// The two counts of device bytes are too far apart to be the same thing.
+/// Whether the two counts of device bytes differ too much.
 fn differs(kernel: Option<u64>, engine: Option<u64>) -> bool {
     kernel.zip(engine).is_some_and(|(kernel, engine)| {
         let larger = kernel.max(engine) as f64;

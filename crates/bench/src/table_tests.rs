@@ -1,4 +1,4 @@
-//! What people read.
+//! The tables of a report.
 
 use super::differs;
 use crate::report::Kill;

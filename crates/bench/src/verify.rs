@@ -12,13 +12,13 @@ use std::time::Duration;
 /// Losses that are described one by one.
 const DESCRIBED: usize = 10;
 
-/// What reading back found.
+/// The result of reading all records back.
 #[derive(Debug, Default)]
 pub(crate) struct Verified {
     pub(crate) records: u64,
-    /// Records that hold nothing of what they may hold.
+    /// Records with a value, or without one, that the ledger rules out.
     pub(crate) lost: u64,
-    /// Of a table that may lose its newest writes with a primary: those that it has lost.
+    /// For a table that may lose its newest writes with a primary: the number that it lost.
     pub(crate) newest_lost: Option<u64>,
     /// Records that could not be read.
     pub(crate) errors: u64,

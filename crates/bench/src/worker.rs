@@ -1,5 +1,5 @@
-//! One client thread of a phase: a pipelined session that keeps `depth` operations under way, times them, and tells
-//! the ledger what became of its writes.
+//! One client thread of a phase: a pipelined session that keeps `depth` operations in flight, measures their latency,
+//! and reports the outcome of each write to the ledger.
 
 use crate::generators::Chooser;
 use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
@@ -16,13 +16,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a thread waits for answers before it looks whether it should stop.
+/// How long a thread waits for answers before it checks whether it should stop.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// The client's options say so.
+/// Panic message: `submit` fails only at a limit, and [`client_options`](crate::ycsb::client_options) sets none.
 pub(crate) const UNBOUNDED: &str = "the number of operations in flight is not limited";
 
-/// What the threads of a phase share.
+/// The state that the threads of a phase share.
 pub(crate) struct Shared<'a> {
     pub(crate) workload: Workload,
     pub(crate) options: &'a Options,
@@ -37,17 +37,17 @@ pub(crate) struct Shared<'a> {
     pub(crate) ops: u64,
     /// Continue past `ops` until this is cleared.
     pub(crate) keep_going: AtomicBool,
-    /// Leave everything as it is: the run has failed.
+    /// The run has failed: threads end without finishing their operations.
     pub(crate) abandon: AtomicBool,
     pub(crate) started: Instant,
 }
 
-/// What a thread measured.
+/// The measurements of a thread.
 pub(crate) struct Measured {
     pub(crate) latency: HashMap<Kind, Histogram<u64>>,
     pub(crate) ops: u64,
     pub(crate) errors: u64,
-    /// Reads of a record that must exist that found nothing, or found another's or a damaged value.
+    /// Reads of an existing record that found no value, the value of another record, or a damaged value.
     pub(crate) misses: u64,
     pub(crate) first_error: Option<String>,
     /// Bytes of keys and values written, read and scanned.
@@ -91,10 +91,10 @@ impl Measured {
 struct Flight {
     kind: Kind,
     record: u64,
-    /// Number of the write, if it is one (yet).
+    /// Sequence number of the write; `None` for a read, and before the write of a read-modify-write.
     sequence: Option<u64>,
     started: Instant,
-    /// Of a scan: records still wanted.
+    /// For a scan: the number of records still to be read.
     wanted: u32,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Issues operations up to the depth; answers whether there are none left.
+    /// Issues operations up to the depth; returns whether there are none left.
     fn fill(&mut self) -> bool {
         while self.flights.len() < self.shared.options.depth {
             let now = Instant::now();
@@ -247,7 +247,7 @@ impl<'a> Worker<'a> {
         self.measured.errors += 1;
         if let Some(sequence) = flight.sequence {
             match error {
-                // It may have happened: it stays among the possible values.
+                // The write may have taken effect, so its value stays possible.
                 OpError::Unknown(_) | OpError::Unavailable(_) | OpError::AnswerGone { done: true } => {}
                 OpError::Invalid(_)
                 | OpError::Recovering(_)

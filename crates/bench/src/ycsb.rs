@@ -1,5 +1,5 @@
-//! A YCSB run: the options, the workloads, and the order of things. Call it from any thread; it starts its own and
-//! joins them before it answers.
+//! A YCSB run: the options, the workloads, and the order of phases. Call it from any thread; it starts its own and
+//! joins them before it returns.
 
 use crate::generators::{Chooser, THETA, Zipfian};
 use crate::keys::{Mix, key, sequence_of};
@@ -24,7 +24,7 @@ use std::time::Duration;
 #[path = "ycsb_tests.rs"]
 mod tests;
 
-/// Records looked at to tell whether Load must come first.
+/// Records that are read to find out whether Load must come first.
 const SAMPLE: u64 = 64;
 
 /// A YCSB workload.
@@ -46,7 +46,7 @@ pub enum Workload {
     F,
 }
 
-/// What one step of a workload does.
+/// The kind of one operation of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Reads a record.
@@ -73,7 +73,7 @@ impl Workload {
     pub const ALL: [Workload; 7] =
         [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
 
-    /// What the next operation does, by a draw from 0 to 99.
+    /// The kind of the next operation, by a draw from 0 to 99.
     pub fn kind(self, draw: u8) -> Kind {
         match (self, draw) {
             (Workload::Load, _) => Kind::Insert,
@@ -92,7 +92,7 @@ impl Workload {
         let latest = if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian };
         let records = records.max(1);
         match chosen.unwrap_or(latest) {
-            // Load asks for no record that exists, so the constant need not be computed.
+            // Load reads no existing record, so it does not need the zeta constant, which takes long to compute.
             _ if self == Workload::Load => Chooser::Uniform,
             Distribution::Uniform => Chooser::Uniform,
             Distribution::Zipfian => Chooser::Zipfian(Zipfian::new(records, THETA)),
@@ -148,34 +148,34 @@ impl FromStr for Distribution {
     }
 }
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Native addresses of one or more nodes.
     pub seeds: Vec<String>,
     /// The table that is measured.
     pub table: TableName,
-    /// The phases, in order. Load comes first by itself where the records are not there.
+    /// The phases, in order. If the records are missing, Load is run first.
     pub workloads: Vec<Workload>,
     /// Sizes of the pairs.
     pub mix: Mix,
-    /// Records that Load inserts, and that the other workloads count on.
+    /// Records that Load inserts, and that the other workloads expect.
     pub records: u64,
     /// Operations of each other phase.
     pub ops: u64,
-    /// Instead of the workload's own distribution.
+    /// Replaces the workload's own distribution.
     pub distribution: Option<Distribution>,
     /// Client threads, each with connections of its own.
     pub threads: usize,
-    /// Operations that a thread keeps under way.
+    /// Operations that each thread keeps in flight.
     pub depth: usize,
-    /// Operations a second of all threads together. Latency then counts from when an operation was due.
+    /// Operations per second of all threads together. Latency then counts from when an operation was due.
     pub target_rate: Option<f64>,
     /// Remember every acknowledged write and read all of them back at the end.
     pub verify: bool,
-    /// Kill the primary of a region every so often in the phases that are not Load.
+    /// Interval at which the primary of most regions is killed, in the phases after Load.
     pub kill_primary_every: Option<Duration>,
-    /// Kills to make; the first phase that is not Load goes on past its operations until they are made.
+    /// Kills to make; the first phase after Load continues past its operations until they are made.
     pub kills: Option<u32>,
     /// Changes of the table, one with each of the last kills.
     pub changes: Vec<TableChange>,
@@ -183,7 +183,7 @@ pub struct Options {
     pub compare_replicas: bool,
     /// Time within which an operation is retried.
     pub deadline: Duration,
-    /// Writes have request ids: see [`ClientOptions::retry_puts`]. So they do where primaries are killed: an error is one then.
+    /// Give puts request ids: see [`ClientOptions::retry_puts`]. They always have them if `kill_primary_every` is set.
     pub retry_puts: bool,
 }
 
@@ -214,7 +214,7 @@ impl Default for Options {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// An option has a value that makes no sense.
+    /// An option has an invalid value.
     #[error("{0}")]
     Option(String),
     /// The cluster cannot be reached, or this process ran out of something.
@@ -225,20 +225,20 @@ pub enum BenchError {
     Node {
         /// Its server id.
         server: u32,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A node of the benchmark's own cluster ended by itself.
     #[error("the cluster does not run any more: {0}")]
     Cluster(io::Error),
-    /// Nothing works: going on would only take long.
+    /// No operation has succeeded for so long that the run was ended.
     #[error("{workload}: no operation has succeeded for {after:?}; the first error was: {error}")]
     Stuck {
         /// The phase.
         workload: Workload,
         /// How long.
         after: Duration,
-        /// What an operation met.
+        /// The first error of an operation.
         error: String,
     },
     /// A cluster of the benchmark's own could not be started.
@@ -249,17 +249,17 @@ pub enum BenchError {
         "refused: the data has {levels} levels, L0 included, of at least {least}: give more --records or a smaller --l0-kib"
     )]
     Shallow {
-        /// Those there are.
+        /// Levels of the data, L0 included.
         levels: u32,
-        /// Those there must be.
+        /// Levels that it needs.
         least: u32,
     },
-    /// Operations failed, so figures would say nothing.
+    /// Operations failed, so the figures would mean nothing.
     #[error("{errors} operations failed; the first: {error}")]
     Failed {
         /// How many.
         errors: u64,
-        /// What the first met.
+        /// The first error.
         error: String,
     },
     /// The table could not be changed.
@@ -272,12 +272,12 @@ pub enum BenchError {
         number: usize,
         /// The node.
         server: u32,
-        /// How long it was waited for.
+        /// The time limit.
         after: Duration,
     },
 }
 
-/// A cluster that the benchmark may harm.
+/// A cluster whose processes the benchmark may kill, stop and restart.
 pub trait DevCluster: Send {
     /// Kills the node's process as `kill -9` does.
     ///
@@ -308,7 +308,7 @@ pub trait DevCluster: Send {
 
 impl Options {
     /// # Errors
-    /// A value that makes no sense, with the reason and the allowed range.
+    /// An invalid value; the message has the reason and the allowed range.
     pub fn check(&self, has_cluster: bool) -> Result<(), BenchError> {
         let refuse = |reason: &str| Err(BenchError::Option(reason.into()));
         match self {
@@ -350,7 +350,7 @@ pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Re
     })
 }
 
-/// As [`run`], with what is to be done with each phase, which may end the run.
+/// As [`run`], but calls `each` with the report of each phase. An error of `each` ends the run.
 pub(crate) fn measure(
     options: &Options,
     cluster: Option<Box<dyn DevCluster>>,
@@ -396,7 +396,7 @@ pub(crate) fn measure(
 }
 
 impl Options {
-    /// Refuses what cannot be measured on a table like this one.
+    /// Refuses options that the table does not support.
     fn check_for(&self, map: &RegionMap) -> Result<(), BenchError> {
         let is_hashed = map.table(&self.table).is_some_and(|table| table.partition.is_hash());
         let reason = match is_hashed {
@@ -412,7 +412,7 @@ impl Options {
     }
 }
 
-/// The ledger of a run; it knows if the table may lose its newest writes with a primary.
+/// The ledger of a run, configured for whether the table may lose its newest writes with a primary.
 fn ledger(options: &Options, map: &RegionMap) -> Ledger {
     let ledger = Ledger::new(options.verify);
     let Some(table) = map.table(&options.table).filter(|_| options.verify && options.kill_primary_every.is_some())
@@ -428,7 +428,7 @@ fn ledger(options: &Options, map: &RegionMap) -> Ledger {
     ledger.with_newest(Newest::new(starts, options.mix, table.max_unacked_bytes, under_way))
 }
 
-/// What all phases of a run share.
+/// The state that all phases of a run share.
 pub(crate) struct Bench<'a> {
     pub(crate) options: &'a Options,
     pub(crate) ledger: &'a Ledger,
@@ -443,7 +443,7 @@ impl Bench<'_> {
     }
 }
 
-/// Whether a sample of the records is there, with the sizes of the mix.
+/// Whether a sample of the records exists, with the sizes of the mix.
 fn is_loaded(session: &mut Session, options: &Options) -> Result<bool, BenchError> {
     let sample: Vec<u64> = (0..SAMPLE).map(|part| (options.records - 1) * part / (SAMPLE - 1)).collect();
     let results = session.execute(sample.iter().map(|record| Op::Get { key: key(*record) }).collect())?;
@@ -457,7 +457,7 @@ pub(crate) fn client_options(options: &Options) -> ClientOptions {
     ClientOptions {
         name: "leeward-bench".into(),
         retry_puts: options.retry_puts || options.kill_primary_every.is_some(),
-        // Each thread sees to that itself.
+        // Each thread limits its operations in flight itself.
         max_outstanding: usize::MAX,
         table: options.table.clone(),
         deadline: options.deadline,

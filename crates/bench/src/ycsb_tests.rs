@@ -1,4 +1,4 @@
-//! Shares of the workloads, and options that make no sense.
+//! Shares of the workloads, and invalid options.
 
 use super::{Kind, Options, Workload};
 use std::collections::HashMap;

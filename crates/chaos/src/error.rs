@@ -12,17 +12,17 @@ pub enum ChaosError {
     /// A tool of the system refused.
     #[error("`{command}` failed: {reason}")]
     Tool {
-        /// As it was called.
+        /// Its command line.
         command: String,
-        /// What it said.
+        /// Its error output, or its exit status.
         reason: String,
     },
     /// The system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was to be done.
+        /// The action that failed.
         what: String,
-        /// Why it was not.
+        /// The reason.
         source: io::Error,
     },
     /// The cluster did not come up.
@@ -33,7 +33,7 @@ pub enum ChaosError {
     Interrupted,
 }
 
-/// For `map_err`: `what` was to be done with `path`.
+/// For `map_err`: the action `what` on `path` failed.
 pub(crate) fn fault(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ChaosError {
     let what = format!("cannot {what} {}", path.display());
     move |source| ChaosError::Io { what, source }

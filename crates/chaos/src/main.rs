@@ -64,7 +64,7 @@ struct Stress {
     json: Option<PathBuf>,
 }
 
-/// What is run, and where.
+/// The servers of a run, their binary and directory.
 #[derive(Args)]
 struct Binary {
     /// Processes of servers, 3 to 5; regions have 3 replicas.
@@ -79,7 +79,7 @@ struct Binary {
     /// How much servers log, as `leeward --log`.
     #[arg(long, default_value = "info")]
     log: String,
-    /// Leaves the servers' logs also where nothing is wrong.
+    /// Keeps the servers' logs even if nothing is wrong.
     #[arg(long)]
     keep: bool,
 }
@@ -99,7 +99,7 @@ struct Chaos {
     /// Writes the result as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Strikes as an earlier run did; by default a new one, which is printed.
+    /// Repeats the faults of the run with this seed; by default a new seed, which is printed.
     #[arg(long)]
     seed: Option<u64>,
     /// Only these kinds of faults, separated by commas.

@@ -1,6 +1,6 @@
-//! Everything that a run makes outside of its processes: a directory, namespaces, a bridge, mounts, control groups. Each name
-//! contains the process id of the run. So everything is found and removed whatever happened to the run: at its end, or when the
-//! next run begins.
+//! Everything that a run makes outside of its processes: a directory, namespaces, a bridge, mounts, control groups.
+//! Each name contains the process id of the run. So everything is found and removed at the end of the run or, if the
+//! run was killed, when the next run begins.
 
 use crate::error::{ChaosError, fault};
 use crate::tool;

@@ -1,4 +1,4 @@
-//! Names, and what a run leaves.
+//! Names that contain a process id, and the removal of what a run has made.
 
 use super::*;
 

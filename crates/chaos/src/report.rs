@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// A run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Repeats the same faults.
+    /// A run with the same seed has the same faults.
     pub seed: u64,
     /// How long faults struck, in minutes.
     pub minutes: f64,
@@ -43,7 +43,7 @@ pub struct Report {
     pub lease_lateness: Vec<Lateness>,
     /// Kinds that could not strike on this machine, and why.
     pub left_out: Vec<String>,
-    /// What went wrong, in words.
+    /// Descriptions of everything that went wrong.
     pub findings: Vec<String>,
     /// Servers that had to be restarted before the cluster was whole, as an operator would have had to do.
     pub restarts: Vec<String>,
@@ -62,7 +62,7 @@ pub struct KindReport {
     pub longest_unavailable_ms: u64,
     /// Longest time in which some region acknowledged no write.
     pub longest_without_write_ms: u64,
-    /// The same two, over the times at which no other fault struck; `null` if there was none.
+    /// The same two, over the rounds in which no other fault struck; `null` if there was none.
     pub alone: Option<LongestMs>,
 }
 
@@ -82,7 +82,7 @@ pub struct RoundReport {
     pub at_seconds: f64,
     /// How long it took until the cluster was whole.
     pub seconds: f64,
-    /// What happened.
+    /// Descriptions of the faults.
     pub faults: Vec<String>,
     /// Longest time in which some region answered no operation.
     pub longest_unavailable_ms: u64,

@@ -31,7 +31,7 @@ const WHOLE_WITHIN: Duration = Duration::from_secs(45);
 /// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// For how long faults strike.
@@ -125,7 +125,7 @@ pub(crate) fn check(servers: usize, leeward: &Path) -> Result<(), ChaosError> {
     Ok(())
 }
 
-/// What this machine gives, or why the run is refused.
+/// What this machine offers, or why the run is refused.
 fn means(options: &Options) -> Result<Means, ChaosError> {
     check(options.servers, &options.leeward)?;
     options.coordinator.refusal().map_or(Ok(()), |why| Err(ChaosError::Refused(why)))?;
@@ -152,12 +152,12 @@ fn means(options: &Options) -> Result<Means, ChaosError> {
 /// A round that is over.
 struct Struck {
     kinds: Vec<FaultKind>,
-    /// What happened, for people.
+    /// Descriptions of the faults.
     what: Vec<String>,
-    /// When it struck, and when all was well again.
+    /// When the first fault struck, and when the cluster was whole again.
     from: u64,
     to: u64,
-    /// Members and primaries that were others afterwards.
+    /// Changes of primaries and members; `None` if no server answered.
     changes: Option<Vec<String>>,
 }
 
@@ -183,7 +183,7 @@ impl Run<'_> {
                     scope.spawn(move || work(shared, region, &mut *store, rng))
                 })
                 .collect();
-            // Clients end, whatever the faults did.
+            // Clients end even if a fault could not strike.
             let struck = self.strike(kinds, &shared, report);
             shared.end();
             clients.into_iter().for_each(|client| log.merge(client.join().expect("a client does not panic")));

@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// Pause between checks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What to run.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct StressOptions {
     /// Which hostile clients.
@@ -190,7 +190,7 @@ fn wait(
     Ok(())
 }
 
-/// Sets one key and gets it, again and again.
+/// Sets one key and gets it, repeatedly.
 fn work(mut store: Resp, number: usize, is_over: &AtomicBool) -> Others {
     let mut others = Others::new();
     let key = workload::filling_key(number % workload::regions(), i64::MAX - number as i64);

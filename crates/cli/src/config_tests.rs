@@ -1,4 +1,4 @@
-//! What the command prints is a file that a node accepts.
+//! A node accepts the output of the command as its settings file.
 
 use super::*;
 

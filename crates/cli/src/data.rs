@@ -7,7 +7,7 @@ use leeward_format::{Lsn, RegionId, ServerId};
 use std::io::{self, BufWriter, Write};
 use std::time::Duration;
 
-/// How long such a command may take.
+/// Deadline of one command.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) fn connect(connect: &Connect) -> Result<Client, ClientError> {

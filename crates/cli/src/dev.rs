@@ -1,4 +1,4 @@
-//! `leeward dev`: a cluster of child processes on this machine. Prints a line for everything that happens to them.
+//! `leeward dev`: a cluster of child processes on this machine. Prints a line when a node starts, ends or is restarted.
 
 use crate::Outcome;
 use crate::args::DevArgs;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
 struct Restarts {
     wanted: bool,
     due: BTreeMap<u32, Instant>,
-    /// How often each died young, in a row.
+    /// By node: how many of its last runs, in a row, were shorter than [`SHORT_LIFE`].
     short_lives: BTreeMap<u32, u32>,
 }
 

@@ -22,7 +22,7 @@ mod tests;
 /// Limits of one batch: pairs, and bytes of keys and values.
 const BATCH_PAIRS: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
-/// How often the progress of a checkpoint is asked for.
+/// Pause between two requests for the progress of a checkpoint.
 const LOOK: Duration = Duration::from_millis(100);
 
 type Pair = (Vec<u8>, Vec<u8>);

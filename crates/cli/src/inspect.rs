@@ -80,7 +80,7 @@ pub(crate) fn verify(directory: &Path) -> Outcome {
     Ok(verification.damaged.is_empty())
 }
 
-/// Opens the directory, which must hold a volume: this must not create one.
+/// Opens the directory. Fails if it holds no volume, because opening it would create one.
 fn disk(directory: &Path) -> Result<RealDisk, String> {
     if !directory.join(VOLUME_NAME).is_file() {
         let shown = directory.display();

@@ -1,4 +1,4 @@
-//! Every page of a volume that the embedded engine made, and what is said of a damaged one.
+//! Every page of a volume that the embedded engine made, and the messages about a damaged one.
 
 use super::*;
 use leeward_engine::embedded::{Db, DbOptions};

@@ -1,8 +1,8 @@
 //! `leeward join`: a server takes its share of copies and primary roles.
 //!
-//! A running server gets its share by itself, unless it is being drained. So the command cancels a drain, prints what the
-//! server has and what its share is, and waits. It is done when the server has its share, or when nothing moves any more:
-//! regions are moved whole, so a share is rarely exact.
+//! The master gives a running server its share unless the server is being drained. So the command cancels a drain,
+//! prints what the server has and what its share is, and waits. It ends when the server has its share, or when nothing
+//! moves any more: regions are moved whole, so a share is rarely exact.
 
 use crate::args::Connect;
 use crate::moves::Wait;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
     }
 }
 
-/// What servers have, and whether a master balances it.
+/// The spread of copies over servers, and whether a master balances it.
 fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
     let overview = Overview::of(&args.connect.connect)?;
     let nodes = overview.nodes();

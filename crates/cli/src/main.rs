@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the operator can do about an error, where only the command line knows.
+/// Advice to append to an error: the commands and options that help, which the crates below do not know.
 fn advice(error: &(dyn Error + 'static)) -> &'static str {
     let client = match error.downcast_ref::<BenchError>() {
         Some(BenchError::Client(error)) => Some(error),

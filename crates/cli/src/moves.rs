@@ -1,7 +1,7 @@
 //! `leeward move` and `leeward drain`: move copies and primary roles while the cluster serves.
 //!
-//! Each command writes a request down, which the primaries carry out, and then waits until that is done. A command that is
-//! interrupted takes nothing back.
+//! Each command stores a request at the coordinator, and then waits until it is carried out. Interrupting the command
+//! does not withdraw the request.
 
 use crate::args::Connect;
 use crate::wait::{Waited, wait};

@@ -112,7 +112,7 @@ fn pauses(map: &RegionMap) -> Option<String> {
     ))
 }
 
-/// What keeps a region from having all of its members, if anything.
+/// Describes a region that lacks members; `None` if every region has all of them.
 fn lack(map: &RegionMap) -> Option<String> {
     map.regions.iter().find_map(|group| {
         let replicas = map.table(&group.table).map_or(1, |table| table.replicas as usize);

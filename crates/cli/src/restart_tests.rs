@@ -1,4 +1,4 @@
-//! In what order servers are restarted, and when none is.
+//! The order in which servers are restarted, and the reasons to restart none.
 
 use super::*;
 use leeward_client::GroupConfig;

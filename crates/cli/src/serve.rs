@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long a node that stops waits until the other nodes have taken over its primary roles.
 const DEPARTURE: Duration = Duration::from_secs(10);
-/// How often it checks that.
+/// Pause between two checks of that.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: &ServeArgs) -> Outcome {

@@ -19,7 +19,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether this process must end.
+    /// Whether this process must end because of the event.
     pub(crate) fn ends(self) -> bool {
         self != Event::Child
     }

@@ -32,7 +32,7 @@ struct Everything<'a> {
     unreachable: Vec<&'a str>,
 }
 
-/// The nodes that answer at their native addresses, by their admin addresses, and the newest map that one of them has.
+/// The admin addresses of the nodes that answer at their native addresses, and the newest map that one of them has.
 struct Found {
     map: RegionMap,
     admin: BTreeMap<String, u32>,
@@ -211,7 +211,7 @@ impl NodeRow {
         NodeRow { server: Some(node.server.0), cells }
     }
 
-    /// A node of which only its fault is known.
+    /// A node that did not answer: only its number, if known, and the reason.
     fn silent(server: Option<u32>, state: String) -> NodeRow {
         let mut cells = vec![or_dash(server)];
         cells.extend(["-"; 6].map(String::from));
@@ -220,7 +220,7 @@ impl NodeRow {
     }
 }
 
-/// What is wrong with a node that answers, the worst first.
+/// The worst fault of a node that answers. Without a fault: its intent (`leaves`, `restarts`), or `ok`.
 fn health(node: &NodeStatus) -> String {
     let broken = node.regions.iter().find(|region| region.state.starts_with("broken"));
     match (&node.volume_failure, &node.volume_full, &node.not_joined, broken) {
@@ -314,7 +314,7 @@ fn reads_only(map: &RegionMap, group: &GroupConfig) -> bool {
     map.table(&group.table).is_some_and(|table| !table.takes_writes(group))
 }
 
-/// What is requested of a region and not carried out yet.
+/// The requests for a region that are not carried out yet.
 fn desired(group: &GroupConfig) -> Option<String> {
     let primary = group.desired.primary.map(|server| format!("primary {server}"));
     let leaving = group.desired.leaving.map(|server| format!("{server} leaves"));

@@ -18,11 +18,11 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the regions of a new table may take until they are served, or those of a dropped table until they are removed;
-/// and the extra time for each region.
+/// Time limit until the regions of a new table are served, or those of a dropped table are removed; and the extra time
+/// for each region.
 const DONE_WITHIN: Duration = Duration::from_secs(30);
 const EACH_WITHIN: Duration = Duration::from_millis(30);
-/// How often that is checked.
+/// Pause between two checks of that.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,7 +151,7 @@ fn describe(args: &DescribeTableArgs) -> Outcome {
     Ok(true)
 }
 
-/// What a region holds, as far as its primary says.
+/// The content of a region, as far as its primary reports it.
 #[derive(Default)]
 struct Content {
     /// Pairs, and bytes of keys and values.
@@ -234,7 +234,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
     table(&head, tables.map(row).collect())
 }
 
-/// When writes are acknowledged.
+/// When writes are acknowledged, as text.
 pub(crate) fn acknowledge_text(options: &TableOptions) -> String {
     let mut text = options.acknowledge.to_string();
     if let Some(quorum) = options.quorum {

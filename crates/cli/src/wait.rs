@@ -4,18 +4,19 @@ use std::error::Error;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the cluster is asked.
+/// Pause between two checks of the cluster.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a wait ended.
 pub(crate) enum Waited {
-    /// Nothing is lacking any more.
+    /// The condition came true in time.
     Done,
-    /// What was still lacking when time was over.
+    /// The time ran out; this was still lacking.
     Late(String),
 }
 
-/// Asks `lack` what is lacking until nothing is, for at most `timeout` seconds. Calls `say` whenever the answer changes.
+/// Calls `lack` until it answers `None`, for at most `timeout` seconds. `Some` says what is still lacking; `say` is
+/// called when that changes.
 ///
 /// # Errors
 /// Those of `lack`.

@@ -1,4 +1,4 @@
-//! `leeward status --watch`: what each server has, and what moves, over and over.
+//! `leeward status --watch`: shows repeatedly what each server has, and which regions move.
 
 use crate::Outcome;
 use crate::args::StatusArgs;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &StatusArgs, every: Duration) -> Outcome {
     let mut out = io::stdout().lock();
     let is_terminal = out.is_terminal();
     loop {
-        // Nodes come and go: one may answer the next time.
+        // An error does not end the loop: another node may answer next time.
         let text = match Overview::of(&args.connect.connect) {
             Ok(overview) => describe(&overview),
             Err(error) => format!("{error}\n"),
@@ -50,7 +50,7 @@ fn describe(overview: &Overview) -> String {
     text
 }
 
-/// What each server has, also as a percentage of an equal share.
+/// The table of shares: copies and bytes of each server, also as a percentage of an equal share.
 fn share_table(spread: &Spread) -> String {
     let even = spread.even_bytes(|_| true).max(1);
     let row = |(server, share): (&leeward_format::ServerId, &leeward_bench::Share)| {

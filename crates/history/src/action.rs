@@ -5,8 +5,8 @@ use std::fmt;
 /// [`Operation::answered`] of an operation with an unknown outcome.
 pub const UNANSWERED: u64 = u64::MAX;
 
-/// What an operation does to a register, and its answer. Values are numbers. Each put should have a unique value, so that a read
-/// tells which put it saw.
+/// The effect of an operation on a register, and its answer. Values are numbers. Each put should have a unique value,
+/// so that a read tells which put it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// It read this value.
@@ -32,12 +32,12 @@ pub enum Action {
 /// One operation on one key, times in any unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// When it was called.
+    /// Time of the call.
     pub called: u64,
-    /// When it was answered; [`UNANSWERED`] if its outcome is unknown. It may then have taken effect at any time after its call,
-    /// or never. Its action may still have an answer: the one that it gave if it took effect.
+    /// Time of the answer; [`UNANSWERED`] if the outcome is unknown. The operation may then have taken effect at any
+    /// time after its call, or never. Its action may still have an answer: the one that it gave if it took effect.
     pub answered: u64,
-    /// What it was.
+    /// The action, with its answer.
     pub action: Action,
 }
 
@@ -54,7 +54,7 @@ impl Action {
         }
     }
 
-    /// The value that it names, besides the one that it puts.
+    /// The value that its condition or its answer names. The value that it puts is not one of them.
     pub fn names(self) -> Option<i64> {
         match self {
             Action::WriteIfValue(_, old, _) => Some(old),
@@ -62,7 +62,7 @@ impl Action {
         }
     }
 
-    /// The value that it found, by its answer.
+    /// The value that it found in the register, by its answer.
     pub(crate) fn finds(self) -> Option<i64> {
         match self {
             Action::Read(value) | Action::Swap(_, Some(value)) | Action::Take(Some(value)) => value,
@@ -71,7 +71,7 @@ impl Action {
         }
     }
 
-    /// The same action without its answer; `None` for a read, which then says nothing.
+    /// The same action without its answer; `None` for a read, which says nothing without one.
     pub fn unanswered(self) -> Option<Action> {
         match self {
             Action::Read(_) => None,

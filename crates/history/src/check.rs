@@ -1,23 +1,25 @@
-//! The search: Wing and Gong's algorithm with Lowe's memory of states. A state is the set of operations that took effect, and the
-//! value. The search visits each state once.
+//! The search: Wing and Gong's algorithm with Lowe's cache of visited states. A state is the set of operations that
+//! took effect, and the value. The search visits each state once. Pure; any thread.
 //!
-//! **Long histories.** Operations that must take effect do so nearly in the order of their calls. So a state has the number of
-//! operations at the front that have all taken effect, and one bit for each later one. The search goes forward, and backtracks
-//! only as far as operations overlap.
+//! **Long histories.** Operations that must take effect do so nearly in the order of their calls. So a state stores how
+//! many operations at the front have all taken effect, and one bit for each later one. The search goes forward, and
+//! backtracks only as far as operations overlap.
 //!
-//! **Unknown outcomes.** An operation without an answer may take effect at any time after its call, or never. The search tries it
-//! only where it is needed: right before an operation that would be impossible, or would have another effect, without it. That
-//! loses nothing. In an order that explains the answers, move the operation later, past every operation that does not depend on
-//! it. It then meets an operation that needs it, or one that hides its effect, and in the second case it can be left out. Of
-//! several such operations with the same effect (deletes; writes of values that no operation names) the first is as good as any
-//! other, since all of them have been called. And a state is at least as good as one that differs from it only in having used
-//! more of them. So unknown outcomes cost almost nothing, as long as values differ.
+//! **Unknown outcomes.** An operation without an answer may take effect at any time after its call, or never. The
+//! search tries it only where it is needed: right before an operation that would be impossible, or would have another
+//! effect, without it. That loses nothing. In an order that explains the answers, move the operation later, past every
+//! operation that does not depend on it. It then meets an operation that needs it, or one that hides its effect, and in
+//! the second case it can be left out. Of several such operations with the same effect (deletes; writes of values that
+//! no operation names) the search tries only the first, since all of them have been called. It skips a state that
+//! differs from a visited one only in having used more of them. So unknown outcomes cost almost nothing, as long as
+//! values differ.
 //!
 //! **Operations that changed nothing**, such as reads, take effect as soon as they can. In any order that explains the answers,
 //! such an operation may move forward to where its answer is right, without an effect on any other.
 //!
-//! **Values that only one operation puts** are gone for good once they are overwritten. So the search overwrites no such value
-//! before every operation that found it has taken effect. Little is left to search where most answers name a value.
+//! **Values that only one operation puts** never come back once they are overwritten. So the search overwrites no such
+//! value before every operation that found it has taken effect. Little is left to search where most answers name a
+//! value.
 
 use crate::action::{Action, Operation, UNANSWERED};
 use std::collections::{HashMap, HashSet};
@@ -33,11 +35,12 @@ pub enum Verdict {
     Linearizable,
     /// There is no such order.
     Violation,
-    /// The search gave up.
+    /// The search gave up after `max_states` states.
     Undecided,
 }
 
-/// Checks the operations on one key that began without a value. Gives up after `max_states` states of about 100 bytes each.
+/// Checks the operations on one key, which has no value at first. Gives up after `max_states` states, of about 100
+/// bytes each.
 pub fn check(operations: &[Operation], max_states: usize) -> Verdict {
     let history = History::new(operations);
     if history.is_out_of_thin_air() {
@@ -103,7 +106,7 @@ struct Place {
     /// The later ones that took effect: bit `i` is `base + i`. No zero word at the end.
     ahead: Vec<u64>,
     value: Option<i64>,
-    /// If the last operation was an unanswered one: the value before it. The next operation must need it.
+    /// If the last operation was an unanswered one: the value before it. The next operation must need its effect.
     owed: Option<Option<i64>>,
 }
 

@@ -1,8 +1,8 @@
 //! The counterexample in a history that no register could have: the few answers that contradict each other.
 //!
-//! First, cut the history at the earliest answer with which it cannot be explained. Then forget answers, many at a time and then
-//! fewer and fewer, as long as the rest still contradict each other. Forgetting an answer, or leaving out a read, never makes a
-//! possible history impossible. So the rest is a violation by itself.
+//! First, cut the history at the earliest answer with which it is a violation. Then forget answers, in chunks that get
+//! smaller, as long as the rest is still a violation. Forgetting an answer, or leaving out a read, never makes a
+//! possible history impossible. So the rest is a violation by itself. Pure; any thread.
 
 use crate::action::{Operation, UNANSWERED};
 use crate::check::{Verdict, check};
@@ -60,7 +60,7 @@ fn shown(kept: Vec<Operation>) -> Vec<Operation> {
     }
 }
 
-/// The history as it was known when the answer at `at` had arrived.
+/// The history as known at time `at`: later calls are left out, later answers are forgotten.
 fn before(operations: &[Operation], at: u64) -> Vec<Operation> {
     let called = operations.iter().filter(|operation| operation.called <= at);
     called

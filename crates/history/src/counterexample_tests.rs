@@ -39,7 +39,7 @@ fn a_lost_write_is_shown_with_the_read_that_misses_it() {
     history.extend((2..200).map(|at| op(at * 10, at * 10 + 1, Action::Read(Some(1)))));
     history.push(op(5_000, 5_001, Action::Read(None)));
     let shown = counterexample(&history, 50_000);
-    // What proves that the write took effect is its own answer, or that of a read.
+    // The write's own answer, or that of a read, proves that the write took effect.
     assert!(shown.len() <= 3 && shown.contains(&op(5_000, 5_001, Action::Read(None))), "{shown:?}");
     assert_eq!(check(&shown, 50_000), Verdict::Violation);
 }

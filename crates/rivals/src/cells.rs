@@ -1,4 +1,4 @@
-//! Cells: for each mix, workload and engine the medians over the rounds.
+//! Cells: for each mix, workload and engine the medians over the rounds. Pure.
 
 use crate::engine::EngineName;
 use crate::measurement::{DeviceBytes, Measurement};
@@ -7,7 +7,7 @@ use crate::work::Work;
 use leeward_bench::median;
 use serde::Serialize;
 
-/// One cell. A figure is `null` where nothing of the kind occurred.
+/// One cell. A figure is `null` if no such operation occurred.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
     /// Mix of pair sizes.
@@ -34,11 +34,11 @@ pub(crate) struct Cell {
     pub(crate) records: u64,
     /// Rounds that the medians are over.
     pub(crate) rounds: usize,
-    /// Seconds that the engine went on working after the last answer.
+    /// Seconds that the engine worked after the last answer.
     pub(crate) settle_seconds: f64,
     /// Fewest levels in any round, L0 included.
     pub(crate) levels: u32,
-    /// Most memory of the process so far.
+    /// Peak memory of the process so far.
     pub(crate) peak_memory_bytes: f64,
     /// Device bytes by the kernel's account, all rounds together.
     pub(crate) device_bytes: DeviceBytes,

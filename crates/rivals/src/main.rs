@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   compare -> rounds: for each mix and round, each engine in turn
-//!                |        a child process each: `run`, which says what it measured line by line
+//!                |        a child process each: `run`, which prints its measurements line by line
 //!                |            phase: client threads over an engine's driver; /proc/self before and after
 //!                v
 //!              cells: medians -> targets: ratios to RocksDB -> report (Markdown), plot (SVG), JSON
 //! ```
-//! A process an engine and round: CPU time, device bytes and memory are the engine's own, and one that crashes does not
-//! end the comparison. What the workloads are made of comes from `leeward-bench`. `docs/rivals.md` says how each engine is
-//! configured and how to read the report.
+//! Each engine has a process of its own in each round. So CPU time, device bytes and memory are the engine's own, and a
+//! crash does not end the comparison. The parts of the workloads come from `leeward-bench`. `docs/rivals.md` says how
+//! each engine is configured and how to read the report.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! What a run of one workload on one engine measured. It travels from the child to the parent as a line of JSON.
+//! The measurements of one workload on one engine. The child process sends them to its parent as a line of JSON.
 
 use crate::work::Work;
 use leeward_bench::{Latency, ProcessSpent, seconds};
@@ -19,7 +19,7 @@ pub(crate) enum Line {
     Measured(Box<Measurement>),
     /// The run is over: the engine failed.
     Failed(String),
-    /// The run is over: its sizes would prove nothing, for any engine.
+    /// The run is over: with these sizes it would prove nothing, for any engine.
     Refused(String),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Measurement {
     pub(crate) ops: u64,
     /// Seconds from the first operation to the last answer.
     pub(crate) seconds: f64,
-    /// Seconds that the engine went on working after it.
+    /// Seconds that the engine worked after the last answer.
     pub(crate) settle_seconds: f64,
     /// User and system time of the process, until the engine had settled.
     pub(crate) cpu_seconds: f64,
@@ -61,13 +61,13 @@ pub(crate) struct Measurement {
     pub(crate) stored_bytes: u64,
     /// Bytes of keys and values that it holds then.
     pub(crate) live_bytes: u64,
-    /// Latency of writes, also of those that follow a read in F; `None` where there were none.
+    /// Latency of writes, also of those that follow a read in F; `None` if there were none.
     pub(crate) write_latency_us: Option<Latency>,
-    /// Latency of reads and scans; `None` where there were none.
+    /// Latency of reads and scans; `None` if there were none.
     pub(crate) read_latency_us: Option<Latency>,
     /// Levels that hold data, L0 included.
     pub(crate) levels: u32,
-    /// Most memory that the process has had so far.
+    /// Peak memory of the process so far.
     pub(crate) peak_memory_bytes: u64,
 }
 
@@ -93,7 +93,7 @@ impl Measurement {
     }
 }
 
-/// What this process has spent so far.
+/// CPU time and device bytes of this process so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spent {
     pub(crate) cpu_seconds: f64,
@@ -112,7 +112,7 @@ impl Spent {
     }
 }
 
-/// Most memory that this process has had so far; 0 if `/proc` does not tell.
+/// Peak memory of this process so far; 0 if `/proc` does not tell.
 pub(crate) fn peak_memory_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak =

@@ -1,6 +1,6 @@
-//! The page cache is memory outside of an engine's limit. An engine without direct I/O finds there whatever the machine has room
-//! for, far beyond the memory that it was given. While such an engine runs, its parent process drops the engine's tables from the
-//! page cache. The CPU time of the parent does not count.
+//! Limits the page cache of an engine without direct I/O. Such an engine would use all free memory of the machine as
+//! its cache, far beyond its memory limit. While it runs, its parent process drops the engine's tables from the page
+//! cache. The CPU time of the parent does not count.
 
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Extension of journals, which are only written: dropping their last page would cost a read for the next write.
 const JOURNAL: &str = "jnl";
 
-/// Drops the clean pages of the files below `directory` again and again, until `over`.
+/// Drops the clean pages of the files below `directory` every [`PAUSE`], until `over` is set.
 pub(crate) fn keep_empty(directory: &Path, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         // An error is harmless: the engine may have just removed the file or folder.

@@ -29,7 +29,7 @@ const QUIET_BYTES: u64 = 64 << 10;
 /// Load and space begin with an empty store and leave all records of the plan.
 ///
 /// # Errors
-/// The engine fails, or a read does not find the record that it must.
+/// The engine fails, or a read does not find a record that must exist.
 pub(crate) fn run(
     engine: &dyn Engine,
     directory: &Path,
@@ -127,7 +127,7 @@ struct Shared<'a> {
     issued: AtomicU64,
 }
 
-/// What a client measured.
+/// The measurements of a client.
 struct Measured {
     writes: Histogram<u64>,
     reads: Histogram<u64>,
@@ -149,7 +149,8 @@ impl Measured {
     }
 }
 
-/// Another one for each client of each workload: a workload that repeats another's choices would find them cached.
+/// A different seed for each client of each workload. A workload that repeated another's choices would find them
+/// cached.
 fn seed(workload: &str, client: u32) -> u64 {
     workload.bytes().fold(mix64(!u64::from(client)), |seed, byte| mix64(seed ^ u64::from(byte)))
 }
@@ -159,7 +160,7 @@ struct Client<'a> {
     shared: &'a Shared<'a>,
     chooser: Chooser,
     rng: fastrand::Rng,
-    /// Number of the last write; the high bits tell the threads apart.
+    /// Sequence number of the last write; its high bits are unique to the thread.
     sequence: u64,
     value: Vec<u8>,
     measured: Measured,

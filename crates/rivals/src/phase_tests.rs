@@ -1,4 +1,4 @@
-//! The orders in which *space* overwrites; what clients choose.
+//! The orders in which *space* overwrites, and the choices of clients.
 
 use super::{seed, stride};
 use std::collections::BTreeSet;

@@ -1,10 +1,10 @@
-//! Sizes of a run, the same for every engine. A plan that would prove nothing is refused.
+//! Sizes of a run, the same for every engine. A plan that would prove nothing is refused. Pure.
 
 use crate::Failure;
 use crate::args::{MemoryArgs, SizeArgs};
 use leeward_bench::{KEY_BYTES, Mix};
 
-/// A data set has at least so many times the bytes of the cache.
+/// A data set is at least this many times as large as the cache.
 const DATA_OVER_CACHE: u64 = 4;
 /// Memtables that an engine keeps at most: the one being filled, and those that wait to be flushed.
 pub(crate) const MEMTABLES: u64 = 4;
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) scans: u64,
     /// Bytes of keys and values that Load inserts.
     pub(crate) data_bytes: u64,
-    /// Memory for whatever the engine caches, in whole MiB.
+    /// Bytes of the engine's caches, a multiple of 1 MiB.
     pub(crate) cache_bytes: u64,
     /// Size at which a memtable is full.
     pub(crate) l0_bytes: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// What `sizes` say for `mix`, defaults filled in.
+    /// The plan for `mix` by `sizes`, with the defaults filled in.
     ///
     /// # Errors
     /// The cache would hold too much of the data set, or the memtables all of it.

@@ -7,7 +7,7 @@ use crate::targets::{Figure, figures};
 use leeward_bench::{Panel, Point, Series, draw};
 use std::path::Path;
 
-/// How an engine is shown.
+/// The name and color of an engine in plots.
 pub(crate) fn series(engine: EngineName) -> Series {
     let color = match engine {
         EngineName::Leeward => (0, 114, 178),

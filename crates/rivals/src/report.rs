@@ -16,7 +16,7 @@ use std::fmt::{Result as Written, Write};
 use std::fs;
 use std::path::Path;
 
-/// The engine's own count of device bytes and the kernel's must agree within this share.
+/// The engine's count of device bytes and the kernel's must agree within this fraction.
 const AGREE_WITHIN: f64 = 0.05;
 
 /// The JSON. Names in it are stable; others may be added.
@@ -30,10 +30,10 @@ struct Json<'a> {
     samples: &'a [Sample],
 }
 
-/// Runs the comparison and writes JSON, report and plots; answers whether every run ended well.
+/// Runs the comparison and writes JSON, report and plots; returns whether no run failed.
 ///
 /// # Errors
-/// Options that make no sense, or a file that cannot be written.
+/// Invalid options, or a file that cannot be written.
 pub(crate) fn compare(args: &CompareArgs) -> Result<bool, Failure> {
     let plans = args.mix.iter().map(|mix| Plan::new(*mix, &args.sizes)).collect::<Result<Vec<_>, _>>()?;
     let works = in_order(&args.workloads.workloads);

@@ -1,5 +1,5 @@
-//! Engines in turn. Each round runs every engine once, in its own child process, and each round begins with another engine. So
-//! other load on the machine affects all of them alike.
+//! Rounds. Each round runs every engine once, in its own child process, and begins with another engine. So other load
+//! on the machine affects all engines alike.
 
 use crate::Failure;
 use crate::args::RoundArgs;
@@ -26,12 +26,12 @@ pub(crate) struct Sample {
     pub(crate) round: u32,
     /// The engine.
     pub(crate) engine: EngineName,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub(crate) measurement: Measurement,
 }
 
-/// A child that did not end well.
+/// A child that failed.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Failed {
     /// Mix of pair sizes.
@@ -46,17 +46,18 @@ pub(crate) struct Failed {
     pub(crate) reason: String,
 }
 
-/// What all rounds of all plans measured.
+/// The samples and failures of all rounds of all plans.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Results {
     pub(crate) samples: Vec<Sample>,
     pub(crate) failures: Vec<Failed>,
 }
 
-/// Runs `works` of every plan on every engine, round by round; tells on the standard error how far it is.
+/// Runs `works` of every plan on every engine, round by round. Prints the progress to the standard error.
 ///
 /// # Errors
-/// A child cannot be started or spoken with, or refuses sizes that prove nothing. An engine that fails is among the results.
+/// A child cannot be started or read from, or refuses sizes that prove nothing. An engine that fails is among the
+/// results.
 pub(crate) fn run(plans: &[Plan], works: &[Work], args: &RoundArgs) -> Result<Results, Failure> {
     let mut results = Results::default();
     for round in 1..=args.rounds {
@@ -105,7 +106,7 @@ fn run_child(
     Ok(())
 }
 
-/// Reads the lines of a child to their end; answers why the engine failed, if it did.
+/// Reads the lines of a child to their end; returns why the engine failed, if it did.
 fn listen(output: ChildStdout, mut take: impl FnMut(Measurement)) -> Result<Option<String>, Failure> {
     let mut reason = None;
     for line in BufReader::new(output).lines() {

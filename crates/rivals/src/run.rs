@@ -1,5 +1,5 @@
-//! One engine in this process: opens a store, runs the workloads, prints a line for each. A child of a comparison is such a
-//! run, and so is what a profiler looks at.
+//! One engine in this process: opens a store, runs the workloads, prints a line for each. Each child of a comparison is
+//! such a run. It can also be run by itself under a profiler.
 
 use crate::Failure;
 use crate::args::RunArgs;
@@ -12,10 +12,10 @@ use leeward_bench::{Records, Workload};
 use std::fs;
 use std::path::Path;
 
-/// Runs what `args` say; whether it went well is in the lines, and in the answer.
+/// Runs the engine and workloads of `args`. Returns whether they succeeded, which the printed lines say too.
 ///
 /// # Errors
-/// Options that make no sense, or a directory that cannot be made.
+/// Invalid options, or a directory that cannot be made.
 pub(crate) fn run(args: &RunArgs) -> Result<bool, Failure> {
     let plan = Plan::new(args.mix, &args.sizes)?;
     let works = in_order(&args.workloads.workloads);
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool, Failure> {
     Ok(outcome.is_ok())
 }
 
-/// Why a run ended before its time.
+/// Why a run ended early.
 enum End {
     Failed(Failure),
     Refused(String),
@@ -51,7 +51,7 @@ impl<E: Into<Failure>> From<E> for End {
     }
 }
 
-/// `wanted` in the order in which they run, load before what needs it.
+/// `wanted` in the order in which they run, with load before the workloads that need it.
 pub(crate) fn in_order(wanted: &[Work]) -> Vec<Work> {
     let load = Work::Ycsb(Workload::Load);
     let needs_load = wanted.iter().any(|work| *work != Work::Space);

@@ -1,5 +1,5 @@
-//! Cost against size: Load of growing data sets. The measure is how far the throughput of each engine falls from the smallest
-//! data set to the largest.
+//! Cost by size: Load of growing data sets. The figure is the throughput of each engine with the largest data set over
+//! that with the smallest.
 
 use crate::Failure;
 use crate::args::{ScaleArgs, SizeArgs};
@@ -36,10 +36,10 @@ struct Fall {
     ratio: f64,
 }
 
-/// Runs Load at every size and writes JSON, report and plot; answers whether every run ended well.
+/// Runs Load at every size and writes JSON, report and plot; returns whether no run failed.
 ///
 /// # Errors
-/// Options that make no sense, or a file that cannot be written.
+/// Invalid options, or a file that cannot be written.
 pub(crate) fn scale(args: &ScaleArgs) -> Result<bool, Failure> {
     if args.record_counts.is_empty() || !args.record_counts.is_sorted() {
         return Err("--record-counts: one or more numbers, ascending".into());
@@ -67,7 +67,7 @@ pub(crate) fn scale(args: &ScaleArgs) -> Result<bool, Failure> {
     Ok(results.failures.is_empty())
 }
 
-/// The smallest data set decides on the cache of all.
+/// One plan for each size. All have the cache of the smallest.
 fn plans(mix: Mix, args: &ScaleArgs) -> Result<Vec<Plan>, Failure> {
     let mut memory = args.memory.clone();
     let mut plans = Vec::new();

@@ -74,7 +74,7 @@ impl Figure {
         }
     }
 
-    /// Its value; `None` where nothing of the kind occurred.
+    /// Its value; `None` if no such operation occurred.
     pub(crate) fn of(self, measurement: &Measurement) -> Option<f64> {
         match self {
             Figure::Throughput => Some(measurement.ops_per_second() / 1000.0),
@@ -113,7 +113,7 @@ const TARGETS: [(Figure, Work, [f64; 3]); 15] = [
 ];
 const LOAD: Work = Work::Ycsb(Workload::Load);
 
-/// One ratio of Leeward's figure to RocksDB's, and what it is to be.
+/// One ratio of Leeward's figure to RocksDB's, and its target.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     /// The figure.
@@ -126,9 +126,9 @@ pub(crate) struct Verdict {
     pub(crate) ratio: f64,
     /// Lowest and highest ratio of a round.
     pub(crate) range: [f64; 2],
-    /// What the ratio is to be at least (throughput) or at most (all else).
+    /// The bound of the ratio: a minimum for throughput, a maximum for all other figures.
     pub(crate) target: f64,
-    /// Whether it is.
+    /// Whether the ratio meets the target.
     pub(crate) met: bool,
 }
 
@@ -145,11 +145,11 @@ pub(crate) struct Loss {
     pub(crate) rival: EngineName,
     /// Leeward's median.
     pub(crate) leeward: f64,
-    /// The rival's.
+    /// The rival's median.
     pub(crate) best: f64,
 }
 
-/// Every target that the comparison can tell about, in the order of the table.
+/// The verdict on every target whose cells were measured, in the order of the table.
 pub(crate) fn verdicts(groups: &[Group<'_>]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (figure, workload, bounds) in TARGETS {

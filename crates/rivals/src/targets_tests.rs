@@ -1,4 +1,4 @@
-//! Verdicts and losses follow from the medians, in the direction of each figure.
+//! Verdicts and losses are computed from medians; whether more or less is better depends on the figure.
 
 use super::{Figure, losses, verdicts};
 use crate::cells::groups;

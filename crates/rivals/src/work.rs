@@ -1,4 +1,4 @@
-//! What is run: YCSB's workloads, and *space*.
+//! The workloads: those of YCSB, and *space*.
 
 use leeward_bench::Workload;
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Every workload, in the order in which they run: inserts of D and E come after all that counts on the loaded records
-    /// alone.
+    /// Every workload, in the order in which they run. D and E insert records, so they come after those that expect
+    /// only the loaded records.
     pub(crate) const ALL: [Work; 8] = [
         Work::Ycsb(Workload::Load),
         Work::Ycsb(Workload::A),

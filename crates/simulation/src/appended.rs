@@ -1,5 +1,5 @@
-//! Keys to which each write appends a unique word. An append that is carried out twice leaves its word twice. The length that an
-//! append answers says where its word ends, and the word stays there for ever.
+//! Keys to which each write appends a unique word. An append that is carried out twice leaves its word twice. The
+//! length that an append answers says where its word ends. The word stays there for ever.
 
 use bytes::Bytes;
 use leeward_format::op::Op;
@@ -32,7 +32,7 @@ struct Key {
     positions: [Option<usize>; WORDS],
 }
 
-/// A third of them on one side of the split.
+/// The key with this number. A third of the keys are on one side of the split.
 fn key(number: usize) -> Bytes {
     let side = if number.is_multiple_of(3) { "w" } else { "c" };
     Bytes::from(format!("{side}{number:06}"))
@@ -83,7 +83,7 @@ impl Appended {
         Some((Op::Get { key: key(number) }, number, self.keys[number].acknowledged))
     }
 
-    /// Judges the value that was `found` of a key. The words `must` have to be in it.
+    /// Judges the value that was `found` at a key. It must have the words `must`.
     pub(crate) fn check(&self, number: usize, must: Words, found: Option<&Bytes>) -> Result<(), String> {
         let fails = |what: String| Err(format!("key {:?}: {what}", key(number)));
         let (of_key, mut seen): (_, Words) = (&self.keys[number], 0);

@@ -1,4 +1,4 @@
-//! What the check of appended keys accepts and what it refuses.
+//! Contents that the check of appended keys accepts, and contents that it refuses.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What the clients of a seed do, and how.
+//! How the clients of a seed behave. Drawn from the seed; plain data.
 
 use leeward_platform::{Nanos, Rng};
 
-/// What clients do, and how.
+/// How clients behave.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientMix {
     pub(crate) clients: usize,

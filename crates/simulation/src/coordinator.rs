@@ -48,7 +48,7 @@ pub(crate) struct Host {
     /// Sessions of processes that are gone, and when each was last heard.
     orphans: Vec<(SessionId, Nanos)>,
     pub(crate) reachable: Vec<bool>,
-    /// Its process does not run: no node reaches it, and no session expires.
+    /// The coordinator's process does not run: no node reaches it, and no session expires.
     pub(crate) down: bool,
     next_connection: u64,
     /// Chooses which changes are delivered together, in the seeds that do so.
@@ -67,7 +67,7 @@ pub(crate) enum Travelling {
 }
 
 impl Host {
-    /// The coordinator of `nodes` nodes in the world of `seed`.
+    /// The coordinator for `nodes` nodes in the world of `seed`.
     pub(crate) fn new(nodes: usize, seed: u64) -> Host {
         Host {
             tree: Tree::new(),

@@ -1,6 +1,6 @@
 //! Keys that are written once, and expire. The wall clocks of machines differ by at most [`SKEW`]. So within this time of its
-//! expiry a pair may or may not be there. Before, it must be there; after, it must not. That holds for every node that answers,
-//! and whatever became of the primary that wrote the pair.
+//! expiry a pair may or may not be there. Before, it must be there; after, it must not. That holds for every node that
+//! answers, even after a failover of the primary that wrote the pair.
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Lifetime, Op};
@@ -25,7 +25,7 @@ pub(crate) struct Expiring {
     may_lose: bool,
 }
 
-/// Half of them on either side of the split.
+/// The key with this number. Half of the keys are on either side of the split.
 fn key(number: usize) -> Bytes {
     let side = if number.is_multiple_of(2) { "e" } else { "x" };
     Bytes::from(format!("{side}{number:06}"))

@@ -83,7 +83,7 @@ impl Ledger {
         self.entries[number].outcome = Outcome::NotDone;
     }
 
-    /// The newest writes may be gone, and so may those that were the newest when one of these processes died.
+    /// The newest writes may be gone. So may writes that were the newest when one of these processes died.
     pub(crate) fn power_lost(&mut self, now: Nanos, deaths: &[Nanos]) {
         self.losses.push(Loss { at: now, deaths: deaths.to_vec() });
     }

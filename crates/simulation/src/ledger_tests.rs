@@ -1,4 +1,4 @@
-//! What the ledger accepts and what it refuses.
+//! Contents that the ledger accepts, and contents that it refuses.
 
 use super::*;
 

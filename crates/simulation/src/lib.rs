@@ -13,7 +13,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `scenario` | what a seed is like: options, operator, faults |
+//! | `scenario` | the choices of a seed: options, operator, faults |
 //! | `client_mix` | how the clients of a seed behave |
 //! | `world` | time, machines, and what happens next |
 //! | `coordinator` | sessions over [`leeward_cluster::Tree`] |
@@ -50,18 +50,18 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, plant};
 use std::cell::Cell;
 
-/// What one seed came to.
+/// The result of one seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// What the seed is like, in a few words.
+    /// The scenario of the seed, in a few words.
     pub scenario: String,
     /// Operations that were answered.
     pub answered: u64,
     /// Operations whose outcome is unknown.
     pub unknown: u64,
-    /// Attempts at operations after the first.
+    /// Repeated attempts at operations.
     pub again: u64,
     /// Reads that backups answered.
     pub stale: u64,

@@ -2,10 +2,10 @@
 //! use streams of keys that are written once ([`crate::ledger`]), that expire ([`crate::expiring`]), and that words are appended
 //! to ([`crate::appended`]).
 //!
-//! The mix of clients differs from seed to seed ([`ClientMix`]): some only read, some stay with one node whatever happens, some
-//! give up soon. A client has one operation in flight. One client in three gives request ids to all of its writes, and another
-//! one to all but plain puts. Such a client repeats a request that was not answered, through any node, and all attempts are one
-//! operation of the history. The others leave that to the nodes.
+//! The mix of clients differs from seed to seed ([`ClientMix`]): some only read, some always stay with one node, some
+//! give up soon. A client has one operation in flight. One client in three gives request ids to all of its writes, and
+//! another one in three to all but plain puts. Such a client repeats a request that was not answered, through any node.
+//! All attempts are one operation of the history. The other clients leave retries to the nodes.
 
 use crate::appended::Appended;
 use crate::client_mix::ClientMix;
@@ -29,7 +29,7 @@ impl Pending {
     }
 }
 
-/// What an operation is for.
+/// The purpose of an operation, which decides how its answer is judged.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     /// Part of the history of a shared key.

@@ -1,4 +1,4 @@
-//! Many seeds in parallel, one per thread at a time. The only module of this crate that knows threads.
+//! Many seeds in parallel, one per thread at a time. No other module of this crate starts threads.
 
 use crate::scenario::Scenario;
 use crate::{Report, run};
@@ -10,15 +10,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// CI runs the seeds up to this one in any case. It adds so many of those up to [`COVER`] that no pair of choices is missing which
-/// one of them has.
+/// CI runs all seeds up to this one. It adds seeds up to [`COVER`] until every pair of choices that one of those has
+/// occurs.
 const FIRST: u64 = 150;
 const COVER: u64 = 3_000;
 
 /// The seeds that are searched for a planted bug until one finds it. Some bugs need a situation that one seed in a thousand has.
 const PLANTED: RangeInclusive<u64> = 1..=3_000;
 
-/// The seeds that are searched for `bug`: those up to 3,000 with options that bring about the situation that its rule is for.
+/// The seeds that are searched for `bug`: those up to 3,000 whose options allow the situation that the broken rule is
+/// for.
 pub fn planted(bug: Bug) -> impl Iterator<Item = u64> + Send {
     PLANTED.filter(move |seed| Scenario::of(*seed).may_show(bug))
 }
@@ -29,7 +30,7 @@ pub fn ci() -> Vec<u64> {
     let mut numbers = HashMap::new();
     let pairs: Vec<_> = (1..=COVER).map(|seed| pairs(seed, &mut numbers)).collect();
     let (mut seen, mut chosen) = (HashSet::<(usize, usize)>::new(), BTreeSet::new());
-    // Chooses those of `seeds`, which come after a number, that have at least so many new pairs.
+    // Chooses the seeds that have at least `least_news` new pairs. `seeds` begins with seed `after + 1`.
     let mut choose = |seeds: &[Vec<(usize, usize)>], after: u64, least_news: usize| {
         for (seed, pairs) in (after + 1..).zip(seeds) {
             if pairs.iter().filter(|pair| !seen.contains(*pair)).count() >= least_news {
@@ -40,7 +41,7 @@ pub fn ci() -> Vec<u64> {
     };
     let (first, others) = pairs.split_at(FIRST as usize);
     choose(first, 0, 0);
-    // Seeds that have many new pairs come first: so fewer seeds have all.
+    // Seeds that have many new pairs are chosen first, so that fewer seeds cover all pairs.
     [64, 32, 16, 8, 4, 2, 1].into_iter().for_each(|least_news| choose(others, FIRST, least_news));
     chosen.into_iter().collect()
 }

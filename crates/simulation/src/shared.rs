@@ -58,7 +58,7 @@ fn after(key: &[u8]) -> Bytes {
     Bytes::from([key, &[0]].concat())
 }
 
-/// A value that reads as `number`; padded, some of them beyond what is kept in place.
+/// A value with this number, padded. Some values are too large to be kept in place.
 fn value(number: i64, rng: &mut Rng) -> Bytes {
     let padding = if rng.one_in(3) { rng.between(200, 2_000) } else { rng.below(40) };
     Bytes::from(format!("{number}:{}", "x".repeat(padding as usize)))
@@ -194,7 +194,7 @@ impl Shared {
             entry.action = Action::Read(None);
             return;
         }
-        // The answer is as of some instant since then.
+        // A stale answer may show the state of any instant since then.
         entry.called = entry.called.saturating_sub(u64::from(*age_ms) * 1_000_000);
         (entry.answered, entry.action) = (now.0, answered_action(entry.action, result));
         if let (Some(value), OpResult::Put { done: true, version: Some(version), .. }) = (entry.action.put(), result)

@@ -1,11 +1,10 @@
-//! Rules of the design, broken on purpose one at a time. Some seed finds each of them.
+//! Planted bugs: each breaks one rule of the design on purpose, and some seed must find it.
 //!
-//! A bug that no seed finds any more shows a gap in the simulation: a check is gone, or a situation does not come about.
+//! A bug that no seed finds any more shows a gap in the simulation: a check is gone, or a situation no longer occurs.
 //!
-//! Each bug has a hint below: the seed that found it last, which is tried first. Any change of what the simulation draws
-//! makes other runs of all seeds. Then a hint may find nothing, and all the other seeds are searched. The test that had
-//! to search says so and names the seed that found the bug. This command prints all the hints as they should be; it
-//! takes two minutes:
+//! Each bug has a hint below: the seed that found it last, which is tried first. A change of what the simulation draws
+//! changes the runs of all seeds. Then a hint may find nothing, and all other seeds are searched. The test prints the
+//! seed that found the bug instead. This command prints all hints as they should be; it takes two minutes:
 //!
 //! ```text
 //! cargo test -p leeward-simulation --test planted -- --ignored --nocapture

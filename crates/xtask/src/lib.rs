@@ -1,4 +1,4 @@
-//! What a developer or CI runs, as a library so that tests run the same checks: see [`tidy`], [`simulate`] and
+//! The chores of developers and CI, as a library so that tests run the same checks: see [`tidy`], [`simulate`] and
 //! [`measure`].
 //!
 //! `tidy` knows each crate only by its files. Nothing in the product depends on it.

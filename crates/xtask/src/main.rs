@@ -1,7 +1,7 @@
 //! `cargo xtask`: the chores of this repository in one place.
 //!
 //! - `tidy` checks the rules of this repository that no compiler checks.
-//! - `panics` lists the places that may panic where bytes come in.
+//! - `panics` lists the places that may panic in code that handles bytes from sockets and disks.
 //! - `simulate` runs seeds of the simulated cluster.
 //! - `measure` measures what only developers measure.
 //! - `miri` looks for undefined behaviour in unsafe code.
@@ -27,7 +27,8 @@ struct Arguments {
 enum Chore {
     /// Check the rules of this repository: imports, sizes of files and functions, words, documents that match the code.
     Tidy,
-    /// List every place where code that bytes from sockets and disks come through may panic, with why it does not.
+    /// List every place that may panic in code that handles bytes from sockets and disks, with the reason why it does
+    /// not.
     Panics,
     /// Run seeds of the simulated cluster, or repeat one with its log.
     Simulate(simulate::Simulate),
@@ -74,7 +75,7 @@ fn panics(root: &Path) -> ExitCode {
     }
 }
 
-/// Packages, and names that the tests of their unsafe code contain. Miri cannot run code that maps files or uses kernel rings.
+/// Packages, and prefixes of the tests of their unsafe code. Miri cannot run code that maps files or uses kernel rings.
 const UNSAFE: [(&str, &str); 3] =
     [("leeward-engine", "memtable::"), ("leeward-platform", "append::"), ("leeward-platform", "memory::")];
 

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 
-/// What to simulate.
+/// Options of a simulation.
 #[derive(Args, Debug)]
 pub struct Simulate {
     /// Repeats this seed with the log of its nodes; RUST_LOG chooses how much (default: info).
@@ -44,7 +44,7 @@ fn bug(text: &str) -> Result<Bug, String> {
     found.ok_or_else(|| format!("one of {}", names()))
 }
 
-/// Runs it; fails if a seed did.
+/// Runs the seeds. The exit code is a failure if a seed failed.
 pub fn simulate(options: &Simulate) -> ExitCode {
     let failed = match options.seed {
         Some(seed) => repeat(seed, options.bug),
@@ -53,7 +53,7 @@ pub fn simulate(options: &Simulate) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Simulated seconds, and the node.
+/// The time of a log line: simulated seconds, and the node.
 struct SimulatedTime;
 
 impl FormatTime for SimulatedTime {
@@ -96,7 +96,7 @@ fn line(report: &Report) -> String {
     )
 }
 
-/// What a search has seen.
+/// The reports of a search so far.
 #[derive(Default)]
 struct Seen {
     seeds: u64,

@@ -1,4 +1,4 @@
-//! What the command line takes.
+//! Arguments of the command line.
 
 use super::*;
 

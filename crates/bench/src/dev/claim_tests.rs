@@ -1,4 +1,4 @@
-//! What keeps a cluster from starting, for a moment or for good.
+//! Things in use that delay the start of a cluster, and things in use that prevent it.
 
 use super::*;
 use std::net::TcpListener;

@@ -49,13 +49,13 @@ const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Settings that differ from node to node, and that the supervisor chooses.
 const CHOSEN_HERE: [&str; 6] =
     ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen"];
-/// How long ZooKeeper may take to make the regions of a new cluster.
+/// Time limit for making the regions of a new cluster at ZooKeeper.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
 /// Why a cluster does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DevError {
-    /// A setting that no node could take.
+    /// A setting that every node would refuse.
     #[error(transparent)]
     Setting(#[from] ConfigError),
     /// A setting that the supervisor chooses.
@@ -84,10 +84,10 @@ pub enum DevError {
     /// A file cannot be used, or the program cannot be run.
     #[error("cannot use {}: {}", .0.display(), .1)]
     File(PathBuf, #[source] io::Error),
-    /// The directory holds the data of another number of nodes: of this one.
+    /// The directory holds the data of this number of nodes, and the plan has another.
     #[error("{} holds the data of {} nodes: use --nodes {}, or another --data", .0.display(), .1, .1)]
     OtherNodes(PathBuf, u32),
-    /// First keys of regions make no sense.
+    /// The first keys of regions do not ascend, or one is empty.
     #[error("--split-at: keys must ascend and must not be empty")]
     Splits,
     /// A node ended by itself; how, and the end of its log.
@@ -96,7 +96,7 @@ pub enum DevError {
     /// The cluster does not become ready within this time.
     #[error("not every region is served after {0:?}; see the nodes' logs in the data directory")]
     NotReady(Duration),
-    /// The caller wants to wait no longer.
+    /// The caller ended the wait.
     #[error("interrupted before the cluster was ready")]
     Interrupted,
 }
@@ -134,7 +134,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     /// The regions existed before this start.
     pub existed: bool,
-    /// Where the data is, if it goes with the cluster.
+    /// The data's directory, if it is to be removed with the cluster.
     temporary: Option<TempDir>,
 }
 
@@ -142,7 +142,7 @@ impl Cluster {
     /// Starts all processes; [`Cluster::wait_until_ready`] waits until the cluster serves.
     ///
     /// # Errors
-    /// A plan that makes no sense, or something that it needs is in use or missing.
+    /// The plan is invalid, or something that it needs is in use or missing.
     pub fn start(plan: Plan) -> Result<Cluster, DevError> {
         if !plan.splits.is_sorted_by(|left, right| left < right)
             || plan.splits.first().is_some_and(|key| key.is_empty())
@@ -193,7 +193,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What runs.
+    /// The plan that the cluster was started with.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -214,7 +214,7 @@ impl Cluster {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Has the cluster take its data with it when it is dropped.
+    /// Ties `directory` to the cluster: it is removed when the cluster is dropped.
     pub(crate) fn with_temporary(mut self, directory: TempDir) -> Cluster {
         self.temporary = Some(directory);
         self
@@ -228,7 +228,7 @@ impl Cluster {
     /// Waits until every region answers and, where `whole`, has all of its members in sync.
     ///
     /// # Errors
-    /// A node ends by itself, the cluster takes too long, or `interrupted` says so.
+    /// A node ends by itself, the cluster takes longer than 60 s, or `interrupted` returns true.
     pub fn wait_until_ready(&mut self, whole: bool, interrupted: impl Fn() -> bool) -> Result<(), DevError> {
         let deadline = Instant::now() + READY_WITHIN;
         while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! What cluster to run, and the settings of its nodes. Plain data, but for a look at a log.
+//! The cluster to run, and the settings of its nodes. Plain data, except that it reads the log of a dead node.
 
 use super::{Death, DevError, Ports};
 use crate::keys::even_split_points;
@@ -44,7 +44,7 @@ impl Fabric {
 /// The cluster to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The `leeward` binary, which nodes are processes of.
+    /// The `leeward` binary, which each node runs.
     pub program: PathBuf,
     /// Number of nodes.
     pub nodes: u32,

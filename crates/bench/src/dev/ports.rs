@@ -35,12 +35,12 @@ pub struct PortInUse {
 }
 
 impl Ports {
-    /// The ports from this one on.
+    /// The ports from `base` on.
     pub fn new(base: u16) -> Ports {
         Ports { base }
     }
 
-    /// Ports that are free now.
+    /// Ports that are free now; `None` if there are none.
     pub fn free(nodes: u32) -> Option<Ports> {
         // Processes, or threads of one process, that search at the same time start at different places.
         static LOOKED: AtomicU32 = AtomicU32::new(0);
@@ -52,32 +52,32 @@ impl Ports {
             .find(|ports| ports.check_nodes(nodes).and_then(|()| ports.check_coordinator()).is_ok())
     }
 
-    /// The first.
+    /// The first port.
     pub fn base(self) -> u16 {
         self.base
     }
 
-    /// Where a node listens for Redis clients.
+    /// The address at which a node listens for Redis clients.
     pub fn resp(self, node: u32) -> SocketAddr {
         self.at(node - 1)
     }
 
-    /// Where it listens for native clients.
+    /// The address for native clients.
     pub fn native(self, node: u32) -> SocketAddr {
         self.at(node + 99)
     }
 
-    /// Where it listens for operators.
+    /// The address for operators (HTTP).
     pub fn admin(self, node: u32) -> SocketAddr {
         self.at(node + 199)
     }
 
-    /// Where it listens for its peers.
+    /// The address for its peers.
     pub fn fabric(self, node: u32) -> SocketAddr {
         self.at(node + 299)
     }
 
-    /// Where the coordinator listens.
+    /// The address of the coordinator.
     pub fn coordinator(self) -> SocketAddr {
         self.at(400)
     }

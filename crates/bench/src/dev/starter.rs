@@ -1,4 +1,4 @@
-//! Starts the clusters that measures want, one at a time, each in a directory of its own.
+//! Starts the clusters that measurements need, one at a time, each in a directory of its own.
 //!
 //! Belongs to one thread.
 
@@ -24,7 +24,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct Wanted {
     /// Its table.
     pub(crate) table: TableOptions,
-    /// How it is reached.
+    /// The transports between nodes, and to clients.
     pub(crate) link: Link,
     /// Regions of the table.
     pub(crate) regions: u32,
@@ -51,7 +51,8 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// One that starts nodes as processes of `program`, the `leeward` binary. Their data is below `parent`: see [`temporary`].
+    /// Creates a starter whose nodes are processes of `program`, the `leeward` binary. Their data is below `parent`:
+    /// see [`temporary`].
     ///
     /// # Errors
     /// No directory can be made.
@@ -104,8 +105,8 @@ pub(crate) fn check_link(link: Link) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a directory in `parent`, or where temporary files are, that goes when it is dropped. Ctrl-C and SIGTERM remove it as
-/// well, and end this process: nodes stop with it, because their standard inputs end.
+/// Makes a directory in `parent`, or where temporary files are. Dropping the handle removes it. Ctrl-C and SIGTERM
+/// remove it as well, and end this process. Its nodes then stop, because their standard inputs end.
 ///
 /// # Errors
 /// It cannot be made, or the system refuses to install handlers.

@@ -1,4 +1,5 @@
-//! What was measured: samples, one a round, figures of them, and the cells of the JSON, which are medians over the rounds.
+//! Measurements: samples, one a round; figures of samples; and the cells of the JSON, which are medians over the
+//! rounds.
 
 use super::plan::{Link, Setup, Variant, variant};
 use crate::figures::median;
@@ -9,9 +10,9 @@ use serde::Serialize;
 #[path = "cells_tests.rs"]
 pub(super) mod tests;
 
-/// What a backup does so that it has an index.
+/// Activities by which a backup gets its index.
 const INDEX: [&str; 3] = ["engine", "compaction", "rewriting"];
-/// What a node does for its clients, beside what they ask for.
+/// Activities of receiving requests and sending answers.
 const CLIENTS: [&str; 2] = ["receive", "send"];
 
 /// One workload on one cluster in one round.
@@ -48,13 +49,13 @@ pub enum Figure {
     NetworkAmplification,
     /// Median of latencies, in microseconds.
     P50,
-    /// Percentile of latencies.
+    /// 99th percentile of latencies, in microseconds.
     P99,
-    /// Percentile of latencies.
+    /// 99.9th percentile, in microseconds.
     P999,
-    /// Percentile of latencies.
+    /// 99.99th percentile, in microseconds.
     P9999,
-    /// Most KiB that the L0s of all replicas had together.
+    /// Peak size of the L0s of all replicas together, in KiB.
     L0,
 }
 
@@ -99,7 +100,7 @@ impl Figure {
         }
     }
 
-    /// What it is, with the unit.
+    /// Its title, with the unit.
     pub(crate) const fn title(self) -> &'static str {
         match self {
             Figure::Throughput => "Throughput until the servers have settled, thousands of operations a second",
@@ -120,7 +121,7 @@ impl Figure {
         }
     }
 
-    /// Its value; `None` where the servers did not tell.
+    /// Its value; `None` if the servers did not report it.
     pub(crate) fn of(self, phase: &PhaseReport) -> Option<f64> {
         let io = phase.io_amplification;
         match self {
@@ -146,13 +147,13 @@ impl Figure {
     }
 }
 
-/// CPU-seconds per million operations of what `is_it` picks by activity and role.
+/// CPU-seconds per million operations of the activities and roles that `is_it` selects.
 pub(crate) fn cpu(phase: &PhaseReport, is_it: impl Fn(&str, &str) -> bool) -> Option<f64> {
     let spent = phase.server_cpu.as_ref()?.iter().filter(|spent| is_it(&spent.activity, &spent.role));
     Some(spent.map(|spent| spent.seconds).sum::<f64>() * 1e6 / phase.ops.max(1) as f64)
 }
 
-/// Values of `figure` of a cell, with the rounds that they are of.
+/// Values of `figure` of a cell, each with the number of its round.
 pub(crate) fn values(
     samples: &[Sample],
     setup: Setup,
@@ -168,7 +169,7 @@ pub(crate) fn middle(values: &[(u32, f64)]) -> Option<f64> {
     median(values.iter().map(|(_, value)| *value).collect())
 }
 
-/// One cell. A figure is `null` where the servers did not tell it.
+/// One cell. A figure is `null` if the servers did not report it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// Name of the variant.
@@ -197,9 +198,9 @@ pub struct Cell {
     pub client_ops_per_second: f64,
     /// CPU time of all servers.
     pub cpu_seconds_per_million_ops: Option<f64>,
-    /// Where it went.
+    /// CPU time by activity and role.
     pub cpu: Vec<CpuShare>,
-    /// What backups spent on their index.
+    /// CPU time of backups for their index.
     pub backup_index_cpu_seconds_per_million_ops: Option<f64>,
     /// Bytes that backups read from their devices for their index.
     pub backup_index_bytes_read: Option<f64>,
@@ -213,7 +214,7 @@ pub struct Cell {
     pub network_amplification: Option<f64>,
     /// Latency of all operations.
     pub latency_us: Percentiles,
-    /// Most memory that the L0s of all replicas had together.
+    /// Peak memory of the L0s of all replicas together.
     pub l0_bytes: Option<f64>,
     /// Fewest levels in any round, L0 included.
     pub levels: u32,
@@ -222,9 +223,9 @@ pub struct Cell {
 /// CPU time of one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuShare {
-    /// What was done.
+    /// The activity.
     pub activity: String,
-    /// The role that it was done in.
+    /// The role.
     pub role: String,
     /// CPU-seconds for a million operations.
     pub seconds_per_million_ops: f64,

@@ -4,7 +4,7 @@ use super::*;
 use crate::keys::Mix;
 use crate::report::{PhaseReport, tests as report_tests};
 
-/// A sample of `variant` whose throughput is `kops` thousand operations a second, at a CPU-second for a backup's merging.
+/// A sample of `variant` with `kops` thousand operations a second, and one CPU-second of compactions of a backup.
 pub(in super::super) fn sample(variant: &'static str, round: u32, workload: &str, kops: f64) -> Sample {
     let phase = report_tests::report().phases.remove(0);
     let phase = PhaseReport { workload: workload.into(), settled_ops_per_second: kops * 1000.0, ..phase };

@@ -1,4 +1,4 @@
-//! Replication compared: the papers' experiments, each cell on a cluster of its own, in interleaved rounds.
+//! Compares modes of replication: the papers' experiments, each cell on a cluster of its own, in interleaved rounds.
 //!
 //! ```text
 //!   run -> plan: which clusters          Starter (of dev): three     processes in a new directory
@@ -7,9 +7,9 @@
 //!                                                                         |
 //!                 cells: medians, the JSON <------------------------------+--> targets: ratios --> report: Markdown, SVG
 //! ```
-//! Cells that are compared with each other run one after the other, and each round begins with the next of them. So other
-//! work of the machine affects all of them alike. A run whose data has too few levels would prove nothing and is refused.
-//! Call it from any thread.
+//! Cells that are compared with each other run one after the other, and each round begins with the next of them. So
+//! other load on the machine affects all of them alike. A run whose data has too few levels is refused, because it
+//! would prove nothing. Call it from any thread.
 
 mod cells;
 pub(crate) mod plan;
@@ -42,7 +42,7 @@ pub const NODES: u32 = 3;
 /// Levels, L0 included, below which a run is refused.
 const MIN_LEVELS: u32 = 3;
 
-/// What all clusters of one run have in common.
+/// Options that all clusters of one run share.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CellOptions {
     /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one
@@ -62,20 +62,20 @@ pub struct CellOptions {
     pub depth: usize,
 }
 
-/// What to run.
+/// Options of the comparison.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Names of experiments, variants and mixes. A kind of which none is named runs whole.
+    /// Names of experiments, variants and mixes. If none of a kind is named, all of that kind run.
     pub only: Vec<String>,
-    /// The mixes SD and S with two replicas, where no others are named.
+    /// Run only two replicas, and only the mixes SD and S unless `only` names others.
     pub quick: bool,
     /// Rounds; figures are medians over them.
     pub rounds: u32,
-    /// Records that Load inserts, whatever the mix; `None`: as many as its sizes want.
+    /// Records that Load inserts; `None`: 400,000 to 2,500,000, by the mix.
     pub records: Option<u64>,
     /// Operations of Run A; `None`: as many as there are records.
     pub ops: Option<u64>,
-    /// What all cells have in common.
+    /// Options that all cells share.
     pub cell: CellOptions,
     /// Results as JSON.
     pub json: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub(crate) struct Failed {
     reason: String,
 }
 
-/// What all rounds measured.
+/// The samples and failures of all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     samples: Vec<Sample>,
@@ -110,7 +110,7 @@ struct Json<'a> {
 /// Runs everything, writes what `options` ask for, and prints the report. Returns whether every cell could be measured.
 ///
 /// # Errors
-/// Options that make no sense, a run that would prove nothing, or a file that cannot be written.
+/// Invalid options, a run that would prove nothing, or a file that cannot be written.
 pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     check_json(options.json.as_deref())?;
     let scope = Scope::new(&options.only, options.quick)?;
@@ -138,7 +138,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     Ok(results.failures.is_empty())
 }
 
-/// Every table must be possible before hours of measuring.
+/// Checks the options of every table, before hours of measuring.
 fn check_l0(options: &Options, groups: &[Vec<Setup>]) -> Result<(), Failure> {
     for setup in groups.iter().flatten() {
         let table = setup.table(options.cell.l0_kib << 10);
@@ -208,8 +208,8 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Vec<Pha
     }
 }
 
-/// Enough records for tens of MiB of index in each region, and for seconds of load on a small machine. Then the one
-/// compaction that is under way when a load ends no longer decides how long the nodes take to settle.
+/// The default number of records: enough for tens of MiB of index in each region, and for seconds of load on a small
+/// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
 fn records(mix: Mix) -> u64 {
     match mix {
         Mix::S => 2_500_000,

@@ -1,6 +1,7 @@
-//! What is compared: variants of a cluster, and the experiments of the papers as tables of them. Data; any thread.
+//! The plan of a comparison: variants of a cluster, and the experiments of the papers, which combine them. Data; any
+//! thread.
 //!
-//! A variant is a line of [`VARIANTS`], an experiment one of [`EXPERIMENTS`]. Cells that several experiments want are measured
+//! A variant is a line of [`VARIANTS`], an experiment one of [`EXPERIMENTS`]. A cell of several experiments is measured
 //! once.
 
 use crate::keys::Mix;
@@ -23,7 +24,7 @@ pub enum Link {
     Tcp,
     /// All by shared memory.
     Rings,
-    /// The same; nodes and clients look for messages for 100 us before they sleep.
+    /// As `Rings`; nodes and clients poll for messages for 100 us before they sleep.
     SpinningRings,
     /// Nodes by libfabric's own TCP, where libfabric is installed; clients by TCP.
     Libfabric,
@@ -38,13 +39,13 @@ pub struct Variant {
     pub mode: &'static str,
     /// How pointers of a shipped index are made valid; `None` where none is shipped.
     pub addressing: Option<&'static str>,
-    /// What its table's options begin with.
+    /// The preset of its table.
     pub preset: Preset,
-    /// How it is reached.
+    /// The transports between nodes, and to clients.
     pub link: Link,
-    /// Its client has one operation in flight, and its table one region: what a request costs by itself.
+    /// Its client has one operation in flight, and its table one region. So the cost of a single request shows.
     pub one_by_one: bool,
-    /// What differs from the preset.
+    /// Changes the options that differ from the preset.
     change: fn(&mut TableOptions),
     /// Red, green and blue in plots.
     pub(super) color: (u8, u8, u8),
@@ -70,7 +71,7 @@ const SEND: Variant = Variant {
     ..NONE
 };
 
-/// Every variant. Whatever a table or a node can be told becomes one by a line here.
+/// Every variant. To measure another option of a table or a node, add a line here.
 pub static VARIANTS: [Variant; 20] = [
     NONE,
     BUILD,
@@ -132,7 +133,7 @@ fn per_record(table: &mut TableOptions) {
     table.posting = Posting::PerRecord;
 }
 
-/// As much memory for the L0s of all replicas as sent indexes need for the primary's alone.
+/// Gives the L0s of all replicas together the memory that send-index needs for the primary's L0 alone.
 fn reduced_l0(table: &mut TableOptions) {
     build(table);
     table.l0_bytes /= u64::from(table.replicas);
@@ -143,9 +144,9 @@ fn reduced_l0(table: &mut TableOptions) {
 pub struct Experiment {
     /// Its name.
     pub name: &'static str,
-    /// What it is about.
+    /// Its title.
     pub title: &'static str,
-    /// Where the papers have it, and what they found.
+    /// The sections of the papers, and their results.
     pub papers: &'static str,
     /// Names of its variants.
     pub variants: &'static [&'static str],
@@ -263,7 +264,7 @@ pub(crate) fn variant(name: &str) -> &'static Variant {
     VARIANTS.iter().find(|variant| variant.name == name).expect("tables name only variants that there are")
 }
 
-/// What one cluster is.
+/// The parameters of one cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) variant: &'static str,
@@ -273,7 +274,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// One without backups is the same however many replicas the others have.
+    /// A variant without backups has one replica, whatever `replicas` is.
     pub(crate) fn new(variant_name: &'static str, mix: Mix, replicas: u32, growth_factor: u32) -> Setup {
         let replicas = if variant(variant_name).mode == "none" { 1 } else { replicas };
         Setup { variant: variant_name, mix, replicas, growth_factor }
@@ -283,7 +284,7 @@ impl Setup {
     pub(crate) fn table(self, l0_bytes: u64) -> TableOptions {
         let Setup { replicas, growth_factor, .. } = self;
         let variant = variant(self.variant);
-        // As the papers have it, where a variant does not change it.
+        // As in the papers, unless the variant changes it.
         let addressing = Addressing::Physical;
         let mut table = TableOptions { replicas, growth_factor, l0_bytes, addressing, ..variant.preset.options() };
         (variant.change)(&mut table);
@@ -299,7 +300,7 @@ impl fmt::Display for Setup {
     }
 }
 
-/// A row of an experiment's tables: what its variants have in common.
+/// A row of an experiment's tables: the parameters that its variants share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) mix: Mix,
@@ -320,7 +321,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// What of it all is run.
+/// The part of the plan that is run. An empty list means all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     experiments: Vec<&'static str>,
@@ -330,10 +331,11 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// What `only` names: experiments, variants and mixes. Of a kind that it names nothing of, all is run.
+    /// Limits the run to the experiments, variants and mixes that `only` names. If it names none of a kind, all of that
+    /// kind are run.
     ///
     /// # Errors
-    /// A name is none of these; the message lists them.
+    /// A name is unknown; the message lists the known ones.
     pub(crate) fn new(only: &[String], is_quick: bool) -> Result<Scope, String> {
         let mut scope = Scope::default();
         for name in only {
@@ -383,7 +385,7 @@ impl Scope {
         rows
     }
 
-    /// All clusters, those that are compared with each other side by side: each once.
+    /// All clusters, each once, in groups of those that are compared with each other.
     pub(crate) fn setups(&self) -> Vec<Vec<Setup>> {
         let mut seen: Vec<Setup> = Vec::new();
         let mut groups: Vec<(Row, Vec<Setup>)> = Vec::new();
@@ -405,7 +407,7 @@ impl Scope {
     }
 }
 
-/// Nothing wanted in particular is all.
+/// Whether `wanted` has `one`, or is empty, which means all.
 fn wants<T: PartialEq>(wanted: &[T], one: &T) -> bool {
     wanted.is_empty() || wanted.contains(one)
 }

@@ -1,4 +1,4 @@
-//! The tables fit together, and what is left out of a run.
+//! The tables are consistent, and options leave out the right parts of a run.
 
 use super::*;
 

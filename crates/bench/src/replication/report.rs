@@ -1,4 +1,4 @@
-//! The report for people: targets, then each experiment with what the papers found beside it, in Markdown and in plots.
+//! The report for people, in Markdown and in plots: targets, then each experiment with the results of the papers.
 
 use super::cells::{Figure, Sample, middle, shares, values};
 use super::plan::{Experiment, Row, Scope, variant};
@@ -21,7 +21,7 @@ const WORKLOADS: [(&str, &str); 2] = [("load", "Load A"), ("a", "Run A")];
 const DRAWN: [Figure; 5] =
     [Figure::Throughput, Figure::Cpu, Figure::IoAmplification, Figure::NetworkAmplification, Figure::P99];
 
-/// The whole report. With `plots`, it shows those that [`draw_all`] makes.
+/// The whole report. With `plots`, it includes the plots that [`draw_all`] makes.
 pub(super) fn markdown(
     machine: &Machine,
     options: &Options,
@@ -137,7 +137,7 @@ fn heading(out: &mut String, first: &str, variants: &[&str]) -> Written {
     writeln!(out, "|---|---|{}", "---|".repeat(variants.len()))
 }
 
-/// What each variant spends on what: Tebis table 3, Anthus table 4.3.
+/// CPU time of each variant by activity: Tebis table 3, Anthus table 4.3.
 fn breakdown(
     out: &mut String,
     (name, workload): (&str, &str),
@@ -209,7 +209,7 @@ pub(super) fn draw_all(
     Ok(())
 }
 
-/// What tells a row from the others of its experiment.
+/// The label of a row: the parameters by which it differs from the other rows of its experiment.
 fn label(experiment: &Experiment, row: &Row) -> String {
     match experiment {
         Experiment { growth_factors: [_, _, ..], .. } => format!("{} x{}", row.mix, row.growth_factor),

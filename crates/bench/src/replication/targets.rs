@@ -1,5 +1,5 @@
-//! What replication by shipped indexes should gain, whether it does, and what the papers found. Ratios of medians of one run;
-//! missed targets are reported like the others.
+//! Targets for the gain of replication by shipped indexes, whether they are met, and the results of the papers. A
+//! target is a ratio of medians of one run. Missed targets are reported like the others.
 
 use super::cells::{Figure, Sample, middle, values};
 use super::plan::{Row, variant};
@@ -13,7 +13,7 @@ mod tests;
 /// Growth factor of the rows that have targets.
 const GROWTH_FACTOR: u32 = 8;
 
-/// What a ratio is to be.
+/// The bound of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
@@ -42,7 +42,7 @@ struct Target {
     workloads: &'static [&'static str],
     mixes: &'static [Mix],
     bound: Bound,
-    /// What the best of the mixes is to reach.
+    /// The bound that the best of the mixes must reach.
     best: Option<f64>,
     papers: &'static str,
 }
@@ -63,7 +63,7 @@ const GAIN: Target = Target {
 };
 const SAVED: Target = Target { of: "build-index", over: Some("send-index"), best: None, ..GAIN };
 
-/// Every target. A mode, an acknowledgement or an addressing that tables get is one line more.
+/// Every target.
 static TARGETS: [Target; 15] = [
     GAIN,
     Target {
@@ -190,13 +190,13 @@ static TARGETS: [Target; 15] = [
 ];
 
 impl Target {
-    /// Numbers of replicas with which it is looked for: without backups there is one cell for all.
+    /// Numbers of replicas of the cells that it compares. Without backups there is only one replica.
     fn replicas(&self) -> &'static [u32] {
         if variant(self.of).mode == "none" { &[1] } else { &[2, 3] }
     }
 }
 
-/// One ratio, and what it is to be.
+/// One ratio, its bound, and whether the bound is met.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     /// The figure.
@@ -215,16 +215,16 @@ pub struct Verdict {
     pub ratio: f64,
     /// Lowest and highest ratio of a round.
     pub range: [f64; 2],
-    /// What it is to be.
+    /// The bound.
     pub bound: Bound,
-    /// Whether it is.
+    /// Whether the ratio meets the bound.
     pub met: bool,
-    /// What the papers found.
+    /// The results of the papers.
     pub papers: &'static str,
 }
 
 impl Verdict {
-    /// By how much it is missed, as a factor.
+    /// The factor by which the bound is missed.
     pub(crate) fn missed_by(&self) -> f64 {
         match self.bound {
             AtLeast(bound) => bound / self.ratio.max(f64::MIN_POSITIVE),
@@ -233,7 +233,7 @@ impl Verdict {
     }
 }
 
-/// Every target that the samples can tell about.
+/// The verdict on every target for which there are samples.
 pub(crate) fn verdicts(samples: &[Sample]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for target in &TARGETS {

@@ -1,5 +1,5 @@
-//! Whole runs against a store in memory: what they count, that they survive kills, and that a store that forgets is
-//! found out.
+//! Whole runs against a store in memory: what they count, that they survive kills, and that they detect a store that
+//! loses writes.
 
 mod store;
 

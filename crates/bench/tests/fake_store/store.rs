@@ -1,5 +1,5 @@
 //! A store in memory that speaks the native protocol and answers `/status`: one node, which can be killed and can be
-//! made to forget. Threads as they come; everything is behind one lock.
+//! made to lose writes. Each connection has a thread; all state is behind one lock.
 
 use bytes::Bytes;
 use leeward_bench::DevCluster;
@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// What is held and how it behaves.
+/// The content of the store, and its faults.
 #[derive(Default)]
 struct State {
     entries: BTreeMap<Bytes, Bytes>,
@@ -26,9 +26,9 @@ struct State {
     forget_every: Option<u64>,
     writes: u64,
     connections: Vec<TcpStream>,
-    /// Refuse writes with an error that is no cause to retry.
+    /// Refuse writes with an error that clients do not retry.
     full: bool,
-    /// Say that a node has died by itself.
+    /// Report that a node has died by itself.
     broken: bool,
 }
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Shared keys of a region that are in use at the same time.
 const SLOTS: usize = 2;
-/// Operations after which another key takes a shared key's place.
+/// Most operations on one shared key. Then another key replaces it.
 const LONGEST_HISTORY: u32 = 3_000;
 /// How long a client waits for an answer.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(2_500);
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-/// A client of one region. It works until the run is over, and answers its log.
+/// A client of one region. It works until the run is over, and returns its log.
 pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, mut rng: Rng) -> Log {
     let mut client = Client { shared, region, log: Log::default(), last_seen: None };
     while !shared.is_over.load(Ordering::SeqCst) {

@@ -58,7 +58,7 @@ const L0_BYTES: u64 = 256 << 10;
 /// Small, so that segments fill up within a fault, and a full disk is met.
 pub(crate) const SEGMENT_BYTES: u64 = 128 << 10;
 
-/// What cluster to run.
+/// The cluster to run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// The binary under test.

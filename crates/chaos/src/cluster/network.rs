@@ -131,7 +131,7 @@ impl Network {
         self.apply(other)
     }
 
-    /// Packets of the two to each other's port of this kind take `delay` longer. Their connections are made anew.
+    /// Packets of the two to each other's port of this kind take `delay` longer. Existing connections are broken.
     pub(crate) fn delay(&mut self, one: HostNo, other: HostNo, kind: u16, delay: Duration) -> Result<(), ChaosError> {
         for (from, to) in [(one, other), (other, one)] {
             let proxy = Proxy::start((self.outside(), 0).into(), self.address(to, kind), delay)?;

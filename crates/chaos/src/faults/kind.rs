@@ -47,7 +47,7 @@ pub enum FaultKind {
     Merge,
     /// Clients send commands without pause that are cheap to send and expensive to answer.
     Flood,
-    /// Clients ask for large values again and again, and read no answer.
+    /// Clients request large values repeatedly, and read no answer.
     Hoard,
     /// Clients send the largest keys, values, batches and ranges, and larger ones.
     Giants,
@@ -106,12 +106,12 @@ impl FaultKind {
         FaultKind::Garbage,
     ];
 
-    /// As users write it.
+    /// Its name on the command line and in the JSON.
     pub fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// What happens, in a few words.
+    /// A description in a few words.
     pub fn what(self) -> &'static str {
         self.row().1
     }

@@ -20,7 +20,7 @@ const TWO_IN: u64 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
-    /// What it strikes, modulo the number of servers or regions.
+    /// The number of the server or region that it strikes, modulo how many there are.
     pub(crate) target: usize,
     /// Any number. It decides how hard the fault strikes, and which way.
     pub(crate) dice: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Fault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     pub(crate) faults: Vec<Fault>,
-    /// From the first of two faults to the second, which so strikes a cluster that is still handling the first.
+    /// From the first of two faults to the second: at most 4 s, so that the cluster is still handling the first.
     pub(crate) between: Duration,
     /// From the last of them to healing.
     pub(crate) lasts: Duration,
@@ -46,7 +46,7 @@ struct Deck {
 }
 
 impl Deck {
-    /// The next that is `wanted`, if there is any.
+    /// Draws the next kind for which `wanted` is true; `None` if the deck has none.
     fn draw(&mut self, rng: &mut Rng, wanted: impl Fn(FaultKind) -> bool) -> Option<FaultKind> {
         if !self.left.iter().any(|kind| wanted(*kind)) {
             let mut more = self.kinds.clone();
@@ -70,10 +70,10 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Rounds of these kinds.
+    /// A schedule of rounds with these kinds of faults.
     ///
     /// # Panics
-    /// There are none.
+    /// `kinds` is empty.
     pub(crate) fn new(seed: u64, kinds: Vec<FaultKind>) -> Schedule {
         assert!(!kinds.is_empty(), "there is something to strike with");
         let (hostile, breaking) = kinds.into_iter().partition(|kind| kind.class() == Class::Client);

@@ -1,4 +1,5 @@
-//! What hostile clients send. Pure: all of it follows from a seed. Every command that writes names keys of [`PREFIX`] only.
+//! The bytes that hostile clients send. Pure: all of them follow from a seed. Commands that write name only keys with
+//! [`PREFIX`].
 
 use super::PREFIX;
 use leeward_format::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -97,7 +98,7 @@ impl Script {
         out
     }
 
-    /// Something that is as large as can be, or larger; without `writes`, only what stores nothing.
+    /// A request of the largest allowed size, or larger. Without `writes` it stores nothing.
     pub(super) fn giant(&mut self, writes: bool) -> Vec<u8> {
         let value = vec![b'v'; [MAX_VALUE_BYTES, MAX_VALUE_BYTES - 1, MAX_VALUE_BYTES + 1][self.0.index(3)]];
         let long = key_of([MAX_KEY_BYTES, MAX_KEY_BYTES - 1, MAX_KEY_BYTES + 1, 1 << 20][self.0.index(4)]);
@@ -120,7 +121,7 @@ impl Script {
         }
     }
 
-    /// One command on very many keys of the few.
+    /// One command with [`BATCH`] keys: the few keys of a strike, named many times.
     fn batch(&mut self, name: &[u8]) -> Vec<u8> {
         let is_write = name == b"MSET";
         let mut words: Vec<Vec<u8>> = vec![name.to_vec()];
@@ -132,14 +133,14 @@ impl Script {
         command(&words)
     }
 
-    /// Random bytes, or what a port understands with a few bytes of it changed.
+    /// Random bytes, or a valid request of some port, with a few bytes changed.
     pub(super) fn garbage(&mut self) -> Vec<u8> {
         let mut bytes = match self.0.below(6) {
             0 => self.flood(),
             1 => large_read(),
             2 => b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n".to_vec(),
             3 => {
-                // A length, and less than that, as frames of most protocols begin.
+                // A length field and mostly fewer bytes: the beginning of a frame in most protocols.
                 let length = [0, 1, 16, 1 << 16, 1 << 31, u64::from(u32::MAX)][self.0.index(6)] as u32;
                 let mut frame =
                     if self.0.one_in(2) { length.to_le_bytes().to_vec() } else { length.to_be_bytes().to_vec() };

@@ -1,4 +1,4 @@
-//! What hostile clients send stays away from the keys that are judged, and repeats.
+//! Hostile clients write no key that is judged, and a seed repeats their bytes.
 
 use super::*;
 use crate::workload;

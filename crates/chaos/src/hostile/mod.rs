@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Requests for a large value, again and again; no answer is read.
+    /// Repeated requests for a large value; no answer is read.
     fn hoard(&mut self) {
         if let Some(mut stream) = self.targets.resp.first().and_then(|server| connect(*server)) {
             // If it cannot be written now, the value of an earlier strike may be there.

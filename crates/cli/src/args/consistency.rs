@@ -3,7 +3,7 @@
 use clap::Args;
 use leeward_format::cluster::{Acknowledge, Reads, TableOptions};
 
-/// See the module.
+/// When writes are acknowledged, and which members answer reads.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ConsistencyArgs {
     /// When a write is acknowledged. `last-write`: every backup in sync holds it, or as many copies as `--quorum` says.

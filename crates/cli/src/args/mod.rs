@@ -1,4 +1,4 @@
-//! The command line, as clap reads it and as `--help` tells it.
+//! The command line: what clap parses, and the text of `--help`.
 
 use crate::config::ConfigArgs;
 use crate::join::JoinArgs;
@@ -281,20 +281,20 @@ impl TableArgs {
     }
 }
 
-/// How much of a level one compaction takes, as `--compaction` spells it.
+/// Parses the value of `--compaction`.
 fn compaction(text: &str) -> Result<CompactionMode, String> {
     let all = [CompactionMode::Partial, CompactionMode::WholeLevel];
     let found = all.into_iter().find(|mode| mode.to_string() == text);
     found.ok_or_else(|| "it is partial or whole-level".into())
 }
 
-/// A table's compression, as its options spell it.
+/// Formats a table's compression with the names that its options have on the command line.
 pub(crate) fn compression_text(compression: Compression) -> String {
     let Compression { upper, last } = compression;
     if upper == last { upper.to_string() } else { format!("{upper}, last level {last}") }
 }
 
-/// A placement as [`placement`] reads it.
+/// Formats a placement as [`placement`] parses it.
 pub(crate) fn placement_text(placement: Placement) -> String {
     match placement {
         Placement::HYBRID => "hybrid".into(),
@@ -370,7 +370,8 @@ pub(crate) struct StatusArgs {
     /// Show only the regions of this table; with `--json` their configurations
     #[arg(long, value_name = "NAME", conflicts_with_all = ["admin", "watch"])]
     pub(crate) table: Option<TableName>,
-    /// Show, again and again, what each server has, and the regions with a pending request or with members being built; as text
+    /// Show repeatedly, as text, what each server has, and the regions with a pending request or with members being
+    /// built
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", conflicts_with_all = ["json", "admin"],
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) watch: Option<u32>,
@@ -460,7 +461,7 @@ pub(crate) struct YcsbArgs {
     /// With --dev: at this interval, kill -9 the primary of most regions and restart it, in the phases after load
     #[arg(long, value_name = "SECONDS", value_parser = duration, requires = "dev")]
     pub(crate) kill_primary_every: Option<Duration>,
-    /// Make this many kills; the first phase after load goes on until they are made
+    /// Make this many kills; the first phase after load continues until they are made
     #[arg(long, requires = "kill_primary_every")]
     pub(crate) kills: Option<u32>,
     /// Seconds during which an operation is retried before it counts as an error

@@ -1,4 +1,4 @@
-//! The command lines of what an operator does to whole tables or regions: checkpoint, ingest and accept-loss.
+//! The command lines of operator commands on whole tables or regions: checkpoint, ingest and accept-loss.
 
 use super::{Connect, InTable};
 use clap::Args;

@@ -28,7 +28,7 @@ pub(crate) enum TableCommand {
     Describe(DescribeTableArgs),
 }
 
-/// A named set of options, as far as the engine has them.
+/// A named set of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preset {
     /// Suits most uses: as `anthus`, but backups rewrite nothing
@@ -43,7 +43,7 @@ pub(crate) enum Preset {
 }
 
 impl Preset {
-    /// The options that it stands for, which the store defines.
+    /// Its options, which [`cluster::Preset`] defines.
     fn options(self) -> TableOptions {
         match self {
             Preset::Default => cluster::Preset::Default,
@@ -211,7 +211,7 @@ pub(crate) struct AlterTableArgs {
     split_bytes: Option<u64>,
 }
 
-/// A number of bytes, or of a unit of them, as `--split-bytes` spells it.
+/// Parses the value of `--split-bytes`: a number of bytes, or of KiB, MiB, GiB or TiB with that unit after it.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {

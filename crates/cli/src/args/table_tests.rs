@@ -1,4 +1,4 @@
-//! What the arguments of `leeward table create` mean.
+//! The tables and changes that arguments of `leeward table` make.
 
 use super::super::{Cli, Command};
 use super::*;

@@ -4,7 +4,7 @@ use super::{Cli, Command};
 use super::{Placement, placement};
 use clap::{CommandFactory, Parser};
 
-/// What `leeward <args>` prints where clap stops it.
+/// The text that clap prints for `leeward <args>` instead of running it: an error, or help.
 fn refused(args: &str) -> String {
     let args = std::iter::once("leeward").chain(args.split_whitespace());
     Cli::try_parse_from(args).expect_err("it is refused").to_string()

@@ -1,4 +1,5 @@
-//! `leeward checkpoint` and `leeward ingest` against real processes: what goes in comes out, from a copy as well.
+//! `leeward checkpoint` and `leeward ingest` against real processes: ingested pairs are read back, from a checkpoint as
+//! well.
 
 use crate::running::{Dev, leeward};
 use leeward_engine::embedded::{Db, DbOptions};

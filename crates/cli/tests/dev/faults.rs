@@ -1,4 +1,4 @@
-//! The measure of faults with a real cluster: primaries die while the table changes, and nothing is lost.
+//! `leeward_bench::faults` with a real cluster: primaries are killed while the table changes, and nothing is lost.
 
 use leeward_bench::dev::Starter;
 use leeward_bench::faults::{self, Options};

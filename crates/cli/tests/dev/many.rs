@@ -1,7 +1,7 @@
-//! Nodes with many regions keep to their budget of memory, mirror buffers and ship slots included: the test samples the
-//! memory of the processes while all of their regions are written to. What arrives in mirror buffers between two looks of a
-//! node is in no budget (docs/open.md), and a node that gets no processor looks late. So the lowest sample of two seconds
-//! counts, and it may exceed the budget by a fifth.
+//! Nodes with many regions keep to their memory budget, mirror buffers and ship slots included: the test samples the
+//! memory of the processes while all of their regions are written to. Data that arrives in mirror buffers between two
+//! checks of a node is in no budget (docs/open.md), and a node that gets no CPU time checks late. So the lowest sample
+//! of two seconds counts, and it may exceed the budget by a fifth.
 
 use crate::running::{Dev, Resp};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Native clients through rings, against real nodes over shared memory: the answers are the same as over TCP, whichever side
-//! sleeps, whatever the size, and whichever process dies.
+//! Native clients through rings, against real nodes. The answers are the same as over TCP, for all sizes, and no matter
+//! which side sleeps or which process dies.
 
 use crate::running::{Dev, leeward, wait_for};
 use leeward_client::{Client, ClientError, ClientOptions, Op, OpResult, Range, Session, admin};
@@ -55,10 +55,10 @@ fn exercise(client: &Client, over_tcp: &Client) {
         client.scan(range).collect::<Result<Vec<_>, _>>().expect("a scan")
     };
     assert_eq!(entries(client), entries(over_tcp));
-    // An answer too large for its slot is fetched, and what was decided is not decided again.
+    // An answer too large for its slot is fetched later. The operation is not carried out twice.
     assert_eq!(client.delete("apple-8").expect("a delete").as_deref(), Some(&value(8, 70_000)[..]));
     assert_eq!(client.delete("apple-8").expect("a delete"), None);
-    // More than bells are left unread.
+    // More requests than the number of bells that a node leaves unread.
     for sum in 1..=300 {
         assert_eq!(client.add("counter", 1).expect("an addition"), sum);
     }
@@ -86,7 +86,7 @@ fn rings_give_what_tcp_gives() {
 
 #[test]
 fn a_sleeping_client_or_node_is_woken() {
-    // Clients that never spin, and those that spin for ever; nodes likewise; over each fabric.
+    // Clients that never spin, and clients that always spin; the same for nodes; over each fabric.
     let libfabric = std::env::var_os("LEEWARD_TEST_LIBFABRIC")
         .map(|_| (["--set", "ring_spin_us=0", "--set", "rings=libfabric:tcp"], Duration::ZERO));
     let others = [

@@ -1,4 +1,4 @@
-//! A running `leeward dev` under test, and helpers to talk to it and to harm it.
+//! A running `leeward dev` under test, and helpers to send it commands and to kill its processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -132,7 +132,7 @@ impl Dev {
         text
     }
 
-    /// What a command says that ends with exit code 1.
+    /// Runs a command that must end with exit code 1; returns its standard error.
     pub(crate) fn refused(&self, args: &[&str]) -> String {
         let connect = format!("127.0.0.1:{}", self.base + 100);
         let output = leeward().args(args).args(["--connect", &connect]).output().expect("it runs");
@@ -176,8 +176,8 @@ impl Resp {
         Some(Resp { stream: BufReader::new(stream) })
     }
 
-    /// Calls a command; answers the line of a simple reply with its mark, the bytes of a bulk string, or what an array has with
-    /// spaces between. A region that is recovering is asked again, as client libraries do.
+    /// Calls a command; returns the line of a simple reply with its mark, the bytes of a bulk string, or the elements
+    /// of an array with spaces between. Retries while a region is recovering, as client libraries do.
     pub(crate) fn call(&mut self, args: &[&str]) -> String {
         let deadline = Instant::now() + TIMEOUT;
         loop {

@@ -1,4 +1,5 @@
-//! Servers that come, leave and come back: what the commands say and wait for, and the benchmark of it, with real processes.
+//! Servers that join, leave and come back: what the commands print and wait for, and `leeward_bench::moves`, with real
+//! processes.
 
 use crate::running::{Dev, leeward};
 use leeward_bench::Load;

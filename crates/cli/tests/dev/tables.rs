@@ -122,7 +122,7 @@ fn a_table_that_is_partitioned_by_hash_is_scanned_in_order() {
     dev.stop();
 }
 
-/// An operator splits and merges regions and sees what is planned. None of their content changes.
+/// An operator splits and merges regions. Their content does not change.
 #[test]
 fn regions_are_made_two_and_one_again() {
     let dev = Dev::start(3, &[]);

@@ -1,4 +1,4 @@
-//! Clusters whose coordinator is ZooKeeper: servers that were started one by one, and those of `leeward dev`.
+//! Clusters whose coordinator is ZooKeeper: servers that the test starts one by one, and those of `leeward dev`.
 
 use crate::ensemble::{Ensemble, is_there};
 use crate::running::{Dev, Resp, free_base, leeward, wait_for};

@@ -11,17 +11,17 @@ use std::path::Path;
 
 struct Leeward(Db);
 
-/// What is not as it is by default.
+/// The option that differs from the defaults.
 pub(super) enum Tuning {
     Default,
     /// The growth factor.
     Growth(u32),
-    /// Where values are: all in leaves.
+    /// All values in leaves.
     InPlace,
 }
 
 pub(super) fn open(directory: &Path, plan: &Plan, tuning: Tuning) -> Result<Box<dyn Engine>, Failure> {
-    // What the others have for their caches and memtables; here buffers of compactions are of it as well.
+    // As much as the others have for their caches and memtables. Here it includes the buffers of compactions.
     let memory_budget = plan.cache_bytes + MEMTABLES * plan.l0_bytes;
     let volume = VolumeOptions { memory_budget, ..VolumeOptions::default() };
     let mut options = DbOptions { volume, l0_bytes: plan.l0_bytes, ..DbOptions::default() };

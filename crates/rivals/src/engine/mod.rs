@@ -1,7 +1,7 @@
-//! The engines: what the harness asks of one, and which there are. A folder below holds the drivers.
+//! The engines: the trait of a driver, and the names of all configurations. The modules below are the drivers.
 //!
-//! Any client thread may call anything at the same time. A write that is answered survives the death of the process in every
-//! engine (it is in the page cache at least); none syncs each write.
+//! Client threads may call any method at the same time. In every engine an acknowledged write survives the death of the
+//! process, since it is at least in the page cache. No engine syncs each write.
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -21,13 +21,13 @@ use std::str::FromStr;
 pub(crate) trait Engine: Sync {
     /// Sets `key` to `value`.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure>;
-    /// Shows the value of `key` to `see`, where it lies if the engine can; answers whether there is one.
+    /// Calls `see` with the value of `key`, without a copy if the engine can. Returns whether there is one.
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool, Failure>;
-    /// Shows up to `limit` pairs from `start` on to `see`, in key order.
+    /// Calls `see` with up to `limit` pairs from `start` on, in key order.
     fn scan(&self, start: &[u8], limit: u32, see: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), Failure>;
     /// Levels that hold data, L0 included.
     fn levels(&self) -> Result<u32, Failure>;
-    /// Device bytes by the engine's own count, if it keeps one of all of its traffic.
+    /// Device bytes by the engine's own count; `None` if it does not count all of its traffic.
     fn device_bytes(&self) -> Option<DeviceBytes> {
         None
     }
@@ -35,7 +35,7 @@ pub(crate) trait Engine: Sync {
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
 
-/// An engine, or another configuration of one.
+/// An engine in one configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EngineName {
@@ -47,7 +47,7 @@ pub(crate) enum EngineName {
     LeewardGrowth16,
     /// Leeward with every value in leaves.
     LeewardInPlace,
-    /// RocksDB without compression: what Leeward is compared with.
+    /// RocksDB without compression. The targets compare Leeward with it.
     Rocksdb,
     /// RocksDB with LZ4.
     RocksdbLz4,
@@ -58,10 +58,10 @@ pub(crate) enum EngineName {
 }
 
 impl EngineName {
-    /// Those that are compared, if nothing else is asked for, as far as there are drivers.
+    /// The engines that are compared by default, if this program has their drivers.
     const COMPARED: [EngineName; 5] =
         [EngineName::Leeward, EngineName::Rocksdb, EngineName::RocksdbLz4, EngineName::RocksdbBlob, EngineName::Fjall];
-    /// Other options of Leeward than its defaults.
+    /// Leeward with other options than its defaults.
     const TUNED: [EngineName; 3] =
         [EngineName::LeewardGrowth4, EngineName::LeewardGrowth16, EngineName::LeewardInPlace];
 
@@ -74,12 +74,12 @@ impl EngineName {
         self.feature().is_none_or(|(_, enabled)| enabled)
     }
 
-    /// Whether the engine reads past the page cache.
+    /// Whether the engine bypasses the page cache.
     pub(crate) fn has_direct_io(self) -> bool {
         self != EngineName::Fjall
     }
 
-    /// The feature that brings the driver, and whether it is enabled.
+    /// The feature with the driver, and whether it is enabled.
     fn feature(self) -> Option<(&'static str, bool)> {
         match self {
             EngineName::Leeward
@@ -96,7 +96,7 @@ impl EngineName {
     /// Makes a store in `directory`, which is empty.
     ///
     /// # Errors
-    /// Whatever the engine says, and a driver that this program was built without.
+    /// An error of the engine, or this program was built without its driver.
     pub(crate) fn open(self, directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
         match self {
             EngineName::Leeward => leeward::open(directory, plan, leeward::Tuning::Default),

@@ -56,7 +56,7 @@ pub(super) fn open(directory: &Path, plan: &Plan, variant: Variant) -> Result<Bo
         }
     }
     let db = DB::open(&options, directory)?;
-    // The WAL is written and never synced: what is acknowledged is in the page cache, as in the other engines.
+    // The WAL is written and never synced: acknowledged writes are in the page cache, as in the other engines.
     Ok(Box::new(RocksDb { db, write: WriteOptions::default() }))
 }
 

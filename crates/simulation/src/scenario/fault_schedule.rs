@@ -1,11 +1,12 @@
-//! What breaks in a seed, how often, and for how long. Drawn by [`super::Scenario::choose`], after the options of the table.
+//! The faults of a seed: their kinds, how often they strike, and how long they last. Drawn by
+//! [`super::Scenario::choose`], after the options of the table.
 
 use super::Durability;
 use crate::world::FaultKind;
 use leeward_format::cluster::{Reads, TableOptions};
 use leeward_platform::{Nanos, Rng};
 
-/// What breaks, how often, and for how long.
+/// The kinds of faults, how often they strike, and how long they last.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultSchedule {
     /// No fault strikes after this.
@@ -17,7 +18,7 @@ pub(crate) struct FaultSchedule {
     pub(crate) long: u64,
 }
 
-/// What the faults of a seed have in common.
+/// The theme of the faults of a seed, which decides their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {
     Network,

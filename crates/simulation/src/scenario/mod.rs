@@ -1,5 +1,5 @@
-//! What a seed is like: how many nodes, which table, what clients do, what breaks. Each seed has its own scenario, so that a few
-//! hundred seeds reach many corners instead of the same middle.
+//! The scenario of a seed: how many nodes, which table, what clients do, what breaks. Each seed has its own scenario,
+//! so that a few hundred seeds cover many combinations.
 //!
 //! Options are drawn independently of each other. A bug that needs two options is found only in a seed that has both. A test
 //! therefore checks that the seeds of CI contain every pair of values that the product allows. The log of a seed begins with its
@@ -8,7 +8,7 @@
 //! - `table`: the options of the table.
 //! - `operator`: what the operator does.
 //! - `fault_schedule`: what breaks.
-//! - `planted`: where planted bugs show.
+//! - `planted`: which seeds can show a planted bug.
 
 mod fault_schedule;
 mod operator;
@@ -148,7 +148,7 @@ impl Scenario {
         }
     }
 
-    /// A process may die at any moment, whatever else has happened, since no disk is lost.
+    /// Whether a process may die at any moment, because no disk is lost.
     pub(crate) fn may_die(&self) -> bool {
         !self.fault_schedule.kinds.contains(&FaultKind::ReplaceDisk)
     }

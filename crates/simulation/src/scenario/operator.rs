@@ -1,5 +1,5 @@
-//! What the operator of a seed does, and when: the operator alters the table, moves, splits and merges regions, and restarts and
-//! removes servers. Each is drawn by itself.
+//! The requests of the operator of a seed, and their times. The operator alters the table, moves, splits and merges
+//! regions, and restarts and removes servers. Each kind of request is drawn by itself.
 
 use super::Scenario;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ pub(crate) struct Alterations {
     others: bool,
 }
 
-/// What the operator does.
+/// The kinds of requests that the operator makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
     alters: Option<Alterations>,

@@ -1,5 +1,6 @@
-//! Where a planted bug can show: the seeds with options that bring about the situation that its rule is for. The simulation
-//! searches only these seeds, in order, which makes thousands of seeds affordable. A seed is the same with and without a bug.
+//! Which seeds can show a planted bug: those whose options allow the situation that the broken rule is for. The
+//! simulation searches only these seeds, in order, which makes thousands of seeds affordable. A bug does not change
+//! what a seed draws.
 
 use super::Scenario;
 use crate::world::FaultKind;
@@ -40,7 +41,7 @@ impl Scenario {
             | Bug::ServeUncommitted
             | Bug::ForgetRequests
             | Bug::ForgetAtTakeover => is_replicated,
-            // The engine's own tests find it.
+            // Only the engine's own tests find this bug.
             Bug::ForgetSharer => false,
         }
     }

@@ -124,8 +124,8 @@ impl World {
         }
     }
 
-    /// The connections of all clients break, and answers in flight are lost. Clients that give their requests ids ask again
-    /// within a second. By then the region of the request may be merged into another.
+    /// The connections of all clients break, and answers in flight are lost. Clients that use request ids repeat their
+    /// requests within a second. By then the region of the request may be merged into another.
     fn break_connections(&mut self) {
         if self.faults_continue() {
             for client in self.load.disconnected() {

@@ -1,4 +1,4 @@
-//! What breaks, when, and for how long.
+//! Faults: how each kind strikes, how long it lasts, and how it heals.
 
 use super::machine::DISK_BYTES;
 use super::{Event, NodeId, World, node_of, server_id};
@@ -53,8 +53,8 @@ pub(crate) enum FaultKind {
     Pause,
     /// A virtual machine is suspended: its process and its boot clock stop. When they run again, the wall clock is right.
     SuspendMachine,
-    /// A node is cut off from the others, and the others from the coordinator. Only where every member answers reads: what the
-    /// others read grows stale together.
+    /// A node is cut off from the others, and the others from the coordinator. It matters where every member answers
+    /// reads: the answers of the others become stale together.
     Strand,
 }
 
@@ -125,7 +125,8 @@ struct Death {
     healed: Option<Nanos>,
 }
 
-/// Work that a full device stopped continues when there is room, without an operator.
+/// Asserts that no region is broken for lack of space: work that a full device stopped must continue when there is
+/// room.
 fn assert_not_broken_for_room(node: Option<&Node>) {
     let regions = node.into_iter().flat_map(|node| node.status().regions);
     for region in regions {
@@ -238,10 +239,10 @@ impl World {
         true
     }
 
-    /// The store guarantees to survive `kill -9` of all processes, and the loss of the memory of all members but one; with a
-    /// quorum, of one member fewer than the quorum. After a power loss enough members in sync must stay alive until every region
-    /// is whole again. Otherwise the newest writes may be lost. A failed sync costs a process, when it dies, what a power loss
-    /// costs a machine.
+    /// The store guarantees to survive `kill -9` of all processes, and the loss of the memory of all members but one;
+    /// with a quorum, of one member fewer than the quorum. After a power loss enough members in sync must stay alive
+    /// until every region is whole again. Otherwise the newest writes may be lost. When a process dies after a failed
+    /// sync, it loses as much as a machine that loses power.
     pub(super) fn may_crash(&mut self, victims: &[NodeId], power: bool) -> bool {
         if victims.iter().all(|victim| self.machines[*victim].node.is_none()) {
             return false;
@@ -320,8 +321,9 @@ impl World {
         true
     }
 
-    /// The disk works again. The operator restarts a process that says so: its volume failed, it could not open a region, or it
-    /// has stepped aside. After a failed sync the operator waits while it serves what others do not have.
+    /// The disk works again. The operator restarts the process if its status asks for that: its volume failed, it could
+    /// not open a region, or it has stepped aside. After a failed sync the operator waits while the process serves data
+    /// that the others do not have.
     pub(super) fn mend_disk(&mut self, node: NodeId) {
         let machine = &self.machines[node];
         machine.disk.set_faults(FaultPlan::default());

@@ -1,4 +1,4 @@
-//! The coordinator goes down just when a region's primary has proposed a change. The region still answers reads.
+//! The coordinator goes down just after a region's primary has proposed a change. The region still answers reads.
 
 use super::*;
 use leeward_format::cluster::RegionRequest;

@@ -1,4 +1,4 @@
-//! Disks that are replaced by empty ones, and put back where a region cannot go on without them.
+//! Disks that are replaced by empty ones, and put back if a region cannot serve without them.
 //!
 //! A removed disk is kept beside its machine until every region is whole again. The store guarantees that no region is served
 //! without a volume that may be the only one with some acknowledged writes. Such a region waits, and names the volume. So the

@@ -1,7 +1,7 @@
 //! `cargo xtask measure idle`: how long a cluster takes to start, and what it spends while it gets no requests.
 //!
-//! The memory of a process is not accounted by region. So the figure per region is a bound: as if all memory of the process
-//! were for the regions that it serves, or for those that it backs up.
+//! The memory of a process is not accounted by region. So the figure per region is an upper bound: it assigns all
+//! memory of the process to the regions that it serves, or to those that it backs up.
 
 use clap::Args;
 use leeward_bench::dev::{Cluster, DevError, Fabric, Plan, temporary};
@@ -17,7 +17,7 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args, Debug)]
 pub(super) struct IdleArgs {
     /// Start a cluster of this many nodes
@@ -59,9 +59,9 @@ struct Start {
 /// Upper bounds of a region's memory, in the process that has the most memory per region.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct RegionBytes {
-    /// Where it is served.
+    /// At its primary.
     primary: u64,
-    /// Where it is backed up.
+    /// At a backup.
     backup: u64,
 }
 
@@ -133,7 +133,7 @@ fn fill(cluster: &Cluster, pairs: u32) -> Result<(), Failure> {
     let regions = client.region_map()?.regions;
     for number in 0..pairs {
         let put = |config: &GroupConfig| Op::Put {
-            // The first key of a region, with a number behind: it lies in this region.
+            // The first key of a region, followed by a number: it lies in this region.
             key: [&config.start, &number.to_be_bytes()[..]].concat().into(),
             value: vec![7; VALUE_BYTES].into(),
             when: Condition::Always,
@@ -148,7 +148,7 @@ fn fill(cluster: &Cluster, pairs: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bounds of what a region takes.
+/// Upper bounds of the memory of a region, at its primary and at a backup.
 fn region_bytes(map: &RegionMap, nodes: &[(u32, u32)], idle: &IdleReport) -> RegionBytes {
     let mut most = RegionBytes::default();
     for ((node, _), process) in nodes.iter().zip(&idle.processes) {

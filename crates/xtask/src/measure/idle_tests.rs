@@ -1,4 +1,4 @@
-//! What is said of a region is never less than it takes.
+//! The figures per region are upper bounds.
 
 use super::*;
 use leeward_bench::IdleProcess;
@@ -29,6 +29,6 @@ fn all_of_a_process_counts_for_either_kind_of_its_regions() {
     let processes = vec![process(6_000), process(2_000), process(4_000), process(90_000)];
     let idle = IdleReport { seconds: 1.0, percent_of_a_core: 0.0, processes };
     let RegionBytes { primary, backup } = region_bytes(&map, &[(1, 11), (2, 12), (3, 13)], &idle);
-    // Server 1 backs up nothing, and server 3 serves nothing: what they have is of the other kind.
+    // Server 1 backs up no region, and server 3 serves none, so their memory counts for the other kind only.
     assert_eq!((primary, backup), (3_000, 2_000));
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask measure`: what only developers measure, on clusters of the `leeward` binary.
+//! `cargo xtask measure`: measurements for developers, on clusters of the `leeward` binary.
 //!
 //! Figures mean something only if both programs are built for release: `docs/benchmark.md` has the commands.
 
@@ -97,7 +97,8 @@ Exit code 1: something failed, was lost, or differs.")]
     Faults(faults::Options),
 }
 
-/// Measures. The exit code is 1 if a target was missed or something failed in a run, and 2 if there is no result.
+/// Runs a measurement. The exit code is 1 if a target was missed or something failed in a run, and 2 if there is no
+/// result.
 pub fn measure(options: &Measure) -> ExitCode {
     match options.run() {
         Ok(true) => ExitCode::SUCCESS,
@@ -123,7 +124,7 @@ impl Measure {
         }
     }
 
-    /// The binary that nodes are processes of.
+    /// The binary that each node runs.
     fn program(&self) -> Result<PathBuf, Failure> {
         let beside = || env::current_exe().map(|own| own.with_file_name("leeward"));
         let path = self.leeward.clone().map_or_else(beside, Ok)?;

@@ -1,9 +1,9 @@
 //! `cargo xtask measure routes`: how long a client takes to start when it must learn where many regions are, and how many bytes it
 //! reads.
 //!
-//! The node is a real one, in this process, and clients reach it over loopback. What the coordinator holds is made up:
-//! regions of servers that do not exist, so that no region is opened, and another server's claim to the master's path, so
-//! that no master changes anything.
+//! The node is a real one, in this process, and clients reach it over loopback. The coordinator's data is artificial:
+//! its regions are on servers that do not exist, so that no region is opened, and the path of the master is claimed by
+//! another server, so that no master changes anything.
 
 use clap::Args;
 use leeward_bench::dev::temporary;
@@ -31,12 +31,12 @@ const FIRST_ABSENT: u32 = 1001;
 const CHUNK_BYTES: usize = 1 << 20;
 /// How long the node may take until it knows all regions.
 const KNOWN_WITHIN: Duration = Duration::from_secs(60);
-/// How often that is checked.
+/// Pause between two checks of that.
 const LOOK: Duration = Duration::from_millis(50);
 /// Any free port of loopback.
 const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Args, Debug)]
 pub(super) struct RoutesArgs {
     /// Number of regions
@@ -56,7 +56,7 @@ pub(super) struct RoutesArgs {
     json: Option<PathBuf>,
 }
 
-/// What was measured.
+/// The result of the measurement.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     regions: u32,

@@ -56,7 +56,7 @@ fn names_that_there_are_not_and_a_missing_binary_are_refused() {
     let refused = |line: &str| parse(line).expect("it is well-formed").run().expect_err("nothing runs").to_string();
     let missing = refused("idle --leeward /nonexistent/leeward");
     assert!(missing.contains("/nonexistent/leeward") && missing.contains("build it first: cargo build"));
-    // The name is looked at before the binary, of which any file will do, is run.
+    // The name is checked before the binary is run, so any existing file serves as the binary.
     let unknown = refused("faults --only colour --leeward /proc/self/exe");
     assert!(unknown.starts_with("--only colour: it is 2, 3, or one of"), "{unknown}");
     let unknown = refused("pauses --only colour --leeward /proc/self/exe");

@@ -1,4 +1,5 @@
-//! Documents that say what is there: every path they name exists, every folder is named, every format has its page.
+//! Documents match the repository: every path that they name exists, every folder is named, every format has its page.
+//! Pure.
 
 use super::imports::{SOURCE_MAP, names};
 use super::{House, Violation};

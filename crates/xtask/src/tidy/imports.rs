@@ -1,5 +1,5 @@
-//! Which crate may depend on which. The tables "Crates" and "Dependencies" of `docs/design/source.md` are the truth. Every `Cargo.toml`
-//! must match them, and they must match every `Cargo.toml`.
+//! Which crate may depend on which. The tables "Crates" and "Dependencies" of `docs/design/source.md` decide: they and
+//! the `Cargo.toml` files must match. Pure.
 
 use super::{House, Violation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,7 +103,7 @@ pub(super) fn rows<'a>(markdown: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     found
 }
 
-/// What stands between backticks in `cell`.
+/// The texts between backticks in `cell`.
 pub(super) fn names(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -123,7 +123,7 @@ fn dependencies(manifest: &Table) -> BTreeSet<String> {
         .collect()
 }
 
-/// Some source file of crate `name` says the dependency's name.
+/// Whether a source file of crate `name` names the dependency.
 fn is_used(house: &House, name: &str, dependency: &str) -> bool {
     let word = dependency.replace('-', "_");
     let folder = Path::new("crates").join(name);

@@ -50,7 +50,7 @@ fn columns(file: &Path, text: &str, violations: &mut Vec<Violation>) {
     }
 }
 
-/// `Type::function` or `function()`; other names are of something else.
+/// Parses `Type::function` or `function()`; `None` for any other name.
 fn as_function(name: &str) -> Option<(Option<&str>, &str)> {
     let is_snake = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     if let Some(function) = name.strip_suffix("()") {
@@ -61,14 +61,14 @@ fn as_function(name: &str) -> Option<(Option<&str>, &str)> {
         .then_some((Some(owner), function))
 }
 
-/// A source file has the function, and beside it an implementation of its owner, or the trait.
+/// Whether a source file has the function and, if it has an owner, an implementation or the declaration of that owner.
 fn is_there(sources: &[&str], owner: Option<&str>, function: &str) -> bool {
     let [plain, generic] = [format!("fn {function}("), format!("fn {function}<")];
     let is_owned = |text: &str| owner.is_none_or(|owner| text.lines().any(|line| implements(line, owner)));
     sources.iter().any(|text| (text.contains(&plain) || text.contains(&generic)) && is_owned(text))
 }
 
-/// The line begins an implementation of `owner`, or its declaration as a trait.
+/// Whether the line begins an implementation of `owner`, or its declaration as a trait.
 fn implements(line: &str, owner: &str) -> bool {
     let is_word = |part: &str| part == owner;
     (line.starts_with("impl") || line.contains("trait "))

@@ -2,9 +2,9 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `imports` | which crate may depend on which: the tables of `docs/design/source.md` are the truth, every `Cargo.toml` obeys |
+//! | `imports` | which crate may depend on which: every `Cargo.toml` matches the tables of `docs/design/source.md` |
 //! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
-//! | `panics` | where bytes from outside come in, each place that may panic says why it cannot |
+//! | `panics` | in code that handles bytes from outside, each place that may panic says why it cannot |
 //! | `map` | `ARCHITECTURE.md` is short and names functions that exist; lines of documents are short |
 //! | `documents` | every path and link resolves, every folder is named, every format has a page |
 //! | `words` | one word for each thing: banned words, with their replacements, in code and documents |
@@ -33,7 +33,7 @@ pub struct Violation {
     pub file: PathBuf,
     /// Line, from 1; 0 where the rule is about the whole file.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// The fault, and what to do about it.
     pub what: String,
 }
 
@@ -88,13 +88,14 @@ impl House {
         Ok(House { files })
     }
 
-    /// Content of the file at `path`; empty where there is none, so that a missing document breaks every rule about it.
+    /// Content of the file at `path`; empty if it does not exist, so that a missing document breaks every rule about
+    /// it.
     fn text(&self, path: &str) -> &str {
         let found = self.files.binary_search_by(|(file, _)| file.as_path().cmp(Path::new(path)));
         found.map_or("", |at| &self.files[at].1)
     }
 
-    /// A file or folder of the repository.
+    /// Whether a file or folder exists in the repository.
     fn exists(&self, path: &Path) -> bool {
         self.files.iter().any(|(file, _)| file.starts_with(path))
     }

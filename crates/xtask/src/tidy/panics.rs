@@ -1,11 +1,11 @@
-//! Where the product may panic, each place with its reason.
+//! The places where the product may panic, each with the reason why it does not.
 //!
-//! A panic that bytes from a socket or a disk can cause takes a node down, and then the next node that gets the same bytes. So
+//! If bytes from a socket or a disk can cause a panic, they take a node down, and then the next node that gets them. So
 //! there are two rules in the crates that handle such bytes ([`REACHED`]):
 //!
 //! - `expect`, `panic!`, `unreachable!` and the asserts say in a string why they cannot happen.
 //! - Each file that decodes bytes ([`DECODERS`]) and indexes or slices has a row in `docs/panics.md`. The row has the number of
-//!   places, and the reason why those are within bounds. A change of the number demands another look at the row.
+//!   places, and the reason why those are within bounds. A change of the number demands another review of the row.
 //!
 //! [`list`] lists all of that for a reviewer. Pure.
 
@@ -19,7 +19,7 @@ use std::path::Path;
 
 /// Crates that handle bytes from sockets and disks.
 const REACHED: [&str; 6] = ["format", "fabric", "engine", "replication", "cluster", "server"];
-/// Files and folders in them that decode bytes, or keep something for the contents of messages.
+/// Files and folders in them that decode bytes, or store parts of messages.
 const DECODERS: [&str; 14] = [
     "crates/cluster/src/coordinator/connection.rs",
     "crates/cluster/src/coordinator/embedded",
@@ -36,7 +36,7 @@ const DECODERS: [&str; 14] = [
     "crates/server/src/resp",
     "crates/server/src/rings",
 ];
-/// The table of those that index, and its heading.
+/// The document with the table of decoders that index, and the heading of the table's first column.
 const TABLE: &str = "docs/panics.md";
 const HEADING: &str = "file that indexes";
 /// Calls that panic, up to the parenthesis that opens the arguments, and the number of arguments before the reason. Assertions of
@@ -57,7 +57,7 @@ struct Place {
     line: usize,
     /// The call; `None` for an index or a slice.
     call: Option<&'static str>,
-    /// What it says in its place.
+    /// The reason in the call's string; empty if it has none.
     reason: String,
 }
 
@@ -123,7 +123,7 @@ fn table(house: &House) -> BTreeMap<String, Row> {
     rows(house.text(TABLE), HEADING).into_iter().filter_map(row).collect()
 }
 
-/// Product code of the crates that bytes come through.
+/// Product code of the crates that handle such bytes.
 fn reached(house: &House) -> impl Iterator<Item = (&Path, &str)> {
     let is_reached =
         |file: &Path| REACHED.iter().any(|name| file.starts_with(Path::new("crates").join(name).join("src")));
@@ -142,7 +142,7 @@ fn places(text: &str) -> Vec<Place> {
     for (call, needed) in CALLS {
         for (at, _) in code.match_indices(call) {
             let is_whole = call.starts_with('.') || !follows_word(&code, at);
-            // Of a constant the compiler tells.
+            // The compiler evaluates an assertion in a constant.
             let is_constant = code[..at].ends_with("const _: () = ");
             if is_whole && !is_constant {
                 let reason = reason(text, &code, at + call.len() - 1, needed);
@@ -161,7 +161,8 @@ fn follows_word(code: &str, at: usize) -> bool {
     code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// What the call whose arguments open at `open` says: the first string behind `needed` arguments; nothing if there is none.
+/// The reason in the call whose arguments open at `open`: the first string after `needed` arguments; empty if there is
+/// none.
 fn reason(text: &str, code: &str, open: usize, needed: usize) -> String {
     let said = arguments(code, open).into_iter().skip(needed).find_map(|argument| {
         let literal = text[argument].trim_start().strip_prefix('"')?;
@@ -191,7 +192,7 @@ fn arguments(code: &str, open: usize) -> Vec<Range<usize>> {
     found
 }
 
-/// Offsets of the brackets that index or slice: those behind a value. All of something is never beyond it.
+/// Offsets of the brackets that index or slice: those that follow a value. `[..]` is always within bounds.
 fn indexed(code: &str) -> impl Iterator<Item = usize> {
     code.match_indices('[').map(|(at, _)| at).filter(move |at| {
         let is_behind_value =

@@ -1,4 +1,4 @@
-//! Rules about one Rust file at a time.
+//! Rules about one Rust file at a time. Pure.
 
 use super::imports::{SOURCE_MAP, names, rows};
 use super::source::{code_only, functions, without_tests};
@@ -10,7 +10,7 @@ const MAX_FILE_LINES: usize = 600;
 /// Longest function, in lines, from `fn` to its closing brace.
 const MAX_FUNCTION_LINES: usize = 70;
 
-/// Words that are nowhere in code, and why.
+/// Words that are banned in code, and what to do instead.
 const BANNED: [(&str, &str); 5] = [
     ("todo!", "finish it, or leave it out and say so in docs/open.md"),
     ("unimplemented!", "finish it, or leave it out and say so in docs/open.md"),
@@ -19,10 +19,10 @@ const BANNED: [(&str, &str); 5] = [
     ("#![allow", "use #![expect(lint, reason = \"...\")]"),
 ];
 
-/// Words that are nowhere in a file, comments included.
+/// Words that are banned in a file, comments included.
 const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Doors to the world, which only the files of the table of seams open: everything else runs in the simulator.
+/// Effects that only the files in the table of seams may use, since all other code also runs in the simulator.
 const EFFECTS: [&str; 10] = [
     "Instant::now",
     "SystemTime::now",
@@ -36,7 +36,7 @@ const EFFECTS: [&str; 10] = [
     "RandomState",
 ];
 
-/// What `docs/design/source.md` grants.
+/// The grants of `docs/design/source.md`.
 struct Grants {
     /// Files and folders that may hold `unsafe`.
     unsafety: Vec<PathBuf>,
@@ -161,7 +161,8 @@ fn is_crate_root(file: &Path) -> bool {
     file.ends_with("src/lib.rs") || file.ends_with("src/main.rs")
 }
 
-/// Without a grant a crate forbids unsafe code; with one it denies it, and the granted modules say `expect`.
+/// A crate without a grant must forbid unsafe code. A crate with one must deny it, and its granted modules say
+/// `expect`.
 fn root_attribute(file: &Path, code: &str, grants: &Grants, broken: &mut impl FnMut(usize, String)) {
     let source = file.parent().expect("a crate root lies in src");
     let granted = grants.unsafety.iter().any(|path| path.starts_with(source) || source.starts_with(path));

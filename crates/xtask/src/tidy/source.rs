@@ -1,7 +1,7 @@
-//! Rust source as the rules see it: comments and the insides of literals blanked out, line for line.
+//! Rust source as the rules see it: comments and the insides of literals blanked out, line for line. Pure.
 //!
-//! A lexer of the few things that hide braces and words (comments, strings, raw strings, characters); it needs no
-//! more, since everything else is counted, not understood.
+//! The lexer knows only what can hide braces and words: comments, strings, raw strings and characters. The rules need
+//! no more, since they only count the rest.
 
 /// `text` with every comment and the inside of every string and character literal replaced by spaces. Line breaks
 /// stay, so that line numbers hold.

@@ -1,11 +1,11 @@
-//! Each rule finds what it is there to find, in a repository of a few lines.
+//! Each rule finds its violations in a repository of a few lines.
 
 use super::source::{Function, code_only, functions, without_tests};
 use super::{House, check};
 use std::fs;
 use std::path::PathBuf;
 
-/// What `check` says about a repository of these files.
+/// The violations that `check` finds in a repository of these files.
 pub(super) fn violations(files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a folder for the repository");
     for (path, text) in files {
@@ -133,7 +133,7 @@ fn a_file_that_is_not_there_is_empty() {
     assert_eq!((house.text("a"), house.text("b")), ("text", ""));
 }
 
-/// A crate that bytes come through, and its row in the table.
+/// The violations in a crate that handles bytes from outside, with `row` in the table of places that index.
 fn reached(source: &str, row: &str) -> Vec<String> {
     let architecture = "| crate | owns | may import |\n|---|---|---|\n| `format` | it | nothing |\n\n\
                         `crates/format/src` `docs/formats`\n";

@@ -1,4 +1,4 @@
-//! One word for each thing, the field's own: words that this project once had for them, and what it says instead.
+//! One word for each thing, the field's own: words that this project used before, and their replacements.
 //!
 //! The list is matched whole word by whole word and without regard to case, in code, comments, strings and documents alike. An
 //! identifier is split at underscores and where its case changes, so `old_office`, `OldOffice` and "the old office" are all
@@ -19,7 +19,8 @@ mod tests;
 const EXEMPT: [&str; 2] = ["crates/xtask/src/tidy/words.rs", "crates/xtask/src/tidy/words_tests.rs"];
 /// Files that are searched, by the ends of their names.
 const EXTENSIONS: [&str; 6] = ["rs", "md", "html", "sh", "py", "toml"];
-/// What may stand between the words of a phrase: spaces, line breaks, and the marks of comments, lists and identifiers.
+/// Bytes that may be between the words of a phrase: spaces, line breaks, and the marks of comments, lists and
+/// identifiers.
 const JOINING: &[u8] = b" \t\r\n_-/!#*\\";
 
 /// Words and phrases, and what to say instead.
@@ -94,7 +95,7 @@ fn by_first_word() -> BTreeMap<&'static str, Vec<Entry>> {
     entries
 }
 
-/// Calls `found` with the line and the entry of each place in `text` where an entry of the list stands.
+/// Calls `found` with the line and the entry of each occurrence in `text` of an entry of the list.
 fn find(entries: &BTreeMap<&'static str, Vec<Entry>>, text: &str, mut found: impl FnMut(usize, Entry)) {
     let words = words(text);
     for (at, word) in words.iter().enumerate() {
@@ -120,7 +121,7 @@ struct Word<'a> {
     text: &'a str,
     /// From 1.
     line: usize,
-    /// Nothing but [`JOINING`] stands between it and the word before.
+    /// Only bytes of [`JOINING`] are between it and the word before.
     is_joined: bool,
 }
 

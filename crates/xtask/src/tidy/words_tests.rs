@@ -4,7 +4,7 @@ use super::*;
 use crate::tidy::tests::violations;
 use std::path::PathBuf;
 
-/// What the check says of one file.
+/// The violations in one file.
 fn said(file: &str, text: &str) -> Vec<String> {
     let house = House { files: vec![(PathBuf::from(file), text.into())] };
     let mut violations = Vec::new();
