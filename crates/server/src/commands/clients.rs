@@ -48,7 +48,7 @@ impl Clients {
         self.by_id.remove(&id);
     }
 
-    /// The connection `id`, to be changed. Answers `None` for one that was removed.
+    /// The connection `id`, to be changed; `None` if it was removed.
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Client> {
         self.by_id.get_mut(&id)
     }
@@ -63,7 +63,7 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// No client is connected.
+    /// Whether no client is connected.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
