@@ -87,8 +87,7 @@ impl ClientMemory {
         self.used() >= self.limit_for(held)
     }
 
-    /// The last quarter is for connections that hold little. So a client with one small command does not wait for large
-    /// ones.
+    /// The last quarter is for connections that hold little, so that one small command does not wait for large ones.
     fn limit_for(&self, held: u64) -> u64 {
         if held <= LITTLE_BYTES { self.0.limit } else { self.0.limit / 4 * 3 }
     }
@@ -162,8 +161,7 @@ impl ClientMemory {
         Bytes::from_owner(Charged { value, _charge: charge })
     }
 
-    /// Returns the result. Its large value charges the account. The first key of a scan's page carries the charge of
-    /// the page.
+    /// Returns the result. A large value in it charges the account; the page of a scan does so by its first key.
     pub fn hold_result(&self, mut result: OpResult) -> OpResult {
         match &mut result {
             OpResult::Value(value) | OpResult::Put { old: value, .. } | OpResult::Deleted { old: value, .. } => {
@@ -310,9 +308,9 @@ pub(crate) fn small_bytes(result: &OpResult) -> usize {
 /// What [`Stuck`] needs to know of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
-    /// What its session has charged, and how often that became less.
+    /// Bytes that its session has charged, and how often they became less.
     held: (u64, u64),
-    /// Its client is to take replies, or to send the end of a request: nobody else can have it go on.
+    /// Only the client can make it continue: it must take replies, or send the end of a request.
     pub waits_for_client: bool,
 }
 
@@ -342,8 +340,7 @@ impl Stuck {
         self.since.clear();
     }
 
-    /// Looks at the connections while the account is full. Returns those to disconnect, with their bytes: as many as
-    /// hold `excess`.
+    /// Connections to disconnect while the account is full, with their bytes: as many as hold `excess`, and no more.
     pub fn look(&mut self, now: Nanos, excess: u64, holders: impl Iterator<Item = (u64, Holder)>) -> Vec<(u64, u64)> {
         let mut since = BTreeMap::new();
         let mut stuck = Vec::new();

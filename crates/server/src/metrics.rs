@@ -128,8 +128,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a Redis command that was answered `nanos` after it came. `position` is its place in the table of
-    /// commands.
+    /// Counts a Redis command that was answered `nanos` after it came. `position`: its place in the table.
     pub fn command(&self, position: Option<usize>, nanos: u64, failed: bool) {
         let class = position.map_or(Class::Other, |position| commands::all()[position].class);
         let counters = &self.commands[position.unwrap_or(self.commands.len() - 1)];

@@ -29,11 +29,12 @@ pub trait ProtocolSession: Send {
     fn feed(&mut self, bytes: &[u8]);
     /// Handles the result of operation `number`. Call [`ProtocolSession::advance`] afterwards.
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
-    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, encodes
-    /// replies. To be called after every input, when output was taken, and while it [has work](ProtocolSession::has_work).
+    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`,
+    /// encodes replies. Call it after every input, when output was taken, and while it [has
+    /// work](ProtocolSession::has_work).
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
-    /// [`ProtocolSession::advance`] stopped because its quota was used up: it is to be called again, without waiting for
-    /// anything. Until then nothing more is to be read from the client.
+    /// Whether [`ProtocolSession::advance`] stopped because its quota was used up. If so, call it again without waiting
+    /// for anything, and read nothing more from the client before that.
     fn has_work(&self) -> bool;
     /// Replies that wait to be sent. The caller takes the bytes off the front that the socket took.
     fn output(&mut self) -> &mut BytesMut;
@@ -41,8 +42,7 @@ pub trait ProtocolSession: Send {
     fn wants_input(&self) -> bool;
     /// Ends the input. The session answers earlier requests, and is [finished](ProtocolSession::is_finished) then.
     fn stop(&mut self);
-    /// Whether everything was answered and sent after a [stop](ProtocolSession::stop), so that the connection can be
-    /// closed.
+    /// Whether everything was answered and sent after a [stop](ProtocolSession::stop): it can be closed.
     fn is_finished(&self) -> bool;
     /// The memory that it holds of the clients' account.
     fn holder(&self) -> Holder;

@@ -1,8 +1,8 @@
 //! How much work may be done for one connection before another has its turn.
 //!
 //! Work is counted in units, so that the work of one step does not depend on a clock. The event loop gives each step of
-//! a connection a [`Quota`], looks at the clock after some steps, and comes back to a connection that has more to do.
-//! All work that a client can make long takes from the quota, and stops when it is used up: parsing, submitting,
+//! a connection a [`Quota`], reads the clock once a quota of work is done, and comes back to a connection that has more
+//! to do. All work that a client can make long takes from the quota, and stops when it is used up: parsing, submitting,
 //! matching, encoding. A unit is about 100 ns. Belongs to the event loop's thread.
 
 /// Units of one step of a connection: about 300 us. The last command may take more.

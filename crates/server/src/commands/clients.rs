@@ -68,7 +68,7 @@ impl Clients {
         self.by_id.is_empty()
     }
 
-    /// The line of `CLIENT INFO` for connection `id`, in Redis's format; fields without a meaning here are left out.
+    /// The line of `CLIENT INFO` for connection `id`, in Redis's format, without fields that have no meaning here.
     pub(super) fn line(&self, id: u64, now: Nanos) -> String {
         let mut out = String::new();
         let Some(client) = self.by_id.get(&id) else { return out };

@@ -1,5 +1,4 @@
-//! Commands that set or show when keys expire, and options of other commands for this. Replies and errors are those of
-//! Redis.
+//! Commands and options that set or show when keys expire. Replies and errors are those of Redis.
 //!
 //! A relative time is added to the primary's clock when it carries the operation out.
 

@@ -52,8 +52,7 @@ impl InFlight {
         self.ops.push(Some(operation))
     }
 
-    /// Removes operation `number`, which was answered with `bytes` of keys and values. `None` if it was answered
-    /// before.
+    /// Removes operation `number`, answered with `bytes` of keys and values. `None` if it was answered before.
     pub(super) fn answered(&mut self, number: u64, bytes: usize) -> Option<Operation> {
         let operation = self.ops.take_if(number, |_| true)?;
         self.window.answered(bytes);
@@ -65,8 +64,7 @@ impl InFlight {
         Some(operation)
     }
 
-    /// Counts a scan whose answer is still being matched. Writes that wait for scans wait until
-    /// [`InFlight::scan_matched`] too.
+    /// Counts a scan whose answer is still matched: writes wait for it until [`InFlight::scan_matched`].
     pub(super) fn scan_goes_on(&mut self) {
         self.scans += 1;
     }

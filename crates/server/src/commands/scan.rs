@@ -39,7 +39,7 @@ pub(super) struct ScanWork {
     unmatched: Option<Unmatched>,
     /// The regions that each page is merged from; none where an operation finds its region by its bound.
     regions: Vec<RegionId>,
-    /// Operations of this page that were submitted, those that were answered, and what came of these.
+    /// Operations of this page that were submitted, those that were answered, and the page so far.
     submitted: usize,
     answered: usize,
     page: Option<Page>,

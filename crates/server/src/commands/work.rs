@@ -81,7 +81,7 @@ impl Work {
         }
     }
 
-    /// Bytes of the entries that a scan holds; `None` if the command or `kind` is no scan.
+    /// Bytes of the entries that a scan, or its reply, holds; `None` for other commands.
     pub(super) fn scan_bytes(&self, kind: Kind) -> Option<usize> {
         match self {
             Work::Scan(scan) => Some(scan.memory_bytes()),
@@ -90,7 +90,7 @@ impl Work {
         }
     }
 
-    /// The next operation can be submitted, and it is a write, or a scan.
+    /// The kind of the next operation, if there is one that can be submitted.
     pub(super) fn next_kind(&self) -> Option<Kind> {
         match self {
             Work::One(one) => one.op.as_ref().map(Kind::of),

@@ -216,8 +216,7 @@ impl NodeConfig {
         }
     }
 
-    /// The name of the socket. It differs between two clusters of one host: by the coordinator's port, or the path at
-    /// ZooKeeper.
+    /// A name that differs between two clusters of one host: by the coordinator's port, or the path at ZooKeeper.
     fn socket(&self) -> String {
         let server_id = self.identity.server_id;
         match &self.coordination.coordinator {

@@ -57,7 +57,7 @@ pub struct Session {
     requests: Numbered<Option<Pending>>,
     /// Operations in flight, in order of submission. An answered one is `None`.
     ops: Numbered<Option<Place>>,
-    /// Version of the coordinator's state of which the client knows the routes, or is being told.
+    /// The client has, or is being sent, the routes of this version of the coordinator's state.
     told: u64,
     stopped: bool,
     /// The last step ended because its quota was used up.
@@ -83,7 +83,7 @@ struct Pending {
     bytes: usize,
     /// A result says that another node is the primary: newer routes are sent before the answer.
     is_misrouted: bool,
-    /// Regions of operations that are to be carried out once: the client is told what is committed there.
+    /// Regions of operations that are to be carried out once: their committed LSNs are sent before the answer.
     named_in: BTreeSet<RegionId>,
 }
 
@@ -303,8 +303,7 @@ impl Session {
         let pending = self.requests.get_mut(request).and_then(Option::as_mut);
         let pending = pending.expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
-        // If the scans of a request have more entries than fit one answer, the last of them are cut and resume in the
-        // next request.
+        // If the scans of a request have more than fits one answer, the last of them are cut, and resume in the next.
         let cut = |entries, resume| {
             let mut page = Page { entries, resume };
             page.cut(room.saturating_sub(pending.bytes + BOUND_BYTES), ENTRY_OVERHEAD_BYTES, is_reverse);
