@@ -181,7 +181,7 @@ impl Master {
         }
     }
 
-    /// Whether the places of restarting servers are kept, and no load moves: for at most [`ClusterOptions::restart_timeout`].
+    /// Whether the places of restarting servers are kept, and no load moves: at most for `restart_timeout`.
     fn keeps_places(&self, now: Nanos, options: &ClusterOptions) -> bool {
         self.restarting.values().any(|since| now.since(*since) < options.restart_timeout)
     }

@@ -50,7 +50,7 @@ pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 const FIGURES_UNITS: u32 = 100;
 const REGION_UNITS: u32 = 10;
 
-/// What commands may know about the node, for one turn of the event loop.
+/// The state of the node that commands see in one turn of the event loop.
 pub struct Context<'a> {
     /// Now.
     pub now: Nanos,
@@ -58,7 +58,7 @@ pub struct Context<'a> {
     pub routes: &'a Routes,
     /// The node's figures.
     pub figures: &'a dyn Figures,
-    /// What all connections share.
+    /// The state that all connections share.
     pub shared: &'a mut Shared,
     /// The work that may be done before another connection has its turn.
     pub quota: Quota,

@@ -45,7 +45,7 @@ pub(super) struct ScanWork {
     page: Option<Page>,
 }
 
-/// What is left of a page.
+/// The part of a page that is left.
 struct Unmatched {
     entries: std::vec::IntoIter<(Bytes, Bytes)>,
     /// How far its first entry is matched.
@@ -53,12 +53,12 @@ struct Unmatched {
     resume: Option<Bytes>,
 }
 
-/// What the reply looks like.
+/// The form of the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
     Entries,
     Keys,
-    /// Keys and the cursor to go on from, in this table.
+    /// Keys, and the cursor to continue from in this table.
     Cursor(TableName),
 }
 

@@ -48,13 +48,13 @@ pub struct NodeConfig {
     /// The device and the memory.
     #[serde(flatten)]
     pub storage: Storage,
-    /// What clients may do.
+    /// Limits of clients.
     #[serde(flatten)]
     pub clients: ClientLimits,
     /// The node's part in its replica groups.
     #[serde(flatten)]
     pub replication: Replication,
-    /// What the node does as the master.
+    /// How the node acts as the master.
     #[serde(flatten)]
     pub master: Master,
 }

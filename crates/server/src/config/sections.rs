@@ -215,7 +215,7 @@ impl Storage {
     }
 }
 
-/// What clients may do.
+/// Limits of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ClientLimits {
@@ -251,7 +251,7 @@ impl Default for Replication {
     }
 }
 
-/// What the node does as the master of the cluster. All but `expected_servers` are to be the same on all nodes.
+/// How the node acts as the master of the cluster. All but `expected_servers` must be the same on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Master {

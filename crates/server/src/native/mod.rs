@@ -87,7 +87,7 @@ struct Pending {
     named_in: BTreeSet<RegionId>,
 }
 
-/// What a request asks for.
+/// The content of a request.
 struct Batch {
     id: u64,
     direct: bool,

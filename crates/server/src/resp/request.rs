@@ -40,7 +40,7 @@ pub enum Parsed {
     },
 }
 
-/// The bytes are no request. The connection cannot go on.
+/// The bytes are no request. The connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Protocol error: {0}")]
 pub struct ProtocolError(pub String);
@@ -279,7 +279,7 @@ fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
     Some(words)
 }
 
-/// Reads up to white space; a quote that opens inside a word goes on in quotes.
+/// Reads up to white space. A quote inside a word begins a quoted part of it.
 fn bare<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let Some((&byte, after)) = rest.split_first() {
         match byte {

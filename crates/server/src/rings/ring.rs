@@ -45,7 +45,7 @@ pub(super) struct Keys {
     pub(super) reply: u64,
 }
 
-/// What the client was last told, or is being told, of whether the server is awake.
+/// Whether the server is awake, as the client was last told or is being told.
 #[derive(Default)]
 struct Awake {
     is_wanted: bool,

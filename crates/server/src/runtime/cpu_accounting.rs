@@ -3,7 +3,7 @@
 //!
 //! | threads | how they are measured |
 //! |---|---|
-//! | `node` | one turn in [`SAMPLED`] tells what its time, of which the kernel keeps account, goes into; shipped segments are measured apart |
+//! | `node` | the kernel's account, divided as one turn in [`SAMPLED`] is; shipped segments are measured apart |
 //! | `job-<n>`, and `disk` where it works for them | each job, whole |
 //! | those of the fabrics | by the kernel's account of the thread, when figures are asked for |
 //! | all others | what is left of the process's time is `other` |

@@ -58,7 +58,7 @@ const SLOWNESS_PART: u64 = 8;
 /// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
 const MOST_SAFE_LSNS: usize = 8;
 
-/// A safe LSN that a backup was told.
+/// A safe LSN that a backup has heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SafeLsnRecord {
     /// h: the reading of the backup's own clock that the primary answered.
@@ -67,7 +67,7 @@ struct SafeLsnRecord {
     lsn: Lsn,
 }
 
-/// The safe LSNs that a backup was told in a session, oldest first.
+/// The safe LSNs that a backup has heard in a session, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SafeLsns {
     session: Option<PrimarySession>,
@@ -94,7 +94,7 @@ impl SafeLsns {
     }
 }
 
-/// What a server said of its clock with its last two lease grants, and when this node heard it, by its own clock.
+/// The clock readings in the last two lease grants of a server, and when this node heard each, by its own clock.
 #[derive(Debug, Default)]
 pub(crate) struct ClockHeard([Option<(u64, Nanos)>; 2]);
 
