@@ -11,11 +11,9 @@
 //! - A connection has a [`Charge`], set to what its session holds.
 //! - A large value charges the account by itself ([`ClientMemory::hold`]), from its read until its last slice is
 //!   dropped: in the node, on its way, or in a session. A session counts small values only.
-//! - The last quarter is for connections that hold little (`LITTLE_BYTES`). For others the account is full at three
-//!   quarters.
+//! - The last quarter is for connections that hold little (`LITTLE_BYTES`). The others find the account full earlier.
 //! - While the account is full, nothing is read from a socket, no command is parsed, and no operation is submitted. A
-//!   region reads only small values, which operations have paid for. Work that has begun ends, and gives its memory
-//!   back.
+//!   region reads only small values, which operations have paid for. Work under way ends, and gives memory back.
 //! - If no memory is given back, the clients that hold most are disconnected: see [`Stuck`].
 //!
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.

@@ -111,8 +111,8 @@ fn spent(account: Account, nanos: u64) -> CpuSpent {
     CpuSpent { activity: activity.name().into(), role: role.name().into(), nanos }
 }
 
-/// Books the CPU time that the threads in `tasks` have spent since the last call. The time of a thread that has ended
-/// since then, after the last call, is lost.
+/// Books the CPU time that the threads in `tasks` have spent since the last call. The time that a thread spent between
+/// the last call and its end is lost.
 fn look_at_threads(tasks: &Path, threads: &mut HashMap<String, Thread>, ledger: &Ledger) {
     let mut alive = HashMap::new();
     for task in fs::read_dir(tasks).into_iter().flatten().flatten() {

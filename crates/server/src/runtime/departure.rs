@@ -12,7 +12,7 @@ const LINGER: Nanos = Nanos::from_millis(300);
 /// How long the answers to its clients may take after that.
 const DRAIN: Nanos = Nanos::from_secs(2);
 
-/// The stage of the end.
+/// How far the departure has come. Without one, the event loop runs until it is told to stop.
 #[derive(Default)]
 pub(super) struct Departure {
     /// Until when the other nodes may take over.
