@@ -4,17 +4,17 @@
 //!   sockets -> input -> commands -> operations -> results -> output -> sockets
 //!   `----------------------- ClientMemory, a share of memory_budget ---------'
 //! ```
-//! The limit is the share of [`Purpose::Clients`]. Before memory is taken for a client, the account must not be
-//! [full](ClientMemory::is_full); what is taken is charged at once. So the sum exceeds the limit by one step at most: one
-//! read of a socket, one value, one page of a scan, one request.
+//! The limit is the share of [`Purpose::Clients`]. Memory is taken for a client only while the account is not
+//! [full](ClientMemory::is_full), and is charged at once. So the sum exceeds the limit by one step at most: one read of
+//! a socket, one value, one page of a scan, or one request.
 //!
 //! - A connection has a [`Charge`], set to what its session holds.
-//! - A large value charges the account by itself ([`ClientMemory::hold`]) from when it was read until its last slice is dropped,
-//!   wherever it is: in the node, on its way, in a session. A session counts small values only.
-//! - The last quarter is for connections that hold little (`LITTLE_BYTES`). For the others the account is full before.
-//! - While the account is full nothing is read from a socket, no command is parsed, no operation is submitted, and a region
-//!   reads small values only, which operations have paid for. What was begun ends, which gives memory back.
-//! - Where nothing is given back, the clients that hold most are disconnected: see [`Stuck`].
+//! - A large value charges the account by itself ([`ClientMemory::hold`]), from its read until its last slice is
+//!   dropped: in the node, on its way, or in a session. A session counts small values only.
+//! - The last quarter is for connections that hold little (`LITTLE_BYTES`). The others find the account full earlier.
+//! - While the account is full, nothing is read from a socket, no command is parsed, and no operation is submitted. A
+//!   region reads only small values, which operations have paid for. Work under way ends, and gives memory back.
+//! - If no memory is given back, the clients that hold most are disconnected: see [`Stuck`].
 //!
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.
 
@@ -27,24 +27,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Values up to this size are counted by sessions, larger ones by themselves.
+/// Sessions count values up to this size. Larger values charge the account by themselves.
 pub(crate) const SMALL_BYTES: usize = SMALL_VALUE_BYTES;
-/// What an operation under way takes besides its arguments: its notes here and there, and a small answer.
+/// Bytes that an operation under way takes besides its arguments: its bookkeeping, and a small answer.
 pub(crate) const OPERATION_BYTES: usize = SMALL_BYTES + 512;
-/// What a scan under way may answer with, and what its entries take besides keys and values.
+/// Bytes that a scan under way takes: its answer, and what the entries take besides keys and values.
 pub(crate) const SCAN_OPERATION_BYTES: usize = (1 << 20) + (64 << 10);
-/// The reservation follows the account in steps of so many bytes.
+/// The reservation follows the account in steps of this many bytes.
 const STEP: u64 = 256 << 10;
-/// The account of a small node has room for a few of the largest requests.
+/// The least limit. The account of a small node then has room for a few of the largest requests.
 const LEAST_LIMIT: u64 = 4 << 20;
-/// For so long nothing must have been given back by a connection that is disconnected.
+/// A connection is disconnected only if it has given nothing back for this long.
 const STUCK_AFTER: Nanos = Nanos::from_millis(200);
-/// A connection that holds no more than this may take from the last quarter of the account.
+/// A connection that holds at most this may take from the last quarter of the account.
 pub(crate) const LITTLE_BYTES: u64 = 16 << 10;
-/// A connection that holds less than this is never disconnected for it.
+/// A connection that holds less than this is never disconnected to free memory.
 const LEAST_STUCK: u64 = 32 << 10;
 
-/// See the module. Clones are the same account.
+/// See the module. All clones share one account.
 #[derive(Clone, Debug)]
 pub struct ClientMemory(Arc<Account>);
 
@@ -63,52 +63,52 @@ impl ClientMemory {
         ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), reservation }))
     }
 
-    /// An account of so many bytes that is part of no budget.
+    /// An account with this limit in bytes. It is part of no budget.
     pub fn with_limit(limit: u64) -> ClientMemory {
         ClientMemory(Arc::new(Account { limit, used: AtomicU64::new(0), reservation: None }))
     }
 
-    /// An account that is never full: for simulations, whose clients keep what they were answered.
+    /// An account that is never full: for simulations, whose clients keep all their answers.
     pub fn unlimited() -> ClientMemory {
         ClientMemory::with_limit(u64::MAX)
     }
 
-    /// Nothing more is to be taken.
+    /// Whether nothing more may be taken for any connection.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.used() >= self.0.limit
     }
 
-    /// Nothing more is to be taken by one that holds so many bytes.
+    /// Whether nothing more may be taken for a connection that holds so many bytes.
     #[inline]
     pub(crate) fn is_full_for(&self, held: u64) -> bool {
         self.used() >= self.limit_for(held)
     }
 
-    /// The last quarter is for those that hold little: clients with one small command do not wait for those that fill the account.
+    /// The last quarter is for connections that hold little, so that one small command does not wait for large ones.
     fn limit_for(&self, held: u64) -> u64 {
         if held <= LITTLE_BYTES { self.0.limit } else { self.0.limit / 4 * 3 }
     }
 
-    /// Those that hold more than little take nothing more.
+    /// Whether only connections that hold little may take more.
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         self.is_full_for(u64::MAX)
     }
 
-    /// More is taken than one step each of those that take it explains.
+    /// Whether more is taken than one step of each connection can explain.
     #[inline]
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.used() >= self.0.limit.saturating_add(self.0.limit / 4)
     }
 
-    /// More than half is taken: who holds much takes no more.
+    /// Whether more than half is taken. Connections that hold much then take no more.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.used() >= self.0.limit / 2
     }
 
-    /// Bytes beyond a half: so many are to be given back where others wait for them.
+    /// Bytes beyond half of the limit. The clients that are disconnected together hold about this much.
     pub(crate) fn excess(&self) -> u64 {
         self.used().saturating_sub(self.0.limit / 2)
     }
@@ -119,26 +119,26 @@ impl ClientMemory {
         self.0.limit.saturating_sub(self.used())
     }
 
-    /// What is taken.
+    /// Bytes that are taken.
     #[inline]
     pub fn used(&self) -> u64 {
         self.0.used.load(Relaxed)
     }
 
-    /// The most that one request, or the answer to one, may take.
+    /// Most bytes of one request, or of the answer to one.
     #[inline]
     pub(crate) fn most_at_once(&self) -> usize {
         usize::try_from(self.0.limit / 2).unwrap_or(usize::MAX)
     }
 
-    /// The most that one connection should hold of results, and as many of replies that are under way: so that one alone does not fill
-    /// the account.
+    /// Most bytes of results that one connection should hold, and also most bytes of its replies under way. So one
+    /// connection alone does not fill the account.
     #[inline]
     pub(crate) fn most_of_one(&self) -> usize {
         self.most_at_once() / 4
     }
 
-    /// A charge of nothing.
+    /// An empty charge.
     pub fn charge(&self) -> Charge {
         Charge { memory: self.clone(), bytes: 0, given_back: 0 }
     }
@@ -150,7 +150,7 @@ impl ClientMemory {
         charge
     }
 
-    /// A value that charges the account until its last slice is dropped, if it is large.
+    /// Returns the value. A large value charges the account until its last slice is dropped.
     pub fn hold(&self, value: Bytes) -> Bytes {
         if value.len() <= SMALL_BYTES {
             return value;
@@ -159,7 +159,7 @@ impl ClientMemory {
         Bytes::from_owner(Charged { value, _charge: charge })
     }
 
-    /// A result whose large value charges the account. The page of a scan rides on its first key.
+    /// Returns the result. A large value in it charges the account; the page of a scan does so by its first key.
     pub fn hold_result(&self, mut result: OpResult) -> OpResult {
         match &mut result {
             OpResult::Value(value) | OpResult::Put { old: value, .. } | OpResult::Deleted { old: value, .. } => {
@@ -217,20 +217,20 @@ impl ClientMemory {
     }
 }
 
-/// What the pair of an entry takes besides its bytes.
+/// Bytes of an entry besides those of its key and value.
 const ENTRY_BYTES: usize = size_of::<(Bytes, Bytes)>();
 
-/// What somebody holds for a client; given back when it is dropped.
+/// Bytes that are held for a client. They are given back when the charge is dropped.
 #[derive(Debug)]
 pub struct Charge {
     memory: ClientMemory,
     bytes: u64,
-    /// How often it became less.
+    /// How often `bytes` has become less.
     given_back: u64,
 }
 
 impl Charge {
-    /// It is so many bytes from now on.
+    /// Sets the charge to so many bytes.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
         let (before, after) = (self.bytes, bytes as u64);
@@ -241,20 +241,20 @@ impl Charge {
         }
     }
 
-    /// A step of `more` bytes is not to be taken by who has this, and `taken` besides, which it will be set to.
+    /// Whether the holder lacks room for a step of `more` bytes. It holds `taken` bytes that are not charged yet.
     #[inline]
     pub(crate) fn lacks_room(&self, taken: usize, more: usize) -> bool {
         let taken = taken as u64;
         self.memory.used() + taken >= self.memory.limit_for(self.bytes + taken + more as u64)
     }
 
-    /// Nothing more is to be taken by who has this.
+    /// Whether nothing more may be taken for the holder.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.memory.is_full_for(self.bytes)
     }
 
-    /// How many bytes it is.
+    /// Bytes that are charged.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -272,7 +272,7 @@ impl Drop for Charge {
     }
 }
 
-/// A value with what it charges.
+/// A value with its charge.
 struct Charged {
     value: Bytes,
     _charge: Charge,
@@ -284,7 +284,7 @@ impl AsRef<[u8]> for Charged {
     }
 }
 
-/// What a result takes that does not charge the account by itself: small values and the result's own place.
+/// Bytes of a result that its session counts: small values, and the entries of a scan.
 pub(crate) fn small_bytes(result: &OpResult) -> usize {
     let of = |value: &Option<Bytes>| value.as_ref().map_or(0, |value| value.len());
     let small = |len: usize| if len <= SMALL_BYTES { len } else { 0 };
@@ -303,42 +303,42 @@ pub(crate) fn small_bytes(result: &OpResult) -> usize {
     }
 }
 
-/// What is known of a connection when the account is full.
+/// What [`Stuck`] needs to know of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
-    /// What its session has charged, and how often that became less.
+    /// Bytes that its session has charged, and how often they became less.
     held: (u64, u64),
-    /// Its client is to take replies, or to send the end of a request: nobody else can have it go on.
+    /// Only the client can make it continue: it must take replies, or send the end of a request.
     pub waits_for_client: bool,
 }
 
 impl Holder {
-    /// What its session has charged.
+    /// Bytes that its session has charged.
     pub(crate) fn bytes(&self) -> u64 {
         self.held.0
     }
 
-    /// One with this charge.
+    /// A holder with this charge.
     pub fn new(charge: &Charge, waits_for_client: bool) -> Holder {
         Holder { held: (charge.bytes, charge.given_back), waits_for_client }
     }
 }
 
-/// Finds the connections that are to end where the account stays full: of those that wait for their clients and have given
-/// nothing back for a while, those that hold most.
+/// Finds the connections to disconnect while the account stays full. They wait for their clients, and have given
+/// nothing back for a while. Those that hold most come first.
 #[derive(Debug, Default)]
 pub struct Stuck {
-    /// Since when each connection has given nothing back, and its count then.
+    /// By connection: how often it had given something back, and since when that is unchanged.
     since: BTreeMap<u64, (u64, Nanos)>,
 }
 
 impl Stuck {
-    /// The account is not full.
+    /// Forgets all connections: the account is not full.
     pub fn clear(&mut self) {
         self.since.clear();
     }
 
-    /// The account is full; answers who is to be disconnected, with what it holds: as many as hold `excess` bytes, and no more.
+    /// Connections to disconnect while the account is full, with their bytes: as many as hold `excess`, and no more.
     pub fn look(&mut self, now: Nanos, excess: u64, holders: impl Iterator<Item = (u64, Holder)>) -> Vec<(u64, u64)> {
         let mut since = BTreeMap::new();
         let mut stuck = Vec::new();

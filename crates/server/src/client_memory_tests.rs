@@ -1,4 +1,4 @@
-//! The account is what its holders have, and who holds most without giving back is found.
+//! The account is the sum of its charges, and the connections that hold most and give nothing back are found.
 
 use super::*;
 use leeward_format::Lsn;
@@ -56,7 +56,7 @@ fn those_that_hold_most_and_give_nothing_back_are_found_and_nobody_else() {
     let mut charges: Vec<Charge> = [40_000, 90_000, 100_000, 1_000].map(|bytes| memory.take(bytes)).into();
     let mut stuck = Stuck::default();
     let mut look = |at: u64, excess: u64, charges: &[Charge]| {
-        // The third waits for the node.
+        // The third connection waits for the node.
         let holders = charges.iter().zip(0..).map(|(charge, id)| (id, Holder::new(charge, id != 2)));
         stuck.look(Nanos::from_millis(at), excess, holders)
     };

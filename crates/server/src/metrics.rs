@@ -42,7 +42,7 @@ pub enum Dropped {
     Memory,
 }
 
-/// What each [`Dropped`] is called, in their order.
+/// The label of each [`Dropped`], in their order.
 const REASONS: [&str; 4] = ["protocol", "stalled", "output-limit", "memory"];
 
 /// Sums over all commands and connections, for `INFO stats`.
@@ -50,7 +50,7 @@ const REASONS: [&str; 4] = ["protocol", "stalled", "output-limit", "memory"];
 pub struct Totals {
     /// Commands answered.
     pub commands: u64,
-    /// Of these, by an error.
+    /// Of these, those answered by an error.
     pub failed: u64,
     /// Connections accepted.
     pub connections: u64,
@@ -128,7 +128,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A Redis command was answered, `nanos` after it came. `position` is its place in the table of commands.
+    /// Counts a Redis command that was answered `nanos` after it came. `position`: its place in the table.
     pub fn command(&self, position: Option<usize>, nanos: u64, failed: bool) {
         let class = position.map_or(Class::Other, |position| commands::all()[position].class);
         let counters = &self.commands[position.unwrap_or(self.commands.len() - 1)];
@@ -140,43 +140,43 @@ impl Metrics {
         self.latency[class as usize].observe(nanos as f64 / 1e9);
     }
 
-    /// A native request of `operations` was taken.
+    /// Counts a native request of `operations`.
     pub fn native_request(&self, operations: usize) {
         self.native_requests.inc();
         self.native_operations.inc_by(operations as u64);
     }
 
-    /// So many messages were taken from a ring.
+    /// Counts messages that were taken from a ring.
     pub(crate) fn ring_requests(&self, messages: usize) {
         self.ring_requests.inc_by(messages as u64);
     }
 
-    /// A bell was sent to a sleeping client.
+    /// Counts a bell that was sent to a sleeping client.
     pub(crate) fn ring_bell(&self) {
         self.ring_bells.inc();
     }
 
-    /// So many clients have rings.
+    /// Sets the number of clients with rings.
     pub(crate) fn ring_clients(&self, clients: usize) {
         self.ring_clients.set(clients as i64);
     }
 
-    /// A lease request or grant of another node was handled so many seconds after its arrival.
+    /// Counts a lease request or grant of another node that was handled so many seconds after its arrival.
     pub(crate) fn lease_message(&self, seconds: f64) {
         self.lease_lateness.observe(seconds);
     }
 
-    /// A connection's bytes were no request.
+    /// Counts a connection whose bytes were no request.
     pub fn protocol_error(&self) {
         self.dropped(Dropped::Protocol);
     }
 
-    /// The server closed a connection by itself.
+    /// Counts a connection that the server closed by itself.
     pub fn dropped(&self, why: Dropped) {
         self.dropped[why as usize].inc();
     }
 
-    /// A connection was refused because there were too many.
+    /// Counts a connection that was refused because there were too many.
     pub fn refused(&self) {
         self.refused.inc();
     }
@@ -210,7 +210,7 @@ impl Metrics {
         }
     }
 
-    /// Everything, with the node's own figures, in Prometheus's (OpenMetrics) text format.
+    /// All metrics, with the node's own figures, in Prometheus's (OpenMetrics) text format.
     pub fn encode(&self, status: &NodeStatus) -> String {
         let mut registry = Registry::with_prefix("leeward");
         self.register_clients(&mut registry);

@@ -1,8 +1,8 @@
-//! A queue whose items are known by numbers: the first that is pushed is 0, and each of the others follows the one before it.
+//! A queue of numbered items: the first that is pushed is 0, and each other item follows the one before it.
 
 use std::collections::VecDeque;
 
-/// The items that were pushed and have not left; they leave at the front.
+/// The items that were pushed and have not left. They leave at the front.
 pub(crate) struct Numbered<T> {
     items: VecDeque<T>,
     /// Number of the first item.
@@ -34,7 +34,7 @@ impl<T> Numbered<T> {
         self.items.is_empty()
     }
 
-    /// Answers the number of the item.
+    /// Adds an item. Returns its number.
     pub(crate) fn push(&mut self, item: T) -> u64 {
         self.items.push_back(item);
         self.end() - 1
@@ -58,12 +58,12 @@ impl<T> Numbered<T> {
         Some(item)
     }
 
-    /// What the queue itself takes.
+    /// Bytes that the queue itself takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.items.capacity() * size_of::<T>()
     }
 
-    /// Gives room for more than so many items back, if there is none now.
+    /// Frees the room for more than so many items, if there is none now.
     pub(crate) fn shrink(&mut self, kept: usize) {
         if self.items.is_empty() && self.items.capacity() > kept {
             self.items = VecDeque::new();
@@ -72,7 +72,7 @@ impl<T> Numbered<T> {
 }
 
 impl<T> Numbered<Option<T>> {
-    /// Takes an item out of turn, if it is still there and is as it is to be. Its place leaves with those before it.
+    /// Takes an item out of turn, if it is still there and `is_due`. Its place leaves with those before it.
     pub(crate) fn take_if(&mut self, number: u64, is_due: impl FnOnce(&mut T) -> bool) -> Option<T> {
         let item = self.get_mut(number)?.take_if(is_due)?;
         while self.front().is_some_and(Option::is_none) {

@@ -1,4 +1,4 @@
-//! What the event loop sees of a connection, whichever protocol it speaks: bytes in, operations out, results in, bytes
+//! The interface between the event loop and a connection of either protocol: bytes and results in, operations and bytes
 //! out. Implementations are [`crate::commands::Session`] and [`crate::native::Session`]; neither knows of sockets.
 
 use crate::client_memory::Holder;
@@ -17,7 +17,7 @@ pub struct Submission {
     pub table: TableName,
     /// The operation.
     pub op: Op,
-    /// How it is asked for, if it is to be carried out once.
+    /// Its request id and more, if it is to be carried out once.
     pub once: Option<Once>,
     /// Answer that another node is the primary instead of forwarding.
     pub direct: bool,
@@ -27,23 +27,24 @@ pub struct Submission {
 pub trait ProtocolSession: Send {
     /// Takes bytes from the client. Call [`ProtocolSession::advance`] afterwards.
     fn feed(&mut self, bytes: &[u8]);
-    /// Operation `number` was answered. Call [`ProtocolSession::advance`] afterwards.
+    /// Handles the result of operation `number`. Call [`ProtocolSession::advance`] afterwards.
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context);
-    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`, encodes
-    /// replies. To be called after every input, when output was taken, and while it [has work](ProtocolSession::has_work).
+    /// Does what can be done now, as far as the context's quota goes: reads requests, appends operations to `submit`,
+    /// encodes replies. Call it after every input, when output was taken, and while it [has
+    /// work](ProtocolSession::has_work).
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
-    /// [`ProtocolSession::advance`] stopped because its quota was used up: it is to be called again, without waiting for
-    /// anything. Until then nothing more is to be read from the client.
+    /// Whether [`ProtocolSession::advance`] stopped because its quota was used up. If so, call it again without waiting
+    /// for anything, and read nothing more from the client before that.
     fn has_work(&self) -> bool;
-    /// Replies that wait to be sent; the caller takes from its front what the socket took.
+    /// Replies that wait to be sent. The caller takes the bytes off the front that the socket took.
     fn output(&mut self) -> &mut BytesMut;
-    /// More may be read from the client. `false` is back-pressure, or the end.
+    /// Whether more may be read from the client. `false` is back-pressure, or the end.
     fn wants_input(&self) -> bool;
-    /// Nothing more will come: answer what was asked and then be [finished](ProtocolSession::is_finished).
+    /// Ends the input. The session answers earlier requests, and is [finished](ProtocolSession::is_finished) then.
     fn stop(&mut self);
-    /// Everything was answered and sent after a [stop](ProtocolSession::stop): the connection can be closed.
+    /// Whether everything was answered and sent after a [stop](ProtocolSession::stop): it can be closed.
     fn is_finished(&self) -> bool;
-    /// What it holds of the clients' memory.
+    /// The memory that it holds of the clients' account.
     fn holder(&self) -> Holder;
     /// The session of a native client, which may have a ring.
     fn native(&mut self) -> Option<&mut crate::native::Session> {

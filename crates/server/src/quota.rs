@@ -1,20 +1,20 @@
 //! How much work may be done for one connection before another has its turn.
 //!
-//! Work is counted in units, so that what is done in a step does not depend on a clock: the event loop gives each step of a
-//! connection a [`Quota`], looks at the clock once so much was done, and comes back to the connection if there is more. Everything that a
-//! client makes as long as it likes takes from the quota and stops when it is used up: parsing, submitting, matching, encoding.
-//! A unit is about 100 ns. Belongs to the event loop's thread.
+//! Work is counted in units, so that the work of one step does not depend on a clock. The event loop gives each step of
+//! a connection a [`Quota`], reads the clock once a quota of work is done, and comes back to a connection that has more
+//! to do. All work that a client can make long takes from the quota, and stops when it is used up: parsing, submitting,
+//! matching, encoding. A unit is about 100 ns. Belongs to the event loop's thread.
 
-/// What one step of a connection may take: about 300 us, and one command more.
+/// Units of one step of a connection: about 300 us. The last command may take more.
 pub const STEP_UNITS: u32 = 3000;
-/// A command is read and begun, or answered.
+/// Units for reading and starting a command, or for answering it.
 pub(crate) const COMMAND_UNITS: u32 = 8;
-/// An operation is handed to the node, which carries it out.
+/// Units for handing an operation to the node, which carries it out.
 pub(crate) const OPERATION_UNITS: u32 = 20;
-/// Bytes that are copied for a unit.
+/// Bytes that are copied for one unit.
 const BYTES_OF_A_UNIT: usize = 512;
 
-/// What is left of a step.
+/// The units that are left of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     left: u32,
@@ -27,27 +27,27 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// So many units.
+    /// A quota of so many units.
     pub const fn of(units: u32) -> Quota {
         Quota { left: units }
     }
 
-    /// Work of so many units was done. It may be more than was left: what was begun is finished.
+    /// Takes units for work that was done. It may be more than was left, since started work is finished.
     pub fn take(&mut self, units: u32) {
         self.left = self.left.saturating_sub(units);
     }
 
-    /// So many bytes were copied, compared or encoded.
+    /// Takes the units for so many bytes that were copied, compared or encoded.
     pub fn take_bytes(&mut self, bytes: usize) {
         self.take(u32::try_from(bytes / BYTES_OF_A_UNIT).unwrap_or(u32::MAX));
     }
 
-    /// Units that were taken, of those of a step.
+    /// Units that were taken of a whole step.
     pub fn used(self) -> u32 {
         STEP_UNITS.saturating_sub(self.left)
     }
 
-    /// Nothing is left: the step ends.
+    /// Whether no unit is left, so that the step ends.
     pub fn is_used_up(&self) -> bool {
         self.left == 0
     }

@@ -1,5 +1,5 @@
-//! Every setting of a node, with its range and its explanation. [`crate::NodeConfig`] checks numbers against it, `leeward
-//! config --explain` prints it, and docs/configuration.md says the same. No threads.
+//! Every setting of a node, with its range and its explanation. [`crate::NodeConfig`] checks numbers against the
+//! ranges. `leeward config --explain` and docs/configuration.md show this list. No threads.
 
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_format::ring::{MAX_RING_BYTES, MIN_RING_BYTES};
@@ -51,7 +51,7 @@ impl Display for Allowed {
     }
 }
 
-/// With a comma before each three digits.
+/// The number with a comma before each three digits.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits"));
@@ -68,7 +68,7 @@ fn size(bytes: u64) -> String {
     format!("{} {}", bytes >> (10 * unit), UNITS[unit as usize])
 }
 
-/// The setting with a name.
+/// The setting called `name`.
 pub fn find(name: &str) -> Option<&'static Setting> {
     SETTINGS.iter().find(|setting| setting.name == name)
 }

@@ -1,4 +1,4 @@
-//! Tests of how connections share what there is.
+//! Tests of how connections take turns.
 
 use super::*;
 

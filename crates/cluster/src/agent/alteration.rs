@@ -203,7 +203,7 @@ impl Agent {
         }
     }
 
-    /// A request was answered, and the view holds the state that the answer is about; or its answer was lost.
+    /// Handles the answer to a request, once the view holds the state that it is about; `None`: the answer was lost.
     pub(super) fn settle_alteration(&mut self, mut alteration: Alteration, answer: Option<Answer>) {
         if let Some(Answer { done: true, .. }) = answer {
             tracing::info!(request = ?alteration.request, "an operator's request is recorded");

@@ -1,9 +1,9 @@
 //! The copies that a server registers, and how it deregisters one before it destroys it.
 //!
-//! Invariant: once regions are deregistered, the view shows everything that happened before this server asked for that. The
-//! reason is that the answer to an operation comes after everything that was done before it. Suppose that the view then shows
-//! that no group needs a copy, and that no primary has said otherwise since the server asked. Then no node counts on the copy.
-//! And a master that looks for the best copy of a region that the coordinator lost does not look here.
+//! Invariant: once regions are deregistered, the view shows everything that happened before this server asked for that:
+//! the answer to an operation comes after everything that was done before it. If the view then shows that no group
+//! needs a copy, and no primary has said otherwise since the server asked, then no node counts on the copy. Nor does a
+//! master look for it here when it seeks the best copy of a region that the coordinator lost.
 
 use super::{Agent, Answer, Purpose};
 use crate::CoordinatorOp;
@@ -44,7 +44,7 @@ impl Agent {
         self.submit(path, op, Purpose::Deregistration(regions));
     }
 
-    /// The operation was done, or it failed, or its answer was lost.
+    /// Handles the answer to the operation; `None`: it was lost.
     pub(super) fn settle_deregistration(&mut self, regions: BTreeSet<RegionId>, answer: Option<Answer>) {
         match answer {
             Some(Answer { done: true, .. }) => self.claims.done.extend(regions),

@@ -5,8 +5,9 @@
 //! one:      table, regions, numbers
 //! several:  making, numbers    regions, making    regions, making ...    regions, table, no more making
 //! ```
-//! The changes of one operation may be told one by one, in this order. So no process mistakes the regions for leftovers, or their
-//! copies for those of removed regions. And a process that sees that numbers were taken also sees by which process.
+//! The coordinator may report the changes of one operation one by one, in this order. So no process mistakes the
+//! regions for leftovers, or their copies for those of removed regions. And a process that sees that numbers were taken
+//! also sees which process took them.
 //!
 //! Invariants:
 //! - Of several operations, the last one makes the table's path: regions without that path belong to no table. An agent that
@@ -30,7 +31,7 @@ use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
 use leeward_platform::Nanos;
 
-/// After so many attempts, something must be in the way that the view cannot show, such as an unreadable value.
+/// Failed attempts after which a creation is refused: something that the view cannot show is in the way.
 const MOST_ATTEMPTS: u32 = 16;
 
 /// A table that is being made.
@@ -216,7 +217,7 @@ impl Agent {
         mine.into_iter().for_each(|path| self.let_go(path, Some(me)));
     }
 
-    /// A creation was answered, and the view holds the state that the answer is about; or its answer was lost.
+    /// Handles the answer to a creation, once the view holds the state that it is about; `None`: the answer was lost.
     pub(super) fn settle_creation(&mut self, mut creation: Creation, answer: Option<Answer>) {
         match (answer, std::mem::replace(&mut creation.step, Step::Last)) {
             (Some(Answer { done: true, .. }), Step::Last) => {

@@ -80,7 +80,7 @@ struct Answer {
     version: u64,
 }
 
-/// The machine.
+/// The state machine of one server in the cluster: see the module.
 #[derive(Debug)]
 pub struct Agent {
     me: ServerInfo,
@@ -95,7 +95,7 @@ pub struct Agent {
     has_stepped_aside: bool,
     /// Its process is about to end.
     is_departing: bool,
-    /// The reason of the coordinator when it last refused an operation, if it has done none since.
+    /// Why the coordinator last refused an operation, if it has done none since.
     refusal: Option<String>,
 }
 
@@ -123,8 +123,8 @@ impl Agent {
         self.advance(now);
     }
 
-    /// Handles one of several events of the coordinator. A later [`Agent::tick`] does what follows from all of them, at the cost
-    /// of what follows from one.
+    /// Handles one of several events of the coordinator without acting on it. A later [`Agent::tick`] acts on all of
+    /// them at once.
     pub fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
         self.view.handle(&event);
         let changed = self.view.take_changed();
@@ -144,7 +144,7 @@ impl Agent {
         }
     }
 
-    /// Does everything that only waited for time to pass. To be called about every 100 ms.
+    /// Does the work that is due by the clock. Call it about every 100 ms.
     pub fn tick(&mut self, now: Nanos) {
         self.advance(now);
     }
@@ -185,7 +185,7 @@ impl Agent {
         self.view.is_synced() && self.view.master() == Some(self.me.member)
     }
 
-    /// The connection is gone. Outstanding operations may or may not be done: the next synchronisation shows which.
+    /// Handles the loss of the connection. The next synchronisation shows which outstanding operations are done.
     fn forget_outstanding(&mut self) {
         self.operations.disconnected();
         self.master.disconnected();
@@ -217,8 +217,8 @@ impl Agent {
                 Some(Answer { done: false, version: 0 })
             }
         };
-        // Without a version to wait for, only time helps. An operation on a path that could not be held is repeated when the path
-        // changes, or later.
+        // A failed operation pauses its path if the answer has no version to wait for, or if another process holds the
+        // path. It is repeated when the path changes, or after the pause.
         let failed = answer.is_none_or(|answer| !answer.done);
         let is_held = matches!(path, ClusterPath::Server(_) | ClusterPath::Master);
         if !failed {

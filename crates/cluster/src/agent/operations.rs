@@ -1,7 +1,7 @@
 //! The operations that an agent has asked of the coordinator, until each is settled. They are found by path, by the number of the
 //! operation, and, once answered, by the version that the view must reach first.
 //!
-//! Paths are left alone for a while after an operation on them failed for a reason that the tree does not show.
+//! A path is paused for a while after an operation on it failed for a reason that the tree does not show.
 //!
 //! Invariant: at most one operation a path.
 
@@ -27,7 +27,7 @@ pub(super) struct Operations {
     paths: BTreeMap<u64, ClusterPath>,
     /// Version of the answer and number of the operation.
     answered: BTreeSet<(u64, u64)>,
-    /// Paths that are left alone until then, or until they change.
+    /// Paused paths. A pause ends at this instant, or when the path changes.
     paused: BTreeMap<ClusterPath, Nanos>,
     /// Operations that were not handed to the coordinator yet.
     new: Vec<(u64, CoordinatorOp)>,
@@ -57,17 +57,17 @@ impl Operations {
         self.paused.clear();
     }
 
-    /// Leaves `path` alone until then, or until it changes.
+    /// Pauses `path` until then, or until it changes.
     pub(super) fn pause(&mut self, path: ClusterPath, until: Nanos) {
         self.paused.insert(path, until);
     }
 
-    /// `path` has changed.
+    /// Ends the pause of `path`, which has changed.
     pub(super) fn resume(&mut self, path: &ClusterPath) {
         self.paused.remove(path);
     }
 
-    /// Removes and returns the paths that are not to be left alone any longer.
+    /// Removes and returns the paths whose pause is over.
     pub(super) fn take_resumed(&mut self, now: Nanos) -> Vec<ClusterPath> {
         self.paused.extract_if(.., |_, until| *until <= now).map(|(path, _)| path).collect()
     }

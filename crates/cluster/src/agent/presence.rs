@@ -1,5 +1,5 @@
-//! The paths that this server holds as long as its process lives: its own, and the master's. When the process stops in order it
-//! announces that first, and cancels that when it is back: its places are kept in the meantime.
+//! The paths that this server holds as long as its process lives: its own, and the master's. An orderly stop is
+//! announced first, so that the places of the server are kept. The next process cancels the announcement.
 
 use super::{Agent, Incompatible, Purpose};
 use crate::view::create;
@@ -112,8 +112,7 @@ impl Agent {
         self.submit(path, op, Purpose::Plain);
     }
 
-    /// The process of this server is about to restart. Asks all groups to continue without the server, until all have heard of
-    /// it.
+    /// Announces that the process of this server is about to restart, so that all groups continue without it.
     pub fn depart(&mut self, now: Nanos) {
         self.is_departing = true;
         self.advance(now);

@@ -20,13 +20,13 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// The name of another request.
+    /// An id for a new request.
     pub(super) fn new_id(&mut self) -> ProposalId {
         self.last += 1;
         ProposalId(self.last)
     }
 
-    /// The outcome of a request.
+    /// Records the outcome of a request.
     pub(super) fn end(&mut self, id: ProposalId, outcome: Outcome) {
         self.outcomes.push((id, outcome));
     }

@@ -17,7 +17,7 @@ impl Agent {
         self.options.balance.and(self.view.master()).filter(|_| self.view.is_synced()).map(|master| master.server)
     }
 
-    /// A server reports its load. An agent that is not the master ignores the report.
+    /// Records the load that a server reports. An agent that is not the master ignores the report.
     pub fn record_load(&mut self, now: Nanos, from: ServerId, load: &ServerLoad) {
         let Some(member) = self.view.server(from).map(|info| info.member).filter(|_| self.is_master()) else { return };
         self.master.hear(now, &self.view, member, load, &self.options);

@@ -28,7 +28,7 @@ impl Deadlines {
     pub fn close(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
-    /// The coordinator itself could not listen for `span`: every deadline is postponed by it.
+    /// Postpones every deadline by `span`, in which the coordinator itself could not listen.
     pub fn excuse(&mut self, span: Nanos) {
         for (deadline, _) in self.sessions.values_mut() {
             *deadline += span;

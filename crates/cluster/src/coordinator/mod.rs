@@ -5,8 +5,8 @@
 //!  any thread ----> Client -- Mailbox --> Link of embedded | of zookeeper -- Connection --> host | ensemble
 //!             <---- CoordinatorEvents, from the client's thread
 //! ```
-//! - [`Coordinator`] says what a process is promised. [`embedded`] and [`zookeeper`] keep the promise: the first has a host of
-//!   its own, whose state is a [`Tree`], the second an ensemble of ZooKeeper servers.
+//! - [`Coordinator`] states what a process can rely on. [`embedded`] and [`zookeeper`] implement it: the first with a
+//!   host of its own, whose state is a [`Tree`], the second with an ensemble of ZooKeeper servers.
 //! - Both have the same [`Client`]: one thread with a clock, which waits for its socket and its mailbox.
 //! - The simulator drives [`Tree`] and [`Deadlines`] itself: they know no thread, clock or socket.
 //!
@@ -49,11 +49,11 @@ const OVERHEAD_BYTES: usize = 256;
 ///   removal to the state that is shown. Changes that were made in one step may share a version, and are told together. Two
 ///   processes hold the same tree at the same version.
 ///
-/// A path has either a value or paths beneath it. To make a path beneath a value, or a value above other paths, is refused. A
-/// [`CoordinatorOp::All`] that removes the one and makes the other may be refused as well.
+/// A path has either a value or paths beneath it. The coordinator refuses to make a path beneath a value, or a value
+/// above other paths. It may also refuse a [`CoordinatorOp::All`] that removes the one and makes the other.
 ///
-/// The states in between do not matter to a process that decides on the states that it is shown, and changes them by
-/// compare-and-set, as [`Agent`](crate::Agent) does. It is like a process that was told a little later.
+/// A process that decides on the states that it is shown, and changes them by compare-and-set, does not depend on the
+/// states in between. [`Agent`](crate::Agent) works like this.
 pub trait Coordinator: Send + Sync {
     /// Asks for `op`. The answer comes as [`CoordinatorEvent::Reply`] with the same `id`. Never blocks. While no session is up,
     /// the answer is [`CoordinatorError::Disconnected`].

@@ -60,8 +60,8 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    /// From now on the region counts with `config`, or not at all. No server joins or dies between two calls: when one does, all
-    /// regions are counted anew.
+    /// Counts the region with `config` from now on, or no longer. No server joins or dies between two calls: when one
+    /// does, all regions are counted anew.
     pub(super) fn set(&mut self, view: &View, region: RegionId, config: Option<Arc<GroupConfig>>) {
         if let Some(before) = self.counted.remove(&region) {
             self.count(view, &before, -1);

@@ -5,9 +5,11 @@
 //!  changes of the view --> WorkQueue --> decide, a region at a time ---------> configurations to propose
 //!  load reports ---------> Balancing --> planner, over the whole cluster ----> desired states to write
 //! ```
-//! - `decide` has the rules of a failover: which member may become primary, and which volumes a region waits for until then.
-//! - `planner` evens out bytes and work. `balancing` says when, and leaves alone what an operator asked for.
-//! - `missing_volumes` and `bootstrap` say what a region needs to go on, and what a new table begins with.
+//! - `decide` has the rules of a failover: which member may become primary, and which volumes a region waits for until
+//!   then.
+//! - `planner` evens out bytes and work. `balancing` decides when it runs, and leaves regions alone that an operator
+//!   has a request for.
+//! - `missing_volumes` and `bootstrap`: what a region needs in order to continue, and what a new table begins with.
 //!
 //! Invariants: a server that is not the master knows nothing here: [`Master::step_down`] forgets all. A region that is not in the
 //! work queue needs nothing. No thread, clock or socket; one thread at a time.
@@ -90,13 +92,13 @@ impl Master {
         self.work_queue.put_back(region);
     }
 
-    /// The connection to the coordinator is gone. If this server is still the master afterwards, it looks at everything anew.
+    /// Handles the loss of the connection. If this server is still the master afterwards, it looks at everything anew.
     pub(crate) fn disconnected(&mut self) {
         self.since = None;
         self.work_queue = WorkQueue::default();
     }
 
-    /// This server is not the master.
+    /// Forgets everything: this server is not the master.
     pub(crate) fn step_down(&mut self) {
         *self = Master::default();
     }
@@ -157,7 +159,7 @@ impl Master {
         self.balancing.balance(now, view, timing, keeps_places, is_free, is_under_way)
     }
 
-    /// A live server reports its load.
+    /// Records the load that a live server reports.
     pub(crate) fn hear(
         &mut self,
         now: Nanos,
@@ -179,12 +181,12 @@ impl Master {
         }
     }
 
-    /// Whether the places of restarting servers are kept, and the copies that others have in the meantime stay. For a while.
+    /// Whether the places of restarting servers are kept, and no load moves: at most for `restart_timeout`.
     fn keeps_places(&self, now: Nanos, options: &ClusterOptions) -> bool {
         self.restarting.values().any(|since| now.since(*since) < options.restart_timeout)
     }
 
-    /// Tells the operator which volumes the region waits for, if that has changed.
+    /// Logs for the operator which volumes the region waits for, if that has changed.
     fn tell_of_waiting(&mut self, view: &View, region: RegionId) {
         let missing = view.region(region).map(|config| missing_in(view, config)).unwrap_or_default();
         let before = match missing.is_empty() {

@@ -114,7 +114,7 @@ struct Region {
     undoing: Option<RegionRequest>,
 }
 
-/// All that a request depends on.
+/// The state that the requests depend on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
     /// Servers that are live and are to stay.

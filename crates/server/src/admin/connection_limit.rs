@@ -58,7 +58,7 @@ pub(super) struct AdminSession {
 }
 
 impl AdminSession {
-    /// What could not be done now fails once the deadline has passed.
+    /// Fails an outcome that is still pending once the deadline has passed.
     fn or_late<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_pending() && self.deadline.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));

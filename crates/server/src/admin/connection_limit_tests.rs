@@ -1,4 +1,4 @@
-//! The admin port against clients that send nothing, too little, or are too many; and one that behaves.
+//! The admin port against too many clients, and clients that send nothing or too little; and against a correct one.
 
 use super::*;
 use axum::Router;

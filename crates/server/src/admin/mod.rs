@@ -8,9 +8,9 @@
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
-//! One thread with a single-threaded async runtime, so that slow or idle HTTP clients cost no threads; how many there may be,
-//! and for how long, is in `connection_limit`. It holds no state of the node: it asks the event loop, and a loop that does
-//! not answer in time is the finding of `/livez`.
+//! One thread with a single-threaded async runtime, so slow or idle HTTP clients cost no threads. `connection_limit`
+//! bounds their number and their time. The thread holds no state of the node: it asks the event loop. `/livez` fails if
+//! the event loop does not answer in time.
 
 mod connection_limit;
 mod page;
@@ -36,11 +36,11 @@ use tokio::sync::oneshot;
 
 /// How long the event loop may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a connection is kept that gets no byte of an answer. Longer than the pause between two scrapes of
-/// Prometheus would keep its connection, which is no matter: it makes another.
+/// How long a connection without a byte of an answer is kept. Prometheus may scrape less often: then it connects again
+/// for each scrape.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the event loop knows, at one moment.
+/// The state of the node and the cluster, as the event loop knows it at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The node's figures.
@@ -55,7 +55,7 @@ pub(crate) struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Asks the node for its figures, by way of the event loop.
+/// Asks the event loop for the node's figures.
 #[derive(Clone)]
 pub(crate) struct Asking {
     pub(crate) doorbell: Doorbell,
@@ -86,7 +86,7 @@ impl Admin {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             let server = axum::serve(ConnectionLimit::new(listener, SESSION_TIMEOUT), router);
-            // Connections that are open when the node stops are cut: nothing on them is worth waiting for.
+            // Connections that are open when the node stops are closed at once.
             let served = runtime.block_on(async {
                 tokio::select! {
                     served = server.into_future() => served,
@@ -112,7 +112,7 @@ impl Drop for Admin {
 }
 
 impl Asking {
-    /// Asks the event loop, and adds what the process spends; `None` if the loop does not answer in time.
+    /// Asks the event loop, and adds the CPU time of the process; `None` if the loop does not answer in time.
     async fn ask(&self) -> Option<Snapshot> {
         let (reply, answer) = oneshot::channel();
         self.doorbell.send(Event::Snapshot(reply));
@@ -121,7 +121,7 @@ impl Asking {
         Some(snapshot)
     }
 
-    /// The same for callers without an async runtime.
+    /// As [`Asking::ask`], for callers without an async runtime.
     pub(crate) fn ask_blocking(&self) -> Option<Snapshot> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
         runtime.block_on(self.ask())

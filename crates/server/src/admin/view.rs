@@ -1,4 +1,4 @@
-//! What `/status` and `/readyz` say of a snapshot.
+//! The answers of `/status` and `/readyz`, made from a snapshot.
 
 use super::Snapshot;
 use leeward_cluster::{Found, missing_volumes};
@@ -34,7 +34,7 @@ struct Region<'a> {
     primary: Option<u32>,
     backups: Vec<u32>,
     learners: Vec<u32>,
-    /// What it cannot go on without, and what to do.
+    /// The volumes that it cannot continue without, and what to do.
     waits_for: Vec<String>,
 }
 
@@ -90,7 +90,7 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
     }
 }
 
-/// What a region cannot go on without, in sentences.
+/// The volumes that a region cannot continue without, in sentences.
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
     let found = |server| map.server(server).map(|info| Found::of(info, group.region));
     missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).collect()

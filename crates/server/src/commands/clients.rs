@@ -48,7 +48,7 @@ impl Clients {
         self.by_id.remove(&id);
     }
 
-    /// The connection `id`, to be changed. Answers `None` for one that was removed.
+    /// The connection `id`, to be changed; `None` if it was removed.
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Client> {
         self.by_id.get_mut(&id)
     }
@@ -63,12 +63,12 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// No client is connected.
+    /// Whether no client is connected.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// The line of `CLIENT INFO` for connection `id`, in Redis's format; fields without a meaning here are left out.
+    /// The line of `CLIENT INFO` for connection `id`, in Redis's format, without fields that have no meaning here.
     pub(super) fn line(&self, id: u64, now: Nanos) -> String {
         let mut out = String::new();
         let Some(client) = self.by_id.get(&id) else { return out };

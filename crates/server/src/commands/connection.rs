@@ -206,10 +206,10 @@ fn list(options: &[Bytes], context: &mut Context) -> Work {
     Work::Ready(Reply::Verbatim(lines))
 }
 
-/// What a line of `CLIENT LIST` takes, in units of the quota.
+/// Units of the quota that one line of `CLIENT LIST` takes.
 const CLIENT_UNITS: u32 = 10;
 
-/// A name that may stand in a line of `CLIENT LIST`: printable ASCII without spaces (as Redis), of bounded length.
+/// A name that `CLIENT LIST` can show: printable ASCII without spaces (as in Redis), at most 256 bytes.
 fn checked_name(name: &[u8]) -> Option<String> {
     let fits = name.len() <= 256 && name.iter().all(u8::is_ascii_graphic);
     fits.then(|| String::from_utf8_lossy(name).into_owned())

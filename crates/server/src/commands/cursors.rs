@@ -9,7 +9,7 @@ use bytes::Bytes;
 use leeward_format::table::TableName;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What the table may hold, in bytes of keys and their upkeep.
+/// Most bytes of keys, and of their upkeep, in the table.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Upkeep of a cursor, in bytes: both tables' entries.
 const ENTRY_BYTES: usize = 96;
@@ -50,7 +50,7 @@ impl Cursors {
         cursor
     }
 
-    /// Where `cursor` goes on, if it is one of `table`.
+    /// Where `cursor` continues, if it is a cursor of `table`.
     pub(super) fn key(&self, table: &TableName, cursor: u64) -> Option<Bytes> {
         self.keys.get(&cursor).filter(|(of, _)| of == table).map(|(_, key)| key.clone())
     }

@@ -1,4 +1,4 @@
-//! Commands on when keys expire, and the options of other commands that say it. Replies and errors are those of Redis.
+//! Commands and options that set or show when keys expire. Replies and errors are those of Redis.
 //!
 //! A relative time is added to the primary's clock when it carries the operation out.
 
@@ -36,7 +36,7 @@ impl Unit {
         }
     }
 
-    /// What so many of it mean; at once, if that is in the past. `None`: it is too far away.
+    /// The lifetime of `amount` units: at once, if that is in the past. `None`: it is too far away.
     fn lifetime(self, amount: i64) -> Option<Lifetime> {
         let ms = match self {
             Unit::Ex | Unit::ExAt => amount.checked_mul(1000)?,
@@ -176,7 +176,7 @@ fn in_seconds(ms: u64) -> u64 {
     (ms + 500) / 1000
 }
 
-/// What a key that expires answers; -1 for one that does not, -2 for one that is not there.
+/// The reply about a key that expires; -1 if the key does not expire, -2 if it does not exist.
 fn of_pair(args: &[Bytes], answer: fn(&Pair, Expiry) -> u64) -> Work {
     many(vec![Op::GetPair { key: args[1].clone(), want_value: false }], move |mut results| match results.pop() {
         Some(OpResult::Pair(None)) => Reply::Integer(-2),

@@ -1,13 +1,13 @@
 //! Glob patterns as `KEYS` and `SCAN MATCH` take them: `*`, `?`, `[abc]`, `[a-z]`, `[^a]`, `\` to escape.
 //!
-//! Matching never takes more than pattern length times text length steps, whatever the pattern. That is still 16 million for
-//! the longest of both, so a match takes from a [`Quota`] and can be gone on with: [`Match`] is where it has got to.
+//! Matching never takes more than pattern length times text length steps, whatever the pattern. That is still 16
+//! million for the longest of both. So a match takes from a [`Quota`] and can be continued: [`Match`] is its state.
 
 use crate::quota::Quota;
 
-/// Longest pattern, in bytes, or several together: every byte of the longest key may be escaped, twice over.
+/// Most bytes of a pattern, or of several together: every byte of the longest key may be escaped, twice over.
 pub(super) const MAX_PATTERN_BYTES: usize = 16 * 1024;
-/// Steps of a match for a unit of the quota.
+/// Steps of a match for one unit of the quota.
 const STEPS_OF_A_UNIT: u32 = 32;
 
 /// The reply to a pattern that is too long.
@@ -20,7 +20,7 @@ pub(super) fn too_long() -> String {
 pub(super) struct Match {
     pattern: usize,
     text: usize,
-    /// Where to go on when what follows the last `*` did not match: let the `*` take one byte more.
+    /// Where to continue when the part after the last `*` did not match: the `*` then takes one byte more.
     retry: Option<(usize, usize)>,
 }
 
@@ -38,7 +38,7 @@ impl Match {
         None
     }
 
-    /// One step; answers whether all of `text` matches, once that is known.
+    /// One step. Returns whether all of `text` matches, once that is known.
     fn step(&mut self, pattern: &[u8], text: &[u8], quota: &mut Quota) -> Option<bool> {
         if pattern.get(self.pattern) == Some(&b'*') {
             self.pattern += 1;
@@ -70,7 +70,7 @@ pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     Match::default().run(pattern, text, &mut Quota::of(u32::MAX)).unwrap_or(false)
 }
 
-/// Bytes with which everything that matches begins.
+/// The bytes with which every match begins.
 pub(super) fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end = pattern.iter().position(|byte| b"*?[\\".contains(byte)).unwrap_or(pattern.len());
     &pattern[..end]

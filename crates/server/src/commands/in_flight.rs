@@ -21,17 +21,17 @@ pub(super) struct Operation {
     /// Its position among the operations of the command.
     pub(super) position: usize,
     pub(super) kind: Kind,
-    /// What is reserved for it and its answer.
+    /// Bytes that are reserved for it and its answer.
     pub(super) reserved: usize,
 }
 
 impl InFlight {
-    /// None, whose answers will take no more than `most`, or one large one.
+    /// No operations. The answers of those in flight will take at most `most` bytes, or are one large answer.
     pub(super) fn within(most: usize) -> InFlight {
         InFlight { ops: Numbered::default(), window: Window::within(most), writes: 0, scans: 0 }
     }
 
-    /// An operation of this kind must wait for one of those in flight.
+    /// Whether an operation of this kind must wait for an operation in flight.
     pub(super) fn blocks(&self, kind: Kind) -> bool {
         let waits = match kind {
             Kind::Read => false,
@@ -41,7 +41,7 @@ impl InFlight {
         waits || !self.window.is_open()
     }
 
-    /// An operation is submitted; answers its number.
+    /// Adds an operation that is submitted. Returns its number.
     pub(super) fn submit(&mut self, operation: Operation) -> u64 {
         self.window.submitted();
         match operation.kind {
@@ -52,7 +52,7 @@ impl InFlight {
         self.ops.push(Some(operation))
     }
 
-    /// Operation `number` was answered with `bytes` of keys and values. `None` if it was answered before.
+    /// Removes operation `number`, answered with `bytes` of keys and values. `None` if it was answered before.
     pub(super) fn answered(&mut self, number: u64, bytes: usize) -> Option<Operation> {
         let operation = self.ops.take_if(number, |_| true)?;
         self.window.answered(bytes);
@@ -64,7 +64,7 @@ impl InFlight {
         Some(operation)
     }
 
-    /// What waits for scans waits until [`InFlight::scan_matched`] too: what a scan was answered is still to be matched.
+    /// Counts a scan whose answer is still matched: writes wait for it until [`InFlight::scan_matched`].
     pub(super) fn scan_goes_on(&mut self) {
         self.scans += 1;
     }
@@ -77,7 +77,7 @@ impl InFlight {
         self.ops.is_empty()
     }
 
-    /// Operations that were ever submitted.
+    /// Number of operations that were ever submitted.
     pub(super) fn submitted(&self) -> u64 {
         self.ops.end()
     }
@@ -86,7 +86,7 @@ impl InFlight {
         self.ops.memory_bytes()
     }
 
-    /// Gives room for more than so many operations back, if there is none now.
+    /// Frees the room for more than so many operations, if none is in flight.
     pub(super) fn shrink(&mut self, kept: usize) {
         self.ops.shrink(kept);
     }

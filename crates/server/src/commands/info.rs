@@ -1,4 +1,4 @@
-//! Commands that tell of the server: `INFO`, `COMMAND`, `CONFIG GET`.
+//! Commands about the server: `INFO`, `COMMAND`, `CONFIG GET`.
 
 use super::table::{self, Class, Spec};
 use super::work::Work;
@@ -11,7 +11,7 @@ use leeward_format::{MAX_VALUE_BYTES, RegionId};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Version of Redis whose commands are followed where they exist here; some clients look at it.
+/// The version of Redis whose commands Leeward follows, where it has them. Some clients look at it.
 const REDIS_VERSION: &str = "7.2.0";
 
 const SECTIONS: &[&str] =
@@ -35,12 +35,12 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
     for section in wanted.iter().filter(|section| **section != "keyspace") {
         write_section(section, &status, context, &mut text);
     }
-    // To write a line takes longer than to copy it.
+    // Writing a line takes longer than copying it.
     context.quota.take(text.len() as u32 / 16);
     if !wanted.contains(&"keyspace") {
         return Work::Ready(Reply::Verbatim(text));
     }
-    // A region that cannot answer must not fail INFO, which is what one looks at when something fails.
+    // A region that cannot answer must not fail INFO, which operators look at when something fails.
     let tables = context.routes.tables().map(|table| (table.name.clone(), context.routes.regions_of(&table.name)));
     let counts: Vec<_> = tables.map(|(name, regions)| (name, strings::counts(regions))).collect();
     let lengths: Vec<(String, usize)> = counts.iter().map(|(name, ops)| (name.clone(), ops.len())).collect();
@@ -110,7 +110,7 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
             line(out, "fabric_bytes_received", network.bytes_received);
         }
         "replication" => {
-            // Any node takes any command, so to a Redis client every node is a master without replicas of its own.
+            // Any node takes any command, so a Redis client sees every node as a master without replicas.
             line(out, "role", "master");
             line(out, "connected_slaves", 0);
             line(out, "master_replid", &shared.facts.run_id);

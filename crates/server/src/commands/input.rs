@@ -1,27 +1,27 @@
-//! What a client has sent and what no command has taken yet.
+//! Bytes that a client has sent and that no command has taken yet.
 
 use crate::quota::Quota;
 use crate::resp::{Parsed, Parser, ProtocolError};
 use bytes::BytesMut;
 
-/// A buffer that is empty gives back what it has beyond this.
+/// An empty buffer with more capacity than this is freed.
 pub(super) const KEPT_INPUT_BYTES: usize = 8 * 1024;
-/// Input that may be in one buffer with what is left of it.
+/// Most bytes of earlier input that may share a buffer with the input that is left.
 const BUFFER_BYTES: u64 = 256 * 1024;
 
 /// The input of one connection.
 pub(super) struct Input {
     parser: Parser,
     bytes: BytesMut,
-    /// A large argument was taken off the buffer, which has its memory again once the argument is dropped.
+    /// A large argument was taken off the buffer. The buffer gets that memory back once the argument is dropped.
     has_large: bool,
-    /// Bytes that have come, and how many had when the buffer began that has the oldest of those that are left.
+    /// Bytes that have come. `buffer_from`: how many had come when the buffer of the oldest unread bytes began.
     fed: u64,
     buffer_from: u64,
 }
 
 impl Input {
-    /// One whose commands take no more than `most`.
+    /// An empty input, whose commands take no more than `most` bytes.
     pub(super) fn within(most: usize) -> Input {
         Input { parser: Parser::within(most), bytes: BytesMut::new(), has_large: false, fed: 0, buffer_from: 0 }
     }
@@ -34,17 +34,17 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next command off, if it is all there.
+    /// Takes the next command off, if it is complete.
     pub(super) fn next(&mut self, quota: &mut Quota) -> Result<Option<Parsed>, ProtocolError> {
         self.parser.next(&mut self.bytes, quota)
     }
 
-    /// So many bytes of arguments were taken off with a command.
+    /// Notes that a command took so many bytes of arguments off.
     pub(super) fn took(&mut self, bytes: usize) {
         self.has_large |= bytes > KEPT_INPUT_BYTES;
     }
 
-    /// Gives a large buffer back that is empty, or that no command is taken from any more.
+    /// Frees a large buffer that is empty, and any buffer from which no command will be taken.
     pub(super) fn shrink(&mut self, is_stopped: bool) {
         let is_large = self.has_large || self.bytes.capacity() > KEPT_INPUT_BYTES;
         if is_stopped || self.bytes.is_empty() && is_large {
@@ -58,13 +58,13 @@ impl Input {
         self.bytes.len()
     }
 
-    /// What had come before the oldest bytes that may be in one buffer with a command that is taken off now.
+    /// How many bytes had come before the buffer of which a command that is taken now may hold slices.
     pub(super) fn buffer_from(&self) -> u64 {
         self.buffer_from
     }
 
-    /// What it takes with the commands that are held, of which the oldest has noted this of [`Input::buffer_from`]: all that has
-    /// come since may be in buffers of which they hold slices.
+    /// Bytes that the input takes, together with the commands that are held. `oldest` is the [`Input::buffer_from`] of
+    /// the oldest command: all bytes since then may be in buffers of which commands hold slices.
     pub(super) fn memory_bytes(&self, oldest: Option<u64>) -> usize {
         let oldest = oldest.unwrap_or(self.fed - self.bytes.len() as u64);
         (self.fed - oldest) as usize + self.bytes.capacity() - self.bytes.len() + self.parser.memory_bytes()

@@ -1,10 +1,10 @@
 //! Redis commands: a table of them, and the session that turns a connection's bytes into operations and their results
 //! into replies.
 //!
-//! Nothing here touches a socket, a thread or a clock, so all of it is tested by feeding bytes. A command is checked
-//! and turned into work: a reply that is known already, or operations ([`leeward_format::op::Op`]) for the node
-//! with what to make of their results. [`Session`] keeps the replies in the order of the commands, whatever the order
-//! in which the node answers. `docs/resp.md` tells users what each command does and where it differs from Redis.
+//! Nothing here touches a socket, a thread or a clock, so tests only feed bytes. A command is checked and turned into
+//! work: a reply that is known already, or operations ([`leeward_format::op::Op`]) for the node, with a function that
+//! makes the reply. [`Session`] keeps the replies in the order of the commands, whatever the order in which the node
+//! answers. `docs/resp.md` tells users what each command does and where it differs from Redis.
 //!
 //! All of it belongs to the event loop's thread.
 
@@ -46,11 +46,11 @@ use std::sync::Arc;
 /// says how to ask for less.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
 
-/// What it takes to gather the node's figures, and those of a region, in units of the quota.
+/// Units of the quota for gathering the node's figures, and for those of a region.
 const FIGURES_UNITS: u32 = 100;
 const REGION_UNITS: u32 = 10;
 
-/// What commands may know about the node, for one turn of the event loop.
+/// The state of the node that commands see in one turn of the event loop.
 pub struct Context<'a> {
     /// Now.
     pub now: Nanos,
@@ -58,9 +58,9 @@ pub struct Context<'a> {
     pub routes: &'a Routes,
     /// The node's figures.
     pub figures: &'a dyn Figures,
-    /// What all connections share.
+    /// The state that all connections share.
     pub shared: &'a mut Shared,
-    /// What may be done before it is another connection's turn.
+    /// The work that may be done before another connection has its turn.
     pub quota: Quota,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn figures_last(regions: usize) -> Nanos {
 pub trait Figures {
     /// The figures, as of now.
     fn status(&self) -> NodeStatus;
-    /// What is committed in a region, as far as the node knows.
+    /// The last committed LSN of a region, as far as the node knows.
     fn committed(&self, region: RegionId) -> Option<Lsn>;
 }
 
@@ -103,7 +103,7 @@ impl Figures for Node {
     }
 }
 
-/// What all connections of a node share.
+/// The state that all connections of a node share.
 pub struct Shared {
     /// Constants of the process.
     pub facts: Facts,
@@ -113,7 +113,7 @@ pub struct Shared {
     pub cursors: Cursors,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// The figures that clients were told last, and when they were gathered.
+    /// The last figures that clients were given, and when they were gathered.
     pub figures: Option<(Nanos, Arc<NodeStatus>)>,
     /// The account of what is held for clients.
     pub memory: ClientMemory,
@@ -162,7 +162,7 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
     })
 }
 
-/// Checks what the store could never hold, before anything is submitted.
+/// Refuses a key that the store could never hold, before anything is submitted.
 ///
 /// # Errors
 /// The reason, as a sentence for the client.
@@ -202,7 +202,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
             Ok(())
         }
         Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
-        // Judged where the table's options are known.
+        // Checked where the table's options are known.
         Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),

@@ -1,8 +1,8 @@
 //! Commands over ranges of keys: `KRANGE`, `KPREFIX`, `KEYS`, `SCAN`.
 //!
-//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to go on. Where
-//! keys are partitioned by hash it goes page by page: each is merged from what all regions answer to the same operation.
-//! Every region is seen at one instant; different regions, and different pages, may be seen at different ones.
+//! A scan goes region by region: each operation answers up to the end of a region, or less, and says where to continue.
+//! Where keys are partitioned by hash, a scan goes page by page. Each page is merged from the answers of all regions to
+//! one operation. A region is seen at one instant; different regions and pages may be seen at different instants.
 
 use super::session::Session;
 use super::work::{Work, most_reply_bytes, too_long, unexpected};
@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 /// Most entries asked for in one operation.
 const STEP_ENTRIES: u64 = 1024;
-/// What an entry takes besides its bytes.
+/// Bytes of an entry besides those of its key and value.
 const ENTRY_BYTES: usize = size_of::<(Bytes, Bytes)>();
-/// `COUNT` of a `SCAN` that does not say.
+/// The `COUNT` of a `SCAN` without one.
 const DEFAULT_COUNT: u64 = 10;
 
 /// A scan under way.
@@ -35,17 +35,17 @@ pub(super) struct ScanWork {
     pattern: Option<Bytes>,
     found: Vec<(Bytes, Bytes)>,
     bytes: usize,
-    /// Entries of the page that are still to be matched against the pattern, and where the scan goes on after them.
+    /// Entries of the page that are still to be matched against the pattern, and where the scan continues after them.
     unmatched: Option<Unmatched>,
     /// The regions that each page is merged from; none where an operation finds its region by its bound.
     regions: Vec<RegionId>,
-    /// Operations of this page that were submitted, those that were answered, and what came of these.
+    /// Operations of this page that were submitted, those that were answered, and the page so far.
     submitted: usize,
     answered: usize,
     page: Option<Page>,
 }
 
-/// What is left of a page.
+/// The part of a page that is left.
 struct Unmatched {
     entries: std::vec::IntoIter<(Bytes, Bytes)>,
     /// How far its first entry is matched.
@@ -53,12 +53,12 @@ struct Unmatched {
     resume: Option<Bytes>,
 }
 
-/// What the reply looks like.
+/// The form of the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
     Entries,
     Keys,
-    /// Keys and the cursor to go on from, in this table.
+    /// Keys, and the cursor to continue from in this table.
     Cursor(TableName),
 }
 
@@ -78,12 +78,12 @@ impl ScanWork {
         }
     }
 
-    /// Entries of this page.
+    /// Most entries of this page.
     fn limit(&self) -> u32 {
         self.remaining.min(STEP_ENTRIES) as u32
     }
 
-    /// What is asked at this position among the operations of a page.
+    /// The operation at this position among those of a page.
     fn op(&self, position: usize) -> Op {
         let scan = RangeOp::Scan(ScanRange {
             start: self.start.clone(),
@@ -118,7 +118,7 @@ impl ScanWork {
         };
         self.answered += 1;
         let most = most_reply_bytes(context);
-        // Of several regions no more is held than a page has.
+        // Of the answers of several regions, no more is kept than a page.
         let page = match std::mem::take(&mut self.page) {
             None => part,
             Some(page) => merge::page(vec![page, part], self.limit() as usize, self.reverse),
@@ -136,12 +136,12 @@ impl ScanWork {
         self.run_next(context)
     }
 
-    /// Entries of the page are still to be matched.
+    /// Whether entries of the page are still to be matched.
     pub(super) fn is_unfinished(&self) -> bool {
         self.unmatched.is_some()
     }
 
-    /// Matches entries as far as the quota goes, and after the last of them decides what comes next.
+    /// Matches entries as far as the quota goes. After the last of them, decides what comes next.
     pub(super) fn run_next(&mut self, context: &mut Context) -> Option<Reply> {
         let unmatched = self.unmatched.as_mut()?;
         while let Some((key, _)) = unmatched.entries.as_slice().first() {
@@ -163,7 +163,7 @@ impl ScanWork {
         self.end_page(resume, context)
     }
 
-    /// A page was matched: the scan goes on at `resume`, or is answered.
+    /// Ends a page that was matched: the scan continues at `resume`, or is answered.
     fn end_page(&mut self, resume: Option<Bytes>, context: &mut Context) -> Option<Reply> {
         let resume = match resume {
             Some(next) if self.reverse && next <= self.start => None,
@@ -195,7 +195,7 @@ impl ScanWork {
         }
     }
 
-    /// What it holds of what it has met.
+    /// Bytes of the entries that it holds.
     pub(super) fn memory_bytes(&self) -> usize {
         let page = self
             .page

@@ -9,14 +9,14 @@
 //! - A step ends when its quota is used up; the next step continues from there ([`ProtocolSession::has_work`]).
 //!   Answers go first, then operations, then new commands, so that a backlog shrinks before it grows.
 //! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
-//! - No command waits for the one before it, so what a step reads is one batch; only a scan waits for the writes before it, and
-//!   a write for the scans before it.
-//! - What it holds is charged to the account of all clients ([`crate::client_memory`]): while that is full, no command is
-//!   parsed and no operation submitted. An operation under way reserves what a small answer to it takes.
-//! - Memory of one connection is bounded besides: at most [`MAX_COMMANDS`] commands, or `TAKEN_BYTES` of them, are held,
-//!   the window (see `window.rs`) bounds operations in flight, results that wait for an earlier reply take little more than
-//!   `HELD_BYTES` (see `holdings.rs`), and while the client leaves [`OUTPUT_PAUSE_BYTES`] unread nothing more is read from it, submitted for it
-//!   or encoded.
+//! - No command waits for the one before it, so the commands of one step are one batch. But a scan waits for earlier
+//!   writes, and a write for earlier scans.
+//! - All memory of a session is charged to the account of all clients ([`crate::client_memory`]). While that is full,
+//!   no command is parsed and no operation submitted. An operation under way reserves memory for a small answer.
+//! - The memory of one connection is bounded besides. It holds at most [`MAX_COMMANDS`] commands, or `TAKEN_BYTES` of
+//!   them. The window (see `window.rs`) bounds operations in flight. Results that wait for an earlier reply take little
+//!   more than `HELD_BYTES` (see `holdings.rs`). While the client leaves [`OUTPUT_PAUSE_BYTES`] unread, nothing more is
+//!   read from it, submitted for it or encoded.
 
 use super::holdings::{Holdings, Share};
 use super::in_flight::{InFlight, Operation};
@@ -36,22 +36,21 @@ use std::collections::VecDeque;
 
 /// Most commands of one connection that are parsed but not answered.
 pub(super) const MAX_COMMANDS: usize = 4096;
-/// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
+/// Bytes of replies that the client has not taken, from which on nothing more is read from it.
 pub(super) const OUTPUT_PAUSE_BYTES: usize = 1024 * 1024;
-/// Replies that the client has not taken, in bytes, beyond which nothing more is submitted or encoded for it while memory is
-/// short.
+/// The same bound while memory is short. Both bounds also stop submitting and encoding.
 const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
-/// A reply of more bytes is encoded into a buffer of its size, since one that grows takes twice as much; while memory is short
-/// it waits until those before it are sent.
+/// A larger reply is encoded into a buffer of its size, since a growing buffer takes twice as much. While memory is
+/// short, it waits until the replies before it are sent.
 const LARGE_REPLY_BYTES: usize = 64 * 1024;
-/// Queues that are empty give back what they have beyond this.
+/// Empty queues free the capacity beyond this many entries.
 const KEPT_COMMANDS: usize = 64;
 
 /// State of one connection. Belongs to the event loop's thread.
 pub struct Session {
     id: u64,
     pub(super) terms: Terms,
-    /// How stale what was answered last may be, in milliseconds.
+    /// How stale the data of the last answer may be, in milliseconds.
     age_ms: u32,
     input: Input,
     output: BytesMut,
@@ -59,7 +58,7 @@ pub struct Session {
     commands: Numbered<Command>,
     /// The first command that still has operations to submit.
     next_command: u64,
-    /// Commands, by number, that go on in the next step: their scans have entries that are still to be matched.
+    /// Numbers of the commands that continue in the next step: entries of their scans are still to be matched.
     unfinished: VecDeque<u64>,
     in_flight: InFlight,
     holdings: Holdings,
@@ -69,18 +68,18 @@ pub struct Session {
     stopped: bool,
 }
 
-/// What a client has chosen for the commands that follow.
+/// The choices of a client for the commands that follow.
 #[derive(Clone, Default)]
 pub(super) struct Terms {
     pub(super) protocol: Protocol,
     /// The table that their operations are on.
     pub(super) table: TableName,
-    /// Reads may be as stale as that, in milliseconds, from whichever member; `None`: they are the primaries'.
+    /// Any member may answer reads, as stale as this many milliseconds. `None`: the primaries answer them.
     pub(super) at_most_ms: Option<u32>,
 }
 
 impl Terms {
-    /// An operation as the node is to carry it out.
+    /// Makes the operation that the node carries out.
     fn apply(&self, op: Op) -> Op {
         match self.at_most_ms {
             Some(at_most_ms) => Read::stale(op, at_most_ms),
@@ -90,10 +89,10 @@ impl Terms {
 }
 
 struct Command {
-    /// Position in the table; `None` for one that is not in it.
+    /// Position in the table of commands; `None` for an unknown command.
     spec: Option<usize>,
     terms: Terms,
-    /// How stale what it has read may be, in milliseconds, once it has.
+    /// How stale the data that it has read may be, in milliseconds; `None` before it has read any.
     age_ms: Option<u32>,
     begun: Nanos,
     work: Work,
@@ -103,7 +102,7 @@ struct Command {
 }
 
 impl Session {
-    /// A new connection, made known to `CLIENT LIST` under `id`.
+    /// A new connection, which `CLIENT LIST` shows under `id`.
     pub fn new(id: u64, address: String, local_address: String, context: &mut Context) -> Session {
         let client = Client {
             address,
@@ -138,7 +137,7 @@ impl Session {
         self.id
     }
 
-    /// Later commands are on `table`.
+    /// Selects the table of later commands.
     pub(super) fn select(&mut self, table: TableName, context: &mut Context) {
         if let Some(client) = context.shared.clients.get_mut(self.id) {
             client.table = Some(table.clone());
@@ -195,7 +194,7 @@ impl Session {
         if cost > KEPT_INPUT_BYTES || self.commands.len().is_multiple_of(KEPT_COMMANDS) {
             self.settle();
         }
-        // HELLO was carried out by now: it answers in the version that it chose.
+        // HELLO was carried out by now, so its reply uses the version that it chose.
         let terms = self.terms.clone();
         let buffer_from = self.input.buffer_from();
         self.commands.push(Command { spec, terms, age_ms: None, begun, work, share, buffer_from });
@@ -226,7 +225,7 @@ impl Session {
         }
     }
 
-    /// Goes on with commands that were cut short by an earlier quota.
+    /// Continues commands that an earlier quota cut short.
     fn run_next(&mut self, context: &mut Context) {
         while !context.quota.is_used_up()
             && let Some(number) = self.unfinished.pop_front()
@@ -250,7 +249,7 @@ impl Session {
         }
     }
 
-    /// Changes with whatever a step does, but for the matching of a scan's entries.
+    /// A value that changes with any effect of a step, except the matching of a scan's entries.
     fn progress(&self) -> (usize, u64, u64, u64) {
         (self.input.len(), self.commands.first(), self.commands.end(), self.in_flight.submitted())
     }
@@ -286,7 +285,7 @@ impl Session {
         }
     }
 
-    /// Replies that may wait for the client, in bytes, before nothing more is done for it.
+    /// Bytes of unread replies from which on nothing more is done for the client.
     fn most_output(&self) -> usize {
         if self.holdings.is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES }
     }
@@ -320,21 +319,21 @@ impl ProtocolSession for Session {
         self.holdings.hold(share, bytes, small);
         work.answered(position, result, context);
         if let Some(bytes) = work.scan_bytes(kind) {
-            // Of what a scan has met it may hold a part only.
+            // A scan may keep only a part of the entries that it has met.
             self.holdings.keep(share, bytes);
         }
         if work.is_unfinished() {
-            // What waits for the scan waits for this too.
+            // Writes that wait for the scan wait for this too.
             self.in_flight.scan_goes_on();
             self.unfinished.push_back(number);
         } else if kind == Kind::Scan && work.next_kind().is_some() {
-            // The scan goes on: what waits for it must wait for its next step too.
+            // The scan continues: writes that wait for it must wait for its next step too.
             self.next_command = self.next_command.min(number);
         }
     }
 
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>) {
-        // Output was taken since.
+        // The client has taken the output since the last step.
         if self.output.is_empty() && self.output.capacity() > LARGE_REPLY_BYTES {
             self.output = BytesMut::new();
         }
@@ -347,7 +346,7 @@ impl ProtocolSession for Session {
             self.answer(context);
             self.submit(&mut context.quota, submit);
             self.parse(context);
-            // A quota that was used up without any progress was used to see that there is nothing to do.
+            // A quota that was used up without progress only served to find that there is nothing to do.
             self.is_cut = context.quota.is_used_up() && !(may_be_idle && begun == self.progress());
             self.settle();
             if context.quota.is_used_up() || before == self.progress() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
 
-/// One operation, once what it holds was checked.
+/// One operation, if its arguments are valid.
 pub(super) fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
     match check_op(&op) {
         Ok(()) => Work::one(op, finish),
@@ -20,7 +20,7 @@ pub(super) fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
     }
 }
 
-/// Several operations, once all of them were checked: nothing is carried out if one is refused.
+/// Several operations, if the arguments of all are valid. If one is refused, none is carried out.
 pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
     match ops.iter().try_for_each(check_op) {
         Ok(()) => Work::many(ops, finish),
@@ -156,7 +156,7 @@ pub(super) fn setnx(args: &[Bytes]) -> Work {
 /// `GETDEL key`
 pub(super) fn getdel(args: &[Bytes]) -> Work {
     one(delete(&args[1]), |result| match result {
-        // By an attempt whose answer was lost, and with it the value.
+        // An earlier attempt deleted the key. Its answer was lost, and the value with it.
         OpResult::Deleted { done: true, old: None, .. } => error_reply(&OpError::AnswerGone { done: true }),
         OpResult::Deleted { old, .. } => Reply::bulk_or_null(old),
         other => unexpected(&other),
@@ -258,8 +258,8 @@ pub(super) fn sum(results: &[OpResult]) -> Option<i64> {
     })
 }
 
-/// `WAIT numreplicas timeout`, when all earlier commands of the connection are answered: an answered write is held by
-/// every backup in sync, so there is nothing to wait for.
+/// `WAIT numreplicas timeout`, answered after all earlier commands of the connection. Every backup in sync holds each
+/// answered write, so there is nothing to wait for.
 pub(super) fn wait(args: &[Bytes]) -> Work {
     if parse_integer(&args[1]).is_none() {
         return Work::Ready(Reply::err(NOT_AN_INTEGER));

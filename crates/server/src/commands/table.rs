@@ -1,6 +1,6 @@
-//! The table of commands: names, arity, what `COMMAND` tells of them, and what carries them out.
+//! The table of commands: names, arity, what `COMMAND` says of them, and the functions that carry them out.
 //!
-//! Sorted by name, so that a command is found by bisection; a test holds that true.
+//! Sorted by name, so that a command is found by bisection. A test checks the order.
 
 use super::session::Session;
 use super::work::Work;
@@ -8,7 +8,7 @@ use super::{Context, connection, expiry, info, scan, strings};
 use crate::resp::Reply;
 use bytes::Bytes;
 
-/// What a command asks of the store, for metrics.
+/// What a command does with the store, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Reads of single keys.
@@ -17,7 +17,7 @@ pub enum Class {
     Write,
     /// Reads of ranges.
     Scan,
-    /// Nothing of the store.
+    /// No access to the store.
     Other,
 }
 
@@ -33,7 +33,7 @@ impl Class {
     }
 }
 
-/// What carries a command out. Its arguments, name included, were checked against its arity.
+/// The function that carries a command out. Its arguments, name included, were checked against its arity.
 pub(super) enum Run {
     /// Looks at its arguments only.
     Args(fn(&[Bytes]) -> Work),
@@ -49,13 +49,13 @@ pub struct Spec {
     pub name: &'static str,
     /// Number of arguments, the name included; negative: at least that many.
     pub arity: i32,
-    /// What it asks of the store.
+    /// What it does with the store.
     pub class: Class,
     /// Position of its first key, of its last (negative: from the end) and the step; zeros: no keys.
     pub keys: (i32, i32, i32),
     /// One line on what it does.
     pub summary: &'static str,
-    /// Arguments as one would write them.
+    /// Its arguments, as in a manual.
     pub usage: &'static str,
     pub(super) run: Run,
 }
@@ -151,7 +151,7 @@ pub(super) fn position(name: &[u8]) -> Option<usize> {
 }
 
 impl Spec {
-    /// Its arguments are a list of keys, each of which becomes an operation.
+    /// Whether its arguments are a list of keys, each of which becomes an operation.
     fn takes_many(&self) -> bool {
         self.keys.1 < 0
     }
@@ -190,7 +190,7 @@ pub(super) fn unknown(args: &[Bytes]) -> Reply {
     Reply::err(text)
 }
 
-/// The reply to `CLIENT NOSUCH` and its like.
+/// The reply to an unknown subcommand, such as `CLIENT NOSUCH`.
 pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Work {
     let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]).into_owned();
     Work::Ready(Reply::err(format_args!(

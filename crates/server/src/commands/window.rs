@@ -1,35 +1,35 @@
 //! How many operations of one connection may be in flight.
 //!
-//! The size of a reply is not known before it is there, and a pipeline of a thousand reads may answer a gigabyte. The
-//! window opens as replies turn out small: in flight may be as many as fit [`REPLY_BUDGET_BYTES`] if all are as large
-//! as the largest seen of late.
+//! The size of a reply is not known in advance, and a pipeline of a thousand reads may answer a gigabyte. The window
+//! opens while replies are small. It allows as many operations in flight as fit [`REPLY_BUDGET_BYTES`], if all replies
+//! are as large as the largest recent one.
 
-/// What the replies in flight may take, in bytes.
+/// Bytes that the replies in flight may take.
 const REPLY_BUDGET_BYTES: usize = 16 * 1024 * 1024;
-/// Before any reply was seen.
+/// Operations in flight before any reply was seen.
 const FIRST: usize = 64;
-/// However large the replies are, where memory allows.
+/// Least operations in flight, however large the replies are, if memory allows.
 const LEAST: usize = 16;
-/// However small the replies are.
+/// Most operations in flight, however small the replies are.
 const MOST: usize = 1024;
 
 /// The window of one connection.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// What the replies in flight may take.
+    /// Bytes that the replies in flight may take.
     budget: usize,
     in_flight: usize,
-    /// Size of the largest reply; what was seen long ago fades.
+    /// Size of the largest reply. It fades with each later reply.
     largest: usize,
 }
 
 impl Window {
-    /// One whose replies in flight take no more than `most`, or one large one.
+    /// A window whose replies in flight take no more than `most` bytes, or are one large reply.
     pub(super) fn within(most: usize) -> Window {
         Window { budget: REPLY_BUDGET_BYTES.min(most), in_flight: 0, largest: 0 }
     }
 
-    /// Another operation may be submitted.
+    /// Whether another operation may be submitted.
     pub(super) fn is_open(&self) -> bool {
         let limit = match self.largest {
             0 => FIRST,
@@ -38,12 +38,12 @@ impl Window {
         self.in_flight < limit
     }
 
-    /// An operation was submitted.
+    /// Counts an operation that was submitted.
     pub(super) fn submitted(&mut self) {
         self.in_flight += 1;
     }
 
-    /// An operation was answered with `bytes` of keys and values.
+    /// Counts an operation as answered, with `bytes` of keys and values.
     pub(super) fn answered(&mut self, bytes: usize) {
         self.in_flight -= 1;
         self.largest = (self.largest - self.largest / 16).max(bytes).max(1);

@@ -1,4 +1,4 @@
-//! What is left to do for a command that was understood.
+//! The work that is left for a command that was parsed.
 
 use super::scan::ScanWork;
 use super::{Context, MAX_REPLY_BYTES, error_reply};
@@ -6,7 +6,7 @@ use crate::client_memory::{OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::resp::Reply;
 use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 
-/// What a plain write under way takes besides its arguments.
+/// Bytes that a plain write under way takes besides its arguments.
 const WRITE_BYTES: usize = 512;
 
 /// A command under way.
@@ -19,20 +19,19 @@ pub(super) enum Work {
     Many(Many),
     /// A scan: page after page, each of one operation or of one for each region.
     Scan(Box<ScanWork>),
-    /// Its reply is made when all earlier commands are answered.
-    /// It is about the table that was selected.
+    /// Its reply is made when all earlier commands are answered. It gets the table that was selected.
     InTurn(fn(&mut Context, &str) -> Reply),
-    /// How stale what the command before has read may be, in milliseconds.
+    /// How stale the data is that the command before has read, in milliseconds.
     Age,
 }
 
-/// One operation and what to make of its result.
+/// One operation, and the function that makes a reply of its result.
 pub(super) struct One {
     op: Option<Op>,
     finish: fn(OpResult) -> Reply,
 }
 
-/// Several operations and what to make of their results, which are handed over in the order of the operations.
+/// Several operations, and the function that makes a reply of their results, in the order of the operations.
 pub(super) struct Many {
     ops: std::vec::IntoIter<Op>,
     results: Vec<Option<OpResult>>,
@@ -73,7 +72,7 @@ impl Work {
         })
     }
 
-    /// What it takes until it is answered, besides the bytes of its arguments.
+    /// Bytes that the command takes until it is answered, besides its arguments.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Work::Ready(reply) => reply.memory_bytes(),
@@ -82,7 +81,7 @@ impl Work {
         }
     }
 
-    /// What it holds of what its scans have met, if it is one.
+    /// Bytes of the entries that a scan, or its reply, holds; `None` for other commands.
     pub(super) fn scan_bytes(&self, kind: Kind) -> Option<usize> {
         match self {
             Work::Scan(scan) => Some(scan.memory_bytes()),
@@ -91,7 +90,7 @@ impl Work {
         }
     }
 
-    /// The next operation can be submitted, and it is a write, or a scan.
+    /// The kind of the next operation, if there is one that can be submitted.
     pub(super) fn next_kind(&self) -> Option<Kind> {
         match self {
             Work::One(one) => one.op.as_ref().map(Kind::of),
@@ -101,7 +100,7 @@ impl Work {
         }
     }
 
-    /// What that operation takes until it is answered, besides its arguments.
+    /// Bytes that this operation takes until it is answered, besides its arguments.
     pub(super) fn next_takes(&self) -> usize {
         let takes = |op: &Op| if op.is_plain_put() { WRITE_BYTES } else { OPERATION_BYTES };
         match self {
@@ -125,12 +124,12 @@ impl Work {
         }
     }
 
-    /// What was answered is not all looked at: [`Work::run_next`].
+    /// Whether a part of the answers is still to be processed, by [`Work::run_next`].
     pub(super) fn is_unfinished(&self) -> bool {
         matches!(self, Work::Scan(scan) if scan.is_unfinished())
     }
 
-    /// Looks at more of what was answered, as far as the quota goes.
+    /// Processes more of the answers, as far as the quota goes.
     pub(super) fn run_next(&mut self, context: &mut Context) {
         let Work::Scan(scan) = self else { return };
         if let Some(reply) = scan.run_next(context) {
@@ -138,7 +137,7 @@ impl Work {
         }
     }
 
-    /// The operation at `position` was answered.
+    /// Handles the answer to the operation at `position`.
     pub(super) fn answered(&mut self, position: usize, result: OpResult, context: &mut Context) {
         let reply = match self {
             Work::One(one) => Some(match result {
@@ -147,7 +146,7 @@ impl Work {
             }),
             Work::Many(many) => many.answered(position, result, most_reply_bytes(context)),
             Work::Scan(scan) => scan.answered(result, context),
-            // Its reply was decided while other operations of it were still under way.
+            // The reply was decided while other operations of the command were still under way.
             Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
         };
         if let Some(reply) = reply {
@@ -214,7 +213,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
     }
 }
 
-/// Most bytes that one reply may hold: [`MAX_REPLY_BYTES`], or what the memory for clients allows for one.
+/// Most bytes of one reply: [`MAX_REPLY_BYTES`], or less if the memory for clients allows only less.
 pub(super) fn most_reply_bytes(context: &Context) -> usize {
     MAX_REPLY_BYTES.min(context.shared.memory.most_at_once())
 }

@@ -1,4 +1,4 @@
-//! What an operator may set for one node: a TOML file, and single settings on top of it.
+//! The settings of one node: a TOML file, and single settings on top of it.
 //!
 //! Options of the cluster (of its tables) are not here: they are kept by the coordinator. A name that is not known and
 //! a value out of its range are refused, with the reason and the range, before anything is opened.
@@ -48,13 +48,13 @@ pub struct NodeConfig {
     /// The device and the memory.
     #[serde(flatten)]
     pub storage: Storage,
-    /// What clients may do.
+    /// Limits of clients.
     #[serde(flatten)]
     pub clients: ClientLimits,
     /// The node's part in its replica groups.
     #[serde(flatten)]
     pub replication: Replication,
-    /// What the node does as the master.
+    /// How the node acts as the master.
     #[serde(flatten)]
     pub master: Master,
 }
@@ -81,7 +81,7 @@ impl NodeConfig {
     /// # Errors
     /// See [`ConfigError`].
     pub fn from_toml(text: &str, origin: &str) -> Result<NodeConfig, ConfigError> {
-        // From the text, not from a table: it knows the line.
+        // Read from the text, not from a table, so that errors name the line.
         NodeConfig::read(|| toml::Deserializer::parse(text), &Check { origin })
     }
 
@@ -216,7 +216,7 @@ impl NodeConfig {
         }
     }
 
-    /// Two clusters of one host differ in their coordinator's port, or in their path at ZooKeeper.
+    /// A name that differs between two clusters of one host: by the coordinator's port, or the path at ZooKeeper.
     fn socket(&self) -> String {
         let server_id = self.identity.server_id;
         match &self.coordination.coordinator {

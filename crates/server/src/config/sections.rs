@@ -50,14 +50,14 @@ pub struct Network {
 }
 
 impl Network {
-    /// All listen on `address`, whose port is 0: each has a port of its own.
+    /// Listens on `address` for everything. Its port is 0, so that each listener gets a port of its own.
     pub fn on(address: SocketAddr) -> Network {
         let listen = || Some(address.to_string());
         let [resp_listen, native_listen, admin_listen, fabric_listen] = [listen(), listen(), listen(), listen()];
         Network { resp_listen, native_listen, admin_listen, fabric_listen, ..Network::default() }
     }
 
-    /// The address that others use for one that was bound: with [`Network::advertise_host`] if that is set.
+    /// The address that others use for a bound one: with [`Network::advertise_host`] if that is set.
     pub(crate) fn advertised(&self, bound: SocketAddr) -> String {
         match &self.advertise_host {
             Some(host) if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6()) => format!("[{host}]:{}", bound.port()),
@@ -215,7 +215,7 @@ impl Storage {
     }
 }
 
-/// What clients may do.
+/// Limits of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ClientLimits {
@@ -251,7 +251,7 @@ impl Default for Replication {
     }
 }
 
-/// What the node does as the master of the cluster. All but `expected_servers` are to be the same on all nodes.
+/// How the node acts as the master of the cluster. All but `expected_servers` must be the same on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Master {

@@ -1,4 +1,4 @@
-//! Values of settings that are neither numbers nor plain texts, as they are written in a file.
+//! Values of settings that are neither numbers nor plain texts, in the form that a file has.
 
 use leeward_cluster::zookeeper::Ensemble;
 use leeward_fabric::Provider;

@@ -31,9 +31,9 @@ use std::collections::BTreeSet;
 
 /// Most operations of one request, and most of one connection in flight.
 pub const MAX_OPERATIONS: usize = MOST_DECODED;
-/// Replies that the client has not taken: beyond it, in bytes, nothing more is read from it.
+/// Bytes of replies that the client has not taken, from which on nothing more is read from it.
 pub const OUTPUT_PAUSE_BYTES: usize = 4 * 1024 * 1024;
-/// The same while memory is short.
+/// The same bound while memory is short.
 const SHORT_OUTPUT_BYTES: usize = 64 * 1024;
 /// Most bytes of a result in a frame, besides its keys and values: an error with its text.
 const RESULT_OVERHEAD_BYTES: usize = 192;
@@ -43,9 +43,9 @@ const ENTRY_OVERHEAD_BYTES: usize = 8;
 /// Most bytes of the key at which a scan continues: the one that follows the longest key.
 const BOUND_BYTES: usize = MAX_KEY_BYTES + 1;
 
-/// A buffer for input that was larger than this is given back when what is left fits.
+/// A larger buffer for input is freed when the rest fits into this size.
 const KEPT_INPUT_BYTES: usize = 16 * 1024;
-/// What a plain write under way takes besides its bytes.
+/// Bytes that a plain write under way takes besides its arguments.
 const WRITE_BYTES: usize = 512;
 
 /// State of one connection.
@@ -57,14 +57,14 @@ pub struct Session {
     requests: Numbered<Option<Pending>>,
     /// Operations in flight, in order of submission. An answered one is `None`.
     ops: Numbered<Option<Place>>,
-    /// Version of the coordinator's state of which the client knows the routes, or is being told.
+    /// The client has, or is being sent, the routes of this version of the coordinator's state.
     told: u64,
     stopped: bool,
     /// The last step ended because its quota was used up.
     is_cut: bool,
-    /// Bytes that the buffer of the input has, since it was made.
+    /// The largest capacity of the input's buffer since it was made.
     buffer_bytes: usize,
-    /// What requests take that are not answered.
+    /// Bytes that unanswered requests take.
     costs: usize,
     charge: Charge,
     frame: Vec<u8>,
@@ -78,23 +78,23 @@ struct Pending {
     door: Option<Door>,
     results: Vec<Option<OpResult>>,
     waiting: usize,
-    /// What it takes until it is answered.
+    /// Bytes that it takes until it is answered.
     cost: usize,
     bytes: usize,
-    /// A result says that another node is the primary: the client is told of newer routes first.
+    /// A result says that another node is the primary: newer routes are sent before the answer.
     is_misrouted: bool,
-    /// Regions of operations that are to be carried out once: the client is told what is committed there.
+    /// Regions of operations that are to be carried out once: their committed LSNs are sent before the answer.
     named_in: BTreeSet<RegionId>,
 }
 
-/// What a request asks for.
+/// The content of a request.
 struct Batch {
     id: u64,
     direct: bool,
     table: TableName,
     ops: Vec<Op>,
     named: Vec<(u32, Once)>,
-    /// Of the frame that it came in.
+    /// Bytes of the frame that it came in.
     bytes: usize,
 }
 
@@ -153,27 +153,27 @@ impl Session {
         self.for_rings.drain(..)
     }
 
-    /// What was asked about rings since the last call.
+    /// Requests about rings since the last call.
     pub fn ring_asks(&mut self) -> std::vec::Drain<'_, Ask> {
         self.ring_asks.drain(..)
     }
 
-    /// Something was asked about rings.
+    /// Whether there are requests about rings.
     pub fn has_ring_asks(&self) -> bool {
         !self.ring_asks.is_empty()
     }
 
-    /// An answer that no ring takes goes over the stream after all.
+    /// Sends an answer over the stream, because no ring takes it.
     pub fn send_over_stream(&mut self, frames: &[u8]) {
         self.output.extend_from_slice(frames);
     }
 
-    /// Says something about rings, over the stream.
+    /// Sends a reply about rings over the stream.
     pub fn tell(&mut self, reply: &Reply) {
         self.send(reply, None);
     }
 
-    /// What comes through the ring of this connection is no message: as bytes of the stream that are no frame.
+    /// Refuses the content of this connection's ring, like bytes of the stream that are no frame.
     pub fn refuse_ring(&mut self, context: &mut Context, reason: &str) {
         self.refuse(context, reason);
     }
@@ -185,7 +185,7 @@ impl Session {
         }
     }
 
-    /// Takes the next request off the input, if it is all there.
+    /// Takes the next request off the input, if it is complete.
     fn next_request(&mut self, context: &mut Context) -> Option<(Request, usize)> {
         match read_frame::<Request>(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES) {
             Ok(Some((request, len))) => {
@@ -198,7 +198,7 @@ impl Session {
                 let whole = frame_bytes(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES).ok().flatten();
                 if let Some(missing) = whole.and_then(|whole| whole.checked_sub(self.input.len())) {
                     self.input.reserve(missing);
-                    // Before its bytes come.
+                    // Charges the larger buffer before its bytes come.
                     self.settle();
                 }
                 None
@@ -213,7 +213,7 @@ impl Session {
         }
     }
 
-    /// The client breaks the protocol: the connection ends once what was asked before is answered.
+    /// Handles a breach of the protocol: the connection ends once earlier requests are answered.
     fn refuse(&mut self, context: &mut Context, reason: &str) {
         tracing::warn!(client = self.id, reason, "a native client breaks the protocol; closing its connection");
         context.shared.metrics.protocol_error();
@@ -248,7 +248,7 @@ impl Session {
             Request::RingOpen { address, request_bytes, reply_bytes, reply } => {
                 self.ring_asks.push(Ask::Open { address, request_bytes, reply_bytes, reply });
             }
-            // The event loop looks into the ring whenever it reads the stream.
+            // Nothing to do: the event loop looks into the ring whenever it reads the stream.
             Request::RingBell => {}
             Request::Ops { id, direct, table, ops } => {
                 let batch = Batch { id, direct, table, ops, named: Vec::new(), bytes };
@@ -289,7 +289,7 @@ impl Session {
         self.reply_if_complete(request, context);
     }
 
-    /// Tells where regions are, as far as a client that knows `known` does not know it.
+    /// Sends the routes that have changed since the version `known`, if any have.
     fn tell_routes(&mut self, known: u64, door: Option<Door>, context: &mut Context) {
         if known < context.routes.version() {
             context.quota.take(STEP_UNITS);
@@ -303,7 +303,7 @@ impl Session {
         let pending = self.requests.get_mut(request).and_then(Option::as_mut);
         let pending = pending.expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
-        // Where the scans of a request have too much for one answer, the last of them go on with the next.
+        // If the scans of a request have more than fits one answer, the last of them are cut, and resume in the next.
         let cut = |entries, resume| {
             let mut page = Page { entries, resume };
             page.cut(room.saturating_sub(pending.bytes + BOUND_BYTES), ENTRY_OVERHEAD_BYTES, is_reverse);
@@ -344,12 +344,12 @@ impl Session {
         self.costs -= pending.cost;
         let Pending { id, door, results, is_misrouted, named_in, .. } = pending;
         let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
-        // What the client was told already it has, or will have before this.
+        // Routes up to `told` were sent before this answer.
         let has_news = is_misrouted && self.told < context.routes.version();
         if !has_news && named_in.is_empty() {
             return self.send(&results, door);
         }
-        // One answer, also where it has one slot.
+        // All frames go as one answer, also where the client has one slot for it.
         let mut frames = std::mem::take(&mut self.frame);
         frames.clear();
         if has_news {
@@ -366,7 +366,7 @@ impl Session {
         self.send_frames(door);
     }
 
-    /// Gives the input's buffer back if it is large and little is left in it.
+    /// Frees the input's buffer if it is large and little is left in it.
     fn shrink(&mut self) {
         self.buffer_bytes = self.buffer_bytes.max(self.input.capacity());
         if self.input.len() <= KEPT_INPUT_BYTES && self.buffer_bytes > KEPT_INPUT_BYTES {
@@ -397,8 +397,8 @@ impl Session {
     }
 }
 
-/// What operations take besides their bytes until they are answered, with small answers: large ones charge the account by
-/// themselves.
+/// Bytes that operations take besides their own until they are answered. Only small answers count: large ones charge
+/// the account by themselves.
 fn cost(ops: &[Op]) -> usize {
     let of = |op: &Op| {
         let reserved = match op {

@@ -60,7 +60,7 @@ impl Wire {
         self
     }
 
-    /// Something in the cluster changes.
+    /// Changes something in the cluster.
     fn change(&mut self, version: u64) {
         let options = TableOptions { name: format!("t{version}"), ..TableOptions::default() };
         self.put(version, ClusterPath::Table(options.name.clone()), &options);
@@ -71,7 +71,7 @@ impl Wire {
         self.view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
 
-    /// What a client is told that knows this version.
+    /// The routes that a client gets that knows this version.
     fn routes(&self, known: u64) -> Reply {
         Reply::Routes(self.view.routes().update_since(known))
     }
@@ -339,7 +339,7 @@ impl Wire {
         });
     }
 
-    /// What goes through rings: the number of the message that it answers, and the replies.
+    /// The answers that go through rings: the number of the message, and the replies.
     fn ring_replies(&mut self) -> Vec<(u64, Vec<Reply>)> {
         let all: Vec<(Door, Vec<u8>)> = self.session.for_rings().collect();
         let parse = |mut bytes: &[u8]| {

@@ -16,7 +16,7 @@ use leeward_platform::cpu::Account;
 pub struct Job {
     /// How soon it should run.
     pub class: JobClass,
-    /// What its CPU time is spent on.
+    /// The account of its CPU time.
     pub account: Account,
     work: Box<dyn FnOnce() -> JobDone + Send>,
 }

@@ -105,7 +105,7 @@ pub struct InSync {
     pub needed: u32,
 }
 
-/// What every served region of a node is made with.
+/// The parts that every served region of a node is made with.
 struct Shared {
     checkpoints: Option<Checkpoints>,
     /// How many requests all regions remember together.
@@ -119,7 +119,7 @@ struct Syncing {
     catch_up: CatchUp,
 }
 
-/// What the regions of a node share.
+/// The state that the regions of a node share.
 struct Context {
     me: Member,
     volume: Arc<Volume>,

@@ -1,4 +1,4 @@
-//! What a node is built from, its inputs, and what it asks of its runtime. Plain data.
+//! The parts that a node is built from, its inputs, and its outputs for the runtime. Plain data.
 
 use crate::client_memory::ClientMemory;
 use crate::node::Token;
@@ -42,7 +42,7 @@ pub enum Input {
     Job(JobDone),
 }
 
-/// What a turn of a node asks of the runtime.
+/// The output of a node's turn, for the runtime.
 #[derive(Default)]
 pub struct Outbox {
     /// Answers.

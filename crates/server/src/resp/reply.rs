@@ -1,14 +1,14 @@
 //! Replies: one value, encoded for the protocol version that the connection speaks.
 //!
-//! What version 2 has no type for is encoded as Redis does it: a map as a flat array, a set as an array, a verbatim
+//! Values without a type in version 2 are encoded as by Redis: a map as a flat array, a set as an array, a verbatim
 //! string as a bulk string, null as a null bulk string.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Version of the protocol that a connection speaks.
+/// The version of the protocol that a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// What every connection starts with.
+    /// The version that every connection starts with.
     #[default]
     Resp2,
     /// After `HELLO 3`.
@@ -63,7 +63,7 @@ impl Reply {
         value.map_or(Reply::Null, Reply::Bulk)
     }
 
-    /// What it takes besides its own place.
+    /// Bytes that it takes besides its own place.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of = |replies: &[Reply]| replies.iter().map(|reply| size_of::<Reply>() + reply.memory_bytes()).sum();
         match self {
@@ -82,7 +82,7 @@ impl Reply {
         }
     }
 
-    /// Bytes of the one text or value that it is; 0 if it is something else.
+    /// Bytes of its text or value, if it is one text or value; else 0.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {
             Reply::Error(text) | Reply::Verbatim(text) => text.len(),

@@ -16,7 +16,7 @@ pub const MAX_INLINE_BYTES: usize = 64 * 1024;
 pub const MAX_ARGUMENTS: usize = 1024 * 1024;
 /// Most bytes of one command's arguments together; a longer one is dropped as it arrives.
 pub const MAX_COMMAND_BYTES: usize = 32 * 1024 * 1024;
-/// Most memory of an argument until its command is answered, besides its bytes: its place, its framing, an operation and a
+/// Most memory of an argument until its command is answered, besides its bytes: its place and framing, an operation, a
 /// result.
 pub const ARGUMENT_BYTES: usize = 320;
 /// Longest bulk string that is skipped; a longer one closes the connection (as Redis).
@@ -26,7 +26,7 @@ const FRAMING_BYTES: usize = 16;
 /// Longest line that holds a count.
 const MAX_COUNT_LINE_BYTES: usize = 32;
 
-/// What the parser found.
+/// The result of a look at the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A command: its name and its arguments, never empty.
@@ -40,7 +40,7 @@ pub enum Parsed {
     },
 }
 
-/// The bytes are no request. The connection cannot go on.
+/// The bytes are no request. The connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Protocol error: {0}")]
 pub struct ProtocolError(pub String);
@@ -77,17 +77,17 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// One that refuses commands that would take more memory than `most`.
+    /// A parser that refuses commands that would take more memory than `most`.
     pub fn within(most: usize) -> Parser {
         Parser { most, remaining: 0, args: Vec::new(), bytes: 0, bulk: None, skip: 0, too_large: None }
     }
 
-    /// What the command takes that is being read, as far as it was taken off the input.
+    /// Bytes that the command takes that is being read, as far as it was taken off the input.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + self.args.capacity() * size_of::<Bytes>() + self.args.len() * FRAMING_BYTES
     }
 
-    /// Takes the next command off the front of `input`; `None` when it is not all there yet, or the quota is used up.
+    /// Takes the next command off the front of `input`; `None` if it is not complete yet, or the quota is used up.
     ///
     /// # Errors
     /// The bytes are no request. Do not call again.
@@ -129,7 +129,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Reads one bulk string; `false` when it is not all there yet.
+    /// Reads one bulk string; `false` if it is not complete yet.
     fn take_argument(&mut self, input: &mut BytesMut) -> Result<bool, ProtocolError> {
         if self.skip == 0 && self.bulk.is_none() && !self.take_bulk_header(input)? {
             return Ok(false);
@@ -160,7 +160,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Reads `$<length>`; `false` when it is not all there yet.
+    /// Reads `$<length>`; `false` if it is not complete yet.
     fn take_bulk_header(&mut self, input: &mut BytesMut) -> Result<bool, ProtocolError> {
         match input.first() {
             None => return Ok(false),
@@ -198,7 +198,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Gives up the command that is being read; what it holds already is let go, but for its name.
+    /// Gives up the command that is being read. Frees all that was read of it, except its name.
     fn refuse(&mut self, reason: String) {
         self.too_large.get_or_insert(reason);
         self.args.truncate(1);
@@ -216,7 +216,7 @@ impl Parser {
     }
 }
 
-/// Reads `<any byte><decimal>\r\n`; `None` when it is not all there yet.
+/// Reads `<any byte><decimal>\r\n`; `None` if it is not complete yet.
 fn take_count(input: &mut BytesMut, invalid: &str, too_long: &str) -> Result<Option<i64>, ProtocolError> {
     let seen = &input[..input.len().min(MAX_COUNT_LINE_BYTES)];
     let Some(end) = seen.iter().position(|&byte| byte == b'\n') else {
@@ -242,7 +242,7 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     canonical.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()
 }
 
-/// Reads one line as words; `None` when its end is not there yet.
+/// Reads one line as words; `None` if its end has not come yet.
 fn take_inline(input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
     let seen = &input[..input.len().min(MAX_INLINE_BYTES)];
     let Some(end) = seen.iter().position(|&byte| byte == b'\n') else {
@@ -253,7 +253,7 @@ fn take_inline(input: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError
     };
     let line = seen[..end].strip_suffix(b"\r").unwrap_or(&seen[..end]);
     let words = split_words(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
-    // A web page can make a browser send a request of its choice here; its body must not be taken for commands.
+    // A web page can make a browser send any request here. The body of such a request must not be taken for commands.
     let is_http = |word: &Bytes| [&b"POST"[..], b"Host:"].iter().any(|http| word.eq_ignore_ascii_case(http));
     if words.first().is_some_and(is_http) {
         return Err(ProtocolError::new("this port speaks the Redis protocol, not HTTP"));
@@ -279,7 +279,7 @@ fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
     Some(words)
 }
 
-/// Reads up to white space; a quote that opens inside a word goes on in quotes.
+/// Reads up to white space. A quote inside a word begins a quoted part of it.
 fn bare<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let Some((&byte, after)) = rest.split_first() {
         match byte {

@@ -1,9 +1,9 @@
 //! The answers of one ring that its client does not have yet: those that are being written, those that wait for their place,
 //! and those that are kept until they are fetched.
 //!
-//! No two writes in flight overlap, nor do two answers that wait. An answer whose place overlaps that of a waiting one cannot
-//! come from a well-behaved client, which gives no slot back before its answer was there. So each is found by its place in
-//! logarithmic time, and a completed write is looked up only among those that overlap it.
+//! No two writes in flight overlap, nor do two answers that wait. An answer whose place overlaps that of a waiting one
+//! cannot come from a correct client: a client reuses a slot only after its answer has come. So each answer is found by
+//! its place in logarithmic time, and a completed write is looked up only among those that overlap it.
 //!
 //! Pure; belongs to its [`Ring`](super::ring::Ring).
 
@@ -11,7 +11,7 @@ use leeward_format::frame::DecodeError;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// See the file.
+/// See the module.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Bytes of each message that is being written, by its offset.
@@ -27,20 +27,20 @@ pub(super) struct Answers {
     still: Still,
 }
 
-/// What has not moved, and since when.
+/// Values that have not changed, and since when.
 #[derive(Default)]
 struct Still {
-    /// With how many writes had been completed.
+    /// The number of completed writes.
     writes: Option<(u64, Nanos)>,
-    /// With the number of the oldest.
+    /// The number of the oldest kept answer.
     kept: Option<(u64, Nanos)>,
 }
 
 impl Answers {
-    /// Whether `message` may be written at `at` now. If not it is taken, and comes back from [`Answers::complete`].
+    /// Whether `message` may be written at `at` now. If not, it is taken, and [`Answers::complete`] returns it later.
     ///
     /// # Errors
-    /// Its place belongs to one that waits.
+    /// Its place belongs to an answer that waits.
     pub(super) fn place(&mut self, at: u32, message: &mut Vec<u8>) -> Result<bool, DecodeError> {
         let bytes = message.len() as u32;
         if overlapping(&self.waiting, at, bytes, |message| message.len() as u32).next().is_some() {
@@ -56,7 +56,7 @@ impl Answers {
         Ok(true)
     }
 
-    /// The write at `at` is completed; answers what is to be written now, and counts as under way.
+    /// Ends the write at `at`. Returns the answers that are to be written now; they count as under way.
     pub(super) fn complete(&mut self, at: u32) -> Vec<(u32, Vec<u8>)> {
         let Some(bytes) = self.under_way.remove(&at) else { return Vec::new() };
         self.bytes -= bytes as usize;
@@ -86,17 +86,17 @@ impl Answers {
         Some(kept)
     }
 
-    /// Bytes that are being written or wait for it.
+    /// Bytes of the answers that are being written or wait for it.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Bytes that are kept until they are fetched.
+    /// Bytes of the answers that are kept until they are fetched.
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// Whether what the client is to take has not moved for `timeout`. To be asked now and then.
+    /// Whether no write was completed, or the oldest kept answer was not fetched, for `timeout`. Call it at intervals.
     pub(super) fn is_stalled(&mut self, now: Nanos, timeout: Nanos) -> bool {
         let since = |still: &mut Option<(u64, Nanos)>, mark: Option<u64>| {
             *still = mark.map(|mark| still.filter(|(before, _)| *before == mark).unwrap_or((mark, now)));
@@ -112,7 +112,7 @@ impl Answers {
 #[path = "answers_tests.rs"]
 mod tests;
 
-/// Offsets of what overlaps `bytes` at `at`, in a map of pieces that do not overlap each other.
+/// Offsets of the pieces that overlap `bytes` at `at`, in a map of pieces that do not overlap each other.
 fn overlapping<V>(
     pieces: &BTreeMap<u32, V>,
     at: u32,

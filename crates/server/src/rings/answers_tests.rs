@@ -11,7 +11,7 @@ fn overlap((a, a_bytes): Piece, (b, b_bytes): Piece) -> bool {
 }
 
 proptest! {
-    /// What is written never overlaps another write, what waits goes as soon as nothing is in its way, and nothing is lost.
+    /// No write overlaps another. An answer that waits is written as soon as nothing is in its way. Nothing is lost.
     #[test]
     fn answers_go_as_soon_as_their_place_is_free(
         steps in prop::collection::vec((any::<bool>(), 0_u32..30, 1_u32..12, any::<prop::sample::Index>()), 1..200),

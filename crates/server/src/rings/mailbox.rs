@@ -1,12 +1,12 @@
-//! How the fabric's threads reach the owner of the rings.
+//! The way of events from the fabric's threads to the owner of the rings.
 
 use leeward_fabric::{LinkEvent, PeerId, Sink};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Events that were not taken yet. Any thread puts them in. The owner is woken once for all events between two looks, and not
-/// for those that it causes itself while it is awake.
+/// Events that were not taken yet. Any thread adds events. The owner is woken once for all events between two looks,
+/// and not for events that it causes itself while it is awake.
 pub struct Mailbox {
     events: Mutex<Vec<(PeerId, LinkEvent)>>,
     is_rung: AtomicBool,
@@ -19,30 +19,30 @@ impl Mailbox {
         Arc::new(Mailbox { events: Mutex::default(), is_rung: AtomicBool::new(false), wake: Box::new(wake) })
     }
 
-    /// What the fabric is made with.
+    /// The sink that the fabric is made with.
     pub fn sink(self: &Arc<Mailbox>) -> Sink {
         let mailbox = Arc::clone(self);
         Arc::new(move |peer, event| mailbox.put(peer, event))
     }
 
     fn put(&self, peer: PeerId, event: LinkEvent) {
-        // No well-behaved client sends these here. A hostile one could fill the mailbox with them.
+        // No correct client sends these here. A hostile one could fill the mailbox with them.
         if matches!(event, LinkEvent::Message(_) | LinkEvent::ReadDone { .. }) {
             return;
         }
         self.events.lock().push((peer, event));
-        // Pairs with `take`: either it sees the event, or this sees that it has looked.
+        // Pairs with `take`: either `take` sees the event, or this sees that `take` has looked.
         if !self.is_rung.swap(true, Ordering::AcqRel) {
             (self.wake)();
         }
     }
 
-    /// The owner is not woken until [`Mailbox::take`], which must follow.
+    /// Does not wake the owner until [`Mailbox::take`], which must follow.
     pub(super) fn hush(&self) {
         self.is_rung.store(true, Ordering::Release);
     }
 
-    /// Everything so far.
+    /// All events so far.
     pub(super) fn take(&self) -> Vec<(PeerId, LinkEvent)> {
         if !self.is_rung.swap(false, Ordering::AcqRel) {
             return Vec::new();

@@ -9,32 +9,32 @@
 //!   +--------------------------+                          +---------------------------+
 //!            '---------------- TCP connection: hello, handshake, bells ------'
 //! ```
-//! **Memory.** The request ring is in the server's memory, the reply ring in the client's. The client tracks the space of
-//! both, so that the server neither allocates nor synchronises. Rings belong to a connection to the native port: over it the
-//! client asks for them, learns which fabric they are on and which peer it is there, and passes its descriptor. The rings end
-//! with the connection, and the connection ends when either link of the fabric goes down: so a client that dies frees its
-//! rings, whichever connection breaks first. The memory is deregistered then, and its descriptor's random key is never valid
-//! again.
+//! **Memory.** The request ring is in the server's memory, the reply ring in the client's. The client tracks the space
+//! of both, so the server neither allocates nor synchronises. Rings belong to a connection to the native port. Over it
+//! the client asks for rings, learns their fabric and its own peer number there, and passes its descriptor. The rings
+//! end with the connection, and the connection ends when a link of the fabric goes down. So the rings of a client that
+//! dies are freed, whichever breaks first. Their memory is deregistered then, and the random key of its descriptor is
+//! never valid again.
 //!
-//! **One remote write per message, one per answer.** No flag follows: see [`leeward_format::ring`] for why a message is taken
-//! only when all of its bytes are there. A write is never posted over bytes of an earlier one that is not completed, since
-//! those may land late: an answer into such a place waits.
+//! **One remote write per message, one per answer.** No flag follows: [`leeward_format::ring`] says why a message is
+//! taken only when all of its bytes are there. A write is never posted over bytes of an earlier write that is not
+//! completed, since those may land late. An answer into such a place waits.
 //!
-//! **Answers that do not fit.** The client guesses how large the slot must be. The server keeps an answer that is larger, and
-//! tells its size; the client fetches it into another slot. The operation is not carried out again. An answer that no slot
-//! can hold goes over the connection.
+//! **Answers that do not fit.** The client guesses the size of the slot. The server keeps a larger answer and sends its
+//! size, and the client fetches it into another slot. The operation is not carried out again. An answer that no slot
+//! can hold, or that there is no room to keep, goes over the connection.
 //!
-//! **Sleep.** A word at the end of the client's reply ring says whether the server is awake. If it is not, the client sends
-//! [`Request::RingBell`](leeward_format::op::Request::RingBell) after a message. A server that goes to sleep first says so,
-//! waits for the completion, and then looks once more ([`Effect::Look`]). The other way, a client writes a new number behind
-//! the request ring before it sleeps, waits for the completion, and looks once more. After an answer was completed, the
-//! server looks for a number that it has not rung for. Either way the side that comes second sees the other.
+//! **Sleep.** A word at the end of the client's reply ring says whether the server is awake. If it is not, the client
+//! sends [`Request::RingBell`](leeward_format::op::Request::RingBell) after a message. Before it sleeps, the server
+//! writes that word, waits for the completion, and looks once more ([`Effect::Look`]). A client writes a new number
+//! behind the request ring, waits for the completion, and looks once more. After an answer was completed, the server
+//! looks for a number that it has not rung for. Either way the side that comes second sees the other.
 //!
-//! **Trust.** A client is not trusted: what it writes is copied before it is examined, lengths and places are checked against
-//! the rings, and anything that no client writes ends its connection. It can stop its own ring, but no other: on the fabric
-//! it has a number that cannot be guessed, under which one connection is admitted, and control messages are not accepted. The
-//! memory that it makes the server hold is bounded, is counted in the budget, and is freed with its connection when it makes
-//! no progress.
+//! **Trust.** Clients are not trusted. The server copies what a client writes before it examines it, and checks lengths
+//! and places against the rings. Bytes that no correct client writes end the connection. A client can stop its own
+//! ring, but no other: its number on the fabric cannot be guessed and admits one connection, and control messages are
+//! not accepted. The memory that it makes the server hold is bounded, counts in the budget, and is freed with its
+//! connection when it makes no progress.
 //!
 //! Belongs to the event loop's thread; only [`Mailbox`] is touched by the fabric's. No clock, thread or socket: tests drive it
 //! over a simulated fabric.
@@ -60,21 +60,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Clients' numbers have this bit, which no server's has, and are random besides.
+/// Clients' numbers on the fabric have this bit, which no server's has. The rest of them is random.
 const CLIENT_BIT: u32 = 1 << 31;
-/// What clients do not have yet is counted in steps of so many bytes: not with each answer.
+/// Answers that clients do not have yet are counted in steps of this many bytes, not each time.
 const COUNTED_BYTES: usize = 64 << 10;
 /// How long both sides may take until they have their links.
 const OPENING: Nanos = Nanos::from_secs(10);
 /// Longest address and descriptor that a client may give, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
-/// What a client asks of rings, over its connection.
+/// A request of a client about rings, over its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Which there are.
+    /// Which rings there are.
     Offer,
-    /// To have them: see [`leeward_format::op::Request::RingOpen`].
+    /// To get rings: see [`leeward_format::op::Request::RingOpen`].
     Open {
         /// Where its fabric listens.
         address: String,
@@ -87,35 +87,35 @@ pub enum Ask {
     },
 }
 
-/// What is to be done for a connection.
+/// Work for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Say this over its stream.
+    /// Send this over its stream.
     Tell(u64, Reply),
     /// Look into its ring.
     Look(u64),
-    /// No answer is on its way to its client any more, after [`Rings::is_answering`] said that some were.
+    /// All answers to its client have arrived, after [`Rings::is_answering`] said that some were on their way.
     Quiet(u64),
-    /// Its rings are of no use any more: end it.
+    /// Its rings can no longer be used: end it.
     Lost(u64),
 }
 
-/// What clients may have.
+/// Limits on the rings of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLimits {
     /// Most clients.
     pub clients: usize,
-    /// Most bytes of one request ring, and of one reply ring, which bounds what is under way to it.
+    /// Most bytes of one request ring, and of one reply ring. The latter bounds the answers that are under way to it.
     pub each_bytes: usize,
     /// Most bytes of all request rings.
     pub total_bytes: usize,
 }
 
-/// Which fabric rings are on.
+/// The fabric of the rings.
 pub struct RingFabric {
-    /// It.
+    /// The fabric.
     pub fabric: Arc<dyn Fabric>,
-    /// What the handshake calls it: `shm`, `tcp`, `libfabric:` with a provider.
+    /// Its name in the handshake: `shm`, `tcp`, `libfabric:` with a provider.
     pub name: String,
     /// Where clients find it.
     pub address: String,
@@ -140,15 +140,15 @@ pub struct Rings {
     offered: BTreeMap<u64, PeerId>,
     rings: BTreeMap<u64, Ring>,
     connection_of: HashMap<PeerId, u64>,
-    /// Something was posted that was not flushed.
+    /// Something was posted and not flushed yet.
     is_posted: bool,
 }
 
-/// Why a client gets no ring, in words for its operator.
+/// Why a client gets no ring, for its operator.
 type Refusal = String;
 
 impl Rings {
-    /// No rings yet, on `on`, whose events come by `mailbox`. `reservation` counts their memory, `keys` makes their secrets.
+    /// No rings yet. Events of `on` come by `mailbox`, `reservation` counts their memory, `keys` makes their secrets.
     pub fn new(
         on: RingFabric,
         mailbox: Arc<Mailbox>,
@@ -180,12 +180,12 @@ impl Rings {
         self.rings.get(&connection).is_some_and(|ring| ring.is_open)
     }
 
-    /// Connections that have something in their ring, perhaps not all of it.
+    /// Connections with a message in their ring, which may be incomplete.
     pub fn waiting(&self) -> impl Iterator<Item = u64> {
         self.rings.iter().filter(|(_, ring)| ring.is_open && ring.has_something()).map(|(connection, _)| *connection)
     }
 
-    /// Answers what the client of `connection`, which comes from `from`, asks; `None`: it is answered later, by
+    /// The answer to a request about rings of `connection`, whose client comes from `from`; `None`: it comes later, as
     /// [`Effect::Tell`].
     pub fn ask(&mut self, connection: u64, from: IpAddr, ask: &Ask, now: Nanos) -> Option<Reply> {
         let answer = match ask {
@@ -215,7 +215,7 @@ impl Rings {
         })
     }
 
-    /// A number for the client of `connection`, under which the fabric admits it.
+    /// A number on the fabric for the client of `connection`, under which the fabric admits it.
     fn new_client(&mut self, connection: u64) -> Result<PeerId, Refusal> {
         let most = self.limits.clients;
         if self.connection_of.len() >= most {
@@ -288,11 +288,11 @@ impl Rings {
         Ok(std::net::SocketAddr::new(from, port).to_string())
     }
 
-    /// Takes up to `most` messages out of the ring of `connection`, and hands requests to `take`, which says whether it
-    /// takes more. Answers what was found.
+    /// Takes up to `most` messages out of the ring of `connection`. Hands requests to `take`, which returns whether it
+    /// takes more.
     ///
     /// # Errors
-    /// There is something in the ring that no client writes.
+    /// The ring contains something that no correct client writes.
     pub fn receive(
         &mut self,
         connection: u64,
@@ -312,7 +312,7 @@ impl Rings {
         Ok(received)
     }
 
-    /// What one client does not have yet was so many bytes, and is.
+    /// The answers that one client does not have yet took `before` bytes, and now take `after`.
     fn hold(&mut self, before: usize, after: usize) {
         let steps = self.held_bytes / COUNTED_BYTES;
         self.held_bytes = self.held_bytes - before + after;
@@ -325,10 +325,10 @@ impl Rings {
         self.reservation.set((self.taken_bytes + self.held_bytes / COUNTED_BYTES * COUNTED_BYTES) as u64);
     }
 
-    /// Answers `door` of `connection` with `frames`, or gives them back: they must go over the stream.
+    /// Answers `door` of `connection` with `frames`. Returns the frames if they must go over the stream.
     ///
     /// # Errors
-    /// The door is one that no client has.
+    /// No client can have this door.
     pub fn answer(&mut self, connection: u64, door: Door, frames: Vec<u8>) -> Result<Option<Vec<u8>>, DecodeError> {
         let Some(ring) = self.rings.get_mut(&connection) else { return Ok(None) };
         self.is_posted = true;
@@ -339,8 +339,8 @@ impl Rings {
         answered
     }
 
-    /// Whether answers are on their way to the client of `connection`. If so, [`Effect::Quiet`] comes when all have arrived, or
-    /// [`Effect::Lost`].
+    /// Whether answers are on their way to the client of `connection`. If so, [`Effect::Quiet`] comes when all have
+    /// arrived, or [`Effect::Lost`].
     pub fn is_answering(&mut self, connection: u64) -> bool {
         self.rings.get_mut(&connection).is_some_and(Ring::is_answering)
     }
@@ -351,22 +351,22 @@ impl Rings {
         stalled.collect()
     }
 
-    /// Tells the client of `connection` that it need not ring while this node is awake.
+    /// Lets the client of `connection` know that it need not ring while this node is awake.
     pub fn stay_awake_for(&mut self, connection: u64) {
         if let Some(ring) = self.rings.get_mut(&connection) {
             self.is_posted |= ring.set_awake(&*self.fabric, true);
         }
     }
 
-    /// Tells all clients to ring. Messages that they wrote before they know come as [`Effect::Look`].
+    /// Lets all clients know that they must ring. Messages that they wrote before they know come as [`Effect::Look`].
     pub fn fall_asleep(&mut self) {
         for ring in self.rings.values_mut() {
             self.is_posted |= ring.set_awake(&*self.fabric, false);
         }
     }
 
-    /// Pushes out what was posted and handles the events of the fabric. Repeats this only while an event makes it post more:
-    /// events that come meanwhile wake the event loop again.
+    /// Flushes what was posted, and handles the events of the fabric. Repeats this only while an event makes it post
+    /// more: events that come meanwhile wake the event loop again.
     pub fn settle(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if std::mem::take(&mut self.is_posted) {
@@ -395,12 +395,12 @@ impl Rings {
                 let after = ring.held_bytes();
                 self.hold(before, after);
             }
-            // The box takes none of these.
+            // The mailbox takes none of these.
             LinkEvent::Message(_) | LinkEvent::ReadDone { .. } => {}
         }
     }
 
-    /// Gives up what takes too long to open.
+    /// Gives up rings that take too long to open.
     pub fn check_opening(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         let is_late = |ring: &Ring| !ring.is_open && now - ring.since > OPENING;
         let late: Vec<u64> = self.rings.iter().filter(|(_, ring)| is_late(ring)).map(|(id, _)| *id).collect();
@@ -411,13 +411,13 @@ impl Rings {
         }
     }
 
-    /// `connection` has ended: frees its ring.
+    /// Frees the ring of `connection`, which has ended.
     pub fn remove(&mut self, connection: u64) {
         let offered = self.offered.remove(&connection);
         let ring = self.rings.remove(&connection);
         let Some(peer) = offered.or_else(|| ring.as_ref().map(|ring| ring.peer)) else { return };
         self.connection_of.remove(&peer);
-        // Its own link ends too, and with it what half a write may hold of the ring's memory, which is dropped here.
+        // Ends the link of the client, and half a write on it that may hold the ring's memory, which is dropped here.
         self.fabric.disconnect(peer);
         if let Some(ring) = ring {
             self.taken_bytes -= ring.request_bytes();

@@ -1,4 +1,4 @@
-//! The rings of one client: where its next message must be, which answers are on their way, which are kept.
+//! The rings of one client: the place of its next message, the answers on their way, and the answers that are kept.
 
 use super::Effect;
 use super::answers::Answers;
@@ -10,17 +10,16 @@ use leeward_format::ring::{Cursor, Identity, Next, RingKind, RingMessage, Slot, 
 use leeward_platform::Nanos;
 use std::sync::Arc;
 
-/// The number of a write of the word that says whether the server is awake; others have that of their place.
+/// Number of a write of the word that says whether the server is awake. Other writes have the number of their place.
 const AWAKE_OP: u64 = u64::MAX;
-/// Bytes of answers that are kept until they are fetched: beyond it, they go over the stream, whose limits are the
-/// connection's.
+/// Bytes of answers that are kept until they are fetched. Beyond that, answers go over the stream, with its limits.
 const KEPT_BYTES: usize = 4 << 20;
-/// Bytes of answers that are under way: beyond it, in bytes, nothing more is taken from the ring.
+/// Bytes of answers under way, from which on nothing more is taken from the ring.
 const PAUSE_BYTES: usize = 4 << 20;
-/// Memory for an answer that is kept for the next one, in bytes.
+/// Bytes of an answer's buffer that are kept for the next answer.
 const MESSAGE_BYTES: usize = 64 << 10;
 
-/// Which slot answers which message.
+/// The message, and the slot for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Door {
     /// The message's number.
@@ -29,12 +28,12 @@ pub struct Door {
     pub slot: Slot,
 }
 
-/// What a look into a ring found.
+/// The result of a look into a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Messages that were taken.
     pub messages: usize,
-    /// There may be more.
+    /// There may be more messages.
     pub has_more: bool,
     /// Something was posted.
     pub(super) has_posted: bool,
@@ -46,7 +45,7 @@ pub(super) struct Keys {
     pub(super) reply: u64,
 }
 
-/// What the client knows, or will, of whether the server is awake.
+/// Whether the server is awake, as the client was last told or is being told.
 #[derive(Default)]
 struct Awake {
     is_wanted: bool,
@@ -56,9 +55,9 @@ struct Awake {
 
 pub(super) struct Ring {
     pub(super) peer: PeerId,
-    /// The client was told.
+    /// The client has its rings.
     pub(super) is_open: bool,
-    /// When it was asked for.
+    /// When the client asked for them.
     pub(super) since: Nanos,
     memory: Arc<dyn Memory>,
     request_bytes: usize,
@@ -67,9 +66,9 @@ pub(super) struct Ring {
     reply_bytes: usize,
     keys: Keys,
     answers: Answers,
-    /// The client waits until some of them have arrived.
+    /// No message is taken until some answers have arrived.
     is_paused: bool,
-    /// Its connection ends when they have arrived.
+    /// [`Effect::Quiet`] is to be reported when all answers have arrived.
     is_answering: bool,
     /// The last sleep that the client was woken from.
     rung: u64,
@@ -109,7 +108,7 @@ impl Ring {
         self.request_bytes
     }
 
-    /// The link to the client is up: what it is told.
+    /// Opens the ring: the link to the client is up. Returns the reply to the client.
     pub(super) fn opened(&mut self) -> Reply {
         self.is_open = true;
         Reply::RingOpen {
@@ -119,7 +118,7 @@ impl Ring {
         }
     }
 
-    /// The next message has begun to arrive.
+    /// Whether the next message has begun to arrive.
     pub(super) fn has_something(&self) -> bool {
         self.cursor.has_begun(self.memory.load_u64(self.cursor.rendezvous()))
     }
@@ -174,10 +173,10 @@ impl Ring {
         kept.ok_or_else(|| DecodeError::invalid("ring message", "it fetches what is not kept"))
     }
 
-    /// Writes an answer, or what is to be known of it; gives it back if no slot can hold it.
+    /// Writes an answer, or a message that it is kept or goes over the stream. Returns it if it goes over the stream.
     ///
     /// # Errors
-    /// The slot is no client's.
+    /// No client can have this slot.
     pub(super) fn answer(
         &mut self,
         fabric: &dyn Fabric,
@@ -207,7 +206,7 @@ impl Ring {
         Ok(over_stream.then_some(frames))
     }
 
-    /// Posts a message; its place is its number, since nothing else is under way there.
+    /// Posts a message. Its place is also its number, since nothing else is under way there.
     fn write(&self, fabric: &dyn Fabric, at: u32, message: &[u8]) {
         fabric.write(self.peer, &self.reply, at.into(), message, at.into());
     }
@@ -218,17 +217,17 @@ impl Ring {
         self.is_answering
     }
 
-    /// Bytes of answers that the client does not have.
+    /// Bytes of answers that the client does not have yet.
     pub(super) fn held_bytes(&self) -> usize {
         self.answers.bytes() + self.answers.kept_bytes()
     }
 
-    /// The client does not take its answers, as [`Answers::is_stalled`] says.
+    /// Whether the client takes none of its answers: see [`Answers::is_stalled`].
     pub(super) fn is_stalled(&mut self, now: Nanos, timeout: Nanos) -> bool {
         self.answers.is_stalled(now, timeout)
     }
 
-    /// Has the client know whether it must ring; answers whether something was posted.
+    /// Lets the client know whether it must ring. Returns whether something was posted.
     pub(super) fn set_awake(&mut self, fabric: &dyn Fabric, is_wanted: bool) -> bool {
         self.awake.is_wanted = is_wanted;
         // Two writes to one place have no order: the second waits for the first.
@@ -242,7 +241,7 @@ impl Ring {
         true
     }
 
-    /// A write is completed; answers whether something was posted.
+    /// Handles a completed write. Returns whether something was posted.
     pub(super) fn completed(
         &mut self,
         fabric: &dyn Fabric,

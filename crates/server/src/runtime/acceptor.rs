@@ -1,4 +1,4 @@
-//! The sockets that clients connect to, and which of them may have connections that were not accepted yet.
+//! The sockets that clients connect to, and which of them may have connections that wait to be accepted.
 
 use super::connection::Kind;
 use mio::net::{TcpListener, TcpStream};
@@ -6,9 +6,9 @@ use mio::{Interest, Registry, Token};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-/// Poll token of the listener for Redis clients; that for native clients has the next one.
+/// Poll token of the listener for Redis clients. The listener for native clients has the next one.
 const FIRST_LISTENER: usize = 1;
-/// Connections that are accepted in a turn, of each listener.
+/// Connections that a turn accepts of each listener.
 const ACCEPTED: usize = 64;
 
 /// The listeners. The one for Redis clients is closed when the drain begins.
@@ -23,7 +23,7 @@ pub(super) struct Acceptor {
 struct Listener {
     kind: Kind,
     socket: Option<TcpListener>,
-    /// It has more connections than are accepted in a turn.
+    /// It may have more connections than a turn accepts.
     has_more: bool,
 }
 
@@ -48,18 +48,18 @@ impl Acceptor {
         Ok(Acceptor { listeners, is_short: false, is_blocked: false })
     }
 
-    /// The poll tells of `token`; answers whether it is that of a listener.
+    /// Handles an event of the poll. Returns whether `token` is that of a listener.
     pub(super) fn told(&mut self, token: Token) -> bool {
         let listener = token.0.checked_sub(FIRST_LISTENER).and_then(|number| self.listeners.get_mut(number));
         listener.map(|listener| listener.has_more = true).is_some()
     }
 
-    /// The next turn has connections to accept.
+    /// Whether the next turn has connections to accept.
     pub(super) fn has_more(&self) -> bool {
         self.listeners.iter().any(|listener| listener.has_more)
     }
 
-    /// Some time has passed: there may be descriptors again.
+    /// A tick: there may be descriptors again.
     pub(super) fn tick(&mut self) {
         if std::mem::take(&mut self.is_short) {
             self.listeners.iter_mut().for_each(|listener| listener.has_more = true);
@@ -71,7 +71,7 @@ impl Acceptor {
         self.listeners.iter_mut().filter(|listener| listener.kind == kind).for_each(|listener| listener.socket = None);
     }
 
-    /// Accepts connections, as many as a turn takes.
+    /// Accepts as many connections as a turn takes.
     pub(super) fn accept(&mut self) -> Vec<Accepted> {
         let mut accepted = Vec::new();
         for number in 0..self.listeners.len() {
@@ -82,7 +82,7 @@ impl Acceptor {
         accepted
     }
 
-    /// Accepts some connections of a listener; answers whether it may have more.
+    /// Accepts connections of a listener. Returns whether it may have more.
     fn accept_of(&mut self, number: usize, accepted: &mut Vec<Accepted>) -> bool {
         let Listener { kind, socket: Some(socket), .. } = &self.listeners[number] else { return false };
         for _ in 0..ACCEPTED {

@@ -1,4 +1,4 @@
-//! How other threads reach the event loop: a channel, and a waker that is rung once per batch.
+//! The way from other threads to the event loop: a channel, and a waker that is rung once per batch.
 
 use crate::admin::Snapshot;
 use crate::node::JobDone;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-/// What other threads tell the event loop.
+/// An event from another thread.
 pub(crate) enum Event {
     /// From a fabric thread.
     Link(ServerId, LinkEvent),
@@ -21,18 +21,18 @@ pub(crate) enum Event {
     Coordinator(CoordinatorEvent),
     /// From a thread of the pool.
     Job(JobDone),
-    /// From the admin thread: how are you?
+    /// From the admin thread: a request for the node's figures.
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
-    /// From a thread of the rings' fabric: there is mail.
+    /// From a thread of the rings' fabric: the rings' mailbox has events.
     Rings,
-    /// The server is to stop when the others have taken over, or after so long.
+    /// The server is to stop when the other nodes have taken over, or at the latest after this time.
     Depart(Nanos),
     /// The server is to stop.
     Stop,
 }
 
 impl Event {
-    /// What a message of another node is about, if it is one.
+    /// The subject of a message of another node; `None` for other events.
     pub(super) fn subject(&self) -> Option<Subject> {
         match self {
             Event::Link(_, LinkEvent::Message(bytes)) => Some(Control::subject(bytes)),
@@ -40,7 +40,7 @@ impl Event {
         }
     }
 
-    /// What the CPU time is spent on that it takes to follow it.
+    /// The account of the CPU time that handling it takes.
     pub(super) fn account(&self) -> Account {
         match self {
             Event::Link(_, LinkEvent::Completed { .. } | LinkEvent::Refused { .. }) => Activity::Mirroring.of_primary(),
@@ -52,7 +52,7 @@ impl Event {
     }
 }
 
-/// The sending end; any thread may use it, it never blocks.
+/// The sending end. Any thread may use it; it never blocks.
 #[derive(Clone)]
 pub(crate) struct Doorbell {
     sender: Sender<(Nanos, Event)>,
@@ -61,9 +61,9 @@ pub(crate) struct Doorbell {
 
 #[derive(Default)]
 struct Bell {
-    /// Rung since the event loop last looked.
+    /// It was rung since the event loop last looked.
     is_rung: AtomicBool,
-    /// Made with the event loop's poll, which comes after the threads that ring.
+    /// Made with the event loop's poll, which starts after the threads that ring.
     waker: OnceLock<Waker>,
 }
 
@@ -81,12 +81,12 @@ pub(crate) fn event_channel() -> (Doorbell, Events) {
 }
 
 impl Doorbell {
-    /// Sends `event`; an event loop that is gone hears nothing.
+    /// Sends `event`. Nothing happens if the event loop has ended.
     pub(crate) fn send(&self, event: Event) {
         if self.sender.send((BootClock.now(), event)).is_err() {
             return;
         }
-        // Pairs with `Events::look`: either it sees the event, or this sees that it has looked.
+        // Pairs with `Events::look`: either that sees the event, or this sees that the event loop has looked.
         if !self.bell.is_rung.swap(true, Ordering::AcqRel) {
             self.ring();
         }
@@ -111,7 +111,7 @@ impl Events {
         self.bell.is_rung.swap(false, Ordering::AcqRel);
     }
 
-    /// The oldest event that was not taken, and when it was sent. A caller that leaves some must come back without being woken.
+    /// The oldest event that was not taken, and when it was sent. A caller that leaves some must come back by itself.
     pub(crate) fn next(&self) -> Option<(Nanos, Event)> {
         self.receiver.try_recv().ok()
     }

@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 
-/// Most unread bytes thrown away when a connection ends, so that its last reply is not lost to a reset.
+/// Most unread bytes that are read and dropped when a connection ends, so that no reset destroys its last reply.
 const DRAINED_BYTES: usize = 1024 * 1024;
 
-/// Memory for replies that a connection keeps between them, in bytes.
+/// Bytes of the reply buffer that a connection keeps between replies.
 const KEPT_OUTPUT_BYTES: usize = 16 * 1024;
 
 /// Which protocol a connection speaks.
@@ -34,17 +34,17 @@ pub(super) struct Connection {
     pub(super) protocol_session: Box<dyn ProtocolSession>,
     /// The socket may have bytes that were not read.
     is_readable: bool,
-    /// The peer sends no more: after the bytes that are left comes the end, without another event.
+    /// The peer sends no more: the end follows the bytes that are left, without another event.
     is_closed_by_peer: bool,
-    /// The socket took the last bytes that it was offered.
+    /// The socket took all bytes that it was last offered.
     is_writable: bool,
     /// When it last took bytes, or had none to take.
     progress: Nanos,
-    /// The client is gone: to be removed.
+    /// The client is gone: the connection is to be removed.
     pub(super) is_dead: bool,
     /// Number of the newest operation that was submitted.
     newest: u64,
-    /// Operations of a long request which the node was not given yet; nothing is read before it has them.
+    /// Operations of a long request that the node does not have yet. Nothing is read before it has them.
     pub(super) unsubmitted: VecDeque<Submission>,
 }
 
@@ -74,23 +74,23 @@ impl Connection {
         !self.is_dead && self.unsubmitted.is_empty() && self.protocol_session.wants_input()
     }
 
-    /// There is something to do that waits for nothing.
+    /// Whether there is work that waits for nothing.
     pub(super) fn has_work(&self) -> bool {
         !self.is_dead && (self.protocol_session.has_work() || !self.unsubmitted.is_empty())
     }
 
-    /// There may be bytes to read.
+    /// Whether there may be bytes to read.
     pub(super) fn is_readable(&self) -> bool {
         self.is_readable
     }
 
-    /// There may be bytes to read; `is_last` when the peer sends no more.
+    /// Notes that there may be bytes to read; `is_last`: the peer sends no more.
     pub(super) fn became_readable(&mut self, is_last: bool) {
         self.is_readable = true;
         self.is_closed_by_peer |= is_last;
     }
 
-    /// The socket takes bytes again.
+    /// Notes that the socket takes bytes again.
     pub(super) fn became_writable(&mut self) {
         self.is_writable = true;
     }
@@ -101,14 +101,14 @@ impl Connection {
         Token::new(id, number)
     }
 
-    /// The operation of `token` was answered.
+    /// Hands the result of the operation `token` to the session.
     pub(super) fn complete(&mut self, token: Token, result: OpResult, context: &mut Context) {
-        // Far fewer operations are in flight than the low bits tell apart, and none is newer than the newest.
+        // Far fewer operations are in flight than the low bits can tell apart, and none is newer than the newest.
         let age = token.distance_to(self.newest);
         self.protocol_session.complete(self.newest - age, result, context);
     }
 
-    /// Reads once, if nothing is left of what was read before, and lets the session act on it as far as the quota allows.
+    /// Reads once, if nothing is left of an earlier read. Lets the session act on it as far as the quota allows.
     pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
         if !self.has_work() && self.is_readable && self.takes_input() {
             match self.stream.read(buffer) {
@@ -117,7 +117,7 @@ impl Connection {
                     self.protocol_session.stop();
                 }
                 Ok(len) => {
-                    // A short read has emptied the socket; more will raise an event.
+                    // A short read has emptied the socket: more bytes raise an event.
                     self.is_readable = len == buffer.len() || self.is_closed_by_peer;
                     context.quota.take_bytes(len);
                     self.protocol_session.feed(&buffer[..len]);
@@ -131,9 +131,9 @@ impl Connection {
         self.protocol_session.advance(context, submit);
     }
 
-    /// Lets the session do what it can and sends its output, until the quota is used up, the socket takes no more or nothing
-    /// is left: output that was not taken may have held the session back, and no event announces that this is over. Returns
-    /// why the server gave the connection up, if it did.
+    /// Lets the session work and sends its output, until the quota is used up, the socket takes no more, or nothing is
+    /// left. It repeats this, since output that was not taken may have held the session back, and no event says when
+    /// that is over. Returns why the server gave the connection up, if it did.
     pub(super) fn advance(
         &mut self,
         most_output: usize,
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// Sends the output; returns why the server gave the connection up, if it did.
+    /// Sends the output. Returns why the server gave the connection up, if it did.
     fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
         while self.is_writable && !self.is_dead && !self.protocol_session.output().is_empty() {
             match self.stream.write(self.protocol_session.output()) {
@@ -183,7 +183,7 @@ impl Connection {
         is_stalled.then_some(Dropped::Stalled)
     }
 
-    /// All that was asked is answered and sent over the socket, and nothing more is taken: it may be ended.
+    /// Whether all requests are answered, all answers are sent over the socket, and no more are taken.
     pub(super) fn is_finished(&self) -> bool {
         self.protocol_session.is_finished() && !self.is_dead
     }
@@ -191,7 +191,7 @@ impl Connection {
     /// Closes a connection that is finished.
     pub(super) fn end(&mut self) {
         self.is_dead = true;
-        // The client may be gone already; then there is nothing to tell it.
+        // The client may be gone already: then nothing can be sent.
         drop(self.stream.shutdown(Shutdown::Write));
         let mut scratch = [0; 4096];
         let mut drained = 0;
@@ -204,7 +204,7 @@ impl Connection {
     }
 }
 
-/// Tells a client that is one too many, in the only protocol that has words for it.
+/// Refuses a client beyond the limit, with a message if its protocol has one.
 pub(super) fn refuse(kind: Kind, mut stream: &TcpStream) -> io::Result<()> {
     match kind {
         Kind::Resp => stream.write_all(b"-ERR max number of clients reached\r\n"),

@@ -1,4 +1,4 @@
-//! The connections of clients by their ids, and those of them that are to be looked at.
+//! The connections of clients by id, and the ids of those to be looked at.
 
 use super::connection::{Connection, Kind};
 use crate::metrics::{Dropped, Metrics};
@@ -6,10 +6,10 @@ use crate::native;
 use leeward_platform::Nanos;
 use std::collections::{BTreeSet, HashMap};
 
-/// Ids of connections begin here, after the poll tokens of others; each is its socket's poll token, and never used twice.
+/// Ids of connections begin after the other poll tokens. An id is its socket's poll token, and is never used twice.
 const FIRST_CONNECTION: u64 = 3;
 
-/// What clients may do.
+/// Limits on what clients may do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections: usize,
@@ -27,7 +27,7 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// There are none yet.
+    /// No connections.
     pub(super) fn within(limits: Limits) -> Connections {
         Connections { limits, open: HashMap::new(), next_id: FIRST_CONNECTION, touched: BTreeSet::new() }
     }
@@ -36,7 +36,7 @@ impl Connections {
         self.limits
     }
 
-    /// There are as many as there may be.
+    /// Whether there are as many connections as there may be.
     pub(super) fn is_full(&self) -> bool {
         self.open.len() >= self.limits.connections
     }
@@ -72,32 +72,32 @@ impl Connections {
         self.get_mut(id)?.protocol_session.native()
     }
 
-    /// Those whose clients are there, as far as is known.
+    /// The connections whose clients are there, as far as is known.
     pub(super) fn alive(&self) -> impl Iterator<Item = (u64, &Connection)> {
         self.open.iter().filter(|(_, connection)| !connection.is_dead).map(|(id, connection)| (*id, connection))
     }
 
-    /// The output or state of `id` may have changed.
+    /// Notes that the output or state of `id` may have changed.
     pub(super) fn touch(&mut self, id: u64) {
         self.touched.insert(id);
     }
 
-    /// As [`Connections::touch`], of several.
+    /// As [`Connections::touch`], for several.
     pub(super) fn touch_all(&mut self, ids: impl IntoIterator<Item = u64>) {
         self.touched.extend(ids);
     }
 
-    /// Some are touched.
+    /// Whether any connection is touched.
     pub(super) fn has_touched(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// Those that are touched are to be looked at now.
+    /// Removes and returns the ids that are touched.
     pub(super) fn take_touched(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.touched)
     }
 
-    /// Connection `id` is to be removed; answers whether that is new.
+    /// Marks connection `id` for removal. Returns whether that is new.
     pub(super) fn give_up(&mut self, id: u64) -> bool {
         let is_new = self.get_mut(id).is_some_and(|connection| !std::mem::replace(&mut connection.is_dead, true));
         if is_new {
@@ -116,7 +116,7 @@ impl Connections {
         }
     }
 
-    /// Reads no more from connections of this kind, and ends them when what was begun is answered.
+    /// Reads no more from connections of this kind, and ends them when their requests are answered.
     pub(super) fn stop(&mut self, kind: Kind) {
         for (id, connection) in self.open.iter_mut().filter(|(_, connection)| connection.kind == kind) {
             connection.protocol_session.stop();
@@ -124,7 +124,7 @@ impl Connections {
         }
     }
 
-    /// There is one of this kind.
+    /// Whether there is a connection of this kind.
     pub(super) fn has(&self, kind: Kind) -> bool {
         self.open.values().any(|connection| connection.kind == kind)
     }

@@ -1,9 +1,9 @@
-//! What the node's process spends its CPU time on: the ledger that its threads fill, and what only the kernel knows of the
-//! others.
+//! The CPU time of the node's process by activity: the ledger that its threads fill, and the kernel's figures of other
+//! threads.
 //!
 //! | threads | how they are measured |
 //! |---|---|
-//! | `node` | one turn in [`SAMPLED`] tells what its time, of which the kernel keeps account, goes into; shipped segments are measured apart |
+//! | `node` | the kernel's account, divided as one turn in [`SAMPLED`] is; shipped segments are measured apart |
 //! | `job-<n>`, and `disk` where it works for them | each job, whole |
 //! | those of the fabrics | by the kernel's account of the thread, when figures are asked for |
 //! | all others | what is left of the process's time is `other` |
@@ -26,8 +26,8 @@ mod tests;
 const SAMPLED: u64 = 32;
 /// The thread of the event loop.
 pub(super) const SAMPLED_THREAD: &str = "node";
-/// Threads that only stand in for network cards, by the beginnings of their names. What they carry besides log records, the
-/// segments that are shipped over TCP, cannot be told apart.
+/// Threads that only stand in for network cards, by the beginnings of their names. They carry log records, and also
+/// segments that are shipped over TCP, which cannot be told apart.
 const CARRIERS: [(&str, Account); 4] = [
     ("fabric-in", Activity::Mirroring.of_backup()),
     ("fabric-", Activity::Mirroring.of_primary()),
@@ -35,7 +35,7 @@ const CARRIERS: [(&str, Account); 4] = [
     ("rings-out", Activity::Send.of_node()),
 ];
 
-/// Accounts that are told, a zero too, besides `other`.
+/// Accounts that are reported even if they are zero, besides `other`.
 const TOLD: [Account; 11] = [
     Activity::Receive.of_node(),
     Activity::Send.of_node(),
@@ -66,9 +66,9 @@ struct Known {
 /// How the kernel's account of a thread is used.
 #[derive(Clone, Copy, Debug)]
 enum Use {
-    /// All of it is for this.
+    /// All of it belongs to this account.
     All(Account),
-    /// Samples say for what.
+    /// Samples divide it among accounts.
     Sampled,
     /// The thread measures itself, or cannot be measured.
     Nothing,
@@ -82,17 +82,17 @@ struct Thread {
 }
 
 impl CpuAccounting {
-    /// Measures this thread, beginning at `account`, until the answer is dropped.
+    /// Measures this thread, beginning at `account`, until the result is dropped.
     pub(super) fn measure(&self, account: Account) -> Measured {
         self.ledger.open(account, How::Whole)
     }
 
-    /// Measures turn number `turn` of the event loop, which is this thread, if it is one of the sample.
+    /// Measures turn number `turn` of the event loop, which is this thread, if the turn is in the sample.
     pub(super) fn sample(&self, turn: u64, account: Account) -> Measured {
         self.ledger.open(account, if turn.is_multiple_of(SAMPLED) { How::Sampled } else { How::Not })
     }
 
-    /// All of it so far.
+    /// All figures so far.
     pub(crate) fn status(&self) -> CpuStatus {
         let mut known = self.known.lock();
         look_at_threads(Path::new("/proc/self/task"), &mut known.threads, &self.ledger);
@@ -111,8 +111,8 @@ fn spent(account: Account, nanos: u64) -> CpuSpent {
     CpuSpent { activity: activity.name().into(), role: role.name().into(), nanos }
 }
 
-/// Books what the threads in `tasks` have spent since they were last looked at. One that ended since then takes the rest with
-/// it.
+/// Books the CPU time that the threads in `tasks` have spent since the last call. The time that a thread spent between
+/// the last call and its end is lost.
 fn look_at_threads(tasks: &Path, threads: &mut HashMap<String, Thread>, ledger: &Ledger) {
     let mut alive = HashMap::new();
     for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
@@ -120,7 +120,7 @@ fn look_at_threads(tasks: &Path, threads: &mut HashMap<String, Thread>, ledger: 
         let stat = fs::read_to_string(task.path().join("schedstat"));
         let Some(now) = stat.ok().and_then(|text| on_cpu(&text)) else { continue };
         let before = threads.remove(&id).filter(|before| before.nanos <= now);
-        // It is new, or another than the one that had this number.
+        // It is new, or another thread than the one that had this number.
         let before = before.unwrap_or_else(|| {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
             Thread { what_for: use_of(name.trim_end()), nanos: 0 }

@@ -1,4 +1,4 @@
-//! What is told of CPU time adds up to the process's, and carriers are told apart by their names.
+//! The reported CPU times add up to the process's, and carriers are distinguished by their names.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The node with what its turn needs besides: what all sessions share, the pool for its jobs, its outbox.
+//! The node, and what its turn needs: the state that all sessions share, the pool for its jobs, its outbox.
 
 use super::pool::Pool;
 use crate::commands::{Context, Shared};
@@ -8,7 +8,7 @@ use crate::quota::Quota;
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
 
-/// What the event loop hands operations to, and takes answers from.
+/// The part of the event loop that takes operations and gives answers.
 pub(super) struct Driver {
     pub(super) node: Node,
     pub(super) shared: Shared,
@@ -21,7 +21,7 @@ impl Driver {
         Driver { node, shared, pool, outbox: Outbox::default() }
     }
 
-    /// What a session may know and do in its next step.
+    /// The context of a session's next step.
     #[inline]
     pub(super) fn context(&mut self, now: Nanos, quota: Quota) -> Context<'_> {
         Context { now, routes: self.node.routes(), figures: &self.node, shared: &mut self.shared, quota }

@@ -1,13 +1,13 @@
 //! The thread that owns the node and every client socket.
 //!
-//! One turn: take what other threads sent, read the sockets that have something, submit their operations, end the node's
+//! One turn: take events of other threads, read the sockets that have bytes, submit their operations, end the node's
 //! batch once, hand its jobs to the pool, encode and send replies. So all commands that arrive together, of one
-//! connection or of many, share one mirror write a backup and one flush. Nothing here waits but the poll, and nothing
-//! takes as long as a client likes: see `turn.rs`.
+//! connection or of many, share one mirror write per backup and one flush. Only the poll waits, and `turn.rs` bounds
+//! the time that a client can take.
 //!
-//! Sockets are registered edge-triggered, for reading and writing, once. Which of them are read when is in the book of
-//! `ready_list.rs`: a connection that has unread bytes but whose session accepts none (back-pressure) is left alone until its
-//! output moves; one that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
+//! Sockets are registered once, edge-triggered, for reading and writing. `ready_list.rs` decides which are read when. A
+//! connection whose session accepts nothing (back-pressure) is left alone until its output moves, even if it has unread
+//! bytes. One that has more than its share of a turn is read again in the next turn, without a poll that sleeps.
 
 use super::acceptor::{Accepted, Acceptor};
 use super::channel::Events;
@@ -35,19 +35,19 @@ use std::io::{self, ErrorKind};
 
 /// Poll token of the waker.
 pub(super) const WAKER: mio::Token = mio::Token(0);
-/// How often the node hears that time passes.
+/// How often the node gets a tick.
 pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
-/// How often a socket may tell of bells that are left in it.
+/// How many events of a socket may leave bells unread in it.
 const MOST_LEFT: u32 = 64;
-/// Bytes of replies that the kernel takes and cannot send yet: what it keeps for all clients that do not read comes out of
-/// what all sockets of the machine share, those between nodes as well.
+/// Most unsent bytes that the kernel takes of one socket. The bytes that it keeps for clients that do not read come out
+/// of the memory of all sockets of the machine, also of those between nodes.
 const UNSENT_BYTES: u32 = 128 << 10;
-/// Bytes taken from a socket at once.
+/// Bytes that one read takes from a socket.
 const READ_BYTES: usize = 256 * 1024;
 
-/// What the event loop is made of.
+/// The parts that an event loop is made of.
 pub(super) struct Parts {
     pub(super) poll: Poll,
     pub(super) events: Events,
@@ -70,7 +70,7 @@ pub(super) struct EventLoop {
     pub(super) shortage: Shortage,
     pub(super) submissions: Vec<Submission>,
     pub(super) buffer: Vec<u8>,
-    /// What did not fit in the turns so far.
+    /// Work that did not fit in the turns so far.
     pub(super) backlog: Backlog,
     next_tick: Nanos,
     next_stall_check: Nanos,
@@ -97,10 +97,10 @@ impl EventLoop {
         })
     }
 
-    /// Turns until it is told to stop.
+    /// Runs turns until it is told to stop.
     ///
     /// # Errors
-    /// The poll itself fails, which only a bug or a machine without memory causes.
+    /// The poll itself fails, which only a bug or lack of memory causes.
     pub(super) fn run(mut self, cpu_accounting: &CpuAccounting) -> io::Result<()> {
         let mut ready = mio::Events::with_capacity(1024);
         let mut turns = 0;
@@ -128,7 +128,7 @@ impl EventLoop {
             self.take_events();
             self.pass_time(now);
             let at_engine = cpu::at(Activity::Engine.of_primary());
-            // Read anew: leases are judged by it, and this thread may have been stopped since the turn began.
+            // Read anew: leases are checked against it, and this thread may have been stopped since the turn began.
             now = BootClock.now();
             self.driver.finish_batch(now);
             drop(at_engine);
@@ -137,11 +137,11 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Does what comes before a turn; answers how long its poll may sleep. `now` is when the last turn began to answer: some
+    /// Does the work before a turn. Returns how long the poll of the turn may sleep. `now` is when the last turn began to answer: some
     /// milliseconds ago at most.
     fn prepare(&mut self, now: Nanos) -> Nanos {
         let operators = self.answer_operators(now);
-        // What is left of the last turn must not wait for the poll.
+        // Work that is left of the last turn must not wait for the poll.
         let has_left = self.backlog.is_any() || self.driver.has_replies() || self.connections.has_touched();
         let is_busy = has_left || self.acceptor.has_more();
         match self.ready_list.before(now, is_busy) {
@@ -167,7 +167,7 @@ impl EventLoop {
         }
     }
 
-    /// Drains Redis clients, and ends the loop, as far as its departure has come.
+    /// Drains Redis clients, and ends the loop, if the departure has come so far.
     fn depart(&mut self, now: Nanos) {
         if self.departure.is_drain_due(now, &self.driver.node) {
             self.acceptor.close(Kind::Resp);
@@ -198,7 +198,7 @@ impl EventLoop {
         }
     }
 
-    /// Accepts connections, as many as a turn takes.
+    /// Accepts as many connections as a turn takes.
     fn accept_some(&mut self, now: Nanos) {
         for accepted in self.acceptor.accept() {
             let address = accepted.address;
@@ -236,7 +236,7 @@ impl EventLoop {
             self.ringing.remove(id, self.driver.metrics());
             self.driver.shared.clients.remove(id);
             connections(self.driver.metrics(), connection.kind).closed();
-            // Closing the socket deregisters it too; this only keeps the poll tidy.
+            // Closing the socket deregisters it too. This only keeps the poll tidy.
             drop(self.poll.registry().deregister(&mut connection.stream));
         }
     }

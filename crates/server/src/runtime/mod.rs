@@ -7,9 +7,9 @@
 //! | `admin` | HTTP; asks the event loop for figures |
 //! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |
 //!
-//! A panic in the event loop, in a job or in the coordinator client ends the process: what they hold in memory can no longer
-//! be trusted, what is on the volume can. A node that continued without one of them would keep its regions, or its place in
-//! groups, and serve no client; other nodes take over from one that dies.
+//! A panic in the event loop, in a job or in the coordinator client ends the process: their memory can no longer be
+//! trusted, but the volume can. A node that continued without one of them would keep its regions, or its place in
+//! groups, and serve no client. Other nodes take over from one that dies.
 
 mod acceptor;
 pub(crate) mod channel;
@@ -56,7 +56,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Why a node did not start. Nothing is left running, and nothing was changed but that directories and an empty volume
+/// Why a node did not start. Nothing is left running. Nothing was changed, except that directories and an empty volume
 /// may have been made.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -119,8 +119,8 @@ struct Listeners {
     admin: TcpListener,
 }
 
-/// Starts a node: binds its ports, takes its data directory, opens its volume, and joins the cluster in the
-/// background. Answers as soon as clients can connect; until the cluster has placed its regions they get `-LOADING`.
+/// Starts a node: binds its ports, takes its data directory, opens its volume, and joins the cluster in the background.
+/// Returns as soon as clients can connect. Until the cluster has placed its regions, clients get `-LOADING`.
 ///
 /// # Errors
 /// See [`StartError`]; every message says what to do.
@@ -189,7 +189,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
 }
 
 impl Server {
-    /// The node's identity and addresses; ports that were given as 0 are the ones that it got.
+    /// The node's identity and addresses. A port that was given as 0 is the one that the system chose.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
@@ -220,7 +220,7 @@ impl Server {
     fn shut_down(&mut self) {
         self.doorbell.send(Event::Stop);
         if let Some(thread) = self.event_loop.take() {
-            // A panic in it has ended the process.
+            // A panic of the event loop has ended the process.
             drop(thread.join());
         }
         self.admin = None;
@@ -243,14 +243,14 @@ fn other_files(config: &NodeConfig) -> u64 {
     u64::from(config.clients.max_connections) + OTHERS + memories
 }
 
-/// Most clients with rings: below the 1,024 connections that a fabric takes, since strangers have some until they are
-/// hung up on.
+/// Most clients with rings. It is below the 1,024 connections that a fabric takes, since strangers have some until they
+/// are closed.
 const RING_CLIENTS: u64 = 960;
-/// Files of one: two memories, two sockets and a waker.
+/// Files of one client with rings: two memories, two sockets and a waker.
 const RING_FILES: u64 = 5;
 
-/// Lets the process open as many files as its connections may need, as far as the system lets it; the usual soft limit
-/// of 1,024 is below what a server needs. Beyond it clients wait to be accepted.
+/// Lets the process open as many files as its connections may need, as far as the system allows. The usual soft limit
+/// of 1,024 is below what a server needs. At the limit, clients wait to be accepted.
 fn raise_descriptor_limit(config: &NodeConfig) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -264,7 +264,7 @@ fn raise_descriptor_limit(config: &NodeConfig) {
     }
 }
 
-/// How many clients may have rings: with what others leave of the files that may be open, or a quarter of all.
+/// How many clients may have rings: they get the open files that others leave, or at least a quarter of all.
 fn ring_clients(config: &NodeConfig) -> usize {
     use rustix::process::{Resource, getrlimit};
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -356,7 +356,7 @@ fn attach(
     })
 }
 
-/// The fabric of clients' rings, separate from that of the nodes: a peer on it can do nothing but write into rings.
+/// The fabric of clients' rings, separate from that of the nodes: a peer on it can only write into rings.
 fn bind_rings(
     config: &NodeConfig,
     server: ServerId,
@@ -444,7 +444,7 @@ fn timing(config: &NodeConfig) -> NodeTiming {
     }
 }
 
-/// Checkpoints lie beside the volume, a directory each.
+/// Checkpoints are beside the volume, each in a directory of its own.
 fn checkpoints(config: &NodeConfig) -> Checkpoints {
     let parent = config.data_dir().join("checkpoints");
     Arc::new(move |name, region| {
@@ -490,7 +490,7 @@ fn run(event_loop: EventLoop, cpu_accounting: &CpuAccounting) {
     }
 }
 
-/// Runs `work`; a panic in it, which was printed already, ends the process.
+/// Runs `work`. A panic in it, which was printed already, ends the process.
 fn die_of_panic(what: &str, work: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(work)).is_err() {
         die(what);
@@ -502,7 +502,7 @@ fn die(what: &str) -> ! {
     std::process::abort();
 }
 
-/// What a thread has that others started: its panic ends the process.
+/// Held by a thread that other code started: a panic of the thread ends the process.
 struct Vital(&'static str);
 
 impl Drop for Vital {

@@ -1,4 +1,4 @@
-//! The threads that touch the device: they run the node's jobs and send back what came of them.
+//! The threads that touch the device: they run the node's jobs and send back the results.
 
 use super::channel::{Doorbell, Event};
 use super::cpu_accounting::CpuAccounting;
@@ -10,9 +10,9 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A fixed number of threads. Foreground jobs go first, and where there are several threads one is kept for them: a read
-/// never waits for a compaction's step. Dropping it waits for the jobs that are running; those still queued are
-/// dropped, as a killed process would.
+/// A fixed number of threads. Foreground jobs go first. If there are several threads, one is kept for them, so a read
+/// never waits for a compaction's step. Dropping the pool waits for the running jobs, and drops the queued ones, as a
+/// killed process would.
 pub(super) struct Pool {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Pool {
-    /// Starts `threads` threads, whose results go to `doorbell` and whose time to `cpu_accounting`.
+    /// Starts `threads` threads. Results go to `doorbell`, and CPU time to `cpu_accounting`.
     pub(super) fn start(threads: u32, doorbell: &Doorbell, cpu_accounting: &Arc<CpuAccounting>) -> io::Result<Pool> {
         let most_background = (threads as usize).saturating_sub(1).max(1);
         let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), most_background });

@@ -1,15 +1,15 @@
-//! Which connections the event loop looks at, and whether it may sleep: only a list, without sockets, rings or a clock.
+//! Which connections the event loop looks at, and whether it may sleep. Only a list, without sockets, rings or a clock.
 //!
-//! **Rings** are looked into when something tells of them: a byte of their socket, a completed word, a turn that left some.
-//! While the loop is *awake*, which it tells clients so that they need not ring, it looks in every turn into each that has
-//! something. It falls asleep once nothing came for the spin, whatever else there is to do.
+//! **Rings** are looked into after an event: bytes on their socket, a completed word, or a turn that left messages.
+//! While the loop is *awake*, clients know that they need not ring, and each turn looks into every ring that has
+//! something. The loop falls asleep once nothing came for the time of the spin, whatever else there is to do.
 //!
-//! **Bytes in a socket** that were told of are in one of two states, until they are read:
+//! **Bytes in a socket** that an event has reported are in one of two states, until they are read:
 //!
-//! - *due*: they are read as soon as their session accepts any. Nothing else ends this state.
-//! - *left*: the connection has a ring, so they are bells, most likely: a bell says nothing that the ring does not say, and a
-//!   system call to read it costs more than what it is rung for. They become due when the ring has nothing, when there are
-//!   many, when the client is gone, and with the next tick.
+//! - *due*: they are read as soon as the session accepts any. Nothing else ends this state.
+//! - *left*: the connection has a ring, so the bytes are most likely bells. A bell says nothing that the ring does not
+//!   say, and reading it costs more than the request that it is for. They become due when the ring has nothing, when
+//!   there are many, when the client is gone, and with the next tick.
 //!
 //! Belongs to the event loop's thread. Its tests enumerate what clients, loop and time may do.
 
@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct ReadyList {
     spin: Nanos,
     most_left: u32,
-    /// When something was in a ring last.
+    /// When a ring last had something.
     last_request: Nanos,
-    /// Some client was told that the loop is awake.
+    /// Some client knows that the loop is awake.
     is_awake: bool,
     /// Rings to be looked into in the next turn.
     look: BTreeSet<u64>,
@@ -32,24 +32,24 @@ pub(super) struct ReadyList {
     due: BTreeSet<u64>,
     /// Sockets to be read in this turn or the next.
     readable: BTreeSet<u64>,
-    /// How often each socket told of bytes that were left there.
+    /// How many events of each socket have left bytes there.
     left: BTreeMap<u64, u32>,
 }
 
-/// What the loop does before a turn.
+/// What to do before a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Clients are to be told that they must ring.
+    /// Let clients know that they must ring.
     FallAsleep,
-    /// There is something to do: the turn comes at once.
+    /// Begin the turn at once: there is something to do.
     Nothing,
-    /// It looks into rings for a moment.
+    /// Look into rings for a moment.
     Spin,
-    /// It may sleep.
+    /// Sleep until an event comes.
     Sleep,
 }
 
-/// What a look into a ring found.
+/// The result of a look into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -61,7 +61,8 @@ pub(super) enum Found {
 }
 
 impl ReadyList {
-    /// Nothing is known yet. A loop that does not spin is never awake; `most_left` as in [`ReadyList::told`].
+    /// An empty list. A loop that does not spin is never awake. `most_left` events of a socket may leave its bytes
+    /// there.
     pub(super) fn new(spin: Nanos, most_left: u32) -> ReadyList {
         ReadyList {
             spin,
@@ -76,7 +77,7 @@ impl ReadyList {
         }
     }
 
-    /// What is to be done before the next turn; `is_busy` when that must not wait anyway.
+    /// What to do before the next turn; `is_busy`: the turn must not wait.
     pub(super) fn before(&mut self, now: Nanos, is_busy: bool) -> Before {
         if self.is_awake && now - self.last_request >= self.spin {
             self.is_awake = false;
@@ -89,7 +90,7 @@ impl ReadyList {
         }
     }
 
-    /// The socket of `id` has bytes, and the end of the stream if `is_last`. Up to so many times they are left there.
+    /// Handles an event of the socket of `id`: it has bytes, and the end of the stream if `is_last`.
     pub(super) fn told(&mut self, id: u64, has_ring: bool, is_last: bool) {
         let left = self.left.get(&id).copied().unwrap_or(0);
         if has_ring {
@@ -108,17 +109,17 @@ impl ReadyList {
         self.readable.insert(id);
     }
 
-    /// The ring of `id` is to be looked into.
+    /// Notes that the ring of `id` is to be looked into.
     pub(super) fn look(&mut self, id: u64) {
         self.look.insert(id);
     }
 
-    /// Whether there is something in the rings that the next turn finds; `waiting` are those that have something.
+    /// Whether the next turn finds something in the rings. `waiting` are the rings that have something.
     pub(super) fn has_news(&self, mut waiting: impl Iterator<Item = u64>) -> bool {
         waiting.any(|id| !self.held.contains(&id))
     }
 
-    /// A turn has come to the rings: those to be looked into. `waiting` are those that have something.
+    /// The rings to look into in this turn. `waiting` are the rings that have something.
     pub(super) fn turn(&mut self, waiting: impl Iterator<Item = u64>) -> BTreeSet<u64> {
         if self.is_awake {
             self.look.extend(waiting.filter(|id| !self.held.contains(id)));
@@ -126,10 +127,10 @@ impl ReadyList {
         std::mem::take(&mut self.look)
     }
 
-    /// What a look into the ring of `id` has found; returns whether to tell its client that the loop is awake.
+    /// Notes what a look into the ring of `id` has found. Returns whether its client must learn that the loop is awake.
     pub(super) fn looked(&mut self, id: u64, found: Found, now: Nanos) -> bool {
         match found {
-            // So they were not bells.
+            // The bytes on the socket were not bells.
             Found::Nothing if self.left.contains_key(&id) => self.must_read(id),
             Found::Nothing => {}
             Found::Held => {
@@ -147,15 +148,15 @@ impl ReadyList {
         false
     }
 
-    /// Sockets to be read now; [`ReadyList::read`] follows for each.
+    /// Sockets to be read now. Call [`ReadyList::read`] for each afterwards.
     pub(super) fn take_readable(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.readable)
     }
 
-    /// The socket of `id` was read. It may have more, of which its session accepts some or none.
+    /// Notes that the socket of `id` was read. It may have more bytes, which its session may accept.
     pub(super) fn read(&mut self, id: u64, has_ring: bool, has_more: bool, takes_more: bool) {
         if has_ring {
-            // What was read may have been a bell, of which nothing else tells.
+            // A bell may have been read, and nothing else reports it.
             self.look.insert(id);
         }
         if !has_more {
@@ -165,12 +166,12 @@ impl ReadyList {
         }
     }
 
-    /// There was no time to read the socket of `id`, which was to be read in this turn.
+    /// Notes that there was no time in this turn to read the socket of `id`.
     pub(super) fn read_later(&mut self, id: u64) {
         self.readable.insert(id);
     }
 
-    /// The session of `id` accepts input, perhaps again.
+    /// Notes that the session of `id` accepts input.
     pub(super) fn takes(&mut self, id: u64) {
         if self.due.contains(&id) {
             self.readable.insert(id);
@@ -180,14 +181,14 @@ impl ReadyList {
         }
     }
 
-    /// Some time has passed: what was left is due.
+    /// A tick: bytes that were left become due.
     pub(super) fn tick(&mut self) {
         for id in std::mem::take(&mut self.left).into_keys() {
             self.must_read(id);
         }
     }
 
-    /// `id` is gone.
+    /// Forgets `id`, which is gone.
     pub(super) fn remove(&mut self, id: u64) {
         self.left.remove(&id);
         for ids in [&mut self.look, &mut self.held, &mut self.due, &mut self.readable] {

@@ -10,13 +10,13 @@ const TURN_MESSAGES: u8 = 2;
 const DEPTH: usize = 10;
 const CLIENTS: [usize; 2] = [0, 1];
 
-/// What is under way of the word that says whether the loop is awake.
+/// The write under way of the word that says whether the loop is awake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Word {
     Settled,
     Posted(bool),
     Landed(bool),
-    /// The loop will hear of it.
+    /// The loop will get its completion.
     Completed(bool),
 }
 
@@ -26,15 +26,15 @@ struct Client {
     in_ring: u8,
     /// It has put something into its ring, and did not look yet whether it must ring.
     has_landed: bool,
-    /// What it sees of the loop.
+    /// The state of the loop that it sees.
     sees_awake: bool,
     word: Word,
     is_wanted: bool,
     bells: u8,
-    /// A request in the socket, and whether a tick has passed since the loop was told.
+    /// A request in the socket, and whether a tick has passed since the loop got an event of it.
     request: Option<bool>,
     is_closed: bool,
-    /// The poll will tell of the socket.
+    /// The poll will report the socket.
     event: bool,
     takes: bool,
     is_gone: bool,
@@ -51,7 +51,7 @@ struct State {
     turn: Option<Turn>,
 }
 
-/// What a turn must see to, of each client.
+/// What a turn must do for each client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Turn {
     /// Its socket has ended.
@@ -261,7 +261,7 @@ impl State {
         for id in self.ready_list.take_readable() {
             let client = &mut self.clients[id as usize];
             if client.takes {
-                // The poll will not tell of what is not there any more, but of the end.
+                // The poll reports the end, and not bytes that are gone.
                 (client.bells, client.request, client.event) = (0, None, client.event && client.is_closed);
             }
             client.is_gone = client.takes && client.is_closed;
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// What must hold between any two acts.
+    /// Checks what must hold between any two acts.
     fn check(&self) {
         for (id, client) in self.clients.iter().enumerate().filter(|(_, client)| !client.is_gone) {
             let (id, book) = (id as u64, &self.ready_list);

@@ -1,13 +1,13 @@
 //! The event loop's part in [rings](crate::rings): when to look into them, when to spin, when to sleep.
 //!
-//! The event loop is the spinning thread of Tebis 3.4.2. It carries out by itself what memory can answer, so that most
-//! requests wake no other thread, which is the purpose of the paper's rule for its workers. The paper's limit of 64 tasks is
-//! the limit of a look here: no more requests are taken from one ring before other rings have their turn, the batch of all is
+//! The event loop is the spinning thread of Tebis 3.4.2. It carries out by itself what memory can answer, so most
+//! requests wake no other thread: that is the purpose of the paper's rule for its workers. The paper's limit of 64
+//! tasks is the limit of one look here. After 64 requests of one ring, other rings have their turn, the batch of all is
 //! mirrored, and answers leave.
 //!
-//! With a spin of 0 the loop never says that it is awake: each message comes with a bell, which wakes it as any byte of a
-//! socket does. Otherwise it tells clients that send something that it is awake, looks at all rings in a loop, at sockets and
-//! other threads every [`SLICE`], and sleeps once nothing has come for the spin.
+//! With a spin of 0 the loop never says that it is awake. Each message then comes with a bell, which wakes it as any
+//! byte of a socket does. Otherwise clients that send something learn that it is awake. It looks at all rings again and
+//! again, at sockets and other threads every [`SLICE`], and sleeps once nothing has come for the spin.
 
 use super::event_loop::EventLoop;
 use super::ready_list::Found;
@@ -21,18 +21,18 @@ use leeward_platform::{BootClock, Clock as _, Nanos};
 
 /// Messages that are taken from one ring before other rings have their turn (Tebis 3.4.2).
 const TURN_MESSAGES: usize = 64;
-/// How long rings are looked at without a look at sockets and other threads.
+/// How long the loop looks at rings without a look at sockets and other threads.
 const SLICE: Nanos = Nanos::from_micros(20);
 
-/// Taking requests out of rings, in a turn.
+/// The slice of a turn for taking requests out of rings.
 const LOOKING: Nanos = Nanos::from_millis(2);
-/// Looks between two looks at the clock; on few cores, others may run then.
+/// Looks between two looks at the clock. With few cores, other threads may run then.
 const LOOKS: u32 = 32;
 
 /// What the event loop knows of rings.
 pub(super) struct Ringing {
     rings: Option<Rings>,
-    /// How long they are looked into after the last request.
+    /// How long the loop looks at rings after the last request.
     pub(super) spin: Nanos,
     has_many_cores: bool,
     effects: Vec<Effect>,
@@ -44,7 +44,7 @@ impl Ringing {
         Ringing { rings, spin, has_many_cores: has_many_cores(), effects: Vec::new(), buffer: Vec::new() }
     }
 
-    /// Connection `id` has a ring, of which bytes on its socket may tell.
+    /// Whether connection `id` has a ring, so that bytes on its socket may be bells.
     pub(super) fn hears(&self, id: u64) -> bool {
         self.rings.as_ref().is_some_and(|rings| rings.is_open(id))
     }
@@ -59,7 +59,7 @@ impl Ringing {
         self.rings.as_mut().map(|rings| rings.stalled(now, timeout)).unwrap_or_default()
     }
 
-    /// The connection `id` has ended.
+    /// Frees the ring of connection `id`, which has ended.
     pub(super) fn remove(&mut self, id: u64, metrics: &Metrics) {
         if let Some(rings) = &mut self.rings {
             rings.remove(id);
@@ -83,13 +83,13 @@ impl EventLoop {
                 return;
             }
             if !self.ringing.has_many_cores {
-                // The client that it waits for may need this core.
+                // The client may need this core.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Tells clients that they must ring. This thread looks once more before it may sleep.
+    /// Lets clients know that they must ring. This thread looks once more before it may sleep.
     pub(super) fn fall_asleep(&mut self) {
         if let Some(rings) = &mut self.ringing.rings {
             rings.fall_asleep();
@@ -109,7 +109,7 @@ impl EventLoop {
         left.into_iter().for_each(|id| self.ready_list.look(id));
     }
 
-    /// Takes requests out of one ring; what is left there is for the next turn, so that it answers that there is no more.
+    /// Takes requests out of one ring. Returns that there are no more: messages that are left wait for the next turn.
     fn read_ring(&mut self, now: Nanos, id: u64) -> bool {
         let Some(connection) = self.connections.get_mut(id) else { return false };
         let Some(rings) = &mut self.ringing.rings else { return false };
@@ -144,7 +144,7 @@ impl EventLoop {
         false
     }
 
-    /// Hands what connection `id` has for rings to them.
+    /// Hands the answers and requests that connection `id` has for its rings to them.
     pub(super) fn answer_ring(&mut self, id: u64, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return self.refuse_rings(id) };
         let Some(connection) = self.connections.get_mut(id) else { return };
@@ -215,7 +215,7 @@ impl EventLoop {
         }
     }
 
-    /// Reads what was left in sockets, and gives up rings that take too long to open.
+    /// Gives up rings that take too long to open, and reads bytes that were left in sockets.
     pub(super) fn pass_time_for_rings(&mut self, now: Nanos) {
         let Some(rings) = &mut self.ringing.rings else { return };
         rings.check_opening(now, &mut self.ringing.effects);

@@ -1,8 +1,8 @@
-//! What the event loop does when the [memory for clients](crate::client_memory) is full: connections wait for room, those
-//! that hold most and give nothing back are disconnected.
+//! The event loop's part when the [memory for clients](crate::client_memory) is full: connections wait for room, and
+//! the clients that hold most and give nothing back are disconnected.
 //!
-//! A connection that was looked at while the account was full is looked at again once it is not, in turn with the others,
-//! some at a time: each may fill it again. Belongs to the event loop's thread.
+//! A connection that was looked at while the account was full is looked at again once it is not. Connections have
+//! turns, a few at a time, since each may fill the account again. Belongs to the event loop's thread.
 
 use super::event_loop::EventLoop;
 use crate::client_memory::{LITTLE_BYTES, Stuck};
@@ -10,7 +10,7 @@ use crate::metrics::Dropped;
 use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 
-/// Connections that are looked at again at a time.
+/// Connections that are looked at again together.
 const AT_ONCE: usize = 64;
 /// Pause between two warnings.
 const LOG_EVERY: Nanos = Nanos::from_secs(1);
@@ -37,7 +37,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// The next of those that wait.
+    /// Removes and returns the next connections that wait.
     fn next(&mut self) -> Vec<u64> {
         let next = self.waiting.range(self.last + 1..).chain(self.waiting.range(..=self.last));
         let next: Vec<u64> = next.take(AT_ONCE).copied().collect();
@@ -50,7 +50,7 @@ impl Turns {
 }
 
 impl Shortage {
-    /// Connection `id` may have to wait.
+    /// Notes that connection `id` may have to wait. It holds `held` bytes.
     pub(super) fn waits(&mut self, id: u64, held: u64) {
         let turns = if held <= LITTLE_BYTES { &mut self.little } else { &mut self.others };
         turns.waiting.insert(id);
@@ -58,7 +58,7 @@ impl Shortage {
 }
 
 impl EventLoop {
-    /// Looks at connections again if there is memory for them; answers whether the next turn must not wait.
+    /// Looks at connections again if there is memory for them. Returns whether the next turn must come at once.
     pub(super) fn end_shortage(&mut self) -> bool {
         let is_full = self.driver.shared.memory.is_full();
         let was_full = std::mem::replace(&mut self.shortage.was_full, is_full);
@@ -71,7 +71,7 @@ impl EventLoop {
         }
         let is_any = !next.is_empty();
         self.connections.touch_all(next);
-        // What waits in regions goes on in a turn, too.
+        // Reads that wait in regions continue in a turn, too.
         was_full || is_any
     }
 
@@ -90,7 +90,7 @@ impl EventLoop {
         self.log_dropped(now);
     }
 
-    /// Logs how many were disconnected, now and then: clients must not fill the log.
+    /// Logs at intervals how many clients were disconnected, so that they cannot fill the log.
     fn log_dropped(&mut self, now: Nanos) {
         let Shortage { unlogged, logged_at, .. } = &mut self.shortage;
         if unlogged.0 == 0 || logged_at.is_some_and(|at| now - at < LOG_EVERY) {

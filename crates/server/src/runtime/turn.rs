@@ -1,4 +1,4 @@
-//! The parts of a turn whose work others decide on: events of other threads, requests of clients, and their answers.
+//! The parts of a turn whose work others cause: events of other threads, requests of clients, and their answers.
 //!
 //! Each part has a slice of time. Its work is split into steps, each of at most a [`Quota`]. The clock is read once a quota of
 //! work is done, by one step or by many, and work that is left when the slice is over waits for the next turn, whose poll does
@@ -36,15 +36,15 @@ const TAKING: Nanos = Nanos::from_millis(1);
 /// Encoding and sending answers, and continuing with what was read before.
 const ANSWERING: Nanos = Nanos::from_millis(2);
 
-/// What a step counts for at least: about 10 us, for its calls into the kernel.
+/// Least units that a step counts for: about 10 us, for its calls into the kernel.
 const STEP_LEAST_UNITS: u32 = 100;
 
-/// What is left for later turns, and how far this one has come.
+/// The work that is left for later turns, and how far this turn has come.
 #[derive(Default)]
 pub(super) struct Backlog {
     /// Operations and answers that other nodes have sent.
     passed_on: VecDeque<(ServerId, LinkEvent)>,
-    /// There may be more in the channel.
+    /// The channel may have more events.
     has_events: bool,
     /// Operations were submitted after the node's batch was ended.
     has_submitted: bool,
@@ -77,20 +77,20 @@ impl Slice {
 }
 
 impl Backlog {
-    /// The next turn comes at once.
+    /// Whether the next turn must come at once.
     pub(super) fn is_any(&self) -> bool {
         self.has_events || self.has_submitted || !self.passed_on.is_empty()
     }
 }
 
 impl EventLoop {
-    /// Follows what other threads have sent.
+    /// Handles events of other threads.
     pub(super) fn take_events(&mut self) {
         self.backlog.has_events = false;
         self.events.look();
         let mut begun = None;
         while let Some((sent, event)) = self.events.next() {
-            // Read anew: a lease that is granted counts from now, not from when the turn began.
+            // Read anew: a lease that is granted counts from now, not from the beginning of the turn.
             let now = BootClock.now();
             let begun = *begun.get_or_insert(now);
             match event.subject() {
@@ -123,7 +123,7 @@ impl EventLoop {
             Event::Coordinator(event) => Input::Coordinator(event),
             Event::Job(done) => Input::Job(done),
             Event::Snapshot(reply) => return self.backlog.asking.push(reply),
-            // What came is taken at the end of the turn.
+            // The rings' events are taken at the end of the turn.
             Event::Rings => return,
             Event::Depart(timeout) => {
                 self.departure.begin(now + timeout);
@@ -134,7 +134,7 @@ impl EventLoop {
         self.driver.handle(now, input);
     }
 
-    /// A link of `server` came up or went down: what it brought before is followed first.
+    /// Handles operations and answers of `server` that came before its link went up or down.
     fn follow_all_from(&mut self, now: Nanos, server: ServerId) {
         let (before, others) =
             std::mem::take(&mut self.backlog.passed_on).into_iter().partition(|(from, _)| *from == server);
@@ -145,7 +145,7 @@ impl EventLoop {
         }
     }
 
-    /// Follows operations that other nodes have passed on, and their answers.
+    /// Handles operations that other nodes have forwarded, and answers to operations forwarded to them.
     pub(super) fn take_passed_on(&mut self) {
         if self.backlog.passed_on.is_empty() {
             return;
@@ -200,8 +200,8 @@ impl EventLoop {
         Slice { begun: Instant::now(), length: length.duration(), at: Duration::ZERO }
     }
 
-    /// Takes `step` for each of `ids`, again for those that have more to do, until all are done or the slice is over. Returns
-    /// those that are not done.
+    /// Takes `step` for each of `ids`, and again for those that have more to do, until all are done or the slice is
+    /// over. Returns the ids that are not done.
     pub(super) fn serve(
         &mut self,
         ids: BTreeSet<u64>,
@@ -224,11 +224,11 @@ impl EventLoop {
                 self.backlog.shares.join(&mut line, id);
             }
         }
-        // Those that were served since are not charged: they had little to do, and no connection waited for them.
+        // Ids served since the last charge are not charged: they had little to do, and no connection waited for them.
         line.left().collect()
     }
 
-    /// `served` took so long together.
+    /// Charges `served` with equal parts of the time that they took together.
     fn charge(&mut self, served: &mut Vec<u64>, time: Duration) {
         let each = Nanos::from(time).0 / served.len() as u64;
         for id in served.drain(..).filter(|id| self.connections.contains(*id)) {
@@ -247,7 +247,7 @@ impl EventLoop {
         left.into_iter().for_each(|id| self.ready_list.read_later(id));
     }
 
-    /// Reads from connection `id`, or goes on with what was read; answers whether there is more.
+    /// Reads from connection `id`, or continues with what was read. Returns whether there is more.
     fn read(&mut self, now: Nanos, id: u64) -> bool {
         let Some(connection) = self.connections.get_mut(id) else { return false };
         let mut context = self.driver.context(now, Quota::default());
@@ -264,7 +264,7 @@ impl EventLoop {
         has_work || has_more && takes_more
     }
 
-    /// Hands operations of connection `id` to the node, of a long request only the first; answers whether there were any.
+    /// Hands operations of connection `id` to the node: the first of a long request. Returns whether there were any.
     pub(super) fn submit(&mut self, now: Nanos, id: u64) -> bool {
         let _at = cpu::at(Activity::Engine.of_primary());
         let Some(connection) = self.connections.get_mut(id) else {
@@ -289,7 +289,7 @@ impl EventLoop {
         is_any
     }
 
-    /// Passes the node's answers on and sends what is to be sent.
+    /// Hands the node's answers to sessions, and sends replies.
     pub(super) fn answer_clients(&mut self, now: Nanos) {
         let _at = cpu::at(Activity::Send.of_node());
         self.backlog.has_submitted = false;
@@ -330,7 +330,7 @@ impl EventLoop {
         }
     }
 
-    /// Has a connection do and send what a step allows; answers whether there is more.
+    /// Lets a connection work and send as much as a step allows. Returns whether there is more.
     fn advance(&mut self, id: u64, now: Nanos) -> bool {
         self.answer_ring(id, now);
         let most_output = self.connections.limits().output_bytes;
@@ -368,7 +368,7 @@ impl EventLoop {
     }
 }
 
-/// Bytes that an operation has the node copy.
+/// Bytes that the node copies for an operation.
 fn bytes_of(op: &Op) -> usize {
     match op {
         Op::Put { key, value, .. } => key.len() + value.len(),

@@ -5,7 +5,7 @@
 //! - Every peer is told the same changes in the same order, and an operation's changes before its answer.
 //! - A session uses one connection. Pending requests of an older connection of the session are ignored. So after `Synced` a
 //!   process knows that none of its earlier requests is still on its way.
-//! - If the log fails, the loop ends with everything dropped: a host never guesses what its log holds.
+//! - If the log fails, the loop ends and drops everything, because the content of the log is then unknown.
 
 use super::log::Log;
 use crate::coordinator::connection::{Broken, Connection};

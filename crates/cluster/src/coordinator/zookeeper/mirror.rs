@@ -3,11 +3,11 @@
 //!
 //! ZooKeeper reports which path changed, not its new value, so each notification leads to a read. On one connection a server
 //! reports every change before it answers a read that shows that change, or anything later. So whenever no read is left to do,
-//! the known tree is the whole tree as it was at one instant: [`Mirror::is_settled`]. Only then events are told, and all news at
-//! once. While changes come without a pause of one round trip, the events are delayed.
+//! the known tree is the whole tree as it was at one instant: [`Mirror::is_settled`]. Only then are events delivered,
+//! with all news at once. While changes come without a pause of one round trip, the events are delayed.
 //!
-//! Paths are relative to the cluster's path, which is the empty path itself. A path whose value is `None` was only made so that
-//! others can be beneath it. The mirror knows such a path, but does not tell it. Pure; one thread at a time.
+//! Paths are relative to the cluster's path, which is the empty path itself. A path whose value is `None` was only made
+//! so that others can be beneath it: the mirror knows it, but reports no event for it. Pure; one thread at a time.
 
 use bytes::Bytes;
 use leeward_format::coordinator::Change;

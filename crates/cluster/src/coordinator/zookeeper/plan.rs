@@ -127,7 +127,7 @@ impl Place {
         }
     }
 
-    /// The steps that guard the others: see the top of this file. They make missing paths.
+    /// The steps that guard the others, see the top of this file, and the steps that make missing paths.
     fn guards(&self, mirror: &Mirror, above: BTreeMap<String, Above>) -> Vec<(Option<String>, Step)> {
         let mut missing = BTreeSet::new();
         let mut steps = Vec::new();

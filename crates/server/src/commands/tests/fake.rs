@@ -27,11 +27,11 @@ pub(super) struct FakeNode {
     pub(super) tables: BTreeMap<TableName, BTreeMap<Bytes, Bytes>>,
     view: View,
     expiries: BTreeMap<(TableName, Bytes), Expiry>,
-    /// What time it is for what expires.
+    /// The wall time, by which pairs expire.
     pub(super) wall: UnixMs,
     /// How often its figures were gathered.
     pub(super) gathered: Cell<u32>,
-    /// Instead of carrying the next operation out.
+    /// The result of the next operation, which is not carried out then.
     pub(super) error: Option<OpError>,
 }
 
@@ -81,7 +81,7 @@ impl FakeNode {
         self.view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
 
-    /// From now on the region is as this, or is not there.
+    /// Sets the configuration of the region, or removes the region.
     pub(super) fn configure(&mut self, region: RegionId, config: Option<&GroupConfig>) {
         self.set(&ClusterPath::Region(region), config.map(encode_value));
     }
@@ -180,7 +180,7 @@ pub(super) struct Fake {
     /// Operations that were submitted and not carried out.
     pub(super) waiting: Vec<Submission>,
     pub(super) now: Nanos,
-    /// What a step may take.
+    /// The quota of a step.
     pub(super) units: u32,
 }
 
@@ -257,7 +257,7 @@ impl Fake {
         self.advance();
     }
 
-    /// What the client has received so far.
+    /// The bytes that the client has received so far.
     pub(super) fn take_output(&mut self) -> String {
         let output = self.session.output();
         let text = output.escape_ascii().to_string().replace("\\r\\n", "|").replace("\\'", "'");

@@ -1,4 +1,4 @@
-//! What a client may make as long as it likes is done in steps, and each ends when its quota is used up.
+//! Work that a client can make long is done in steps, and each step ends when its quota is used up.
 
 use super::fake::Fake;
 use crate::protocol_session::ProtocolSession;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// With fewer operations a second, the report names no key at which they would split a region.
 const FEW_OPS: u64 = 50;
 
-/// What a region had done as of the last report.
+/// The totals of a region as of the last report.
 struct Reported {
     term: Epoch,
     at: Nanos,

@@ -29,7 +29,7 @@ use leeward_platform::Nanos;
 use presence::Notice;
 use std::sync::Arc;
 
-/// What waits for the outcome of a proposal.
+/// The part of the node that waits for the outcome of a proposal.
 pub(crate) enum Proposer {
     /// The primary of a region.
     Primary(RegionId),

@@ -25,7 +25,7 @@ pub(crate) enum Notice {
     Present(String),
 }
 
-/// Whether the node is part of the cluster, and what the operator was told of it.
+/// Whether the node is part of the cluster, and the notices of it to the operator.
 #[derive(Debug)]
 pub(crate) struct Presence {
     /// When the node last stopped being part of the cluster; at first, its start.
@@ -60,7 +60,7 @@ impl Presence {
         self.duplicate_id.is_none()
     }
 
-    /// Takes the current state; answers what to tell the operator of it now.
+    /// Takes the current state. Returns the notice that the operator should get now.
     pub(crate) fn look(
         &mut self,
         now: Nanos,

@@ -1,4 +1,4 @@
-//! What the operator is told of a node that is not part of the cluster, and when.
+//! Which notices the operator gets of a node that is not part of the cluster, and when.
 
 use super::*;
 use leeward_cluster::Incompatible;

@@ -30,7 +30,7 @@ pub(crate) fn descriptor(bytes: &[u8]) -> Descriptor {
 pub(crate) struct Link {
     pub(crate) address: String,
     pub(crate) up: bool,
-    /// What the server said of its clock since the link came up.
+    /// The clock readings that the server has sent since the link came up.
     pub(crate) clock: ClockHeard,
     /// Encoded answers that wait until the link is up, and since when.
     unsent: VecDeque<(Nanos, Vec<u8>)>,

@@ -36,7 +36,7 @@ pub(crate) use promotion::Opened;
 use promotion::PromotionFailed;
 use std::sync::Arc;
 
-/// What a job that changes this node's role in a region, or its copy, came to.
+/// The result of a job that changes this node's role in a region, or its copy.
 pub(crate) enum RoleDone {
     /// A copy was opened for serving.
     Promoted(Result<Opened, PromotionFailed>),
@@ -82,7 +82,7 @@ pub(crate) struct Slot {
     pub(crate) safe_lsns: SafeLsns,
     /// A compaction of the index that the copy builds is under way.
     pub(crate) is_building: bool,
-    /// What such compactions did.
+    /// Totals of these compactions.
     pub(crate) compacted: CompactionTotals,
     /// Set while this node, chosen as the primary, finds out which member has the longest copy.
     pub(crate) candidate: Option<Candidate>,

@@ -43,7 +43,7 @@ fn a_primary_knows_what_it_replayed_and_from_where() {
     assert_eq!(requests.look_up(once(3, 10), &add(), LAST), Known::New, "an earlier attempt has a later LSN than 10");
 }
 
-/// A merge target may be told of the source's requests in more than one attempt.
+/// A merge target may get the source's requests in more than one attempt.
 #[test]
 fn a_request_that_is_told_again_is_remembered_by_its_latest_record_alone() {
     let of_node = Arc::default();

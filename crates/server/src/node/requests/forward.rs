@@ -101,7 +101,7 @@ impl Pending {
 pub(crate) enum Way {
     /// To any node that serves its region.
     Any,
-    /// No further: its client wants to be told of another primary.
+    /// No further: its client wants an error that names another primary.
     Direct,
     /// No further: another node sent it, and that node knows the region's configuration of this epoch.
     Forwarded(Epoch),

@@ -1,4 +1,4 @@
-//! What happens to operations whose answers are lost.
+//! Operations whose answers are lost.
 
 use super::*;
 use crate::client_memory::ClientMemory;

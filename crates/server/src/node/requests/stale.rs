@@ -56,7 +56,7 @@ use std::sync::Arc;
 /// Safe LSNs that are kept. The newest may be about records that are not in the copy yet.
 const MOST_SAFE_LSNS: usize = 8;
 
-/// A safe LSN that a backup was told.
+/// A safe LSN that a backup has heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SafeLsnRecord {
     /// h: the reading of the backup's own clocks that the primary answered.
@@ -65,7 +65,7 @@ struct SafeLsnRecord {
     lsn: Lsn,
 }
 
-/// The safe LSNs that a backup was told in a session, oldest first.
+/// The safe LSNs that a backup has heard in a session, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct SafeLsns {
     session: Option<PrimarySession>,
@@ -92,7 +92,7 @@ impl SafeLsns {
     }
 }
 
-/// What a server said of its clock with its last two lease grants, and when this node heard it, by its own clock.
+/// The clock readings in the last two lease grants of a server, and when this node heard each, by its own clock.
 #[derive(Debug, Default)]
 pub(crate) struct ClockHeard([Option<(u64, Nanos)>; 2]);
 

@@ -1,4 +1,4 @@
-//! How a backup uses the safe LSNs that it is told, and by which clock a primary may publish one.
+//! How a backup uses the safe LSNs that it hears, and by which clock a primary may publish one.
 
 use super::*;
 use leeward_replication::clock::ClockWatch;

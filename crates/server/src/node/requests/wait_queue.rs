@@ -1,6 +1,6 @@
-//! Operations that wait for one thing, in the order in which they came. One rule for all such queues: no more than so many
-//! wait, and each no longer than so long. Whether a queue is full its user asks before an operation comes; the first is the
-//! oldest.
+//! Operations that wait for one thing, in the order in which they came. Each queue has a bound on the number of
+//! operations, and on the time that one waits. The owner checks [`WaitQueue::is_full`] before it adds an operation. The
+//! first is the oldest.
 //!
 //! Belongs to the node's thread; pure.
 
@@ -24,7 +24,7 @@ impl<T> WaitQueue<T> {
         self.waiting.is_empty()
     }
 
-    /// No more operations are to come.
+    /// Whether no more operations may be added.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= self.most
     }

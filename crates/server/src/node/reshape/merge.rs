@@ -57,7 +57,7 @@ pub(super) struct MergeState {
     /// The target for which this region was found to be small enough.
     measured: Option<RegionId>,
     is_measuring: bool,
-    /// What was read last, until it is appended to the target.
+    /// The pairs that were read last, until they are appended to the target.
     gathered: Option<Result<Gathered, Error>>,
     /// This region is a merge target: keys that are not its own may be about to become its own.
     is_target: bool,
@@ -351,7 +351,7 @@ impl Node {
             Some(RegionMerge { source, target, epochs, since: now, bytes: 0, stage: Stage::Clearing });
     }
 
-    /// Checks that source and target are as they were when the merge began, and may go on.
+    /// Checks that source and target are as they were when the merge began, and that it may continue.
     fn check_merge(&mut self, now: Nanos, merging: &RegionMerge) -> Result<(), String> {
         let is_synced = self.context.agent.view().is_synced();
         let is_quiesced = self.serving(merging.source).is_some_and(|source| {
@@ -438,7 +438,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Gives the merge up for now. Source and target go on as they were, and the target deletes what was copied.
+    /// Gives the merge up for now. Source and target serve as before, and the target deletes the copied pairs.
     fn give_up_merge(&mut self, now: Nanos, (source, target): (RegionId, RegionId), why: String) {
         if let Some(into) = self.serving(target) {
             into.reshape_mut().merge.is_target = false;

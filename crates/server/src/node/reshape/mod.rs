@@ -28,7 +28,7 @@ use quiesce::{Quiesce, QuiesceReason};
 use split::{PendingChild, Split};
 use trim::Trim;
 
-/// How far a region has come with what changes its primary or its bounds.
+/// How far a region has come with changes of its primary or its bounds.
 pub(crate) struct Reshape {
     quiesce: Quiesce,
     /// As of this turn, no other node can serve any of its keys, whatever the outcome of the proposal under way.
@@ -42,7 +42,7 @@ pub(crate) struct Reshape {
     pending_child: Option<PendingChild>,
 }
 
-/// What a job for a split or a merge came to.
+/// The result of a job for a split or a merge.
 pub(crate) enum ReshapeDone {
     /// The key at which to split the region into this child, if there is one.
     SplitKey(RegionId, Result<Option<Vec<u8>>, Error>),

@@ -99,7 +99,7 @@ pub(crate) enum CompactionUrgency {
     Due,
     /// Those of L0s, at once.
     Immediate,
-    /// None. One that runs already goes on.
+    /// None. A compaction that runs already continues.
     Paused,
 }
 
@@ -221,7 +221,7 @@ impl Serving {
         }
     }
 
-    /// Ends what is under way. Once everything has ended, goes on to what the region quiesces for.
+    /// Ends what is under way. Once everything has ended, begins the change that the region quiesces for.
     fn finish_drain(&mut self, now: Nanos, since: Nanos, reason: QuiesceReason) -> bool {
         if now - since > DRAIN_TIMEOUT {
             tracing::info!(region = %self.id(), ?reason, "did not quiesce in time");
@@ -264,7 +264,7 @@ impl Serving {
         }
     }
 
-    /// What the region quiesced for is proposed.
+    /// Whether the change that the region quiesced for is proposed.
     pub(super) fn is_proposed(&self) -> bool {
         matches!(self.reshape().quiesce.stage, Stage::Proposed { .. })
     }
@@ -274,7 +274,7 @@ impl Serving {
         matches!(self.reshape().quiesce.stage, Stage::Proposed { since, .. } if now - since >= ANSWER_TIMEOUT)
     }
 
-    /// What the region quiesced for is done.
+    /// Ends the quiesce: the change that the region quiesced for is done.
     pub(super) fn resume_service(&mut self) {
         self.reshape_mut().quiesce = Quiesce::NEVER;
     }

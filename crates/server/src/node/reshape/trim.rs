@@ -6,7 +6,7 @@
 //! ```
 //! Invariants:
 //! - The primary deletes only what the configuration says is another region's. It checks that again when it appends the delete.
-//! - Nothing is remembered. What is deleted cannot be seen, so a look tells the next primary what is left.
+//! - Nothing is remembered. Deleted pairs cannot be seen, so the next primary finds by a look what is left.
 
 use crate::node::Node;
 use crate::node::job::Outcome;

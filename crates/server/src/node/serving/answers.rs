@@ -11,7 +11,7 @@ use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an answer may wait to be committed, or for the lease, before the client is told that it is not known.
+/// How long an answer may wait to be committed, or for the lease, before the client gets "not known".
 pub(super) const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 struct Held {

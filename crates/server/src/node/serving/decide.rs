@@ -1,4 +1,4 @@
-//! What an operation on a key comes to, once the key's current pair is known. The functions are pure.
+//! The effect and answer of an operation on a key, given the key's current pair. The functions are pure.
 
 use bytes::Bytes;
 use leeward_format::op::{Condition, Op, OpError, OpResult, Pair};
@@ -31,7 +31,7 @@ impl Current {
     }
 }
 
-/// What a write operation comes to, once the current value is known.
+/// The effect and answer of a write operation, given the current value.
 pub(crate) enum Decision {
     /// Put this value, with this expiry, then give this answer.
     Put(Bytes, Option<Expiry>, OpResult),

@@ -1,4 +1,4 @@
-//! What operations come to, given the key's current pair.
+//! The effects of operations, given the key's current pair.
 
 use super::*;
 use leeward_format::op::{ExpireIf, Lifetime};

@@ -1,7 +1,7 @@
 //! Operations on a region that this node serves: from the operation to an answer that is held until it may leave.
 //!
-//! What memory can answer is answered at once. A key that must be looked up on the device is locked meanwhile, so that
-//! a conditional write decides on the value that its key has when it is written.
+//! An operation that memory can answer is answered at once. A key that must be looked up on the device is locked
+//! meanwhile, so that a conditional write decides on the value that its key has when it is written.
 
 use super::checkpoint::Exported;
 use super::decide::{Current, Decision, decide};
@@ -54,7 +54,7 @@ pub(crate) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
     }
 }
 
-/// What a job for operations came to.
+/// The result of a job for operations.
 pub(crate) enum OperationDone {
     /// Keys were looked up on the device, each for the operation with that ticket.
     /// `unread`: keys whose values memory had no room for.
@@ -251,7 +251,7 @@ impl Serving {
                 self.hold(now, Lsn(0), to, false, OpResult::Integer(count));
             }
             op if op.is_plain_put() => self.decided(now, pending, Current::default()),
-            // Where the volume has failed, the newest value need not be the one to answer with.
+            // Where the volume has failed, the newest value may not be the one to answer with.
             _ if self.region.volume().is_failed() => self.look_up(pending),
             op => {
                 let key = op.key().expect("scans and counts are dealt with above");
@@ -448,7 +448,7 @@ pub(crate) fn key_bounds(config: &GroupConfig, partition: Partition) -> KeyBound
     }
 }
 
-/// What a scan of this range reads of a region with these bounds of keys.
+/// The part of a scan's range that is read of a region with these bounds of keys.
 pub(crate) fn scan_within((first, edge): KeyBounds, range: &ScanRange) -> ScanBounds {
     let ScanRange { start, end, reverse, limit, keys_only } = range.clone();
     ScanBounds {

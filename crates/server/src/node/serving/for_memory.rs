@@ -26,7 +26,7 @@ const READ_AT_ONCE_BYTES: usize = 1 << 20;
 /// Pause between two large values that a region reads although the account is full.
 const FORCED_EVERY: Nanos = Nanos::from_millis(50);
 
-/// What waits; see the module.
+/// The reads that wait; see the module.
 pub(super) struct MemoryQueue {
     lookups: VecDeque<Lookups>,
     scans: WaitQueue<Pending>,

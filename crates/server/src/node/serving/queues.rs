@@ -1,4 +1,4 @@
-//! Operations of a region that this node serves and that cannot go on: where each waits, for how long, and how many may.
+//! Operations on a region that this node serves that must wait: where each waits, for how long, and how many may.
 //!
 //! - A key that is looked up on the device is *locked*: later operations on it that write, or follow a write, wait in its
 //!   queue.

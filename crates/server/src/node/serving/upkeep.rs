@@ -32,7 +32,7 @@ enum Compacting {
     Parked(Box<Compaction>),
 }
 
-/// What a compaction has come to.
+/// The result of a step of a compaction.
 pub(crate) enum Stepped {
     /// A segment is built: what goes to backups, if it goes to any.
     Segment(Option<Parcel>),
@@ -53,7 +53,7 @@ impl Stepped {
     }
 }
 
-/// What a job of the upkeep came to.
+/// The result of a job of the upkeep.
 pub(crate) enum UpkeepDone {
     /// A compaction built a segment, or is complete.
     Stepped { compaction: Box<Compaction>, step: Result<Stepped, Error> },
@@ -71,7 +71,7 @@ pub(crate) enum UpkeepDone {
     LookedForForeign(Result<Option<Piece>, Error>),
 }
 
-/// What upkeep is under way.
+/// The upkeep that is under way.
 #[derive(Default)]
 pub(super) struct Upkeep {
     compacting: Compacting,

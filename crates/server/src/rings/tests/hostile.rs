@@ -1,10 +1,10 @@
-//! Clients that keep to nothing: the node goes on, takes nothing by their word, and ends them.
+//! Clients that break every rule: the node trusts none of their bytes, disconnects them, and continues.
 
 use super::*;
 use leeward_fabric::{Descriptor, Fabric};
 use leeward_format::ring::{Identity, RingKind, Slot, write_message};
 
-/// What a client gets that asks for this; `None`: it is opened later.
+/// The answer to a client that asks for this; `None`: the ring is opened later.
 fn asked(server: &mut Server, connection: u64, ask: Ask) -> Option<String> {
     match server.rings.ask(connection, HERE, &ask, Nanos::ZERO) {
         Some(Reply::RingRefused { reason }) => Some(reason),

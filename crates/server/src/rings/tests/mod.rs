@@ -1,5 +1,5 @@
-//! The server's rings over a simulated fabric, whose bytes land in any order and at any time, with a client that keeps to the
-//! protocol and sleeps whenever it may; and with clients that keep to nothing.
+//! The server's rings over a simulated fabric, whose bytes land in any order and at any time, with a client that keeps
+//! to the protocol and sleeps whenever it may; and with clients that break the protocol.
 
 mod hostile;
 mod model;
@@ -18,7 +18,7 @@ pub(super) const NODE: PeerId = PeerId(1);
 /// The connection of the client.
 pub(super) const CONNECTION: u64 = 7;
 
-/// What the server answers to a request: its bytes, so often as the first one says.
+/// The server's answer to a request: its bytes, as often as the first byte says.
 pub(super) fn answer_to(request: &[u8]) -> Vec<u8> {
     request.repeat(usize::from(request[0] % 9))
 }
@@ -31,14 +31,14 @@ pub(super) struct Server {
     is_awake: bool,
     /// Requests that were taken and not answered.
     work: VecDeque<(Door, Vec<u8>)>,
-    /// What was said over the connection.
+    /// Replies that went over the connection.
     pub(super) told: VecDeque<Reply>,
     /// Answers that went over the connection.
     pub(super) over_stream: VecDeque<Vec<u8>>,
     pub(super) is_lost: bool,
     pub(super) is_quiet: bool,
     buffer: Vec<u8>,
-    /// What reservations are of.
+    /// The memory that reservations are of.
     pub(super) budget: Budget,
 }
 

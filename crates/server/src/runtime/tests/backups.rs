@@ -14,7 +14,7 @@ fn value(n: u32) -> String {
     format!("{n}-{}", "v".repeat(60 + n as usize % 700))
 }
 
-/// What each node, by its place, knows of the one region of table `built`; `None` if one has not heard of it.
+/// The status of the one region of table `built` at each node, by place; `None` if a node does not know the region yet.
 fn regions(cluster: &Cluster) -> Option<Vec<RegionStatus>> {
     let snapshots = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers"));
     snapshots.map(|snapshot| snapshot.status.regions.into_iter().find(|region| region.table == "built")).collect()
@@ -90,7 +90,7 @@ fn the_mode_of_a_table_changes_while_it_serves() {
     wait_until(&cluster, "the last mode is followed", |regions| is_whole(regions) && regions.iter().all(is_sent));
 }
 
-/// What backups do for an index of their own is theirs, and told as such.
+/// The work of backups for an index of their own is reported as work of backups.
 fn cpu_time_is_told_by_role(cluster: &Cluster, primary: usize) {
     let told = |server: &Server, activity: &str, role: &str| {
         let cpu = server.snapshot().expect("the node answers").status.cpu.expect("it is measured");

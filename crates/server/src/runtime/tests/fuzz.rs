@@ -1,7 +1,8 @@
 //! Random and mutated commands of every kind, Redis and native, those of operators included, against a cluster in this process:
 //! every node lives and serves afterwards, and keys of another table stay linearizable meanwhile.
 //!
-//! What is sent follows from a seed; what it meets does not, since nodes are threads. `LEEWARD_TEST_SEED` has another seed.
+//! A seed determines what is sent, but not what happens then, since nodes are threads. `LEEWARD_TEST_SEED` sets another
+//! seed.
 
 use super::*;
 use crate::commands;
@@ -14,7 +15,7 @@ use leeward_history::{Action, Operation, UNANSWERED, Verdict, check, counterexam
 use leeward_platform::Rng;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// What is sent: pipelines of some Redis commands, and native requests of some operations.
+/// The bytes that are sent: pipelines of Redis commands, and native requests of some operations.
 const STEPS: u64 = 1_200;
 /// The table whose keys are judged: nothing that is sent names it.
 const JUDGED: &str = "judged";
@@ -23,7 +24,7 @@ const KEYS: u64 = 3;
 /// States that the search of a history may take.
 const MOST_STATES: usize = 4_000_000;
 
-/// Words that commands understand, numbers at the ends of what they take, and what is odd.
+/// Words that commands understand, numbers at the ends of their ranges, and odd words.
 const WORDS: &[&str] = &[
     "",
     "0",
@@ -138,7 +139,7 @@ impl Fuzz {
         if self.0.one_in(30) {
             words[0] = self.argument();
         }
-        // What ends the connection is left to chance less often.
+        // Random choice takes commands that end the connection less often.
         if words[0] == "quit" && !self.0.one_in(10) {
             words[0] = "ping".into();
         }
@@ -332,11 +333,11 @@ fn send(stream: &mut Option<TcpStream>, address: &str, bytes: &[u8]) {
     }
 }
 
-/// One client of the judged keys, until it is over: what it did of each.
+/// One client of the judged keys, until the end. Returns what it did with each key.
 fn work(address: &str, client: u64, next: &AtomicI64, is_over: &AtomicBool, begun: Instant) -> Vec<(u64, Operation)> {
     let (mut rng, mut done) = (Rng::new(client), Vec::new());
     let mut connection = Client::connect(address);
-    // A node may not have heard of the new table yet.
+    // A node may not know the new table yet.
     while connection.run_until_served(&format!("SELECT {JUDGED}")) != "+OK" {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -1,5 +1,5 @@
-//! A table that is partitioned by hash on real nodes: any node answers for any key, and what goes over a range of keys is as
-//! if there were one sorted map, whichever region has what.
+//! A table that is partitioned by hash on real nodes: any node answers for any key, and operations on ranges see one
+//! sorted map, whatever the regions of the keys.
 
 use super::identity::request;
 use super::tables::select;

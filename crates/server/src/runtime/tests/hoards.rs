@@ -25,7 +25,7 @@ fn clients_that_read_nothing_do_not_take_the_memory_of_others() {
         .collect();
     for _ in 0..50 {
         for (node, other) in others.iter_mut().enumerate() {
-            // Where it waits for memory until its time is over it is told so, and tries again.
+            // A read that waits too long for memory gets an error, and is tried again.
             assert_eq!(other.run_until_served("EXISTS k"), ":1", "of node {node}");
             let held = cluster.servers[node].snapshot().expect("its figures").status.memory.clients;
             assert!(held <= MOST_BYTES, "node {node} holds {held} bytes for clients");

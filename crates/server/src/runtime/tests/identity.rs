@@ -7,7 +7,7 @@ use std::path::Path;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Asks the admin port until what it says of `path` has `part` in it.
+/// Asks the admin port for `path` until the answer contains `part`.
 fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
     let begun = Instant::now();
     loop {
@@ -53,7 +53,7 @@ pub(super) fn ask_as(address: &str, request: Request) -> OpResult {
     }
 }
 
-/// [`ask`] for what goes to the coordinator, once the node reaches it: where much else runs, its session may end.
+/// [`ask`] for requests to the coordinator, once the node reaches it. On a busy machine its session may end.
 pub(super) fn request(address: &str, op: &Op) -> OpResult {
     let begun = Instant::now();
     loop {
@@ -101,7 +101,7 @@ fn a_region_waits_for_a_volume_that_was_replaced_until_it_is_back_or_given_up() 
     assert!(http(&info.admin_address, "/").1.contains(waits), "the page says it too");
     assert!(cluster.client(0).run("GET hello").starts_with("-LOADING"));
 
-    // The old directory is put back: so is what it holds.
+    // The old directory is put back, and with it the region's data.
     restart(&mut cluster);
     assert_eq!(cluster.client(0).run_until_served("GET hello"), "world");
 

@@ -15,7 +15,7 @@ fn merge(server: &Server, region: u32, into: u32) -> OpResult {
     request_for(server, region, RegionRequest::Merge { into: RegionId(into) })
 }
 
-/// What the primary of a region says of its plan.
+/// What the primary of a region reports about its plan.
 fn waits_for(cluster: &Cluster, region: u32) -> Option<String> {
     let mut regions = region_statuses(cluster).into_iter();
     regions.find(|status| status.region == RegionId(region) && status.plan.is_some())?.plan?.waits_for
@@ -69,7 +69,7 @@ fn regions_become_one_and_no_client_notices() {
     }
     let left: i64 = client.run("TTL yy")[1..].parse().expect("a number");
     assert!((800..=1_000).contains(&left), "{left} seconds");
-    // What is left of the regions is destroyed everywhere.
+    // The copies of the ended regions are destroyed everywhere.
     let begun = Instant::now();
     let copies = || cluster.servers.iter().map(|server| server.snapshot().expect("it answers").status.regions.len());
     while copies().any(|copies| copies != 2) {

@@ -1,4 +1,4 @@
-//! Real nodes in this process, over real sockets: one alone, three together, and what goes wrong at a start.
+//! Real nodes in this process, over real sockets: one alone, three together, and starts that fail.
 
 mod backups;
 mod balance;
@@ -393,7 +393,7 @@ fn a_start_that_cannot_be_says_what_to_do() {
     assert!(error.contains("job_threads is 0"), "{error}");
 }
 
-/// Threads of a node that cannot go on without them.
+/// Threads without which a node cannot continue.
 #[test]
 fn a_panic_ends_the_process() {
     use std::os::unix::process::ExitStatusExt;
@@ -408,7 +408,7 @@ fn a_panic_ends_the_process() {
                 let work = || panic!("on purpose {}", vital.is_some());
                 if in_job { die_of_panic("a job", work) } else { work() }
             });
-            // Reached only by one that lives on.
+            // Only a process that did not end gets here.
             drop(thread.join());
             return;
         }

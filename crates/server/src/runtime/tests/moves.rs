@@ -14,7 +14,7 @@ pub(super) fn map(server: &Server) -> RegionMap {
     server.snapshot().expect("the node answers").map
 }
 
-/// What all nodes say of their regions.
+/// The status of the regions of all nodes.
 pub(super) fn region_statuses(cluster: &Cluster) -> Vec<RegionStatus> {
     let statuses = cluster.servers.iter().map(|server| server.snapshot().expect("the node answers").status);
     statuses.flat_map(|status| status.regions).collect()
@@ -71,7 +71,7 @@ fn count_until_closed(mut client: Client, key: &str) -> u64 {
     let mut counted = 0;
     loop {
         let mut line = String::new();
-        // What is sent into a connection that was closed meanwhile may end it with an error.
+        // Bytes that are sent into a closed connection may end it with an error.
         let is_sent = client.stream.get_mut().write_all(command.as_bytes()).is_ok();
         if !is_sent || client.stream.read_line(&mut line).unwrap_or(0) == 0 {
             return counted;

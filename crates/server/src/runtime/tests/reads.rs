@@ -13,14 +13,14 @@ fn value(n: u32) -> String {
     format!("{n}-{}", "v".repeat(40 + n as usize * 7 % 900))
 }
 
-/// A connection to a node, on the table, which puts up with what is stale.
+/// A connection to a node, on the table, that accepts stale reads.
 fn stale(cluster: &Cluster, node: usize) -> Client {
     let mut client = select_at(cluster, node);
     assert_eq!(client.run("READONLY"), "+OK");
     client
 }
 
-/// How stale what was answered last may be; `None`: the primary answered.
+/// How stale the last answer may be; `None`: the primary answered.
 fn age(client: &mut Client) -> Option<Duration> {
     let age = client.run("LEEWARD.AGE");
     let age = age[1..].parse().expect("milliseconds");
@@ -94,7 +94,7 @@ fn a_backup_that_builds_its_index_can_be_read() {
     reads_of_backups(BackupMode::BuildIndex, Placement::SEPARATED);
 }
 
-/// A counter goes up while backups are read: what one answers is never older than it says.
+/// A counter goes up while backups are read. No answer is older than the backup says.
 #[test]
 fn what_a_backup_answers_is_no_staler_than_it_says() {
     let cluster = Cluster::start(3);
@@ -119,7 +119,7 @@ fn what_a_backup_answers_is_no_staler_than_it_says() {
     }
 }
 
-/// Whether a table's backups are read changes while it serves, and a backup says no where it cannot tell.
+/// The option to read backups changes while the table serves. A backup that cannot know its state refuses.
 #[test]
 fn backups_are_read_while_the_table_says_so() {
     let cluster = Cluster::start(3);

@@ -1,5 +1,5 @@
-//! Rings of a real node over shared memory, against a client that is played by hand: what becomes of it when it breaks the
-//! protocol, and of others.
+//! Rings of a real node over shared memory, against a client that the test plays: what happens to it, and to others,
+//! when it breaks the protocol.
 
 use super::*;
 use leeward_fabric::{Descriptor, LinkEvent, Memory};
@@ -124,7 +124,7 @@ impl Ringed {
         Some(reply)
     }
 
-    /// The node hangs up; what it said before does not matter.
+    /// Waits until the node closes the connection, whatever it sent before.
     fn is_hung_up_on(&mut self) {
         while hear(&mut self.stream, &mut self.input).is_some() {}
     }

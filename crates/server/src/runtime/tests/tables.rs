@@ -14,7 +14,7 @@ fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -
     request(&cluster.servers[node].info().native_address, &Op::CreateTable { table })
 }
 
-/// A client that has selected `table`, as soon as its node has heard of it.
+/// A client that has selected `table`, as soon as its node knows the table.
 pub(super) fn select(cluster: &Cluster, node: usize, table: &str) -> Client {
     let begun = Instant::now();
     let mut client = cluster.client(node);
@@ -115,8 +115,8 @@ fn of_creations_at_the_same_time_each_name_is_made_once() {
     assert_eq!(numbers, (1..=14).collect::<Vec<_>>(), "each region has a number of its own");
 }
 
-/// What a node has: bytes of segments in use, and the regions that it knows of, or has anything of. Segments of regions that it
-/// is primary of do not count: when a backup comes back, its primary may begin another segment for it.
+/// Bytes of segments in use at a node, and the regions that it knows or has data of. Segments of regions that it is
+/// primary of do not count: when a backup comes back, its primary may begin another segment for it.
 fn holdings(server: &Server) -> (u64, Vec<u32>, Vec<u32>) {
     let snapshot = server.snapshot().expect("the node answers");
     let of_primaries: u64 = snapshot.status.regions.iter().map(|region| region.bytes).sum();
