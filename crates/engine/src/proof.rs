@@ -129,7 +129,7 @@ impl Volume {
         let local = pinned.renamed(segment, content.to_vec(), |of| (of.id.name(), of.no.name()));
         let local = Bytes::from(local.map_err(|error| refused(error.to_string()))?);
         self.check_whole(&pinned, segment, local.clone()).map_err(refused)?;
-        tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is written anew");
+        tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is repaired");
         self.write_again(segment.no, 0, &local)?;
         self.sync()?;
         Ok(true)

@@ -1,4 +1,4 @@
-//! The boot clock: what it makes of the kernel's clocks, whenever they are read.
+//! The boot clock, from the kernel's clocks, whenever they are read.
 
 use super::*;
 

@@ -183,7 +183,7 @@ impl Db {
         let replica = match (replicas.pop(), replicas.len()) {
             (Some(replica), 0) => replica,
             (Some(_), others) => {
-                let detail = format!("{name}: holds {} regions, and so is a node's data, not a store's", others + 1);
+                let detail = format!("{name}: holds {} regions: this is a node's data, not a store", others + 1);
                 return Err(Error::Invalid(detail));
             }
             (None, _) => Replica::create(&volume, REGION, table)?,

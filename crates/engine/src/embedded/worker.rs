@@ -188,7 +188,7 @@ impl Shared {
         if let Err(error) = &result
             && state.errors[worker as usize].is_none()
         {
-            tracing::warn!(worker = worker.name(), %error, "a worker of the store cannot go on, and tries again");
+            tracing::warn!(worker = worker.name(), %error, "a worker of the store failed, and will try again");
         }
         state.errors[worker as usize] = result.err();
         if did {

@@ -97,6 +97,6 @@ impl Export {
 
 fn remove(disk: &dyn Disk, at: &str) {
     if let Err(error) = disk.remove(VOLUME_NAME) {
-        tracing::warn!(at, %error, "what was exported in part is left there");
+        tracing::warn!(at, %error, "a partial export could not be removed");
     }
 }

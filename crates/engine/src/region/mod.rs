@@ -292,7 +292,7 @@ impl Region {
     /// [`Error::Io`].
     pub fn into_replica(self: Arc<Self>) -> Result<Replica> {
         if let Err(error) = self.write_tails() {
-            tracing::warn!(region = %self.id(), %error, "the last records are lost here, as by a crash");
+            tracing::warn!(region = %self.id(), %error, "the last records are lost on this copy, as in a crash");
         }
         Replica::open(&self.volume, self.id())?.ok_or(Error::Superseded(self.id()))
     }

@@ -36,7 +36,7 @@ pub struct Unopened {
 fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
     let buffers: Vec<_> = overlays.keys().map(|id| (id.0, ends.get(id).map_or(0, |end| end.bytes))).collect();
     let (last, (_, stopped)) = (prefix.last, &prefix.stopped);
-    tracing::info!(%region, %last, ?buffers, stopped, "what was mirrored is taken over");
+    tracing::info!(%region, %last, ?buffers, stopped, "the mirrored log records are taken over");
 }
 
 impl Replica {
@@ -134,7 +134,7 @@ impl Replica {
                     self.enter(&mut extended, &header)?;
                     extended.overlays.insert(header.id, buffer);
                 }
-                Err(why) => tracing::info!(region = %self.region(), why, "a mirror buffer is passed over"),
+                Err(why) => tracing::info!(region = %self.region(), why, "a mirror buffer is skipped"),
             }
         }
         Ok(extended)

@@ -97,7 +97,7 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
         let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
         if durable > 0 {
             let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
-            check_len(device, needed, "what the manifest names")?;
+            check_len(device, needed, "a segment that the manifest names")?;
         }
     }
     let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
@@ -119,7 +119,7 @@ pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState
         let shared = claimed.get(&segment.no).filter(|(known, _)| identity(known) == identity(&segment));
         let shared = shared.map(|(_, shared)| Arc::clone(shared));
         let Some(found) = shared.or_else(|| space.claim(segment.no, segment.origin)) else {
-            let detail = format!("the manifest names segment {} as two things, or as its own", segment.no);
+            let detail = format!("the manifest names segment {} for two uses, or one of its own", segment.no);
             let file = device.file().name().to_owned();
             return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
         };

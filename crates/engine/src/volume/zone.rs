@@ -153,7 +153,7 @@ impl Zone {
         let (mut seen, all) = (BTreeSet::new(), &head.segments);
         let wrong = all.iter().find(|no| no.0 < reserved || u64::from(no.0) >= ends || !seen.insert(**no));
         if let Some(no) = wrong {
-            let detail = format!("the manifest goes on in segment {no}, which is not there, or is something else");
+            let detail = format!("the manifest continues in segment {no}, which does not exist or has another use");
             return Err(damaged(device, self.start, detail));
         }
         self.segments.clone_from(all);
@@ -164,7 +164,7 @@ impl Zone {
     pub(super) fn claim(&mut self, device: &Device, space: &Arc<Space>) -> Result<()> {
         for no in &self.segments {
             let Some(segment) = space.claim(*no, NO_REGION) else {
-                return Err(damaged(device, self.start, format!("the manifest goes on in segment {no} twice")));
+                return Err(damaged(device, self.start, format!("the manifest continues in segment {no} twice")));
             };
             self.held.push(segment);
         }
