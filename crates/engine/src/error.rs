@@ -71,7 +71,7 @@ pub enum Error {
         file: String,
         /// Offset in the file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         detail: String,
         /// What to do.
         advice: &'static str,
@@ -123,7 +123,7 @@ pub enum Error {
     Protocol {
         /// The region.
         region: RegionId,
-        /// What does not fit.
+        /// The mismatch.
         detail: String,
     },
 }

@@ -24,7 +24,7 @@ mod tests;
 /// Readings of the clock that measure the cost of one.
 const READINGS: u32 = 64;
 
-/// What CPU time is spent on.
+/// Kind of work that takes CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Activity {
     /// Waiting for requests, reading and decoding them.
@@ -59,7 +59,7 @@ pub enum Role {
 /// Where time is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// What is done.
+    /// The activity.
     pub activity: Activity,
     /// The role that it is done for.
     pub role: Role,

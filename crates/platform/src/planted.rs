@@ -32,17 +32,19 @@ pub enum Bug {
     TakeReplacedVolume,
     /// A copy of an older state of a volume passes for the volume.
     TakeOlderVolume,
-    /// What is not committed is compacted.
+    /// Uncommitted records are compacted.
     CompactUncommitted,
     /// The primary of a table with a quorum serves without hearing of other copies.
     ServeUnheard,
     /// A primary releases its leases when it proposes to hand over, while it still serves.
     ReleaseBeforeKnown,
-    /// The lease of a primary is released once another member is appointed, though that primary has not given its role up.
+    /// The lease of a primary is released once another member is appointed, although that primary has not stepped
+    /// down.
     ReleaseEverything,
     /// A primary carries out a repeated request again.
     ForgetRequests,
-    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out again.
+    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out
+    /// again.
     ForgetAtTakeover,
     /// A region is split before every member has what is split off.
     ActivateBeforeInstalled,
@@ -52,7 +54,8 @@ pub enum Bug {
     ReuseTerm,
     /// A region is merged into its neighbour before the copied data is committed, and durable at every member.
     MergeUnsettled,
-    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out again.
+    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out
+    /// again.
     ForgetMergeSource,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,

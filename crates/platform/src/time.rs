@@ -110,8 +110,8 @@ impl Clock for BootClock {
 /// As far as any thread of this process knows.
 static SUSPENDED: Suspended = Suspended(AtomicI64::new(i64::MIN));
 
-/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are slewed
-/// alike. It is negative only in a time namespace.
+/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are
+/// slewed alike. It is negative only in a time namespace.
 ///
 /// The two cannot be read at once. If `CLOCK_BOOTTIME` is read first, their difference is at most the time suspended
 /// until then, and is less by the time between the readings. So the largest difference ever seen is the best estimate.

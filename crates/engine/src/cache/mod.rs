@@ -3,7 +3,7 @@
 //!
 //! - *Indexes* (index nodes and filter of a leaf segment) have priority: an index stays in memory as long as its
 //!   segment exists. Such indexes may take half of the cache, and a quarter of the budget; any more are objects.
-//! - *Records*, pairs of key and value, are what the levels answer about a key, or newer, packed (`records`). They are
+//! - *Records*, pairs of key and value, hold the levels' answer for a key, or a newer one, packed (`records`). They are
 //!   found by owner (one opening of a region) and key. So a compaction of levels removes none, and a compaction of an
 //!   L0 replaces those that it overwrites (`Cache::replace_record`). A value that goes to the log replaces its record
 //!   at once (`Cache::write_record`).

@@ -16,8 +16,8 @@
 //! record `n` times as large as the others must have been used `n` times to stay, and must be missed again `n` times as
 //! soon to enter the main ring at once. A use of a record that is `n` times smaller counts `n` times.
 //!
-//! A record that was replaced or forgotten leaves a hole in its page. A ring that consists mostly of holes is turned before
-//! anything else is evicted for it.
+//! A record that was replaced or forgotten leaves a hole in its page. A ring that consists mostly of holes is turned
+//! before anything else is evicted for it.
 //!
 //! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
 

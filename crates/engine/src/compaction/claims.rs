@@ -34,7 +34,7 @@ impl What {
 
 const _: () = assert!(MAX_LEVELS <= 30);
 
-/// All that is claimed in one region.
+/// All claims in one region.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(AtomicU32);
 

@@ -1,6 +1,6 @@
 //! Compactions. They merge frozen L0s into L1, or some leaf segments of a level into the next, with what overlaps them
-//! there. Or they copy leaf segments in place with changed pointers, to move values out of log segments that are mostly
-//! garbage.
+//! there. Or they replace leaf segments by copies with changed pointers, to move values out of log segments that are
+//! mostly garbage.
 //!
 //! ```text
 //!  pick      which level, which segments          memory only
@@ -66,10 +66,10 @@ use plan::{Counters, Outputs, Plan};
 use relocate::Relocate;
 use runs::Ends;
 
-/// Where compactions take the ids of the segments that they write.
+/// Source of the ids of segments that compactions write.
 pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
-/// What one step did.
+/// Result of one step.
 #[derive(Debug)]
 pub enum Step {
     /// A segment was built, and is being written.
@@ -103,8 +103,8 @@ impl fmt::Debug for BuiltSegment {
     }
 }
 
-/// A segment that [`CompactionDone::edit`] adds: identity, what it holds, where it lies, and its bytes in use, a multiple
-/// of 4096.
+/// A segment that [`CompactionDone::edit`] adds: id, kind, place, and bytes in use, a multiple of
+/// 4096.
 pub type AddedSegment = (SegmentId, SegmentKind, Arc<Segment>, u32);
 
 /// The result of a compaction.
@@ -124,7 +124,7 @@ pub struct CompactionDone {
     pub relocated_bytes: u64,
     /// Bytes of segments written to the device.
     pub bytes_written: u64,
-    /// Those of them that are sorted runs.
+    /// Part of these in sorted runs.
     pub run_bytes_written: u64,
     /// Entries that went in: more than came out, if versions or tombstones were dropped.
     pub entries_read: u64,
@@ -136,7 +136,7 @@ pub struct CompactionDone {
     pub(crate) swept: Option<Swept>,
     /// The levels that it changed: position, the level before (weak, so that it can go), and the level from now on.
     pub(crate) changed: Vec<(usize, Weak<Level>, Arc<Level>)>,
-    /// What it claims exclusively until it is installed.
+    /// Its claim until it is installed.
     pub(crate) claim: Claim,
 }
 
@@ -182,10 +182,10 @@ impl CompactionTotals {
     }
 }
 
-/// How far the collection of garbage has come.
+/// Progress of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Which sweep.
+    /// Number of the sweep.
     pub(crate) sweep: u64,
     /// Position of the level; that of L1 for all of its runs.
     pub(crate) level: usize,
@@ -217,9 +217,10 @@ enum Source {
         swept: Option<Vec<u8>>,
     },
     /// The next leaf segments of a level, from `first` on and at `most` so many, that point into victims. They are
-    /// copied in place: values move out of the victims, and pointers follow.
+    /// replaced by copies: values move out of the victims, and pointers follow.
     Rewrite { level: usize, first: usize, most: usize },
-    /// Segments of ingested pairs, newer than what any level has, into `target`; or, if it `is_late`, those of them that are.
+    /// Segments of ingested pairs into `target`. The pairs are newer than all levels; if it `is_late`, pairs of which a
+    /// level has a newer version are left out.
     Sorted { sorted: Arc<Sorted>, target: usize, is_late: bool },
 }
 
@@ -237,7 +238,7 @@ impl Source {
         matches!(self, Source::Rewrite { .. } | Source::Segments { swept: Some(_), .. })
     }
 
-    /// What no other compaction may change meanwhile.
+    /// The parts that no other compaction may change meanwhile.
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {

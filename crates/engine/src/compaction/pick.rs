@@ -22,8 +22,8 @@ const LEAST_RUN_SEGMENTS: usize = 1;
 const MAX_INPUT_L0S: usize = 8;
 /// Size of L1, in L0s, where it is one run: a compaction of L0s rewrites all of it. Measured against 8.
 const L1_L0S: u64 = 4;
-/// A level goes before the frozen L0s, which writers may be waiting for, if its size over its target exceeds this for
-/// each of them.
+/// A level goes before the frozen L0s, which writers may be waiting for, if its fill (1.0: it has its target size)
+/// exceeds this times their number.
 const L0_WEIGHT: f64 = 0.5;
 
 /// Size that each run of L1 should have, as a part of an L0's size. Three L0s make one run, about half of their bytes

@@ -45,7 +45,7 @@ impl Placing {
         Placing { placement: context.placement, is_last: context.is_into_last(), victims, now: context.now }
     }
 
-    /// Where the value of an entry goes whose key has `key_bytes` bytes.
+    /// Where the value of an entry goes; its key has `key_bytes` bytes.
     #[inline]
     pub(super) fn of(&self, key_bytes: usize, stamp: Stamp, entry: &Entry<'_>, from_l0: bool) -> Move {
         match entry {

@@ -1,4 +1,4 @@
-//! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
+//! Plan and result of a compaction: the overlap with the level below, and the leaf segments of the output.
 
 use super::newest::span;
 use super::{AddedSegment, Context, Source};
@@ -187,12 +187,12 @@ pub(super) struct Output {
     pub(super) footer: Footer,
 }
 
-/// All that goes into the target level.
+/// All segments that go into the target level.
 #[derive(Default)]
 pub(super) struct Outputs {
     /// In key order.
     pub(super) leaves: Vec<Output>,
-    /// Those of them that were written.
+    /// Segments that the edit adds: written leaf segments, and runs.
     pub(super) added: Vec<AddedSegment>,
 }
 

@@ -42,7 +42,7 @@ use worker::Workers;
 /// The one region of a [`Db`] that was created as one.
 const REGION: RegionId = RegionId(1);
 
-/// When writes become durable against a power loss. Against `kill -9` they always are durable before they are acknowledged.
+/// When writes become durable against a power loss. Acknowledged writes always survive `kill -9`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
     /// Before they are acknowledged. Writers that wait share a sync.
@@ -79,8 +79,8 @@ pub struct DbOptions {
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
-    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1. Only read when the store
-    /// is made.
+    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1. Only read when
+    /// the store is made.
     pub l1_runs: u32,
     /// How much of a level one compaction takes into the next. Only read when the store is made.
     pub compaction: CompactionMode,

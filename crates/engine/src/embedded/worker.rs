@@ -1,5 +1,5 @@
-//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side if they
-//! work on different levels.
+//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side
+//! if they work on different levels.
 //!
 //! They sleep until a write, or the time of a sync, gives them work. Each result is *progress*, which a refused writer
 //! waits for. A worker that fails tries again; meanwhile a writer that would wait gets its error. If a worker panics,

@@ -85,7 +85,7 @@ pub struct MemoryStats {
 }
 
 impl MemoryStats {
-    /// All that is in use, in bytes.
+    /// All memory in use, in bytes.
     pub fn used(&self) -> u64 {
         let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
         self.cache + reserved + self.rings + self.clients
@@ -140,7 +140,7 @@ pub struct Memory {
     regions: Arc<Regions>,
 }
 
-/// What the regions share.
+/// State that the regions share.
 #[derive(Default)]
 struct Regions {
     /// L0s that take writes.

@@ -21,8 +21,8 @@
 //! - A full root is replaced, and stays as it was for the readers that are in it.
 //!
 //! Invariants that the unsafe code relies on:
-//! - Entries and nodes are written completely before a `Release` store makes their number reachable; a reader reaches it by
-//!   an `Acquire` load. Of a node, only atomics are written afterwards.
+//! - Entries and nodes are written completely before a `Release` store makes their number reachable; a reader reaches
+//!   it by an `Acquire` load. Of a node, only atomics are written afterwards.
 //! - A slot of a level-0 node is the number of an entry; a slot of a higher node is the number of a node of the level
 //!   below. `low` is the number of an entry.
 //! - Memory is freed by `Drop` only; every [`Found`] borrows the tree, and every [`Position`] owns it.

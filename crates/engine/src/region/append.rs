@@ -147,9 +147,9 @@ impl<'a> Write<'a> {
 /// LSNs of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Of its first write.
+    /// LSN of its first write.
     pub first: Lsn,
-    /// Of its last write.
+    /// LSN of its last write.
     pub last: Lsn,
     /// The batch is in the page cache, and survives the process. Otherwise [`Region::write_tails`] must follow.
     pub is_written: bool,

@@ -35,8 +35,9 @@ impl Region {
     /// shares these segments has left the volume or is on another, they have garbage. That garbage does not slow
     /// writers down, and is collected slowly.
     ///
-    /// The engine does not store the id. The caller sets it for each region that serves, and for each that builds the index of a
-    /// backup ([`crate::Replica::building`]), when the region is split and after each start. Until then all garbage counts.
+    /// The engine does not store the id. The caller sets it for each region that serves, and for each that builds the
+    /// index of a backup ([`crate::Replica::building`]), when the region is split and after each start. Until then all
+    /// garbage counts.
     pub fn set_inherited_below(&self, id: SegmentId) {
         self.inherited_below.store(id.0, Ordering::Release);
         // If this object has lost the region there is nothing to count.

@@ -208,8 +208,8 @@ impl Region {
         Lsn(self.last.load(Ordering::Acquire))
     }
 
-    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see its own
-    /// writes.
+    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see
+    /// its own writes.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.

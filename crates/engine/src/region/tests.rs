@@ -106,8 +106,8 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     assert_eq!(region.snapshot(Lsn(1), UnixMs(0)).lsn(), Lsn(done.edit.replay_from.0 - 1));
 }
 
-/// Story of a bug: a thread read a version, and then waited for the picker. Meanwhile another thread installed its compaction and
-/// released its claim. The first thread then compacted the same inputs once more.
+/// Story of a bug: a thread read a version, and then waited for the picker. Meanwhile another thread installed its
+/// compaction and released its claim. The first thread then compacted the same inputs once more.
 #[test]
 fn what_is_compacted_is_of_the_version_that_claims_are_about() {
     let region = region(32 << 10, 1 << 20);

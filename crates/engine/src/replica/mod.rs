@@ -173,8 +173,8 @@ impl Replica {
         segment.bytes.unwrap_or_else(end)
     }
 
-    /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index that is
-    /// being built.
+    /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index
+    /// that is being built.
     pub fn abandon(&mut self) {
         self.unfollow();
         self.pending = None;

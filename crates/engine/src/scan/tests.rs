@@ -150,7 +150,8 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     }
 }
 
-/// 100,000 keys in several levels, deleted with one range: a scan seeks over them, whether the range is in the L0 or below.
+/// 100,000 keys in several levels, deleted with one range: a scan seeks over them, whether the range is in the L0 or
+/// below.
 #[test]
 fn a_deleted_range_is_passed_in_few_steps() {
     let mut store = Store::with_segments(1 << 20, 64 << 20, 4 << 10);

@@ -109,10 +109,10 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by stores
-    /// to memory; `None` where the file system or the kernel cannot do that safely. The range must not be written in
-    /// another way until the [`AppendBuffer`] is gone, and must never be cut off the file. Reads see what was
-    /// published.
+    /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by
+    /// stores to memory; `None` where the file system or the kernel cannot do that safely. The range must not be
+    /// written in another way until the [`AppendBuffer`] is dropped, and must never be cut off the file. Reads see
+    /// published bytes.
     ///
     /// # Errors
     /// Whatever the operating system says.

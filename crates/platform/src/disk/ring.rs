@@ -20,7 +20,7 @@ const GET_EVENTS: u32 = 1;
 /// Most reads at a time.
 pub(super) const MOST_READS: usize = 64;
 
-/// Of this process.
+/// State of this process.
 static RINGS: Rings = Rings::new();
 
 /// Whether rings work in this process.
@@ -34,7 +34,7 @@ thread_local! {
 
 struct Ring {
     io: IoUring,
-    /// Where the kernel reads to.
+    /// Memory that the kernel reads into.
     memory: Vec<u8>,
 }
 
@@ -132,8 +132,8 @@ impl Ring {
                 .offset(*offset)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved before
-            // every read was completed: see `read` above. The file stays open as long, since we wait here.
+            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved
+            // before every read was completed: see `read` above. The file stays open as long, since we wait here.
             let pushed = unsafe { self.io.submission().push(&read) };
             // Nothing was submitted yet.
             pushed.map_err(|full| Failed { error: io::Error::other(full), is_idle: true })?;

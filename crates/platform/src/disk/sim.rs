@@ -20,10 +20,10 @@ const BLOCK_SECTORS: usize = 64;
 /// Versions of a sector remembered between two syncs, the durable one included.
 const MAX_VERSIONS: usize = 4;
 
-/// What a released range is filled with.
+/// Filling of a released range.
 const RELEASED: u8 = 0xdd;
 
-/// What goes wrong with one operation.
+/// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The operation fails; the process continues.
@@ -35,7 +35,7 @@ pub enum Fault {
     Kill,
 }
 
-/// When something goes wrong.
+/// The faults of operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Operations, counted from [`SimDisk::set_faults`] and from 1, and what happens to them.
@@ -130,7 +130,7 @@ impl SimDisk {
         std::mem::take(&mut self.state.lock().has_failed_sync)
     }
 
-    /// What [`SimDisk::take_failed_sync`] would answer.
+    /// As [`SimDisk::take_failed_sync`], without resetting it.
     pub fn has_failed_sync(&self) -> bool {
         self.state.lock().has_failed_sync
     }
@@ -150,7 +150,8 @@ impl SimDisk {
         self.state.lock().maps = maps;
     }
 
-    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since [`SimDisk::incarnation`] returned `incarnation`.
+    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since [`SimDisk::incarnation`] returned
+    /// `incarnation`.
     pub fn died_since(&self, incarnation: u64) -> bool {
         self.state.lock().incarnation != incarnation
     }

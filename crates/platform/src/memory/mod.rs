@@ -64,7 +64,7 @@ struct Lists {
     slabs: Vec<NonNull<u8>>,
 }
 
-// SAFETY: the pointers lead to mappings that the pool owns, whichever thread looks at them.
+// SAFETY: the pointers lead to mappings that the pool owns; any thread may use them.
 unsafe impl Send for Lists {}
 
 /// Bytes of a pool, or of a mapping of their own, with one owner.

@@ -43,7 +43,7 @@ struct Watch {
     next: *const Watch,
 }
 
-// SAFETY: `next` is written before the element is in the list, and leads to one that is never freed.
+// SAFETY: `next` is written before the element is in the list, and points to one that is never freed.
 unsafe impl Sync for Watch {}
 // SAFETY: as above.
 unsafe impl Send for Watch {}
@@ -111,7 +111,7 @@ pub fn catch_bus_errors() -> io::Result<()> {
     }
     PAGE_BYTES.store(rustix::param::page_size(), Ordering::SeqCst);
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: it asks for the action, into memory that is there.
+    // SAFETY: it only reads the action, into valid memory.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -131,8 +131,8 @@ pub fn catch_bus_errors() -> io::Result<()> {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a handler with `SA_SIGINFO` the signal's information; a code above 0 says that it comes from the
-    // kernel, and that the address is there.
+    // SAFETY: the kernel gives a handler with `SA_SIGINFO` the signal's information; a code above 0 says that it comes
+    // from the kernel, and that the address is valid.
     let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
     // SAFETY: the thread's own `errno`, which the call that was interrupted may be about to look at.
     let errno = unsafe { *libc::__errno_location() };

@@ -75,8 +75,8 @@ impl AppendBuffer {
             return;
         }
         self.detached.store(to, Ordering::Relaxed);
-        // SAFETY: the range lies within the mapping. Of a shared mapping of a file, the advice drops the entries of the page
-        // table and no byte of the file's pages: the next access finds what was stored before.
+        // SAFETY: the range lies within the mapping. Of a shared mapping of a file, the advice drops the entries of the
+        // page table and no byte of the file's pages: the next access finds what was stored before.
         let advised = unsafe {
             let start = self.start.as_ptr().add(from).cast();
             rustix::mm::madvise(start, to - from, Advice::LinuxDontNeed)

@@ -1,7 +1,7 @@
 //! Appending to a range of a file by plain stores: the open end of a log.
 //!
-//! [`File::map`] answers an [`Appender`] whose memory *is* the file's page cache: what was published survives the death of
-//! the process without a system call, and after [`File::sync`] a power loss as well. Where that cannot be had,
+//! [`File::map`] returns an [`Appender`] whose memory *is* the file's page cache: published bytes survive the death of
+//! the process without a system call, and after [`File::sync`] a power loss as well. Where a file cannot be mapped,
 //! [`Appender::in_memory`] has the same interface and leaves the writing to its owner.
 //!
 //! **Mapping.** Tails are mapped because a system call per batch costs too much. Records of 100 bytes, put one by one,
