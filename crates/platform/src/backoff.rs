@@ -3,8 +3,7 @@
 use crate::Nanos;
 
 /// Exponential backoff: a pause of `first` after one failure, twice as long after each further one in a row, at most
-/// `most`.
-/// The owner counts the failures.
+/// `most`. The owner counts the failures.
 ///
 /// ```
 /// # use leeward_platform::{Backoff, Nanos};

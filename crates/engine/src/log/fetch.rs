@@ -27,9 +27,9 @@ pub(crate) struct Wanted {
     pub(crate) pointer: Pointer,
     /// Its LSN and expiry.
     pub(crate) stamp: Stamp,
-    /// Length of its key.
+    /// Length of its key, in bytes.
     pub(crate) key_bytes: u32,
-    /// Length of its value.
+    /// Length of its value, in bytes.
     pub(crate) value_bytes: u32,
 }
 

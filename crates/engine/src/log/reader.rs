@@ -20,7 +20,7 @@ pub(crate) struct ValueAt<'a> {
     pub(crate) pointer: Pointer,
     /// Its key.
     pub(crate) key: &'a [u8],
-    /// Length of its value.
+    /// Length of its value, in bytes.
     pub(crate) value_bytes: u32,
     /// Its expiry.
     pub(crate) expires: Option<Expiry>,

@@ -133,7 +133,7 @@ pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End
     Ok(source.ends.first().map_or(End::default(), |(_, end)| *end))
 }
 
-/// The log whose records were appended to a segment; for a run, its log if that is one that is appended to.
+/// The log of a segment, if records are appended to that log. Runs of it are included.
 pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }

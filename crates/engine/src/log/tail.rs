@@ -135,7 +135,7 @@ impl OpenTail {
 }
 
 impl Tail {
-    /// Which log.
+    /// Its log.
     pub fn log(&self) -> LogKind {
         self.log
     }

@@ -42,8 +42,8 @@ impl Region {
             || lane != Lane::L0s && (self.picker.lock().sweep_is_throttled(now) || self.must_look_at_sharing())
     }
 
-    /// Whether there is nothing to sync, prepare or merge until something is appended or the region [is
-    /// called](Region::is_called).
+    /// Whether there is nothing to sync, prepare or merge until something is appended or the region
+    /// [is called](Region::is_called).
     pub fn is_idle(&self, now: UnixMs) -> bool {
         !self.is_unsynced() && !self.wants_tails() && !self.waits_for_time(Lane::Any, now) && !self.is_called()
     }

@@ -35,12 +35,12 @@ pub enum Fault {
     Kill,
 }
 
-/// The faults of operations.
+/// Faults to inject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Operations, counted from [`SimDisk::set_faults`] and from 1, and what happens to them.
     pub at: Vec<(u64, Fault)>,
-    /// The same, counting only syncs: the moments at which most is under way.
+    /// The same, counting only syncs.
     pub at_sync: Vec<(u64, Fault)>,
     /// One in this many reads fails; 0 for none.
     pub read_errors_one_in: u64,
