@@ -1,4 +1,4 @@
-//! Writes on a condition: a lock that expires, and a counter that several threads raise without one.
+//! Conditional writes: a lock that expires, and a counter that several threads increment without a lock.
 //!
 //!     cargo run -p leeward-engine --example conditional
 
@@ -13,13 +13,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = tempfile::tempdir()?;
     let db = Db::open(directory.path(), DbOptions::default())?;
 
-    // Only the first of two gets the lock. It ends by itself after ten seconds, should its owner die.
+    // The first put gets the lock, the second does not. The lock expires after ten seconds, should its owner die.
     let lock = PutOptions { when: Condition::Absent, lifetime: Lifetime::For(10_000) };
     let first = db.put_with(b"lock", b"first", &lock)?;
     let second = db.put_with(b"lock", b"second", &lock)?;
     println!("first: {}, second: {}", first.done, second.done);
 
-    // The owner gives it back, if it still is the owner.
+    // The owner releases the lock, if it still is the owner.
     let released = db.delete_if(b"lock", &Condition::Value("first".into()))?;
     println!("released: {}", released.done);
 

@@ -10,8 +10,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = DbOptions {
         // Caches, memtables and buffers together.
         volume: VolumeOptions { memory_budget: 32 << 20, ..VolumeOptions::default() },
-        // A write that returns survives a power loss. By default it survives the death of the process, and a power loss
-        // after a second.
+        // A write that returned survives a power loss. By default it survives the death of the process at once, and a
+        // power loss after a second.
         sync: SyncMode::Always,
         ..DbOptions::default()
     };
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for day in 1..=5 {
         db.put(format!("wind/2024-05-{day:02}").as_bytes(), format!("{} kn", 4 * day).as_bytes())?;
     }
-    // All of a batch is carried out, or nothing.
+    // A batch is carried out as a whole, or not at all.
     db.write(&[Write::delete(b"wind/2024-05-03"), Write::put(b"wind/2024-05-04", b"calm")])?;
 
     // A snapshot does not see what is written after it.
@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("then: {:?}", snapshot.get(b"wind/2024-05-01", Reach::Device)?.into_value());
     println!("now:  {:?}", db.get(b"wind/2024-05-01")?);
 
-    // A scan goes either way, and is of one instant as well. `0` comes after `/`: this is all that begins with `wind/`.
+    // A scan goes in either direction, and sees one instant. `0` comes after `/`, so these bounds are all keys that
+    // begin with `wind/`.
     let bounds =
         ScanBounds { start: "wind/".into(), end: Some("wind0".into()), reverse: true, ..ScanBounds::default() };
     let mut cursor = db.scan(bounds);
@@ -37,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{} = {}", entry.key.escape_ascii(), entry.value.escape_ascii());
     }
 
-    // The directory stays in use for as long as something reads it.
+    // The directory stays in use while a snapshot or a cursor exists.
     drop((snapshot, cursor));
     db.close()?;
     Ok(())

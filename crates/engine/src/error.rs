@@ -1,13 +1,13 @@
-//! What can go wrong in the engine, sorted by what the caller must do.
+//! Errors of the engine, sorted by what the caller must do.
 
 use leeward_format::{DecodeError, Epoch, RegionId};
 use std::io;
 use std::sync::Arc;
 
-/// Answer of every call of the engine that can meet a fault.
+/// Result of every call of the engine that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault: what went wrong, and with it what the caller must do. Bugs are assertions, and panic.
+/// A fault. The variant says what the caller must do. Bugs are assertions, and panic.
 ///
 /// | error | what to do |
 /// |---|---|
@@ -20,8 +20,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`NotAVolume`](Error::NotAVolume) | use another directory |
 /// | [`OtherVersion`](Error::OtherVersion) | use the version that made it, or another directory |
 ///
-/// After an error of a write that is none of the first two, the outcome of that write is not known until the store is
-/// opened again.
+/// After any error of a write except the first two, the outcome of that write is unknown until the store is opened
+/// again.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Bad input: nothing was written; do not retry.
@@ -32,7 +32,7 @@ pub enum Error {
     NoSpace {
         /// The volume's file.
         file: String,
-        /// Which limit was met.
+        /// The limit that was met.
         detail: String,
     },
     /// An operation on a file failed.
@@ -40,11 +40,11 @@ pub enum Error {
     Io {
         /// The file.
         file: String,
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// Where, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: Arc<io::Error>,
     },
     /// An earlier write or sync failed, so it is unknown what the device holds: the volume takes no more writes.
@@ -55,23 +55,23 @@ pub enum Error {
         /// The failure.
         reason: String,
     },
-    /// A thread panicked while it changed the store, which is a bug. What it left in memory is in doubt, what is on the
+    /// A thread panicked while it changed the store, which is a bug. The state in memory is in doubt, the state on the
     /// device is not: the volume takes no more writes until it is opened again.
     #[error("{file}: takes no writes since {reason}, which is a bug; open it again")]
     Panicked {
         /// The volume's file.
         file: String,
-        /// Which thread, and what it said.
+        /// The thread, and its panic message.
         reason: String,
     },
-    /// Bytes that were durable are not what was written.
+    /// Durable bytes are not the bytes that were written.
     #[error("{file}: damaged at offset {offset}: {detail}; {advice}")]
     Damaged {
         /// The file.
         file: String,
-        /// Where, in bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         detail: String,
         /// What to do.
         advice: &'static str,
@@ -98,11 +98,11 @@ pub enum Error {
         /// The format that this program reads.
         known: u32,
     },
-    /// Another process uses the data directory, or this one does: a store that was closed stays in use for as long as a snapshot
-    /// of it is read.
+    /// Another process uses the data directory, or this one does: a closed store stays in use while a snapshot of it
+    /// exists.
     #[error("{0}: in use by another process, or by a store or a snapshot of this one")]
     Locked(String),
-    /// This object no longer stands for the region: another one was opened since.
+    /// This object no longer represents the region: another one was opened since.
     #[doc(hidden)]
     #[error("region {0}: superseded on this volume")]
     Superseded(RegionId),
@@ -123,7 +123,7 @@ pub enum Error {
     Protocol {
         /// The region.
         region: RegionId,
-        /// What does not fit.
+        /// The mismatch.
         detail: String,
     },
 }
@@ -133,7 +133,7 @@ pub const RESTORE: &str =
     "restore the volume from a backup, or remove its directory so that the node is rebuilt from the other replicas";
 
 impl Error {
-    /// Bytes that a peer sent cannot be decoded.
+    /// Bytes from a peer cannot be decoded.
     pub(crate) fn protocol(region: RegionId, detail: impl Into<String>) -> Error {
         Error::Protocol { region, detail: detail.into() }
     }

@@ -1,6 +1,6 @@
-//! A volume that is inspected and not opened: nothing is written, not even that it was read.
+//! A volume that is inspected but not opened: nothing is written.
 //!
-//! For `leeward inspect` and `leeward verify`, of volumes that nothing uses, also damaged ones. One thread.
+//! For `leeward inspect` and `leeward verify`, of volumes that no process uses, damaged ones included. One thread.
 
 use crate::error::Result;
 use crate::verify::{Damage, Item, Verification, walk};
@@ -12,7 +12,7 @@ use leeward_platform::File;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a volume's file holds.
+/// Contents of a volume's file.
 #[derive(Debug)]
 pub struct Image {
     device: Arc<Device>,
@@ -24,7 +24,7 @@ pub struct Image {
 /// An entry of the manifest, and where it lies.
 #[derive(Clone, Debug)]
 pub struct PlacedEntry {
-    /// In bytes from the start of the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// Length of its frame in bytes, without padding.
     pub bytes: usize,
@@ -49,7 +49,7 @@ impl Image {
         &self.superblock
     }
 
-    /// Whether each copy of the superblock can be read.
+    /// Each copy of the superblock, or why it cannot be read.
     ///
     /// # Errors
     /// The device cannot be read.
@@ -59,12 +59,12 @@ impl Image {
         Ok([Superblock::decode(&bytes), Superblock::decode(&bytes[SUPERBLOCK_COPY_OFFSET as usize..])])
     }
 
-    /// Everything that the manifest says.
+    /// The state that the manifest describes.
     pub fn state(&self) -> &VolumeState {
         &self.state
     }
 
-    /// The entries of the manifest that count, in order: the newest checkpoint and the edits after it.
+    /// The current entries of the manifest, in order: the newest checkpoint and the edits after it.
     ///
     /// # Errors
     /// The device cannot be read.
@@ -73,7 +73,7 @@ impl Image {
         Ok(entries.map(|(offset, bytes, entry)| PlacedEntry { offset, bytes, entry }).collect())
     }
 
-    /// Bytes that those take, and bytes that they may take before the next checkpoint.
+    /// Bytes that those entries take, and bytes that they may take before the next checkpoint.
     pub fn manifest_bytes(&self) -> (u64, u64) {
         let (used, room) = self.manifest.extent();
         (used as u64, room as u64)
@@ -87,7 +87,7 @@ impl Image {
         self.device.file().len().map_err(|error| self.device.error("length", 0, error))
     }
 
-    /// The live segment that lies at `no`, and the first region that has it.
+    /// The live segment at `no`, and the first region that has it.
     pub fn segment(&self, no: SegmentNo) -> Option<(&RegionState, SegmentState)> {
         self.live().find(|(_, segment)| segment.no == no)
     }
@@ -97,14 +97,14 @@ impl Image {
         self.live().filter(|(_, segment)| segment.no == no).map(|(region, _)| region.region).collect()
     }
 
-    /// Shows every structure of a segment to `see`; answers the damage in it.
+    /// Passes every structure of a segment to `see`; returns the damage in it.
     pub fn walk(&self, region: &RegionState, segment: &SegmentState, see: &mut dyn FnMut(Item<'_>)) -> Vec<Damage> {
         let (segment_bytes, addressing) = (self.superblock.segment_bytes as usize, region.options.addressing);
         walk(&self.device, segment_bytes, addressing, segment, see).damage
     }
 
-    /// Reads every live segment, one that regions share once, and checks all that has a checksum. `progress` is told how many of
-    /// how many segments are done.
+    /// Reads every live segment once, even if regions share it, and checks every checksum. Calls `progress` with the
+    /// number of checked segments and of all.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Verification {
         let (mut verification, mut seen) = (Verification::default(), HashSet::new());
         let all: Vec<_> = self.live().filter(|(_, segment)| seen.insert(segment.no)).collect();

@@ -110,7 +110,7 @@ pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 #[doc(inline)]
 pub use leeward_platform::DeviceCounters;
 
-// Used by Leeward's server; no promise of stability. The same is true of all else that is hidden from this page.
+// Used by Leeward's server; no promise of stability. The same is true of all other items hidden from this page.
 #[doc(hidden)]
 pub mod compaction;
 #[doc(hidden)]

@@ -1,10 +1,10 @@
-//! Proof that replicas hold the same data: a digest of each complete segment, which is the same for all replicas of a region on
-//! whatever volume; and the repair of a damaged segment from another replica's copy.
+//! Proof that replicas hold the same data: a digest of each complete segment, equal on all replicas of a region, on any
+//! volume; and the repair of a damaged segment from another replica's copy.
 //!
-//! The digest is of a segment with its pointers as logical addressing has them. With that addressing it is the segment as stored.
-//! With physical addressing the pointers are rewritten first, as a backup rewrites what it is sent, and all checksums are checked
-//! on the way. A segment's content never changes, so replicas may be asked at different times, while they serve. Only segments
-//! that a backup built by itself (build-index) have no equal on another replica.
+//! The digest covers a segment with pointers in logical addressing. With that addressing it covers the segment as
+//! stored. With physical addressing the pointers are rewritten first, as a backup rewrites shipped segments, and all
+//! checksums are checked on the way. A segment's content never changes, so replicas may be read at different times,
+//! while they serve. Only segments that a backup built by itself (build-index) have no equal on another replica.
 //!
 //! Any thread; segments are pinned while they are read.
 
@@ -21,19 +21,19 @@ use leeward_format::{DecodeError, RegionId, SegmentId, SegmentName, wire};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A region as a volume has it at an instant, its segments pinned.
+/// A region's state on a volume at an instant, its segments pinned.
 struct Pinned {
     state: RegionState,
     segments: HashMap<SegmentId, Arc<Segment>>,
 }
 
 impl Pinned {
-    /// A segment, of which these are the bytes here, as every replica of the region knows it.
+    /// The segment with these local `bytes` in its canonical form, which is the same on every replica.
     fn canonical(&self, segment: &SegmentState, bytes: Vec<u8>) -> Result<Vec<u8>, DecodeError> {
         self.renamed(segment, bytes, |of| (of.no.name(), of.id.name()))
     }
 
-    /// `bytes` with each name of a segment replaced by what `naming` makes of one that it knows.
+    /// `bytes` with each segment name replaced. `naming` returns the old and the new name of a segment.
     fn renamed(
         &self,
         segment: &SegmentState,
@@ -57,7 +57,8 @@ impl Volume {
         Ok(Pinned { state, segments })
     }
 
-    /// Digests of the complete segments of `region` behind `after`, by id, `most` of them at most. Reads all of each.
+    /// Digests of the complete segments of `region` after `after`, in id order, `most` at most. Reads each segment
+    /// completely.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the volume does not have the region.
@@ -87,7 +88,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// What is wrong with a segment that is `content`.
+    /// The first damage in a segment with this `content`, as an error.
     fn check_whole(&self, pinned: &Pinned, segment: &SegmentState, content: Bytes) -> Result<(), String> {
         let start = self.file_offset(segment.no, 0);
         let damage = walk_bytes(pinned.state.options.addressing, segment, start, content, &mut |_| {}).damage;
@@ -97,10 +98,10 @@ impl Volume {
         }
     }
 
-    /// A segment as every replica of the region knows it: what another's [`Volume::repair`] takes.
+    /// A segment in its canonical form, for [`Volume::repair`] of another replica.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the volume has no such segment, or not all of it; [`Error::Damaged`]; [`Error::Io`].
+    /// [`Error::Invalid`] if the volume has no such segment, or only a part of it; [`Error::Damaged`]; [`Error::Io`].
     pub fn content(&self, region: RegionId, id: SegmentId) -> Result<Vec<u8>> {
         let pinned = self.pinned(region)?;
         let segment = whole_segment(&pinned, id)?;
@@ -109,8 +110,8 @@ impl Volume {
         canonical.map_err(|error| Error::damaged(self.name(), self.file_offset(segment.no, 0), &error))
     }
 
-    /// Writes `content`, a segment as another replica's [`Volume::content`] has it, over a damaged one, durably. Answers false if
-    /// the segment is sound, which is then left as it is.
+    /// Overwrites a damaged segment durably with `content`, which another replica's [`Volume::content`] returned.
+    /// Returns `false`, and changes nothing, if the segment is sound.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the volume has no such segment, or `content` is not it; those of writing.
@@ -128,7 +129,7 @@ impl Volume {
         let local = pinned.renamed(segment, content.to_vec(), |of| (of.id.name(), of.no.name()));
         let local = Bytes::from(local.map_err(|error| refused(error.to_string()))?);
         self.check_whole(&pinned, segment, local.clone()).map_err(refused)?;
-        tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is written anew");
+        tracing::warn!(%region, segment = %id, kind = %segment.kind, "a damaged segment is repaired");
         self.write_again(segment.no, 0, &local)?;
         self.sync()?;
         Ok(true)

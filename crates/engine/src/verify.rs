@@ -1,8 +1,8 @@
-//! Reading everything that a segment holds, and checking all of it: what `verify` and `inspect` do.
+//! Reads and checks everything in a segment, for `verify` and `inspect`.
 //!
-//! A walk goes over the structures of one segment in order of their offsets, checks each, and shows it to a visitor. Behind
-//! damage it continues if the place of the next structure is known. It reads the device, never a cache, and changes nothing. Any
-//! thread; a segment must be pinned, or its volume must not be in use.
+//! A walk visits the structures of one segment in order of their offsets, checks each, and shows it to a visitor. After
+//! damage it continues if the place of the next structure is known. It reads the device, never a cache, and changes
+//! nothing. Any thread. The segment must be pinned, or its volume not in use.
 
 use crate::error::Error;
 use crate::log::read_header;
@@ -21,34 +21,34 @@ use leeward_format::{DecodeError, LogKind, Lsn, RegionId};
 /// One structure of a segment.
 #[derive(Debug)]
 pub enum Item<'a> {
-    /// What a log segment starts with.
+    /// Header of a log segment.
     LogHeader(LogHeader),
     /// A record of a log segment.
     Record {
-        /// Where it starts in the segment, in bytes.
+        /// Offset in the segment, in bytes.
         offset: u32,
         /// The record.
         record: Record<'a>,
     },
-    /// What a leaf segment ends with. Shown before its nodes.
+    /// Footer of a leaf segment. Shown before its nodes.
     Footer(&'a Footer),
-    /// Range tombstones of a leaf segment that has some. Shown behind its leaves.
+    /// Range tombstones of a leaf segment, if it has any. Shown after its leaves.
     Ranges(&'a RangeTombstones),
     /// A leaf or an index node.
     Node {
-        /// Where it starts in the segment, in bytes.
+        /// Offset in the segment, in bytes.
         offset: u32,
         /// The node.
         node: &'a Node<Bytes>,
-        /// How it is compressed, and into how many bytes; `None` if it is not.
+        /// Codec and stored bytes; `None` if it is not compressed.
         packed: Option<(Codec, u32)>,
     },
 }
 
-/// Something that is not what was written.
+/// Bytes that are not as they were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Where, in bytes from the start of the volume's file.
+    /// Offset in the volume's file, in bytes.
     pub offset: u64,
     /// What is wrong.
     pub detail: String,
@@ -57,15 +57,15 @@ pub struct Damage {
 /// A segment with damage.
 #[derive(Clone, Debug)]
 pub struct DamagedSegment {
-    /// Its region: the first of those that have it.
+    /// Its region; of several, the first.
     pub region: RegionId,
     /// The segment.
     pub segment: SegmentState,
-    /// What was found, in order of offsets as far as they are known.
+    /// The damage, in order of offsets as far as they are known.
     pub damage: Vec<Damage>,
 }
 
-/// What a verification has read, and what it found. The store is sound if nothing is [damaged](Verification::damaged).
+/// Counters and results of a verification. The store is sound if nothing is [damaged](Verification::damaged).
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
     /// Segments read.
@@ -85,7 +85,7 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Checks one segment and adds what was found.
+    /// Checks one segment and adds the result.
     pub(crate) fn check(
         &mut self,
         device: &Device,
@@ -115,15 +115,15 @@ impl Verification {
     }
 }
 
-/// The end of a walk.
+/// Result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walked {
-    /// Bytes that were checked.
+    /// Bytes whose checksums were computed.
     pub(crate) bytes: u64,
     pub(crate) damage: Vec<Damage>,
 }
 
-/// Goes over `segment`, of a region that names segments so.
+/// Walks `segment` of a region with this addressing, read from the device.
 pub(crate) fn walk(
     device: &Device,
     segment_bytes: usize,
@@ -142,7 +142,7 @@ pub(crate) fn walk(
     Walked { bytes: 0, damage: vec![Damage { offset: start, detail }] }
 }
 
-/// Goes over the bytes of `segment`, which lies at `start` of the file.
+/// Walks the bytes of `segment`, which lies at offset `start` of the file.
 pub(crate) fn walk_bytes(
     addressing: Addressing,
     segment: &SegmentState,
@@ -176,7 +176,8 @@ impl Walk<'_> {
         Address { region: self.segment.origin, segment: self.segment.id, offset: offset as u32 }
     }
 
-    /// Records from the header to where they end. What was not known to be durable may end anywhere: it is a tear.
+    /// Checks records from the header to their end. Records not known to be durable may end anywhere: that is a tear,
+    /// not damage.
     fn log(&mut self, log: LogKind, bytes: &[u8]) {
         let durable = self.segment.durable_bytes.max(self.segment.bytes.unwrap_or(0)) as usize;
         let is_untouched = bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0);
@@ -196,7 +197,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Where the records end, and the error that ends them, if one does.
+    /// End of the records, and the error that ends them, if any.
     fn records(&mut self, log: LogKind, bytes: &[u8]) -> (usize, Option<DecodeError>) {
         let seed = RecordSeed::new(self.segment.origin, log, self.segment.id);
         let (mut offset, mut last) = (LOG_HEADER_BYTES, Lsn(0));
@@ -247,7 +248,7 @@ impl Walk<'_> {
         if !index.ranges().is_empty() {
             (self.see)(Item::Ranges(index.ranges()));
         }
-        // The index has checked its nodes, its filter and the footer.
+        // The index has already checked its nodes, its filter and the footer.
         for (node, offset) in index.nodes().iter().zip((footer.tree_at..).step_by(NODE_BYTES)) {
             (self.see)(Item::Node { offset, node, packed: None });
         }
@@ -266,7 +267,7 @@ impl Walk<'_> {
         }
     }
 
-    /// No entry is older than a range tombstone that covers it.
+    /// Checks that no entry is older than a range tombstone that covers it.
     fn unhidden(&mut self, node: &Node<Bytes>, offset: u32, ranges: &RangeTombstones) {
         let mut key = Vec::new();
         for i in 0..if ranges.is_empty() { 0 } else { node.len() } {

@@ -1,5 +1,5 @@
-//! The budget of memory is kept: the test measures the memory of the process while stores of one region and of a thousand are
-//! written to, compacted, read and scanned.
+//! The memory budget holds: the test measures the memory of the process while stores of one region and of a thousand
+//! are written to, compacted, read and scanned.
 
 mod process;
 
@@ -12,7 +12,7 @@ use leeward_platform::{Disk, RealDisk, Rng};
 use process::{MIB, memory_bytes};
 use std::sync::Arc;
 
-/// What the process has at most while `work` is done, beyond what it had before, against the budget.
+/// Peak memory of the process during `work`, beyond its memory before, compared with the budget.
 fn check(budget: usize, what: &str, work: impl FnOnce()) {
     let before = memory_bytes();
     let peak = process::watch(|peak| {
@@ -38,7 +38,7 @@ fn key(rng: &mut Rng, keys: u64) -> [u8; 16] {
     key
 }
 
-/// Both in one test: the memory is that of the process.
+/// One test for both, because it measures the memory of the process.
 #[test]
 fn what_a_process_has_stays_within_the_budget() {
     one_region(24 * MIB);
@@ -69,7 +69,7 @@ fn one_region(budget: usize) {
     });
 }
 
-/// A node in small: regions, and the compactions that are under way.
+/// A small node: regions, and the compactions under way.
 struct Many {
     regions: Vec<Arc<Region>>,
     running: Vec<(usize, Compaction)>,
@@ -105,7 +105,7 @@ impl Many {
         }
     }
 
-    /// Begins every compaction that may, and takes each a step further.
+    /// Begins every compaction that is admitted, and runs one step of each.
     fn compact(&mut self) {
         for at in 0..self.regions.len() {
             if self.running.iter().all(|(running, _)| *running != at)
@@ -137,7 +137,7 @@ fn a_thousand_regions(budget: usize) {
         let mut many = Many::open(&volume, 1000);
         let mut rng = Rng::new(2);
         for round in 0..300_000u32 {
-            // Some are busy, most are not.
+            // Some regions are busy, most are not.
             let at = if rng.one_in(3) { rng.index(1000) } else { rng.index(50) };
             many.put(at, &key(&mut rng, 4000), &value(&mut rng));
             let read = &many.regions[rng.index(50)];

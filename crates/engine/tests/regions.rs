@@ -1,6 +1,6 @@
-//! Many regions on one volume keep to its budget of memory, whatever the pattern of writes, with threads like those of a node:
-//! one writes, two flush and compact, one reads. The memory of the process is measured throughout, by the system's own count. It
-//! may not exceed the budget by more than the process had before the volume was opened.
+//! Many regions on one volume keep to its memory budget under any pattern of writes, with threads like those of a node:
+//! one writes, two flush and compact, one reads. The memory of the process is measured throughout, as the system counts
+//! it. It may not exceed the budget by more than the process had before the volume was opened.
 //!
 //! The long test takes some minutes and 20 GiB of disk:
 //!
@@ -40,7 +40,7 @@ fn value(rng: &mut Rng, sizes: &[usize]) -> Vec<u8> {
     value
 }
 
-/// A node in small.
+/// A small node.
 struct Node {
     volume: Arc<Volume>,
     regions: Vec<Arc<Region>>,
@@ -48,7 +48,7 @@ struct Node {
 }
 
 impl Node {
-    /// Makes the regions, or opens them where there are some.
+    /// Creates the regions, or opens existing ones.
     fn open(directory: &Path, regions: u32, options: VolumeOptions) -> Node {
         let file = RealDisk::open(directory).unwrap().open(VOLUME_NAME).unwrap();
         let (volume, mut copies) = Volume::open(file, VolumeId(1), options).unwrap();
@@ -61,7 +61,7 @@ impl Node {
         Node { volume, regions, stop: AtomicBool::new(false) }
     }
 
-    /// Sets a key, when there is room; answers how long that took.
+    /// Sets a key once there is room; returns how long that took.
     fn put(&self, at: usize, key: &[u8], value: &[u8]) -> Duration {
         let (region, started) = (&self.regions[at], Instant::now());
         loop {
@@ -87,7 +87,7 @@ impl Node {
         }
     }
 
-    /// Look-ups and short scans, all over the regions.
+    /// Look-ups and short scans over all regions.
     fn read(&self) {
         let mut rng = Rng::new(7);
         while !self.stop.load(Relaxed) {
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Does `write` while the others work; answers the longest put.
+    /// Runs `write` while the other threads work; returns the longest put.
     fn run(&self, write: impl Fn(&dyn Fn(usize, u64, &[u8]))) -> Duration {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
@@ -123,7 +123,7 @@ impl Node {
     }
 }
 
-/// What a region wants done; answers whether it was a compaction.
+/// Does the upkeep of a region; returns whether it was a compaction.
 fn flush_and_compact(region: &Region) -> bool {
     for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
@@ -144,19 +144,19 @@ fn flush_and_compact(region: &Region) -> bool {
     true
 }
 
-/// A test, and what it looks at.
+/// A test, and its measurements.
 struct Case<'a> {
     regions: u32,
     options: VolumeOptions,
     /// Writes to each region in a phase.
     rounds: u64,
-    /// Bytes that the process had before.
+    /// Memory of the process before, in bytes.
     before: usize,
     peak: &'a Peak,
 }
 
 impl Case<'_> {
-    /// Prints what it came to since this was called last, and checks it.
+    /// Prints the measurements since the last call, and checks them.
     fn check(&self, what: &str, node: &Node, longest: Duration) -> usize {
         let budget = self.options.memory_budget as usize;
         let peak = self.peak.take().saturating_sub(self.before);
@@ -242,7 +242,8 @@ fn a_hundred_regions() {
     keeps_to_the_budget(100, MIB / 2, 32 * MIB, 400);
 }
 
-/// The budget that docs/operations.md advises for so many, without the 64 MiB beside; and four times as much.
+/// The budget that docs/operations.md advises for so many regions, without the 64 MiB in addition; and four times as
+/// much.
 #[test]
 #[ignore = "some minutes, and 20 GiB of disk; the command is above"]
 fn a_thousand_regions() {

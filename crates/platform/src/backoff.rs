@@ -2,8 +2,8 @@
 
 use crate::Nanos;
 
-/// A pause after each failure: `first` after one, twice as long after each further one in a row, and never longer than `most`.
-/// The owner counts the failures.
+/// Exponential backoff: a pause of `first` after one failure, twice as long after each further one in a row, at most
+/// `most`. The owner counts the failures.
 ///
 /// ```
 /// # use leeward_platform::{Backoff, Nanos};
@@ -24,7 +24,7 @@ impl Backoff {
         Backoff { first, most: Nanos(first.0.saturating_mul(times)) }
     }
 
-    /// The pause, in nanoseconds, after a failure that `earlier` others in a row came before.
+    /// The pause, in nanoseconds, after a failure that follows `earlier` others in a row.
     pub fn after(self, earlier: u32) -> Nanos {
         let times = 1_u64.checked_shl(earlier).unwrap_or(u64::MAX);
         Nanos(self.first.0.saturating_mul(times)).min(self.most)

@@ -1,14 +1,15 @@
-//! What a process spends its CPU time on: accounts by activity and role, and the clock that fills them.
+//! CPU accounting: accounts by activity and role, and the clock that fills them.
 //!
-//! A thread that is measured opens a [`Ledger`]. From then on its time goes to the account it is [`at`], until it says that it is
-//! at another. Code that does the work only says what it is at. Where nothing is measured, as in the simulator, that
-//! changes nothing and reads no clock. No decision ever depends on what was measured.
+//! A measured thread opens a [`Ledger`]. From then on its time is booked to the account that [`at`] has set last, so
+//! code that works only names its account. Without an open ledger, as in the simulator, that changes nothing and reads
+//! no clock. No decision depends on the measurements.
 //!
-//! To read the clock is a system call of some 200 ns, which is measured once and not booked. A thread with many small turns reads
-//! it in some of them only ([`How::Sampled`]); what its samples say is [spread](Ledger::spread) over the time that the kernel
-//! knows it has had. What is rare and long there is measured [`apart`], or samples would miss most of it.
+//! Reading the clock is a system call of some 200 ns; its cost is measured once and not booked. A thread with many
+//! small turns reads the clock in some of them only ([`How::Sampled`]). Its samples are [spread](Ledger::spread) over
+//! the CPU time that the kernel reports for the thread. Rare and long work of such a thread is measured [`apart`],
+//! because samples would miss most of it.
 //!
-//! I/O that a measured thread [has done by another](crate::disk) is charged to the account that the thread was at.
+//! I/O that [another thread does](crate::disk) for a measured thread is charged to the account of the measured thread.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -20,10 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[path = "cpu_tests.rs"]
 mod tests;
 
-/// How often the clock is read to find out what that costs.
+/// Readings of the clock that measure the cost of one.
 const READINGS: u32 = 64;
 
-/// What CPU time is spent on.
+/// Kind of work that takes CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Activity {
     /// Waiting for requests, reading and decoding them.
@@ -32,13 +33,13 @@ pub enum Activity {
     Send,
     /// Operations: L0, look-ups, scans, the logs of this node.
     Engine,
-    /// Log records on their way to backups, and a backup's keeping of them.
+    /// Log records: sending them to backups, and persisting them at a backup.
     Mirroring,
-    /// Merging.
+    /// Merging the inputs of compactions.
     Compaction,
-    /// What was merged, on its way to backups.
+    /// Sending the segments of compactions to backups.
     Shipping,
-    /// What was shipped: its pointers, its way to the volume, its installation.
+    /// Shipped segments at a backup: rewriting their pointers, writing and installing them.
     Rewriting,
     /// All else.
     Other,
@@ -58,7 +59,7 @@ pub enum Role {
 /// Where time is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// What is done.
+    /// The activity.
     pub activity: Activity,
     /// The role that it is done for.
     pub role: Role,
@@ -77,7 +78,7 @@ impl Activity {
         Activity::Other,
     ];
 
-    /// Its name in figures.
+    /// Its name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Activity::Receive => "receive",
@@ -109,7 +110,7 @@ impl Role {
     /// Every role.
     pub const ALL: [Role; 3] = [Role::Node, Role::Primary, Role::Backup];
 
-    /// Its name in figures.
+    /// Its name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Node => "node",
@@ -122,11 +123,11 @@ impl Role {
 /// How a thread is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Whatever it does.
+    /// All of its time is booked.
     Whole,
-    /// Now, as a sample of what it does at other times.
+    /// This turn is measured, as a sample of all turns.
     Sampled,
-    /// Not now: it is one of those other times.
+    /// This turn is not measured.
     Not,
 }
 
@@ -135,12 +136,12 @@ type Table = [[AtomicU64; Role::ALL.len()]; Activity::ALL.len()];
 /// Time spent, by account. Any thread may add and read.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What it costs to read the clock.
+    /// Cost of one reading of the clock, in nanoseconds.
     reading: u64,
     nanos: Table,
-    /// Of samples, until they are spread.
+    /// Time of samples that are not spread yet.
     sampled: Table,
-    /// What threads that are sampled did apart, until that is spread.
+    /// Time that sampled threads spent [`apart`] since the last [`Ledger::spread`].
     apart: AtomicU64,
 }
 
@@ -148,10 +149,10 @@ pub struct Ledger {
 struct Open {
     ledger: Arc<Ledger>,
     how: How,
-    /// It is sampled, and this is not part of it.
+    /// The thread is sampled, and this work is measured apart from the samples.
     is_separated: bool,
     account: Account,
-    /// The thread's clock when it came to the account.
+    /// The thread's CPU time when the account was set or last booked.
     since: u64,
 }
 
@@ -171,18 +172,18 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Nanoseconds of `account` so far; without samples that are not spread.
+    /// Nanoseconds of `account` so far, without samples that are not spread yet.
     pub fn nanos(&self, account: Account) -> u64 {
         cell(&self.nanos, account).load(Relaxed)
     }
 
-    /// Books time that was measured otherwise.
+    /// Books time that was measured elsewhere.
     pub fn add(&self, account: Account, nanos: u64) {
         cell(&self.nanos, account).fetch_add(nanos, Relaxed);
     }
 
-    /// Books `nanos`, all that the one thread that is sampled has had since this was last done, as its samples say; answers
-    /// whether there were any.
+    /// Distributes `nanos` over the accounts in proportion to the samples. `nanos` is all CPU time of the one sampled
+    /// thread since the last call; time measured [`apart`] is subtracted. Returns `false` if there were no samples.
     pub fn spread(&self, nanos: u64) -> bool {
         let samples: u64 = self.sampled.iter().flatten().map(|cell| cell.load(Relaxed)).sum();
         if samples == 0 {
@@ -196,8 +197,8 @@ impl Ledger {
         true
     }
 
-    /// Measures this thread until the answer is dropped, beginning at `account`. A ledger that it had open before is taken up
-    /// again then.
+    /// Measures this thread, beginning at `account`, until the returned guard is dropped. A ledger that was open before
+    /// is resumed then.
     pub fn open(self: &Arc<Ledger>, account: Account, how: How) -> Measured {
         enter(Open { ledger: Arc::clone(self), how, is_separated: false, account, since: 0 })
     }
@@ -216,7 +217,7 @@ fn enter(mut open: Open) -> Measured {
     Measured { before, _of_this_thread: PhantomData }
 }
 
-/// Measures this thread at `account` until the answer is dropped, whole, even if it is sampled otherwise.
+/// Measures this thread at `account` until the guard is dropped, as a whole, even if the thread is sampled otherwise.
 pub fn apart(account: Account) -> Measured {
     let open = OPEN.with_borrow(|current| {
         current.as_ref().map(|open| {
@@ -256,12 +257,12 @@ pub struct At {
     _of_this_thread: PhantomData<*const ()>,
 }
 
-/// This thread is at `account` until the answer is dropped, and then again at what it was at before.
+/// Sets this thread's account until the guard is dropped; then the account before is set again.
 pub fn at(account: Account) -> At {
     go(|_| account)
 }
 
-/// As [`at`], in the role that the thread is in.
+/// As [`at`], in the thread's current role.
 pub fn at_activity(activity: Activity) -> At {
     go(|before| Account { activity, ..before })
 }
@@ -312,11 +313,11 @@ fn book(current: &mut Option<Open>) {
     }
 }
 
-/// What this thread is measured by, for work that it gives to another.
+/// The ledger and account of this thread, for work that it gives to another.
 pub(crate) struct Charge(Option<(Arc<Ledger>, Account)>);
 
 impl Charge {
-    /// Of a thread that is measured whole: one that is sampled gives no work away.
+    /// Only a thread that is measured as a whole has a charge: a sampled thread gives no work away.
     pub(crate) fn of_this_thread() -> Charge {
         Charge(OPEN.with_borrow(|open| {
             let open = open.as_ref().filter(|open| open.how == How::Whole);
@@ -324,7 +325,7 @@ impl Charge {
         }))
     }
 
-    /// Does `work`, and charges the thread that wanted it.
+    /// Does `work`, and books its time to the account of the thread that wanted it.
     pub(crate) fn bear<T>(self, work: impl FnOnce() -> T) -> T {
         let _measured = self.0.map(|(ledger, account)| ledger.open(account, How::Whole));
         work()

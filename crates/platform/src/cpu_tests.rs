@@ -1,11 +1,11 @@
-//! Time goes to the account that a thread is at, with real threads and their real clocks.
+//! Time goes to the account that a thread has set, with real threads and their real clocks.
 
 use super::*;
 
 const COMPACTING: Account = Activity::Compaction.of_backup();
 
 fn work_for(millis: u64) {
-    // A little more than is asked for: what it costs to read the clock is not booked.
+    // A little more than asked for, because the cost of reading the clock is not booked.
     let until = thread_nanos() + millis * 1_000_000 + 50_000;
     while thread_nanos() < until {
         std::hint::spin_loop();

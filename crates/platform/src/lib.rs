@@ -1,8 +1,8 @@
-//! The only door to the machine: disk, clock and randomness, real and simulated; what CPU time is spent on; memory that goes
-//! back to it; and how long to leave it alone after a failure.
+//! The only door to the machine: disk, clock and randomness, real and simulated; CPU accounting; memory in blocks;
+//! backoff.
 //!
-//! Everything above asks these traits, so that the same code runs on a device and in the simulator. Nothing here
-//! knows of keys or regions. All of it may be called from any thread.
+//! All code above uses these traits, so the same code runs on a device and in the simulator. Nothing here knows of keys
+//! or regions. All of it may be called from any thread.
 #![deny(unsafe_code)]
 
 pub mod backoff;

@@ -6,7 +6,7 @@
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bug {
-    /// Records are taken without looking at their checksum.
+    /// Records are accepted without a check of their checksum.
     SkipChecksum,
     /// A write is acknowledged before the backups' completions.
     AcknowledgeBeforeCompletion,
@@ -14,7 +14,7 @@ pub enum Bug {
     SkipLeaseCheck,
     /// A write is acknowledged while a failed backup is still a member.
     AcknowledgeWithFailedMember,
-    /// A write that waited is begun, and acknowledged, although too few members are in sync by then.
+    /// A write that waited is started, and acknowledged, although too few members are in sync by then.
     AcknowledgeBelowMinInSync,
     /// A restarted incarnation is promoted as if it were in sync.
     PromoteRestarted,
@@ -32,17 +32,19 @@ pub enum Bug {
     TakeReplacedVolume,
     /// A copy of an older state of a volume passes for the volume.
     TakeOlderVolume,
-    /// What is not committed is compacted.
+    /// Uncommitted records are compacted.
     CompactUncommitted,
     /// The primary of a table with a quorum serves without hearing of other copies.
     ServeUnheard,
     /// A primary releases its leases when it proposes to hand over, while it still serves.
     ReleaseBeforeKnown,
-    /// The lease of a primary is released once another member is appointed, though that primary has not given its role up.
+    /// The lease of a primary is released once another member is appointed, although that primary has not stepped
+    /// down.
     ReleaseEverything,
-    /// A primary carries out again what it was asked for before.
+    /// A primary carries out a repeated request again.
     ForgetRequests,
-    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out again.
+    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out
+    /// again.
     ForgetAtTakeover,
     /// A region is split before every member has what is split off.
     ActivateBeforeInstalled,
@@ -50,9 +52,10 @@ pub enum Bug {
     TrimBeforeSplit,
     /// Another attempt to split a region begins in the epoch of the one before.
     ReuseTerm,
-    /// A region becomes part of its neighbour before what was copied is committed, and durable with every member.
+    /// A region is merged into its neighbour before the copied data is committed, and durable at every member.
     MergeUnsettled,
-    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out again.
+    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out
+    /// again.
     ForgetMergeSource,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
@@ -60,14 +63,14 @@ pub enum Bug {
     DestroyNamed,
     /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
     PublishSafeLsnWithoutLease,
-    /// What a backup reads is as old as the primary's message.
+    /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.
     TrustStoppedClock,
 }
 
 impl Bug {
-    /// Those that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
+    /// The bugs that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
     pub const ALL: [Bug; 28] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
@@ -118,7 +121,7 @@ pub const fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// Plants `bug` on this thread in place of any other; `None` mends everything.
+/// Plants `bug` on this thread in place of any other; `None` removes it.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);

@@ -1,4 +1,4 @@
-//! Randomness by seed: the same seed gives the same run, which is what makes a simulation replayable.
+//! Seeded randomness: the same seed gives the same run, so a simulation can be replayed.
 
 /// A small seeded generator. Not for secrets.
 #[derive(Clone, Debug)]

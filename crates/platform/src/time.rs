@@ -1,7 +1,7 @@
 //! Time: an instant in nanoseconds on one machine's boot clock, and where it comes from.
 //!
-//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process (DESIGN 6). It is never slewed:
-//! chrony may have the kernel's other clocks run 8.3 % faster or slower, and the kernel permits 10 %.
+//! The boot clock counts while the machine sleeps, so a lease never outlives a suspended process. It is never slewed:
+//! chrony may run the kernel's other clocks 8.3 % faster or slower, and the kernel permits 10 %.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -78,12 +78,12 @@ impl Sub for Nanos {
 pub trait Clock: Send + Sync {
     /// The present instant; never goes back.
     fn now(&self) -> Nanos;
-    /// Milliseconds since 1970 UTC by the wall clock, which may go back: for people, and for pairs that expire.
+    /// Milliseconds since 1970 UTC by the wall clock, which may go back: for messages, and for pairs that expire.
     fn unix_ms(&self) -> u64;
 }
 
-/// The time since the machine booted, at the speed of its own oscillator: `CLOCK_MONOTONIC_RAW`, which is never slewed, and the
-/// time that the machine was suspended.
+/// The time since the machine booted, at the speed of its own oscillator: `CLOCK_MONOTONIC_RAW`, which is never slewed,
+/// plus the time that the machine was suspended.
 ///
 /// A virtual machine that its hypervisor stops is not suspended: its clocks stop, and this one with them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,15 +110,16 @@ impl Clock for BootClock {
 /// As far as any thread of this process knows.
 static SUSPENDED: Suspended = Suspended(AtomicI64::new(i64::MIN));
 
-/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are slewed
-/// alike. It is negative only in a time namespace.
+/// How long the machine was suspended, in nanoseconds: the lead of `CLOCK_BOOTTIME` over `CLOCK_MONOTONIC`, which are
+/// slewed alike. It is negative only in a time namespace.
 ///
-/// The two cannot be read at once. If the first is read first, their difference is at most the time that was spent suspended
-/// until then, and less by the time between the readings. So the largest difference that was ever seen is the best, never too
-/// large, and never goes down: a clock that it is added to stays monotonic, without a lock.
+/// The two cannot be read at once. If `CLOCK_BOOTTIME` is read first, their difference is at most the time suspended
+/// until then, and is less by the time between the readings. So the largest difference ever seen is the best estimate.
+/// It is never too large and never decreases: a clock that it is added to stays monotonic, without a lock.
 struct Suspended(AtomicI64);
 
-/// What a difference must be larger by to count: no suspend is so short, and most readings then write nothing that threads share.
+/// A difference counts only if it is larger than the known one by this, in nanoseconds. No suspend is so short, and
+/// most readings then write nothing that threads share.
 const SUSPEND_STEP: i64 = 1_000_000;
 
 impl Suspended {

@@ -1,4 +1,4 @@
-//! The boot clock: what it makes of the kernel's clocks, whenever they are read.
+//! The boot clock, from the kernel's clocks, whenever they are read.
 
 use super::*;
 
@@ -7,7 +7,8 @@ const MS: i64 = 1_000_000;
 #[test]
 fn readings_apart_never_make_the_clock_go_back_or_ahead_of_time() {
     let suspended = Suspended(AtomicI64::new(i64::MIN));
-    // The machine was suspended for 5 s before, and for 2 s at the instant 100 ms. (Instant of each reading, by the monotonic clock.)
+    // The machine was suspended for 5 s before, and for 2 s at the instant 100 ms. (Instant of each reading, by the
+    // monotonic clock.)
     let offset = |at: i64| if at < 100 * MS { 5_000 * MS } else { 7_000 * MS };
     let readings = [(1, 1), (2, 40), (50, 51), (60, 160), (99, 130), (101, 250), (260, 260), (270, 400), (401, 401)];
     let mut last = i64::MIN;

@@ -1,5 +1,5 @@
-//! What the cache evicted, or did not admit, recently: hashes only. A miss of something that was noted here not long ago would
-//! have been a hit in a cache that is larger by as many bytes as were noted since.
+//! Ghost entries of the cache: hashes of what it evicted, or did not admit, recently. A miss of something that was
+//! noted `n` bytes ago would have been a hit in a cache that is larger by `n` bytes.
 //!
 //! ```text
 //!  slot   | 16 bits of the hash, never 0 | time: bytes that passed, in 8192ths of the cache's, wrapping |
@@ -13,7 +13,7 @@ const TICKS: u64 = 8192;
 
 pub(super) struct Ghosts {
     slots: Box<[AtomicU32]>,
-    /// Bytes that were noted so far.
+    /// Bytes noted so far.
     passed: AtomicU64,
     tick_bytes: u64,
 }
@@ -28,13 +28,13 @@ impl Ghosts {
         }
     }
 
-    /// Something of this hash and so many bytes is not in the cache from now on.
+    /// Notes that an item with this hash, of `bytes` bytes, is not in the cache from now on.
     pub(super) fn note(&self, hash: u64, bytes: u64) {
         let passed = self.passed.fetch_add(bytes, Relaxed);
         self.slot(hash).store((fingerprint(hash) << 16) | u32::from(self.tick(passed)), Relaxed);
     }
 
-    /// How many bytes were noted since this hash was; `None` if it was not, as far as is known.
+    /// Bytes noted since `hash` was; `None` if it is not known to be noted.
     pub(super) fn age(&self, hash: u64) -> Option<u64> {
         let found = self.slot(hash).load(Relaxed);
         let age = self.tick(self.passed.load(Relaxed)).wrapping_sub(found as u16);

@@ -1,21 +1,23 @@
-//! What is kept in memory of a volume's levels and logs: as many bytes as reservations leave of its budget ([`crate::memory`]).
+//! The cache of a volume's levels and logs. It has as many bytes as reservations leave of the budget
+//! ([`crate::memory`]).
 //!
-//! - *Indexes* (index nodes and filter of a leaf segment) have priority: up to half of that, and a quarter of the budget,
-//!   they stay in memory for as long as their segment exists; beyond it they are objects like any other.
-//! - *Records*, pairs of key and value, are what the levels answer about a key, or newer, packed (`records`). They are found by
-//!   owner (one opening of a region) and key, so a compaction of levels removes nothing, and that of an L0 replaces what
-//!   it overwrites (`Cache::replace_record`). A value that goes to the log does so at once (`Cache::write_record`).
-//! - *Objects*, leaves above all (`objects`): a leaf serves all of its keys, and for a large value it saves the read that
-//!   finds the value's place. Once memory is short, a leaf is admitted when it is missed for the second time in a while, or
-//!   when a merge makes it of cached leaves.
+//! - *Indexes* (index nodes and filter of a leaf segment) have priority: an index stays in memory as long as its
+//!   segment exists. Such indexes may take half of the cache, and a quarter of the budget; any more are objects.
+//! - *Records*, pairs of key and value, hold the levels' answer for a key, or a newer one, packed (`records`). They are
+//!   found by owner (one opening of a region) and key. So a compaction of levels removes none, and a compaction of an
+//!   L0 replaces those that it overwrites (`Cache::replace_record`). A value that goes to the log replaces its record
+//!   at once (`Cache::write_record`).
+//! - *Objects*, leaves above all (`objects`): a leaf serves all of its keys, and for a large value it saves the read
+//!   that finds the value's place. When memory is short, a leaf is admitted on its second miss in a while, or when a
+//!   merge makes it of cached leaves.
 //!
-//! Records and objects share the memory that indexes leave. Recent evictions are remembered (`ghosts`). A miss of something
-//! evicted recently says which of the two should have had more memory, and moves the bound between them a little (Megiddo and
-//! Modha, FAST'03).
+//! Records and objects share the memory that indexes leave. Recent evictions are remembered (`ghosts`). A miss of
+//! something evicted recently shows which of the two should have had more memory, and moves the bound between them a
+//! little (ARC: Megiddo and Modha, FAST'03).
 //!
-//! Leaves and indexes are filed under numbers that are never used again for other bytes ([`Segment::serial`]). Hashing and
-//! eviction are the same in every run. Any thread may call anything. Only shards are locked, one at a time (except that the lock
-//! of an object's shard may be taken within that of a record's shard), and never across I/O.
+//! Leaves and indexes are filed under numbers that are never reused for other bytes ([`Segment::serial`]). Hashing and
+//! eviction are deterministic. Any thread may call anything. Only shards are locked, one at a time, never across I/O;
+//! but the lock of an object's shard may be taken within that of a record's shard.
 //!
 //! [`Segment::serial`]: crate::volume::Segment::serial
 
@@ -46,10 +48,10 @@ mod tests;
 /// A leaf in memory.
 pub(crate) type Leaf = Node<Bytes>;
 
-/// Bytes of budget that deserve a lock of their own.
+/// Bytes of budget per shard, up to [`MAX_SHARDS`].
 const SHARD_BYTES: u64 = 2 << 20;
 const MAX_SHARDS: u64 = 64;
-/// Bytes of budget that a shard cannot manage alone.
+/// Bytes of budget that one shard manages at most.
 const LARGEST_SHARD_BYTES: u64 = 2 << 30;
 /// A miss of what was evicted less than this part of the budget ago moves the bound between records and objects.
 const WINDOW_SHARE: u64 = 8;
@@ -57,11 +59,11 @@ const WINDOW_SHARE: u64 = 8;
 const LEAST_SHARE: u64 = 16;
 /// Part of the volume's budget that resident indexes may have.
 const RESIDENT_SHARE: u64 = 4;
-/// Such misses until the bound has moved by as much.
+/// Misses within that window that move the bound by a whole window.
 const WINDOW_STEPS: u64 = 64;
-/// A read alone costs as much as so many at a time, or less.
+/// Largest batch of reads that still makes each miss in it cheaper.
 const MOST_TOGETHER: usize = 4;
-/// Bytes of budget for each record that is remembered when it is gone.
+/// Bytes of budget per ghost of a record.
 const BYTES_PER_GHOST: u64 = 512;
 
 /// The cache of one volume. Clones are the same cache.
@@ -75,7 +77,7 @@ struct Inner {
     page_bytes: usize,
     /// Records that were evicted.
     records_gone: Ghosts,
-    /// Shard of records that gives next when others need room.
+    /// Shard of records that is evicted from next.
     turn: AtomicUsize,
     objects: Objects,
     /// Objects that were evicted or refused.
@@ -86,7 +88,7 @@ struct Inner {
     owners: AtomicU64,
 }
 
-/// Bytes that there are, and that are taken.
+/// Bytes of the cache: how many there are, and how many are in use.
 struct Budget {
     accounts: Arc<Accounts>,
     used: AtomicU64,
@@ -106,7 +108,7 @@ impl Budget {
         let more = |used: u64| (used + bytes <= self.bytes()).then_some(used + bytes);
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
-    /// Takes them although there may be none left; others must make room.
+    /// Takes `bytes` even beyond the budget; the caller makes room.
     fn take(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
     }
@@ -116,7 +118,7 @@ impl Budget {
     fn is_exceeded(&self) -> bool {
         self.used.load(Relaxed) > self.bytes()
     }
-    /// So much is in use that something was evicted, or soon will be.
+    /// Whether so much is in use that something was evicted, or soon will be.
     fn is_tight(&self) -> bool {
         let bytes = self.bytes();
         self.used.load(Relaxed) > bytes - bytes / 16
@@ -165,14 +167,14 @@ impl Item {
     }
 }
 
-/// Memory of an index whose bytes are a block's.
+/// Memory of an index whose bytes are in a block, in bytes.
 pub(crate) fn index_memory_bytes(index: &LeafIndex) -> usize {
     let bytes = index.footer().index_bytes();
     index.memory_bytes() - bytes + Pool::memory_bytes(bytes)
 }
 
 impl Cache {
-    /// A cache that has what reservations leave of a budget.
+    /// A cache of what reservations leave of a budget.
     pub(crate) fn within(accounts: Arc<Accounts>) -> Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
@@ -195,7 +197,7 @@ impl Cache {
         }))
     }
 
-    /// A number that no one else files records under.
+    /// A new number to file records under.
     pub(crate) fn new_owner(&self) -> u32 {
         u32::try_from(self.0.owners.fetch_add(1, Relaxed)).expect("a volume opens regions less than 2^32 times")
     }
@@ -205,7 +207,7 @@ impl Cache {
         self.0.budget.used.load(Relaxed)
     }
 
-    /// Look-ups answered so far.
+    /// Look-ups that the cache has answered so far.
     pub fn hits(&self) -> u64 {
         self.0.objects.hits() + self.0.records.iter().map(|shard| shard.lock().hits()).sum::<u64>()
     }
@@ -215,7 +217,7 @@ impl Cache {
         self.0.misses.load(Relaxed)
     }
 
-    /// Something had to be read from the device.
+    /// Counts a read from the device.
     pub(crate) fn count_miss(&self) {
         self.0.misses.fetch_add(1, Relaxed);
     }
@@ -227,8 +229,8 @@ impl Cache {
         }
     }
 
-    /// A leaf, if it is cached, that a merge is about to replace by others. It is among the first to be evicted, so that the new
-    /// leaves take its place, and not that of leaves that the merge reaches later.
+    /// A leaf, if it is cached, that a merge is about to replace. It becomes one of the first to be evicted: the new
+    /// leaves take its memory, and not that of leaves that the merge reaches later.
     pub(crate) fn supersede_leaf(&self, serial: u64, offset: u32) -> Option<Arc<Leaf>> {
         match self.0.objects.supersede(&Key::new(LEAF, serial, u64::from(offset)))? {
             Item::Leaf(leaf) => Some(leaf),
@@ -236,8 +238,8 @@ impl Cache {
         }
     }
 
-    /// Whether a leaf that was missed is worth keeping: there is room to spare, or it was missed before, not longer ago than
-    /// objects stay. Tells the cache that it was missed now.
+    /// Whether a missed leaf is worth keeping: there is room to spare, or its last miss is not longer ago than objects
+    /// stay. If it is not, notes the miss.
     pub(crate) fn wants_leaf(&self, serial: u64, offset: u32, bytes: u32) -> bool {
         if self.0.budget.accounts.budget() == 0 {
             return false;
@@ -260,7 +262,7 @@ impl Cache {
         !self.0.budget.is_tight()
     }
 
-    /// Keeps a copy of a leaf: its bytes are a block's, and hold on to nothing else.
+    /// Keeps a copy of a leaf. The copy's bytes are a block of their own, and keep no segment in memory.
     pub(crate) fn insert_leaf<B: Deref<Target = [u8]>>(&self, serial: u64, offset: u32, leaf: &Node<B>) {
         let copy = leaf.with_bytes(|bytes| self.0.budget.pool().copy(bytes));
         self.insert_object(Key::new(LEAF, serial, u64::from(offset)), Item::Leaf(Arc::new(copy)));
@@ -284,16 +286,16 @@ impl Cache {
         }
     }
 
-    /// What the levels know of an owner's key as of `at`; this is the hash of the key.
+    /// The cached record of an owner's key, unless it is newer than `at`. `key_hash` is the hash of the key.
     #[inline]
     pub(crate) fn record(&self, owner: u32, key: &[u8], key_hash: u64, at: Lsn) -> Option<Cached> {
         let hash = hash_of(owner, key_hash);
         self.0.shard(hash).lock().get(hash, owner, key, at)
     }
 
-    /// Keeps what the levels know of an owner's key. `is_current` is asked under the lock that `Cache::replace_record`
-    /// takes: whether they still know nothing newer. It was read `together` with others, in so many reads at a time: a miss
-    /// then costs little beside that of a leaf, which others wait for.
+    /// Keeps what the levels know of an owner's key. `is_current` says whether the levels know nothing newer yet; it
+    /// runs under the lock that `Cache::replace_record` takes. `together` is the number of reads that were in flight at
+    /// a time with this one: such a miss costs little beside the miss of a leaf, which others wait for.
     pub(crate) fn insert_record(
         &self,
         owner: u32,
@@ -329,8 +331,8 @@ impl Cache {
         self.0.make_room();
     }
 
-    /// A pair was written whose value only the log has: it replaces what was known of its key, of which it is the first
-    /// otherwise, on probation.
+    /// A pair was written whose value only the log has. It replaces an older record of its key; a key without a record
+    /// gets one, on probation.
     pub(crate) fn write_record(&self, owner: u32, key: &[u8], key_hash: u64, stamp: Stamp, value: &[u8]) {
         let fresh = Fresh { owner, key, stamp, value: Some(value) };
         if fresh.bytes() <= self.0.page_bytes {
@@ -343,8 +345,8 @@ impl Cache {
         self.0.records.iter().any(|shard| !shard.lock().is_empty())
     }
 
-    /// From now on the levels know this of an owner's key: a record of what they knew before is replaced, or forgotten
-    /// if the new value is not given. Nothing happens to a key that has none.
+    /// The levels know a newer version of an owner's key from now on. It replaces an older record of the key; without
+    /// `value` the older record is removed. A key without a record gets none.
     pub(crate) fn replace_record(
         &self,
         owner: u32,
@@ -358,12 +360,12 @@ impl Cache {
         self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, false);
     }
 
-    /// Forgets an owner's records that `is_stale` says, by key and LSN. Looks at all there are.
+    /// Removes an owner's records for which `is_stale` (key, LSN) is true. Visits every record.
     pub(crate) fn forget_records(&self, owner: u32, is_stale: &dyn Fn(&[u8], Lsn) -> bool) {
         self.0.records.iter().for_each(|shard| shard.lock().forget(owner, is_stale));
     }
 
-    /// A value, too long for a record, that was written with this LSN.
+    /// A cached value, too long for a record, that was written with this LSN.
     pub(crate) fn long_value(&self, owner: u32, lsn: Lsn) -> Option<Bytes> {
         match self.0.objects.get(&Key::new(VALUE, u64::from(owner), lsn.0))? {
             Item::Value(value) => Some(value),
@@ -371,7 +373,7 @@ impl Cache {
         }
     }
 
-    /// A segment is gone: so is what was kept of its leaves and index.
+    /// Removes the leaves and the index of a segment that is gone.
     pub(crate) fn forget(&self, serial: u64, leaf_offsets: impl Iterator<Item = u32>) {
         if self.0.objects.bytes() == 0 {
             return;
@@ -382,12 +384,12 @@ impl Cache {
         }
     }
 
-    /// Lets go of what is beyond the budget.
+    /// Evicts what is beyond the budget.
     pub(crate) fn make_room(&self) {
         self.0.make_room();
     }
 
-    /// Reserves `bytes` of the cache for an index that stays; `None` when indexes that stay may not have so much.
+    /// Reserves `bytes` of the cache for a resident index; `None` if resident indexes may not have so much.
     pub(crate) fn reserve(&self, bytes: usize) -> Option<CacheReservation> {
         let (bytes, budget) = (bytes as u64, &self.0.budget);
         let most = (budget.bytes() / 2).min(budget.accounts.budget() / RESIDENT_SHARE);
@@ -409,8 +411,8 @@ impl Inner {
         with(&Shared { budget: &self.budget, gone: &self.records_gone, make_room: &make_room });
     }
 
-    /// `fresh`, if it is given, takes the place of an older record of the key; without any, a place of its own if it
-    /// `is_wanted`. A record that is not older stays.
+    /// Replaces an older record of the key by `fresh`, or removes it if there is none. If the key has no record, it
+    /// gets one if it `is_wanted`. A record that is not older stays.
     fn renew(&self, (owner, key): (u32, &[u8]), hash: u64, lsn: Lsn, fresh: Option<Fresh<'_>>, is_wanted: bool) {
         let mut shard = self.shard(hash).lock();
         let (ring, uses) = match shard.find(hash, owner, key) {
@@ -437,7 +439,7 @@ impl Inner {
         true
     }
 
-    /// Lets go of as much as is in use beyond the budget. The caller holds no lock.
+    /// Evicts until the budget is not exceeded. The caller holds no lock.
     fn make_room(&self) {
         while self.budget.is_exceeded() {
             let done = if self.objects_exceed_share() {
@@ -461,13 +463,13 @@ impl Inner {
         })
     }
 
-    /// A leaf was missed that objects would still have, had they had more.
+    /// A leaf was missed that objects would still have with a larger share.
     fn lean_to_objects(&self) {
         let most = self.budget.bytes() - self.budget.bytes() / LEAST_SHARE;
         self.lean(|share, step| (share + step).min(most));
     }
 
-    /// A record was missed that records would still have, had they had more.
+    /// A record was missed that records would still have with a larger share.
     fn lean_to_records(&self, together: usize) {
         let least = self.budget.bytes() / LEAST_SHARE;
         let part = together.clamp(1, MOST_TOGETHER) as u64;
@@ -477,7 +479,7 @@ impl Inner {
     fn lean(&self, to: impl Fn(u64, u64) -> u64) {
         if self.budget.is_tight() {
             let step = self.budget.bytes() / WINDOW_SHARE / WINDOW_STEPS;
-            // A step that another thread's overwrites is one of thousands.
+            // A lost race loses one step of thousands.
             self.objects_share.store(to(self.objects_share.load(Relaxed), step), Relaxed);
         }
     }

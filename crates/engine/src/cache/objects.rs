@@ -1,7 +1,7 @@
 //! Whole objects that many keys share: leaves, indexes beyond the resident ones; and values too long for a record.
 //!
-//! Each shard is a clock (Corbató 1968): the hand passes over objects that were asked for since it last came by. Any thread; a
-//! shard's lock is held for a look-up or a step of the hand.
+//! Each shard is a clock (Corbató 1968): the hand passes over objects that were used since its last turn. Any thread
+//! may call; a shard's lock is held for a look-up or a sweep of the hand.
 
 use super::{Item, Key};
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Memory that an object takes beside its own bytes: its place in the shard, the `Arc`, the allocator's share.
 const OVERHEAD_BYTES: u64 = 128;
-/// Turns of the hand that an object survives at most without being asked for.
+/// Turns of the hand that an object survives at most without being used.
 const MOST_CHANCES: u8 = 3;
 
 pub(super) struct Objects {
@@ -61,12 +61,12 @@ impl Objects {
         Some(item)
     }
 
-    /// The object under `key`, which others are about to replace: it is evicted before all objects that are still asked for.
+    /// The object under `key`, which others are about to replace: it is evicted before all objects that are still used.
     pub(super) fn supersede(&self, key: &Key) -> Option<Item> {
         self.find(key, |_| 0)
     }
 
-    /// What is kept under `key`, from now on with other chances.
+    /// The object under `key`. Changes its chances.
     #[inline]
     fn find(&self, key: &Key, chances: impl FnOnce(u8) -> u8) -> Option<Item> {
         if self.bytes() == 0 {
@@ -79,7 +79,7 @@ impl Objects {
         Some(object.item.clone())
     }
 
-    /// Keeps `item`, if nothing is kept under `key`; answers the memory that it takes.
+    /// Keeps `item`, if nothing is kept under `key`; returns the memory that it takes, in bytes.
     pub(super) fn insert(&self, key: Key, item: Item) -> u64 {
         let mut shard = self.shard(&key).lock();
         if shard.places.contains_key(&key) {
@@ -93,13 +93,13 @@ impl Objects {
         bytes
     }
 
-    /// Lets go of what is kept under `key`; answers the memory that it took.
+    /// Removes the object under `key`; returns the memory that it took, in bytes.
     pub(super) fn remove(&self, key: &Key) -> u64 {
         let mut shard = self.shard(key).lock();
         shard.places.get(key).copied().map_or(0, |place| self.take(&mut shard, place).bytes)
     }
 
-    /// Lets go of an object; answers its key and the memory that it took. `None` if there is none.
+    /// Evicts an object; returns its key and the memory that it took, in bytes. `None` if there is none.
     pub(super) fn evict(&self) -> Option<(Key, u64)> {
         let first = self.turn.fetch_add(1, Relaxed);
         (0..self.shards.len()).find_map(|i| {

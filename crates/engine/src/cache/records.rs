@@ -1,22 +1,23 @@
-//! Key-value pairs, packed. Under a skewed load a pair of 33 bytes is a hundredth of its leaf, and the overhead of each pair
-//! decides how many fit. Here the overhead is 16 bytes, and about eight in the hash table.
+//! Packed key-value records. Under a skewed load a pair of 33 bytes is a hundredth of its leaf, and the overhead of
+//! each pair decides how many fit. Here the overhead is 16 bytes, and about eight in the hash table.
 //!
 //! ```text
 //!  page     | record | record | ... | free |                            a block of 4 to 32 KiB
 //!  record   | LSN u64 | owner u32 | key bytes u16 | value bytes u16 | key | value | expiry u64 | to a multiple of 8 |
 //!  slot     | page: 17 bits | offset / 8: 12 bits | uses: 3 bits |      in the hash table
 //! ```
-//! The expiry is there only if the top bit of the key's length says so.
+//! The expiry is present only if the top bit of the key's length is set.
 //!
-//! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23). A new record goes to the *probation*
-//! ring, a tenth of the memory; a record that was used there, or was evicted recently, goes to the *main* ring. When a page is
-//! emptied, the records that were used since stay, with half of their uses. A miss costs the same whatever the size of the
-//! record, and one large value takes the room of a dozen small ones. So sizes weigh: a record that is `n` times as large as the
-//! others must have been used `n` times to stay, and must be missed again `n` times as soon to enter the main ring at once. A use
-//! of a record that is `n` times smaller counts `n` times.
+//! Pages are filled and emptied in turn, in two rings of each shard (S3-FIFO, SOSP'23). A new record goes to the
+//! *probation* ring, a tenth of the memory. A record that was used there, or was evicted recently, goes to the *main*
+//! ring. When a page is emptied, the records that were used since stay, with half of their uses.
 //!
-//! A record that was replaced or forgotten leaves a hole in its page. A ring that consists mostly of holes is turned before
-//! anything else is evicted for it.
+//! Sizes weigh, because a miss costs the same for any size, and one large value takes the room of a dozen small ones. A
+//! record `n` times as large as the others must have been used `n` times to stay, and must be missed again `n` times as
+//! soon to enter the main ring at once. A use of a record that is `n` times smaller counts `n` times.
+//!
+//! A record that was replaced or forgotten leaves a hole in its page. A ring that consists mostly of holes is turned
+//! before anything else is evicted for it.
 //!
 //! A key of an owner has one record at most. A shard is used under its lock, never across I/O.
 
@@ -30,7 +31,7 @@ use std::collections::VecDeque;
 
 const MOST_PAGE_BYTES: u64 = 32 << 10;
 const LEAST_PAGE_BYTES: u64 = 4 << 10;
-/// Pages that a shard has room for at least, if they are not as small as can be.
+/// A shard has room for at least this many pages, unless its pages have the smallest size already.
 const PAGES: u64 = 32;
 const HEADER_BYTES: usize = 16;
 const UNIT: usize = 8;
@@ -41,13 +42,13 @@ const OFFSET_BITS: u32 = 12;
 const MOST_PAGES: usize = 1 << 17;
 /// Length of value that marks a tombstone.
 const TOMBSTONE: u16 = u16::MAX;
-/// Beside the length of the key: an expiry follows the value.
+/// Flag in the length of the key: an expiry follows the value.
 const EXPIRES: u16 = 1 << 15;
 const EXPIRY_BYTES: usize = 8;
-/// The probation ring has one page in so many.
+/// One page in so many is in the probation ring.
 const PROBATION: usize = 10;
 
-/// What is known of a key: LSN and expiry of the record, and its value unless it is a tombstone.
+/// The cached version of a key: its LSN and expiry, and its value unless it is a tombstone.
 pub(crate) type Cached = (Stamp, Option<Bytes>);
 
 /// Which ring.
@@ -73,13 +74,13 @@ pub(super) struct Shard {
     page_bytes: usize,
     table: HashTable<Slot>,
     pages: Vec<Page>,
-    /// Pages that no ring has.
+    /// Pages in no ring.
     free: Vec<usize>,
     probation: Pages,
     main: Pages,
-    /// Takes the place of a page's bytes while they are looked through.
+    /// Replaces the bytes of a page while they are examined.
     spare: Block,
-    /// What the budget was charged for the table.
+    /// Bytes that the budget was charged for the table.
     table_bytes: u64,
     hits: u64,
 }
@@ -120,7 +121,7 @@ impl Slot {
     }
 }
 
-/// A record where it stands.
+/// A record in its page.
 #[derive(Clone, Copy)]
 struct Record<'a>(&'a [u8]);
 
@@ -144,7 +145,7 @@ impl<'a> Record<'a> {
         let expires = if self.key_field() & EXPIRES == 0 { None } else { self.expiry() };
         Stamp { lsn: self.lsn(), expires }
     }
-    /// Of a record that has one.
+    /// Only for a record that has one.
     fn expiry(self) -> Option<Expiry> {
         let at = HEADER_BYTES + self.key_bytes() + self.value().map_or(0, <[u8]>::len);
         Expiry::from_ms(u64::from_le_bytes(self.0[at..at + EXPIRY_BYTES].try_into().expect("eight bytes")))
@@ -171,7 +172,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Size of the pages of a shard of so many bytes.
+/// Page size of a shard of `shard_bytes` bytes, in bytes.
 pub(super) fn page_bytes(shard_bytes: u64) -> usize {
     1 << (shard_bytes / PAGES).clamp(LEAST_PAGE_BYTES, MOST_PAGE_BYTES).ilog2()
 }
@@ -180,12 +181,12 @@ fn record_bytes(key: usize, value: usize, expires: bool) -> usize {
     (HEADER_BYTES + key + value + if expires { EXPIRY_BYTES } else { 0 }).next_multiple_of(UNIT)
 }
 
-/// How many times `a` goes into `b`, rounded; 1 at least.
+/// `b / a`, rounded; at least 1.
 fn times(a: usize, b: usize) -> usize {
     ((b + a / 2) / a.max(1)).max(1)
 }
 
-/// The same, as far as uses are counted.
+/// As [`times`], at most [`MOST_USES`].
 fn uses(a: usize, b: usize) -> u32 {
     times(a, b).min(MOST_USES as usize) as u32
 }
@@ -218,11 +219,11 @@ impl Fresh<'_> {
     }
 }
 
-/// What a shard shares with the rest of the cache.
+/// Parts of the cache that the shards share.
 pub(super) struct Shared<'a> {
     pub(super) budget: &'a Budget,
     pub(super) gone: &'a Ghosts,
-    /// Makes room outside the records; `false` if they are to make it themselves.
+    /// Makes room outside the records; `false` if the records must make room themselves.
     pub(super) make_room: &'a dyn Fn() -> bool,
 }
 
@@ -249,12 +250,12 @@ impl Shard {
         self.hits
     }
 
-    /// How many times as large as the others a record of `bytes` is.
+    /// The size of a record of `bytes` bytes as a multiple of the mean.
     pub(super) fn times_as_large(&self, bytes: usize) -> u64 {
         times(self.mean_bytes(), bytes) as u64
     }
 
-    /// Bytes of a record, on average.
+    /// Mean size of a record, in bytes.
     fn mean_bytes(&self) -> usize {
         (self.probation.live_bytes + self.main.live_bytes) / self.table.len().max(1)
     }
@@ -266,14 +267,14 @@ impl Shard {
         }
     }
 
-    /// A record has gone from a page.
+    /// Subtracts a record that left the table from the bytes of its ring.
     fn count_out(&mut self, slot: Slot) {
         let bytes = Record::at(&self.pages, slot).bytes();
         let ring = self.pages[slot.page()].ring;
         self.ring(ring).live_bytes -= bytes;
     }
 
-    /// What is known of a key as of `at`.
+    /// The record of a key, unless it is newer than `at`. Counts a use.
     pub(super) fn get(&mut self, hash: u64, owner: u32, key: &[u8], at: Lsn) -> Option<Cached> {
         let mean_bytes = self.mean_bytes();
         let pages = &self.pages;
@@ -293,7 +294,7 @@ impl Shard {
         Some((self.pages[slot.page()].ring, Record::at(&self.pages, *slot).lsn()))
     }
 
-    /// Forgets a key; answers how often it had been used.
+    /// Removes a key's record; returns its uses.
     pub(super) fn remove(&mut self, hash: u64, owner: u32, key: &[u8]) -> u32 {
         let pages = &self.pages;
         let found = self.table.find_entry(hash, |slot| Record::at(pages, *slot).is_of(owner, key));
@@ -303,7 +304,7 @@ impl Shard {
         slot.uses()
     }
 
-    /// Forgets an owner's records that `is_stale` says.
+    /// Removes an owner's records for which `is_stale` is true.
     pub(super) fn forget(&mut self, owner: u32, is_stale: &dyn Fn(&[u8], Lsn) -> bool) {
         let pages = &self.pages;
         let is_gone = |slot: &mut Slot| {
@@ -335,7 +336,7 @@ impl Shard {
         }
     }
 
-    /// A place for `bytes` at the end of a ring.
+    /// Room for `bytes` at the end of a ring: page and offset.
     fn room(&mut self, bytes: usize, ring: Ring, shared: &Shared<'_>) -> Option<(usize, usize)> {
         let last = self.ring(ring).order.back().copied();
         let page = match last.filter(|page| self.pages[*page].used + bytes <= self.page_bytes) {
@@ -352,7 +353,7 @@ impl Shard {
         Some((page, offset))
     }
 
-    /// A page that no ring has.
+    /// Takes a page that is in no ring; evicts until there is one.
     fn take_page(&mut self, shared: &Shared<'_>) -> Option<usize> {
         loop {
             if let Some(page) = self.free.pop() {
@@ -378,14 +379,14 @@ impl Shard {
         }
     }
 
-    /// A ring of which less than half is records: turning it gains pages.
+    /// A ring with records in less than half of its bytes: evicting from it gains pages.
     fn mostly_holes(&self) -> Option<Ring> {
         let is_so = |pages: &Pages| pages.order.len() > 2 && pages.live_bytes * 2 < pages.order.len() * self.page_bytes;
         let rings = [(Ring::Probation, &self.probation), (Ring::Main, &self.main)];
         rings.into_iter().find(|(_, pages)| is_so(pages)).map(|(ring, _)| ring)
     }
 
-    /// Takes a page beyond the budget for a shard that has none: another will give one back.
+    /// Takes a page beyond the budget for a shard that has none; another shard will give one back.
     fn is_starved(&self, shared: &Shared<'_>) -> bool {
         let is_starved = self.probation.order.is_empty() && self.main.order.is_empty();
         if is_starved {
@@ -401,8 +402,8 @@ impl Shard {
         self.evict(if from_probation { Ring::Probation } else { Ring::Main }, shared)
     }
 
-    /// Empties the first page of a ring. Records that were used stay, so there need not be more room afterwards; but each
-    /// time they have half of their uses. `false` if there is no page.
+    /// Empties the first page of a ring; `false` if it has none. Used records stay, so there may be no more room
+    /// afterwards, but each time they keep at most half of their uses.
     fn evict(&mut self, from: Ring, shared: &Shared<'_>) -> bool {
         let mean_bytes = self.mean_bytes();
         let Some(page) = self.ring(from).order.pop_front() else { return false };
@@ -439,7 +440,7 @@ impl Shard {
         true
     }
 
-    /// Gives a page of memory back; `false` if it has none to give.
+    /// Returns a page to the budget; `false` if it has none.
     pub(super) fn shed(&mut self, shared: &Shared<'_>) -> bool {
         while self.free.is_empty() {
             if !self.evict_next(shared) {

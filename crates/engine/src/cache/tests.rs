@@ -1,4 +1,4 @@
-//! The budget is kept, and what is filed is found again, never anything older.
+//! The cache keeps to its budget, and finds what was filed, never anything older.
 
 use super::*;
 use leeward_format::filter;
@@ -115,7 +115,7 @@ fn stamp(lsn: u64) -> Stamp {
     Stamp { lsn: Lsn(lsn), expires: Expiry::from_ms(lsn).filter(|_| lsn.is_multiple_of(3)) }
 }
 
-/// Random records, replacements and look-ups against a map of the newest: whatever is found is that.
+/// Random records, replacements and look-ups against a map of the newest values: each found record is the newest.
 #[test]
 fn nothing_is_ever_stale_and_the_budget_is_kept() {
     for (seed, budget) in [(1, 64u64 << 10), (2, 300 << 10), (3, 8 << 20)] {
@@ -153,7 +153,7 @@ fn nothing_is_ever_stale_and_the_budget_is_kept() {
     }
 }
 
-/// Records that are asked for all the time outlast a flood of those that are asked for once.
+/// Records in constant use outlast a flood of records that are used once.
 #[test]
 fn a_flood_does_not_wash_away_what_is_used() {
     let cache = cache_of(1 << 20);
@@ -171,7 +171,7 @@ fn a_flood_does_not_wash_away_what_is_used() {
     assert!(kept > 990, "{kept} of 1000");
 }
 
-/// A miss costs the same for both, and a large one's room is that of ten small ones.
+/// A miss costs the same for both, and a large record takes the room of ten small ones.
 #[test]
 fn of_what_is_used_alike_the_small_stays() {
     let cache = cache_of(1 << 20);
@@ -190,7 +190,7 @@ fn of_what_is_used_alike_the_small_stays() {
     assert!(small > 90 && large < 30, "{small} and {large} percent are found");
 }
 
-/// Records that are written anew leave holes, which are closed although leaves could be evicted.
+/// Overwritten records leave holes, which are closed although leaves could be evicted.
 #[test]
 fn holes_are_closed_before_anything_else_gives_way() {
     let cache = cache_of(1 << 20);
@@ -208,7 +208,7 @@ fn holes_are_closed_before_anything_else_gives_way() {
     assert!(records > 180 && leaves > 40, "{records} records and {leaves} leaves are left");
 }
 
-/// Memory goes to what would spare more reads: to objects where leaves come back, to records where they do not.
+/// The kind that saves more reads gets more memory: objects where leaves are reread, records where they are not.
 #[test]
 fn the_bound_between_records_and_objects_moves() {
     let leaf = leaf();

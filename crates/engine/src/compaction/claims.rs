@@ -1,5 +1,5 @@
-//! What each compaction under way has exclusively: the positions of the levels that it changes, the frozen L0s, the sweep. Two
-//! compactions that share nothing run side by side, and are installed in either order.
+//! Exclusive claims of the compactions under way: positions of levels, the frozen L0s, the sweep. Two compactions with
+//! disjoint claims run in parallel, and are installed in either order.
 //!
 //! Any thread.
 
@@ -7,14 +7,14 @@ use leeward_format::manifest::MAX_LEVELS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A set of positions of levels, and the two below.
+/// A set of claims: positions of levels, [`What::L0S`], [`What::SWEEP`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct What(u32);
 
 impl What {
-    /// The frozen L0s: they are compacted in order.
+    /// The frozen L0s, which are compacted in order.
     pub(crate) const L0S: What = What(1 << 31);
-    /// The sweep: it goes from part to part.
+    /// The sweep, which goes from part to part.
     pub(crate) const SWEEP: What = What(1 << 30);
 
     /// The levels at these positions.
@@ -25,7 +25,7 @@ impl What {
         })
     }
 
-    /// Both.
+    /// The union.
     #[must_use]
     pub(crate) fn and(self, other: What) -> What {
         What(self.0 | other.0)
@@ -34,17 +34,17 @@ impl What {
 
 const _: () = assert!(MAX_LEVELS <= 30);
 
-/// All that is claimed in one region.
+/// All claims in one region.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(AtomicU32);
 
 impl Claims {
-    /// No compaction has any of it.
+    /// Whether no compaction claims any of `what`.
     pub(crate) fn is_free(&self, what: What) -> bool {
         self.0.load(Ordering::Acquire) & what.0 == 0
     }
 
-    /// Claims what is free. Under the lock of the picker: no other thread claims anything meanwhile.
+    /// Claims what is free. The caller holds the picker's lock, so no other thread claims anything meanwhile.
     pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
         let before = self.0.fetch_or(what.0, Ordering::AcqRel);
         assert_eq!(before & what.0, 0, "two compactions want the same");

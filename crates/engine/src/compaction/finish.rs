@@ -1,4 +1,4 @@
-//! After the merge: the levels that changed, the index above each, one index segment a step, and the edit.
+//! The end of a compaction: the levels that changed, the index of each, one index segment a step, and the edit.
 
 use super::claims::Claim;
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_ranges, source_segments};
@@ -12,7 +12,7 @@ use leeward_format::manifest::{InstallEdit, L1, LevelState, SegmentKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is left to write, and what the result will be.
+/// The index segments still to be written, and the result.
 pub(super) struct Finish {
     pending: std::vec::IntoIter<BuiltIndexSegment>,
     changed: Vec<(usize, Arc<Level>)>,
@@ -59,7 +59,7 @@ impl Finish {
         Ok(finish)
     }
 
-    /// Makes the level in which `outputs` have taken the place of the leaf segments in `range`, and lays out its index.
+    /// Builds the level in which `outputs` replace the leaf segments in `range`, and lays out its index.
     fn replace(
         &mut self,
         context: &Context,
@@ -158,14 +158,14 @@ impl Finish {
     }
 }
 
-/// What a leaf segment adds to the size of its level: its pairs as they would be in the last level, so that levels keep
-/// their proportions whatever is in runs, and runs take a bounded part of the volume (Anthus 2.4.3).
+/// Bytes that a leaf segment adds to its level: its pairs as they would be in the last level. So levels keep their
+/// proportions whatever is in runs, and runs take a bounded part of the volume (Anthus 2.4.3).
 pub(super) fn level_bytes(footer: &Footer) -> u64 {
     footer.payload_bytes + footer.medium_bytes
 }
 
-/// The leaf segments of `old`, with their fences, after `outputs` have taken the place of `range`. Fences change only
-/// where the neighbours do.
+/// The leaf segments of `old`, with their fences, after `outputs` have replaced `range`. A fence changes only where its
+/// neighbours do.
 fn splice(
     context: &Context,
     old: &Level,

@@ -1,5 +1,5 @@
-//! Reading consecutive leaf segments for a merge: leaves one after the other, in large sequential chunks that do not pass
-//! through the cache; and ahead of them the values in logs that the merge moves.
+//! Reads consecutive leaf segments for a merge: leaf after leaf, in large sequential chunks that bypass the cache.
+//! Values in logs that the merge moves are fetched ahead.
 
 use super::newest::Input;
 use super::placing::{Move, Placing};
@@ -18,9 +18,9 @@ use leeward_format::{Pointer, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Bytes that are read at once where there is memory; a jumbo leaf may be more.
+/// Bytes of a chunk, unless memory is short; a jumbo leaf may be larger.
 const CHUNK_BYTES: usize = 512 << 10;
-/// Bytes of values that are fetched at once, likewise; one may be more. They are those of leaves of one chunk.
+/// Bytes of values fetched at once, likewise; a single value may be larger. They belong to leaves of one chunk.
 const AHEAD_BYTES: usize = 4 << 20;
 
 /// The entries of a run of leaf segments.
@@ -31,7 +31,7 @@ pub(super) struct Run {
     open: Option<(Arc<LeafSegment>, Arc<[LeafPlace]>, usize)>,
     /// Bytes of a chunk, at most; a jumbo leaf may be more.
     most_chunk_bytes: usize,
-    /// Where the chunk begins in that segment.
+    /// Offset of the chunk in that segment.
     chunk_at: u32,
     chunk: Bytes,
     /// The chunk after it, which is being read.
@@ -72,12 +72,12 @@ impl Input for Run {
 }
 
 impl Run {
-    /// Stands on the first entry of `segments`.
+    /// Begins on the first entry of `segments`.
     pub(super) fn new(reads: &Arc<Reads>, segments: &[Arc<LeafSegment>], counters: &mut Counters) -> Result<Run> {
         Run::of_several(reads, segments, 1, counters)
     }
 
-    /// [`Run::new`] for one of so many that share the memory of one.
+    /// [`Run::new`] for one of `runs` inputs that share the memory of one.
     pub(super) fn of_several(
         reads: &Arc<Reads>,
         segments: &[Arc<LeafSegment>],
@@ -102,13 +102,13 @@ impl Run {
         Ok(run)
     }
 
-    /// The value of the current entry, which `placing` takes from its log.
+    /// The value of the current entry, which `placing` moves out of its log.
     pub(super) fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
         let Some((_, _, Entry::InLog { pointer, .. })) = self.current() else {
             unreachable!("only what is in a log is moved out of it");
         };
         loop {
-            // Those of entries that the merge has dropped meanwhile are passed over.
+            // Values of entries that the merge has dropped meanwhile are skipped.
             while let Some((of, value)) = self.ahead.pop_front() {
                 if of == pointer {
                     return Ok(value);
@@ -157,7 +157,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether the leaf that [`Run::parse_next`] answers next is in the chunk.
+    /// Whether the leaf that [`Run::parse_next`] returns next is in the chunk.
     fn is_in_chunk(&self) -> bool {
         let next = self.open.as_ref().and_then(|(_, places, next)| places.get(*next));
         next.is_some_and(|place| ((place.offset - self.chunk_at) as usize) < self.chunk.len())
@@ -176,7 +176,7 @@ impl Run {
         let place = places[*next];
         if !is_in_chunk {
             let (volume, most) = (&self.reads.volume, self.most_chunk_bytes);
-            // The old one must not be there beside two new ones.
+            // Freed first: it must not take memory beside two new ones.
             self.chunk = Bytes::new();
             let begin = |places: &[LeafPlace]| {
                 let at = places.first()?.offset;
@@ -199,8 +199,8 @@ impl Run {
     }
 }
 
-/// Adds what `placing` takes out of logs of a leaf's entries from `slot` on, until there is no `room`: then answers
-/// `false`.
+/// Adds the values that `placing` moves out of logs, for a leaf's entries from `slot` on. Returns `false` once there is
+/// no `room`.
 fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<Wanted>) -> bool {
     for i in slot..leaf.len() {
         let key_bytes = leaf.prefix().len() + leaf.suffix(i).len();
@@ -228,7 +228,7 @@ pub(super) fn ahead_bytes_of(reads: &Reads) -> usize {
     reads.volume.memory().piece(AHEAD_BYTES)
 }
 
-/// Length of as many of the next leaves as make a chunk of at most `most`; of one at least.
+/// Length of the next leaves that fit into a chunk of `most` bytes; of at least one.
 fn chunk_bytes(places: &[LeafPlace], most: usize) -> usize {
     let mut bytes = 0;
     for place in places {

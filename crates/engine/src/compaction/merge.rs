@@ -1,4 +1,4 @@
-//! The merge: the source and what overlaps it below, into leaf segments and sorted runs, one a step.
+//! The merge of the source and what overlaps it below, into leaf segments and sorted runs, one a step.
 
 use super::input::Run;
 use super::newest::{Input, Newest, of_l0s};
@@ -32,7 +32,7 @@ pub(super) struct Merge {
     out: Out,
 }
 
-/// What comes out.
+/// The output.
 struct Out {
     ranges: Ranges,
     /// Where leaf segments end: see [`super::runs`].
@@ -75,7 +75,7 @@ impl Upper {
         }
     }
 
-    /// What [`Placing`] moves.
+    /// The value of the current entry, which `placing` moves.
     fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
         match self {
             Upper::L0(_) | Upper::Sorted(_) => unreachable!("what is in a log and new stays there"),
@@ -186,7 +186,7 @@ impl Merge {
         Ok(true)
     }
 
-    /// Puts the newest of the current entries into the leaf segment, its value where it belongs.
+    /// Puts the newest of the current entries into the leaf segment, and its value where `place` says.
     fn push(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
         let in_log = |entry: Option<(&[u8], Stamp, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
         let moved = match (place, order.is_le()) {
@@ -256,7 +256,7 @@ impl Out {
         }
     }
 
-    /// Nothing more will come.
+    /// Ends the output after the last entry.
     fn finish(&mut self, context: &Context, counters: &mut Counters) -> Result<()> {
         self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), None)?;
         if let Some(last) = self.filling.take() {
@@ -265,7 +265,7 @@ impl Out {
         self.outbox.end_runs(context, counters)
     }
 
-    /// Writes a leaf segment that takes no more, unless nothing is left in it.
+    /// Writes a leaf segment that takes no more, unless it is empty.
     fn end(&mut self, context: &Context, counters: &mut Counters, full: Filling) -> Result<()> {
         if full.builder.is_empty() && full.builder.has_no_ranges() {
             self.filling = Some(full);
@@ -297,7 +297,7 @@ impl Filling {
     }
 }
 
-/// Writes a leaf segment that was built; of its leaves, those that `were_kept` before are kept in memory.
+/// Writes a built leaf segment. Its leaves that `were_kept` before are kept in memory.
 pub(super) fn keep(
     context: &Context,
     counters: &mut Counters,
@@ -320,11 +320,11 @@ pub(super) fn keep(
     Ok((Output { leaf: Arc::new(leaf), footer }, built))
 }
 
-/// Which leaves of a segment that replaces others hold what leaves of those do that the cache has.
+/// For each leaf of a new segment: whether the cache has a leaf that it replaces.
 fn were_kept(context: &Context, index: &LeafIndex) -> Vec<bool> {
     let mut were_kept = vec![false; index.leaves().len()];
     let span = &index.footer().span;
-    // That it merges into, and that it comes from.
+    // The level that it is merged into, and the one that it comes from.
     for level in context.levels[..=context.source.target()].iter().rev().take(2).filter(|level| !level.is_empty()) {
         let segments = level.segment_of(&span.first)..=level.segment_of(&span.last);
         for segment in &level.segments()[segments] {

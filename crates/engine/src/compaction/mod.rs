@@ -1,5 +1,6 @@
-//! Compactions: frozen L0s into L1, or some leaf segments of a level into the next, merged with what overlaps them there; or
-//! leaf segments copied with other pointers in their place, to move values out of log segments that are mostly garbage.
+//! Compactions. They merge frozen L0s into L1, or some leaf segments of a level into the next, with what overlaps them
+//! there. Or they replace leaf segments by copies with changed pointers, to move values out of log segments that are
+//! mostly garbage.
 //!
 //! ```text
 //!  pick      which level, which segments          memory only
@@ -8,12 +9,13 @@
 //!  index     index segments of the levels that changed, one a step
 //!  done      the edit and the new levels
 //! ```
-//! The driver of the region steps a [`Compaction`]. Each step writes at most one segment and returns it, so that it can be
-//! shipped (send-index, Tebis 3.3) before the next. The segment is written, and the next leaves are read, while the merge
-//! continues. Inputs are bounded: segments of the lower level that nothing overlaps are reused, and where nothing at all
-//! overlaps, the segments move down as they are. Of each key the newest version survives. No snapshot needs an older one, because
-//! every snapshot holds the L0s and levels that it reads. Several compactions of a region may run at a time, each on other levels
-//! (`claims`); each is used by one thread at a time. What an unfinished one has written is freed when it is dropped.
+//! The driver of the region steps a [`Compaction`]. Each step writes at most one segment and returns it, so that it can
+//! be shipped (send-index, Tebis 3.3) before the next. The merge continues while the segment is written and the next
+//! leaves are read. Inputs are bounded: segments of the lower level that nothing overlaps are reused, and if nothing at
+//! all overlaps, the segments move down as they are. Only the newest version of each key survives. No snapshot needs an
+//! older one, because every snapshot holds the L0s and levels that it reads. Several compactions of a region may run at
+//! a time, each on other levels (`claims`); one thread at a time uses each. If an unfinished one is dropped, the
+//! segments that it has written are freed.
 
 use crate::error::Result;
 use crate::memory::Reservation;
@@ -64,15 +66,15 @@ use plan::{Counters, Outputs, Plan};
 use relocate::Relocate;
 use runs::Ends;
 
-/// Where compactions take the ids of the segments that they write.
+/// Source of the ids of segments that compactions write.
 pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
 
-/// What one step did.
+/// Result of one step.
 #[derive(Debug)]
 pub enum Step {
-    /// Built a segment, which is being written.
+    /// A segment was built, and is being written.
     Segment(BuiltSegment),
-    /// All is written, and not synced.
+    /// All is written, but not synced.
     Finished(Box<CompactionDone>),
 }
 
@@ -85,7 +87,7 @@ pub struct BuiltSegment {
     pub kind: SegmentKind,
     /// Where it lies.
     pub segment: Arc<Segment>,
-    /// Its bytes in use, a multiple of 4096: what a backup needs.
+    /// Its bytes in use, a multiple of 4096: the ones that a backup needs.
     pub bytes: Bytes,
 }
 
@@ -101,8 +103,8 @@ impl fmt::Debug for BuiltSegment {
     }
 }
 
-/// A segment that [`CompactionDone::edit`] adds: identity, what it holds, where it lies, and its bytes in use, a multiple
-/// of 4096.
+/// A segment that [`CompactionDone::edit`] adds: id, kind, place, and bytes in use, a multiple of
+/// 4096.
 pub type AddedSegment = (SegmentId, SegmentKind, Arc<Segment>, u32);
 
 /// The result of a compaction.
@@ -122,32 +124,32 @@ pub struct CompactionDone {
     pub relocated_bytes: u64,
     /// Bytes of segments written to the device.
     pub bytes_written: u64,
-    /// Those of them that are sorted runs.
+    /// Part of these in sorted runs.
     pub run_bytes_written: u64,
     /// Entries that went in: more than came out, if versions or tombstones were dropped.
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
-    /// What ingested pairs replaced.
+    /// The ingested pairs, if it was an ingest.
     pub(crate) ingested: Option<Ingested>,
-    /// How far a sweep has come with it, if it was part of one.
+    /// How far the sweep has come, if it was part of one.
     pub(crate) swept: Option<Swept>,
-    /// The levels that it changed: position, what it began with, which it does not keep, and from now on.
+    /// The levels that it changed: position, the level before (weak, so that it can go), and the level from now on.
     pub(crate) changed: Vec<(usize, Weak<Level>, Arc<Level>)>,
-    /// What it claims exclusively until it is installed.
+    /// Its claim until it is installed.
     pub(crate) claim: Claim,
 }
 
 /// Pairs that were ingested.
 #[derive(Clone, Debug)]
 pub(crate) struct Ingested {
-    /// Where they lie.
+    /// Span of their keys.
     pub(crate) span: Span,
     /// Last of their LSNs.
     pub(crate) last: Lsn,
 }
 
-/// What compactions have done together.
+/// Sums over all installed compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompactionTotals {
     /// Compactions that were installed, ingests and parts of sweeps included.
@@ -167,7 +169,7 @@ pub struct CompactionTotals {
 }
 
 impl CompactionTotals {
-    /// And what this one did.
+    /// Adds the counters of `done`.
     #[doc(hidden)]
     pub fn add(&mut self, done: &CompactionDone) {
         self.installed += 1;
@@ -180,18 +182,18 @@ impl CompactionTotals {
     }
 }
 
-/// How far the collection of garbage has come.
+/// Progress of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Which sweep.
+    /// Number of the sweep.
     pub(crate) sweep: u64,
     /// Position of the level; that of L1 for all of its runs.
     pub(crate) level: usize,
-    /// Key that it continues from; `None`: with the next level.
+    /// Key at which the next part begins; `None`: it begins with the next level.
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// What is compacted.
+/// The input of a compaction.
 enum Source {
     /// Frozen L0s, oldest first, into L1. The extents go into the edit.
     L0 {
@@ -199,23 +201,26 @@ enum Source {
         extents: Vec<LogExtent>,
         /// Position of the run of L1 that they become, or are merged with.
         target: usize,
-        /// The other runs take the last positions of L1 first.
+        /// The other runs are moved to the last positions of L1 first.
         closes_ranks: bool,
         /// Where leaf segments end.
         ends: Ends,
     },
     /// Leaf segments of levels, by position, the newest level first, into the one at `target`, below them all. Between
-    /// the first and the last key nothing else is in those levels, nor in others above `target` and below one of them.
+    /// the first and the last key nothing else is in those levels, nor in any other level above `target` and below one
+    /// of them.
     Segments {
         from: Vec<(usize, Range<usize>)>,
         target: usize,
-        /// It is part of a sweep, which continues at this key of the runs of L1, or, if that is empty, below them.
+        /// Set for a part of a sweep: the key of the runs of L1 at which the sweep continues; if empty, it continues
+        /// below them.
         swept: Option<Vec<u8>>,
     },
-    /// The next leaf segments of a level from `first` on that lead to victims, at `most` so many, copied in their place: values
-    /// move out of those, and pointers follow.
+    /// The next leaf segments of a level, from `first` on and at `most` so many, that point into victims. They are
+    /// replaced by copies: values move out of the victims, and pointers follow.
     Rewrite { level: usize, first: usize, most: usize },
-    /// Segments of ingested pairs, newer than what any level has, into `target`; or, if it `is_late`, those of them that are.
+    /// Segments of ingested pairs into `target`. The pairs are newer than all levels; if it `is_late`, pairs of which a
+    /// level has a newer version are left out.
     Sorted { sorted: Arc<Sorted>, target: usize, is_late: bool },
 }
 
@@ -228,12 +233,12 @@ impl Source {
         }
     }
 
-    /// It is a part of a sweep.
+    /// Whether it is part of a sweep.
     fn sweeps(&self) -> bool {
         matches!(self, Source::Rewrite { .. } | Source::Segments { swept: Some(_), .. })
     }
 
-    /// What no other compaction may change meanwhile.
+    /// The parts that no other compaction may change meanwhile.
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {
@@ -249,34 +254,34 @@ impl Source {
     }
 }
 
-/// What all phases need.
+/// Inputs and settings of all phases.
 struct Context {
     reads: Arc<Reads>,
     ids: SegmentIds,
     placement: Placement,
-    /// What has expired by then is dropped.
+    /// Pairs that have expired by then are dropped.
     now: UnixMs,
     compression: Compression,
     mode: CompactionMode,
     /// Log segments that values move out of wherever a merge passes.
     victims: Arc<HashSet<SegmentName>>,
-    /// The sweep that they are of.
+    /// The sweep that chose the victims.
     sweep: u64,
     source: Source,
-    /// Levels to begin with, the target included.
+    /// The levels that it begins with, the target included.
     levels: Vec<Arc<Level>>,
-    /// Older pairs may come to lie above the last level: those of an ingest that is not installed.
+    /// An ingest that is not installed yet may put older pairs above the last level.
     keeps_tombstones: bool,
-    /// Those of the version.
+    /// The levels of the version.
     base: Vec<Arc<Level>>,
-    /// The segment that is written while the next is filled.
+    /// The segment that is being written while the next is filled.
     writing: Mutex<Option<Writing>>,
-    /// Bytes that a segment of its output is likely to have at most.
+    /// Likely upper bound of the bytes of an output segment.
     output_bytes: usize,
 }
 
 impl Context {
-    /// Of a merge of `levels` that moves nothing out of victims, and whose output segments may be full.
+    /// A merge of `levels` that moves nothing out of victims, and whose output segments may be full.
     fn new(
         reads: Arc<Reads>,
         ids: SegmentIds,
@@ -303,7 +308,7 @@ impl Context {
         }
     }
 
-    /// Begins to write a segment, once the one before is written.
+    /// Begins to write a segment, after the previous one is written.
     fn write(&self, segment: &Arc<Segment>, bytes: &Bytes, counters: &mut Counters) -> Result<()> {
         self.finish_writing()?;
         counters.bytes_written += bytes.len() as u64;
@@ -316,17 +321,17 @@ impl Context {
         writing.map_or(Ok(()), Writing::wait)
     }
 
-    /// Nothing lies below the target.
+    /// Whether nothing lies below the target.
     fn is_into_last(&self) -> bool {
         self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
     }
 
-    /// What is deleted leaves nothing behind: there is nothing that it could hide.
+    /// Whether tombstones are dropped: there is no older pair that they could hide.
     fn drops_tombstones(&self) -> bool {
         self.is_into_last() && !self.keeps_tombstones
     }
 
-    /// How what comes out is compressed.
+    /// Codec of the output.
     fn codec(&self) -> Codec {
         if self.is_into_last() { self.compression.last } else { self.compression.upper }
     }
@@ -339,7 +344,7 @@ pub struct Compaction {
     counters: Counters,
     outputs: Outputs,
     built: Vec<SegmentId>,
-    /// For what is always in use while it runs.
+    /// Memory that it uses as long as it runs.
     reservation: Option<Reservation>,
     claim: Claim,
 }
@@ -365,8 +370,9 @@ impl Compaction {
         }
     }
 
-    /// Memory that it is sure to need, in bytes: for each input on the device, all runs of one level together, a chunk and the
-    /// next; and the segment that is being filled. One that is built has memory of its own.
+    /// Memory that it certainly needs, in bytes: for each input on the device (all runs of one level together count as
+    /// one) the current chunk and the next; and the segment that is being filled. A finished segment has a reservation
+    /// of its own.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let inputs = match &self.context.source {
             Source::L0 { target, .. } if self.context.levels[*target].is_empty() => 0,
@@ -378,12 +384,12 @@ impl Compaction {
         chunks + self.context.output_bytes as u64
     }
 
-    /// An ingest has begun that it may be newer than.
+    /// Keeps tombstones, because an ingest has begun whose pairs may be older.
     pub(crate) fn keep_tombstones(&mut self) {
         self.context.keeps_tombstones = true;
     }
 
-    /// It may begin.
+    /// Admits it with the memory that it needs.
     pub(crate) fn admitted(&mut self, reservation: Reservation) {
         self.reservation = Some(reservation);
     }
@@ -391,7 +397,7 @@ impl Compaction {
     /// Continues until a segment is written or all is done. Uses the device.
     ///
     /// # Errors
-    /// The device fails or holds damaged bytes, or the volume is full. The compaction is of no more use then: drop it, and
+    /// The device fails or holds damaged bytes, or the volume is full. The compaction is unusable then: drop it, and
     /// pick anew.
     ///
     /// # Panics
@@ -433,7 +439,7 @@ impl Compaction {
         }
     }
 
-    /// Steps it to its end.
+    /// Runs all steps.
     ///
     /// # Errors
     /// As [`Compaction::step`].
@@ -445,7 +451,7 @@ impl Compaction {
         }
     }
 
-    /// The segments that its steps have answered so far: what replicas must drop if it is given up.
+    /// The segments that its steps have returned so far. If it is given up, replicas must drop them.
     pub fn built(&self) -> &[SegmentId] {
         &self.built
     }

@@ -1,4 +1,4 @@
-//! Several sorted inputs as one: of each key the version of the newest input that has one.
+//! Merges several sorted inputs. Of each key it has the version of the newest input with that key.
 
 use super::input::Run;
 use super::placing::Placing;
@@ -11,7 +11,7 @@ use leeward_format::range::NO_END;
 use leeward_format::{Lsn, Stamp};
 use std::sync::Arc;
 
-/// A sorted input, which stands on a key or at its end.
+/// A sorted input, positioned on a key or at its end.
 pub(super) trait Input {
     /// The key; `None` at the end.
     fn key(&self) -> Option<&[u8]>;
@@ -39,18 +39,18 @@ impl Input for MemCursor {
     }
 }
 
-/// Stands on one key of its inputs at a time.
+/// Merged inputs, positioned on one key.
 pub(super) struct Newest<I> {
     /// Newest first.
     inputs: Vec<I>,
-    /// The one with the lowest key, the newest of those.
+    /// The input with the lowest key; of several, the newest.
     lowest: usize,
-    /// The one with the lowest key of the others, the newest of those.
+    /// The same among the others.
     second: Option<usize>,
 }
 
 impl<I: Input> Newest<I> {
-    /// Of inputs that stand on their first keys, the newest first.
+    /// Merges inputs that stand on their first keys, the newest first.
     pub(super) fn new(inputs: Vec<I>) -> Newest<I> {
         let mut merged = Newest { inputs, lowest: 0, second: None };
         merged.rank();
@@ -67,7 +67,7 @@ impl<I: Input> Newest<I> {
         self.inputs.get(self.lowest)?.current()
     }
 
-    /// Moves to the next key; older inputs' versions of this one are dropped.
+    /// Moves to the next key. Older inputs' versions of the current key are dropped.
     pub(super) fn step(&mut self, counters: &mut Counters) -> Result<()> {
         let Some(second) = self.second else {
             return self.inputs.get_mut(self.lowest).map_or(Ok(()), |only| only.step(counters));
@@ -122,7 +122,7 @@ impl Newest<Run> {
     }
 }
 
-/// What `l0s`, which are in order, the oldest first, have.
+/// Merges `l0s`, which are ordered from the oldest.
 pub(super) fn of_l0s(l0s: &[Arc<MemTable>]) -> Newest<MemCursor> {
     let start = |l0: &Arc<MemTable>| {
         let mut cursor = l0.cursor(Lsn(u64::MAX));
@@ -132,7 +132,7 @@ pub(super) fn of_l0s(l0s: &[Arc<MemTable>]) -> Newest<MemCursor> {
     Newest::new(l0s.iter().rev().map(start).collect())
 }
 
-/// What `l0s` say anything of.
+/// Span of all keys and ranges of `l0s`.
 pub(super) fn span(l0s: &[Arc<MemTable>]) -> Span {
     let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
     for l0 in l0s {

@@ -1,7 +1,8 @@
-//! What a merge writes, in the order in which it is returned: a sorted run before the leaf segments that point into it.
+//! The output of a merge, in the order in which segments are returned: a sorted run before the leaf segments that point
+//! into it.
 //!
-//! Runs and leaf segments fill up side by side. A leaf segment that is complete is held back until every run that was
-//! open then is; at most [`HELD_LEAVES`] are, then the runs are ended as they are.
+//! Runs and leaf segments fill up side by side. A complete leaf segment is held back until every run that was open then
+//! is complete. At most [`HELD_LEAVES`] are held; then the open runs are ended.
 
 use super::plan::{Counters, Output};
 use super::{BuiltSegment, Context};
@@ -18,8 +19,8 @@ use leeward_format::{LogKind, Lsn, Pointer, SegmentId, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Leaf segments that wait for runs, at most: what they take of memory and, where runs are short, how many there are. Fewer
-/// where memory is short would leave runs so short that sweeps make as much garbage as they collect.
+/// Leaf segments that wait for runs, at most. More take more memory, fewer make more and shorter runs. It does not
+/// shrink where memory is short: runs would be so short that sweeps make as much garbage as they collect.
 const HELD_LEAVES: usize = 4;
 
 /// A segment that a merge wrote.
@@ -44,7 +45,7 @@ struct OpenRun {
     segment: Arc<Segment>,
     seed: RecordSeed,
     bytes: Buffer,
-    /// A record on its way there.
+    /// A record that is being encoded.
     record: Vec<u8>,
     /// For its bytes.
     reservation: Reservation,
@@ -60,7 +61,7 @@ impl Outbox {
         self.ready.is_empty()
     }
 
-    /// Appends a value to the run of `log`; answers the entry that leads there.
+    /// Appends a value to the run of `log`; returns the entry that points to it.
     pub(super) fn run(
         &mut self,
         context: &Context,
@@ -93,7 +94,7 @@ impl Outbox {
         Ok(Entry::InLog { pointer, value_bytes: value.len() as u32 })
     }
 
-    /// A leaf segment is complete, and was written.
+    /// Adds a complete leaf segment that was written.
     pub(super) fn leaf(
         &mut self,
         context: &Context,
@@ -110,7 +111,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Nothing more will come.
+    /// Ends all open runs.
     pub(super) fn end_runs(&mut self, context: &Context, counters: &mut Counters) -> Result<()> {
         while !self.open.is_empty() {
             self.end_run(context, counters, 0)?;

@@ -1,4 +1,4 @@
-//! What to compact next. Memory only.
+//! Picks the next compaction. Memory only.
 
 use super::claims::Claims;
 use super::runs::{self, Ends};
@@ -16,30 +16,31 @@ use std::sync::Arc;
 
 /// Most leaf segments of a level that one compaction takes.
 const MAX_INPUT_SEGMENTS: usize = 4;
-/// Leaf segments of runs that one compaction takes at least: what is between two guards.
+/// Leaf segments of runs that one compaction takes at least: those between two guards.
 const LEAST_RUN_SEGMENTS: usize = 1;
-/// Most L0s that one compaction takes: each rewrites what of L1 it overlaps, whether it is one L0 or many.
+/// Most L0s that one compaction takes. Each compaction rewrites what it overlaps of L1, for one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
-/// Size of L1, in L0s, where it is one run: what a compaction of L0s rewrites is L1. Measured against 8.
+/// Size of L1, in L0s, where it is one run: a compaction of L0s rewrites all of it. Measured against 8.
 const L1_L0S: u64 = 4;
-/// A level goes before the frozen L0s, which writers may be waiting for, when it is over its size by more than this for each
-/// of them.
+/// A level goes before the frozen L0s, which writers may be waiting for, if its fill (1.0: it has its target size)
+/// exceeds this times their number.
 const L0_WEIGHT: f64 = 0.5;
 
-/// Part of an L0's size that each run of L1 should have: three L0s make one, about half of them is data, and some of what is in
-/// the runs was merged already. Measured against 0.75, which writes 5 % more in Load of SD and 10 % more of S, and 1.
+/// Size that each run of L1 should have, as a part of an L0's size. Three L0s make one run, about half of their bytes
+/// are data, and some of what is in the runs was merged already. Measured against 0.75, which writes 5 % more in Load
+/// of SD and 10 % more of S, and 1.
 const RUN_SHARE: f64 = 1.25;
-/// Runs of L1 from which on they are merged however small they are: there is room for one more.
+/// Number of runs of L1 from which on they are merged however small they are: there is room for one more.
 const MOST_RUNS: usize = L1_RUNS - 1;
 
-/// Parts of a sweep for each other compaction while the large log is beyond its limit.
+/// While the large log is beyond its limit: parts of a sweep for each other compaction.
 const TURNS_BEYOND_LIMIT: u32 = 2;
-/// A sweep is driven once there is so much of `garbage_percent`, in percent; and every second compaction is a part of it
-/// once there is so much.
+/// Garbage, in percent of `garbage_percent`, from which on a sweep is driven, and from which on every second compaction
+/// is a part of it.
 const DRIVEN_PERCENT: u32 = 150;
 const EVERY_SECOND_PERCENT: u32 = 200;
-/// Bytes that sweeps of what a split left behind may read and write in a second where the table does not say: such garbage
-/// appears all at once, and no writer waits for the space.
+/// Bytes that sweeps of the garbage of a split may read and write per second, if the table does not say. Such garbage
+/// appears all at once, and no writer waits for its space.
 const SPLIT_RATE: u64 = 16 << 20;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
@@ -55,28 +56,28 @@ pub(crate) struct Picker {
     picked: Picked,
     sweep: Sweep,
     garbage_percent: u32,
-    /// Bytes that sweeps may read and write in a second; 0: as many as they can.
+    /// Bytes that sweeps may read and write per second; 0: unlimited.
     sweep_rate: u64,
-    /// From when on there may be another part of a sweep.
+    /// Earliest time of the next part of a sweep.
     sweeps_from: UnixMs,
     max_space_percent: u32,
 }
 
-/// What a pick changes, before it is known whether what was picked will be done.
+/// State that a pick changes before it is known whether the picked compaction will be done.
 #[derive(Clone, Default)]
 pub(crate) struct Picked {
-    /// Key that the next compaction of each position starts from, so that all of a level gets its turn; all runs of L1 have
-    /// the first.
+    /// Key at which the next compaction of each position starts, so that all of a level gets its turn. All runs of L1
+    /// share the first one.
     resume: Vec<Vec<u8>>,
-    /// So many of the last compactions were parts of a sweep.
+    /// Number of compactions in a row that were parts of a sweep.
     swept_last: u32,
-    /// When it had L0s compacted last.
+    /// When L0s were compacted last.
     had_l0s_at: UnixMs,
     /// When the last part of a sweep began.
     swept_at: UnixMs,
 }
 
-/// Which compactions a caller asks for.
+/// Kind of compactions that a caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// The most urgent.
@@ -88,18 +89,18 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    /// Stands for it in a set of lanes.
+    /// The lane's bit in a set of lanes.
     pub(crate) fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
-/// Frozen L0s that may be compacted, oldest first, and how far the logs had reached when each froze.
+/// Frozen L0s that may be compacted, oldest first, and the extents of the logs when each froze.
 #[derive(Clone)]
 struct L0s<'a> {
     tables: Vec<Arc<MemTable>>,
     extents: &'a [Vec<LogExtent>],
-    /// Fewer can wait.
+    /// Fewer L0s than this can wait.
     least: usize,
 }
 
@@ -109,7 +110,7 @@ impl L0s<'_> {
     }
 }
 
-/// What a picker must know of the logs that leaves point to.
+/// State of the logs that leaves point to.
 pub(crate) struct Logs<'a> {
     pub(crate) accounts: Accounts,
     /// See [`super::sweep::choose`].
@@ -149,13 +150,13 @@ impl Picker {
         }
     }
 
-    /// The most urgent compaction of `version`, if any: its frozen L0s as far as all of them is committed, or a level that
-    /// is over its size, or a part of a sweep. `extents` are how far the logs had reached when each L0 froze, the oldest
-    /// first; those of the L0s compacted go into the edit. Fewer than `least` L0s can wait. What has expired by `now` is
-    /// dropped. Touches no device.
+    /// The most urgent compaction of `version`, if any: of its frozen L0s, as far as they are entirely committed; of a
+    /// level that is over its size; or a part of a sweep. `extents` are the extents of the logs when each L0 froze, the
+    /// oldest first; those of the compacted L0s go into the edit. Fewer than `least` L0s can wait. Pairs that have
+    /// expired by `now` are dropped. Touches no device.
     ///
-    /// A sweep that is driven uses the time that other compactions leave. With yet more garbage every second compaction is a part
-    /// of it, and two of three if the space is beyond its limit.
+    /// A driven sweep uses the time that other compactions leave. With still more garbage every second compaction is a
+    /// part of it, and two of three if the space is beyond its limit.
     pub(crate) fn pick(
         &mut self,
         version: &Version,
@@ -176,7 +177,7 @@ impl Picker {
         Some(self.compaction(version, source, now))
     }
 
-    /// The most urgent of all, or of all but L0s.
+    /// The most urgent compaction, of `Lane::Levels` without L0s.
     fn pick_any(
         &mut self,
         version: &Version,
@@ -193,7 +194,7 @@ impl Picker {
         let source = match swept {
             Some(swept) if self.picked.swept_last < turns => Some(swept),
             swept => {
-                // Writers that wait for space get no second L0.
+                // Writers that wait for space do not fill a second L0.
                 let least = if is_beyond { 1 } else { l0s.least };
                 self.pick_merge(version, &L0s { least, ..l0s.clone() }, lane).or(swept)
             }
@@ -231,49 +232,49 @@ impl Picker {
         self.claims.is_free(source.claims()).then_some(source)
     }
 
-    /// There are compactions that give back more space than they take: they will be picked, if they are not yet.
+    /// Whether compactions that give back more space than they take are under way or will be picked.
     fn can_make_room(&self, version: &Version) -> bool {
         self.sweep.place().is_some() || !self.full(version).is_empty()
     }
 
-    /// There is more garbage than this part, in percent, of what there should be.
+    /// Whether there is more garbage than `percent` of `garbage_percent`.
     fn has_garbage(&self, accounts: &Accounts, percent: u32) -> bool {
         accounts.is_over(self.garbage_percent.saturating_mul(percent) / 100)
     }
 
-    /// Sweeps have used their share of the device for now, as far as the clock can be trusted.
+    /// Whether sweeps have used their share of the device for now, as far as the clock can be trusted.
     pub(crate) fn sweep_is_throttled(&self, now: UnixMs) -> bool {
         (self.picked.swept_at.0..self.sweeps_from.0).contains(&now.0)
     }
 
-    /// It had L0s compacted within a second, as far as the clock can be trusted.
+    /// Whether L0s were compacted within the last second, as far as the clock can be trusted.
     pub(crate) fn had_l0s_lately(&self, now: UnixMs) -> bool {
         now.0.wrapping_sub(self.picked.had_l0s_at.0) < 1000
     }
 
-    /// What is compacted from now on is compressed so.
+    /// Sets the compression of later compactions.
     #[cfg(test)]
     pub(crate) fn compress(&mut self, compression: Compression) {
         self.compression = compression;
     }
 
-    /// L1 has so many runs, and levels are merged so.
+    /// Sets the runs of L1, and how levels are merged.
     #[cfg(test)]
     pub(crate) fn merge_as(&mut self, l1_runs: u32, mode: CompactionMode) {
         (self.l1_runs, self.mode) = (l1_runs as usize, mode);
     }
 
-    /// What [`Picker::reset`] brings back.
+    /// State for [`Picker::reset`].
     pub(crate) fn mark(&self) -> Picked {
         self.picked.clone()
     }
 
-    /// What was picked since `mark` will not be done.
+    /// Undoes the picks since `mark`, which will not be done.
     pub(crate) fn reset(&mut self, mark: Picked) {
         self.picked = mark;
     }
 
-    /// A compaction was installed; `gone` were given back with it.
+    /// A compaction was installed; the segments `gone` were freed with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done.swept.as_ref(), gone);
         let rate = if self.sweep_rate == 0 && self.sweep.is_of_split() { SPLIT_RATE } else { self.sweep_rate };
@@ -290,7 +291,7 @@ impl Picker {
         let accounts = &logs.accounts;
         let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
-            // One that is driven reads all leaves, however much it empties.
+            // A driven sweep reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             let is_of_split = !self.has_garbage(&accounts.own(), 100);
             self.sweep.begin((logs.choose)(goal, left), is_driven, is_of_split, accounts);
@@ -300,7 +301,7 @@ impl Picker {
             let levels = version.levels();
             let source = match levels.get(position) {
                 _ if position == L1 && self.l1_runs > 1 => {
-                    // On their way into L2, values leave victims; it is read but once.
+                    // Values leave victims on their way into L2, which is read only once.
                     let segments = levels.iter().take(L1_RUNS + 1).map(|level| level.segments().len()).sum();
                     let least = self.sweep.part(segments, segment_bytes, left);
                     (runs::count(levels) > 0).then(|| {
@@ -319,7 +320,7 @@ impl Picker {
                 }
             };
             match source {
-                // What other compactions have merged down from here is met again below.
+                // If other compactions have moved segments down, the sweep meets them again below.
                 Some(source) => return self.unless_claimed(source),
                 None => self.sweep.next_level(),
             }
@@ -350,7 +351,7 @@ impl Picker {
         L0s { tables, extents, least: 1 }
     }
 
-    /// L0s into a run of L1, or merged with the only one.
+    /// L0s into a new run of L1, or merged with its only run.
     fn pick_l0s(&self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
         if !l0s.are_enough() {
             return None;
@@ -370,7 +371,7 @@ impl Picker {
         self.unless_claimed(source)
     }
 
-    /// Positions of levels that hold more than they should, and how much more; L1 stands for all of its runs.
+    /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
     fn full(&self, version: &Version) -> Vec<(usize, f64)> {
         let levels = version.levels();
         let below = levels.iter().enumerate().skip(if self.l1_runs > 1 { L1_RUNS } else { L1 });
@@ -379,7 +380,7 @@ impl Picker {
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if self.l1_runs > 1 {
-            // What runs hide is garbage that is not known before they are merged: it may be all that there is to give back.
+            // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
             let is_short = runs::count(levels) > 0 && version.reads().volume.is_short_of_space();
             full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(is_short)))));
         }
@@ -387,7 +388,8 @@ impl Picker {
         full
     }
 
-    /// By their bytes, by their number, and by what of L2 they may hide, whose garbage is not known before.
+    /// Fill of the runs: by their bytes, by their number, and by how much of L2 they may hide, which is unknown
+    /// garbage.
     fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
         let sum =
             |of: fn(&LevelState) -> u64| levels.iter().take(L1_RUNS).map(|run| of(run.state())).sum::<u64>() as f64;
@@ -396,7 +398,7 @@ impl Picker {
         let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
         match levels.get(L1_RUNS).map(|l2| l2.state()) {
             Some(l2) if l2.entries > 0 && count > 1 => {
-                // They are half empty on average, where merging goes round.
+                // As merging goes round, the runs are half empty on average.
                 let may_hide = self.space_share() as f64 / 200.0;
                 own.max(bytes / l2.bytes as f64 / may_hide).max(entries / l2.entries as f64 / may_hide)
             }
@@ -409,8 +411,8 @@ impl Picker {
         u64::from(self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2)))
     }
 
-    /// Bytes that the level at a position should have at most: those that it grows to from L1; and above the last level, whose
-    /// entries it may hide, as large a part of the level below's as space may be wasted, where that is fewer.
+    /// Most bytes that the level at a position should have: L1's size, grown by the factor. A level may hide entries of
+    /// the level below, so it is also limited to the wasted part that the options allow of that level.
     fn target_bytes(&self, version: &Version, position: usize) -> u64 {
         let growth = u64::from(self.growth_factor.max(2)).saturating_pow((position - L1) as u32);
         let grown = self.l0_bytes.saturating_mul(L1_L0S).saturating_mul(growth);
@@ -447,7 +449,8 @@ impl Picker {
         Some(source)
     }
 
-    /// Leaf segments with range tombstones above the last level: what they hide takes space until they have met it.
+    /// Leaf segments with range tombstones above the last level: hidden pairs take space until the tombstones reach
+    /// them.
     fn pick_ranged(&mut self, version: &Version) -> Option<Source> {
         let last = version.levels().iter().rposition(|level| !level.is_empty())?;
         version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
@@ -471,11 +474,11 @@ impl Picker {
     }
 }
 
-/// The levels of a version, one at each position up to `least` at least.
+/// The levels of a version, with empty ones up to position `least`.
 pub(super) fn padded(version: &Version, least: usize) -> Vec<Arc<Level>> {
     let mut levels = version.levels().to_vec();
     let positions = levels.len().max(least + 1).max(L1_RUNS);
-    // One for all that are empty: most of a small region's are.
+    // One object for all empty levels: most of a small region's are empty.
     levels.resize(positions, Arc::new(Level::empty()));
     levels
 }
@@ -494,7 +497,7 @@ fn output_bytes(reads: &Reads, source: &Source, levels: &[Arc<Level>]) -> usize 
     usize::try_from(input + input / 4 + INDEX_BYTES).unwrap_or(most).min(most)
 }
 
-/// How far each log segment of `logs` was referred to last.
+/// The furthest extent of each log segment in `logs`.
 fn furthest(logs: &[Vec<LogExtent>]) -> Vec<LogExtent> {
     let mut all: Vec<LogExtent> = Vec::new();
     for extent in logs.iter().flatten() {

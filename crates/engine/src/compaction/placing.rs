@@ -1,4 +1,4 @@
-//! Where a merge puts the values that pass through it (hybrid placement, Anthus 2.4).
+//! Placement of the values that pass through a merge (hybrid placement, Anthus 2.4).
 //!
 //! | pair | from an L0, not into the last level | into the last level | else |
 //! |---|---|---|---|
@@ -7,8 +7,8 @@
 //! | large | its pointer | its pointer | as it is |
 //!
 //! A large value in a *victim*, a segment that is mostly garbage, goes into a run of the large log: that is its garbage
-//! collection. What has expired becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves, so this
-//! decides nothing about its order relative to newer writes, or about what a snapshot shows.
+//! collection. An expired pair becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves. So
+//! placement changes neither its order relative to newer writes, nor what a snapshot shows.
 
 use super::Context;
 use crate::memtable::Entry;
@@ -26,7 +26,7 @@ pub(super) struct Placing {
     now: UnixMs,
 }
 
-/// What becomes of a value.
+/// Where a value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     /// It stays as and where it is.
@@ -45,7 +45,7 @@ impl Placing {
         Placing { placement: context.placement, is_last: context.is_into_last(), victims, now: context.now }
     }
 
-    /// What becomes of the value of an entry whose key has so many bytes.
+    /// Where the value of an entry goes; its key has `key_bytes` bytes.
     #[inline]
     pub(super) fn of(&self, key_bytes: usize, stamp: Stamp, entry: &Entry<'_>, from_l0: bool) -> Move {
         match entry {

@@ -1,4 +1,4 @@
-//! What a compaction reads and writes: the overlap with the level below, and the leaf segments that came out.
+//! Plan and result of a compaction: the overlap with the level below, and the leaf segments of the output.
 
 use super::newest::span;
 use super::{AddedSegment, Context, Source};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Figures of one compaction; see [`super::CompactionDone`].
+/// Counters of one compaction; see [`super::CompactionDone`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) bytes_read: u64,
@@ -33,7 +33,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// An entry does not come out as it went in: if it led to a record, nothing does any more.
+    /// An entry does not come out as it went in: if it pointed to a record, that record is dead now.
     #[inline]
     pub(super) fn drop_entry(&mut self, key: &[u8], stamp: Stamp, entry: &Entry<'_>) {
         if let Entry::InLog { pointer, value_bytes } = entry {
@@ -42,7 +42,7 @@ impl Counters {
         }
     }
 
-    /// Bytes of a log segment are led to by nothing any more, or never were.
+    /// Counts bytes of a log segment that no entry points to any more, or that none ever did.
     pub(super) fn drop_bytes(&mut self, segment: SegmentName, bytes: u32) {
         let dead = self.dead.entry(segment).or_default();
         *dead = dead.saturating_add(bytes);
@@ -71,9 +71,9 @@ impl Counters {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) below: Range<usize>,
-    /// Nothing is merged: the source's segments move down as they are.
+    /// Nothing is merged: the source's segments move down unchanged.
     pub(super) moves: bool,
-    /// How far a rewrite has looked for victims: position of the segment after.
+    /// How far a rewrite has looked for victims: position of the next segment.
     pub(super) swept_to: usize,
 }
 
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// What the leaf segments that are compacted say anything of.
+/// Span of the leaf segments that are compacted.
 fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
     let mut all = Span { first: Bytes::from_static(NO_END), last: Bytes::new(), is_open: false };
     for segments in source_segments(context) {
@@ -118,8 +118,9 @@ fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
     Ok(all)
 }
 
-/// In the last level medium values are in place and nothing is left to hide, so what leads to runs of them, or has range
-/// tombstones, is rewritten on its way there. Segments that overlap are merged in any case.
+/// Whether the source's segments may move down unchanged. The last level has medium values in place, and nothing to
+/// hide. So segments that point to medium runs, or have range tombstones, are rewritten on their way there. Segments
+/// that overlap each other are always merged.
 fn may_move(context: &Context) -> Result<bool> {
     let leaves = moved_leaves(context)?;
     let changes = |leaf: &Output| leaf.footer.medium_bytes > 0 || leaf.footer.ranges > 0;
@@ -153,7 +154,7 @@ pub(super) fn read_index<'a>(
     }
 }
 
-/// The leaf segments of `target` that share keys with `span`; or else the empty range where such would be.
+/// The leaf segments of `target` that share keys with `span`; otherwise the empty range where they would be.
 pub(super) fn overlap(context: &Context, target: &Level, span: &Span, counters: &mut Counters) -> Result<Range<usize>> {
     if target.is_empty() {
         return Ok(0..0);
@@ -186,12 +187,12 @@ pub(super) struct Output {
     pub(super) footer: Footer,
 }
 
-/// All that goes into the target level.
+/// All segments that go into the target level.
 #[derive(Default)]
 pub(super) struct Outputs {
     /// In key order.
     pub(super) leaves: Vec<Output>,
-    /// Those of them that were written.
+    /// Segments that the edit adds: written leaf segments, and runs.
     pub(super) added: Vec<AddedSegment>,
 }
 
@@ -205,12 +206,12 @@ impl Outputs {
     }
 }
 
-/// The leaf segments that are compacted, of each level, the newest first; none for L0s, or ingested pairs.
+/// The leaf segments that are compacted, by level, the newest first; none for L0s and ingested pairs.
 pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<LeafSegment>]> {
     source_ranges(context).iter().map(|(position, range)| &context.levels[*position].segments()[range.clone()])
 }
 
-/// Where they are.
+/// Their positions.
 pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
     match &context.source {
         Source::Segments { from, .. } => from,

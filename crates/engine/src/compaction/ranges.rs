@@ -1,8 +1,9 @@
-//! Range tombstones in a merge: what they hide of its input, and how they come into leaf segments.
+//! Range tombstones in a merge: the pairs that they hide of its input, and their way into leaf segments.
 //!
-//! Those of the upper input lie above those of the lower one and cut them. They go into the leaf segments in the order of
-//! their starts among the entries, cut where a segment ends; into the last level none goes, since there is nothing left
-//! to hide. A lower segment that is covered whole, and leads to no log, is dropped without a look at its leaves.
+//! Tombstones of the upper input lie above those of the lower one and cut them. They go into the leaf segments in the
+//! order of their starts among the entries, cut where a segment ends. None goes into the last level, because nothing is
+//! left to hide. A lower segment that is covered completely, and points to no log, is dropped without reading its
+//! leaves.
 
 use super::merge::Filling;
 use super::output::Outbox;
@@ -21,9 +22,9 @@ use std::sync::Arc;
 pub(super) struct Ranges {
     upper: RangeTombstones,
     all: RangeTombstones,
-    /// Of `all`, the first that does not end before the current key.
+    /// Position in `all` of the first that does not end before the current key.
     at: usize,
-    /// Those that are still to be written.
+    /// Those still to be written.
     pending: VecDeque<RangeTombstone>,
 }
 
@@ -49,7 +50,7 @@ impl Ranges {
         Ok(Ranges { upper, all, at: 0, pending })
     }
 
-    /// Whether an entry is hidden, or says no more than a range tombstone does. Keys come in order.
+    /// Whether an entry is hidden by, or only repeats, a range tombstone. Keys come in order.
     #[inline]
     pub(super) fn hide(&mut self, key: &[u8], lsn: Lsn) -> bool {
         !self.all.is_empty() && self.covers_newer(key, lsn)
@@ -63,7 +64,7 @@ impl Ranges {
         all.get(self.at).is_some_and(|range| &range.start[..] <= key && range.lsn >= lsn)
     }
 
-    /// The segments of `below` that must be read: not those that are hidden whole and lead to no log.
+    /// The segments of `below` that must be read: all but those that are hidden completely and point to no log.
     pub(super) fn unless_hidden(
         &self,
         context: &Context,
@@ -87,7 +88,7 @@ impl Ranges {
         Ok(read)
     }
 
-    /// Writes those that begin at or before `key`; without one, all that are left.
+    /// Writes those that begin at or before `key`; without a key, all that are left.
     #[inline]
     pub(super) fn write_until(
         &mut self,
@@ -121,8 +122,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// The pair of `key` has no room in `full`, which is not empty: cuts the range tombstone that continues behind it. Where
-    /// only range tombstones are in its way, the one that covers the key leaves a hole for it: the pair is newer.
+    /// `full` is not empty and has no room for the pair of `key`: cuts the range tombstone that continues behind it. If
+    /// `full` has only range tombstones, the one that covers the key leaves a hole for it, because the pair is newer.
     pub(super) fn cut(&mut self, full: &mut Filling, key: &[u8]) {
         if !full.builder.is_empty() {
             let bound = full.builder.bound_before(key).to_vec();
@@ -138,7 +139,7 @@ impl Ranges {
         }
     }
 
-    /// Nothing of `full` lies at or above `bound`: what continues there comes into the next segment.
+    /// `full` has nothing at or above `bound`: a range tombstone that continues there goes into the next segment.
     pub(super) fn cut_at(&mut self, full: &mut Filling, bound: &[u8]) {
         if let Some(rest) = full.builder.cut(bound) {
             self.pending.push_front(rest);

@@ -1,8 +1,8 @@
-//! A part of a sweep: leaf segments that lead to victims, with pointers to where their values have moved; one a step.
+//! A part of a sweep: rewrites the pointers of leaf segments that point into victims, one segment a step.
 //!
-//! Only pointers change, so a segment is copied and not built anew: its keys, their order, filter and index stay, and its cached
-//! leaves stay cached. What has expired moves like all else; merges drop it. A step reads the pointers of a few segments
-//! together, since their values lie in the same victims: the more values are fetched at a time, the fewer reads that takes.
+//! Only pointers change, so a segment is copied and not built anew: its keys, their order, filter and index stay, and
+//! its cached leaves stay cached. Expired pairs move too; merges drop them. A step reads the pointers of a few segments
+//! together, because their values lie in the same victims: more values at a time need fewer reads.
 
 use super::merge::keep;
 use super::output::{Built, Outbox};
@@ -23,10 +23,10 @@ use std::sync::Arc;
 
 /// Leaf segments that are read together, if there is memory.
 const MOST_TOGETHER: usize = 2;
-/// Leaf segments that one compaction looks at, at most.
+/// Leaf segments that one compaction examines, at most.
 const MAX_SEARCHED: usize = 32;
 
-/// Leaf segments of a level, of which some lead to victims.
+/// Leaf segments of a level, some of which point into victims.
 pub(super) struct Relocate {
     level: usize,
     /// Position of the next one to look at, and of the first.
@@ -39,19 +39,19 @@ pub(super) struct Relocate {
     outbox: Outbox,
 }
 
-/// A leaf segment that leads to victims.
+/// A leaf segment that points into victims.
 struct Leading {
     leaf: Arc<LeafSegment>,
     footer: Footer,
     bytes: Bytes,
-    /// What leads there, in key order.
+    /// The entries that point there, in key order.
     moves: Vec<(Bytes, Wanted)>,
     /// Old and new place of each value.
     moved: VecDeque<(Pointer, Pointer)>,
 }
 
-/// Memory that it is sure to need, in bytes, beside values and what it builds. This is no more than other compactions need;
-/// otherwise they would always go first.
+/// Memory that it certainly needs, in bytes, besides values and its output. It is no more than other compactions need;
+/// otherwise they would always be admitted first.
 pub(super) fn memory_bytes(reads: &Reads) -> u64 {
     let segment_bytes = reads.volume.segment_bytes();
     (together(reads.volume.memory(), segment_bytes) * segment_bytes) as u64
@@ -62,7 +62,7 @@ fn together(memory: &Memory, segment_bytes: usize) -> usize {
 }
 
 impl Relocate {
-    /// Of `level`, from the segment at `first` on, `most` of those that lead to victims.
+    /// Changes up to `most` segments of `level` that point into victims, from the segment at `first` on.
     pub(super) fn new(level: usize, first: usize, most: usize) -> Relocate {
         Relocate { level, next: first, first, left: most, changed: Vec::new(), outbox: Outbox::default() }
     }
@@ -78,7 +78,7 @@ impl Relocate {
         Ok(self.outbox.pop())
     }
 
-    /// Looks at the next segments; `false` if there were enough.
+    /// Examines the next segments; `false` if there are no more, or enough were changed.
     fn look_further(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
         let segments = context.levels[self.level].segments();
         if self.left == 0 || self.next >= self.first + MAX_SEARCHED || self.next >= segments.len() {
@@ -171,7 +171,7 @@ impl Relocate {
         self.outbox.leaf(context, counters, output, built)
     }
 
-    /// Its result, once all segments that it changed are in `outputs`.
+    /// The result, once all segments that it changed are in `outputs`.
     pub(super) fn done(self, context: &Context, outputs: &mut Outputs) -> Result<Plan> {
         let (Some(first), Some(last)) = (self.changed.first(), self.changed.last()) else {
             return Ok(Plan { below: self.next..self.next, moves: false, swept_to: self.next });
@@ -190,7 +190,7 @@ impl Relocate {
     }
 }
 
-/// The entries of a leaf segment, whose bytes these are, that lead to victims.
+/// The entries of a leaf segment with these `bytes` that point into victims.
 fn moves(
     context: &Context,
     (leaf, index): (&LeafSegment, &LeafIndex),

@@ -1,9 +1,9 @@
-//! L1 as several sorted runs: where a new one goes, where its leaf segments end, and which part of all is merged next.
+//! L1 as several sorted runs: the position of a new one, the ends of its leaf segments, and the next part to merge.
 //!
-//! L0s become a new run; no other run is read for that. A run's leaf segments end at *guards*: keys at which the leaf segments of
-//! all existing runs end. So between two guards all runs can be merged into L2 without cutting a segment, and each
-//! compaction is bounded although runs overlap. Merges go round the key space. A run is gone when they have passed all of it, the
-//! oldest run first. Where there is no guard, more is merged at once.
+//! L0s become a new run, and no other run is read for that. A run's leaf segments end at *guards*: keys at which the
+//! leaf segments of all existing runs end. So between two guards all runs can be merged into L2 without cutting a
+//! segment, and each compaction is bounded although runs overlap. Merges go round the key space. A run is gone after
+//! one round, the oldest run first. Where there is no guard, more is merged at once.
 //!
 //! Memory only: a segment whose index is not in memory makes no guard.
 
@@ -14,31 +14,31 @@ use leeward_format::manifest::L1_RUNS;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A new run's leaf segments end at so much of a full one where there are no guards yet: later runs may be a little larger.
+/// Fill at which leaf segments of a new run end while there are no guards: later runs may be a little larger.
 const FOUNDING_FILL: f64 = 0.75;
-/// Guards are skipped where segments between them would be smaller than this part of a full one.
+/// Guards are skipped where segments between them would be smaller than one part in this many of a full one.
 const LEAST_FILL: u64 = 16;
 
 /// Where the leaf segments of a new run end.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// Keys that are in no segment together with lower ones; descending.
+    /// Keys that no segment has together with lower ones; descending.
     pub(super) guards: Vec<Bytes>,
-    /// Bytes at which a segment ends that meets no guard.
+    /// Size, in bytes, at which a segment ends before a guard.
     pub(super) most_bytes: usize,
 }
 
 impl Ends {
-    /// Only where they are full.
+    /// Segments end only where they are full.
     pub(super) const FULL: Ends = Ends { guards: Vec::new(), most_bytes: usize::MAX };
 }
 
-/// The runs that are there.
+/// The existing runs.
 fn runs(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc<Level>)> {
     levels.iter().take(L1_RUNS).enumerate().filter(|(_, run)| !run.is_empty())
 }
 
-/// How many there are.
+/// Number of runs.
 pub(super) fn count(levels: &[Arc<Level>]) -> usize {
     runs(levels).count()
 }
@@ -53,7 +53,7 @@ pub(super) fn next_position(levels: &[Arc<Level>]) -> Option<usize> {
     positions(levels).next().unwrap_or(L1_RUNS).checked_sub(1)
 }
 
-/// The levels after the runs took the last of their positions, in their order.
+/// The levels after the runs have moved to the last positions of L1, in their order.
 pub(super) fn close_ranks(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
     let mut closed = levels.to_vec();
     closed[..L1_RUNS].sort_by_key(|run| !run.is_empty());
@@ -77,11 +77,11 @@ pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
 /// A key at which leaf segments of all runs end.
 struct Guard<'a> {
     key: &'a [u8],
-    /// Of each run the first leaf segment above it.
+    /// For each run, the first leaf segment above the key.
     cuts: Vec<usize>,
 }
 
-/// Ascending. Each run is checked once: what is in memory now need not be a moment later.
+/// All guards, ascending. Each run is checked once, because an index in memory may be evicted at any moment.
 fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>]) -> Vec<Guard<'a>> {
     let mut keys: Vec<&[u8]> =
         runs(levels).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
@@ -94,7 +94,7 @@ fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>]) -> Vec<Guard<'a>> {
     keys.into_iter().filter_map(guard).collect()
 }
 
-/// The first leaf segment of `run` above `key`; `None` if one is on both sides of it, or may be.
+/// The first leaf segment of `run` above `key`; `None` if a segment is, or may be, on both sides of it.
 fn cut(reads: &Reads, run: &Level, key: &[u8]) -> Option<usize> {
     let at = run.segment_of(key);
     if run.fence(at) == key {
@@ -112,15 +112,15 @@ fn cut(reads: &Reads, run: &Level, key: &[u8]) -> Option<usize> {
 pub(super) struct Part {
     /// Positions of runs, the newest first, and of leaf segments of each.
     pub(super) from: Vec<(usize, Range<usize>)>,
-    /// Where the next part begins; empty: from the start.
+    /// Key at which the next part begins; empty: at the start.
     pub(super) next: Vec<u8>,
 }
 
-/// The part from `resume` on, or from the guard before it, that has at least so many leaf segments if there are. There must
-/// be runs.
+/// The part from `resume` on, or from the guard before it, with at least `least_segments` leaf segments if there are so
+/// many. There must be runs.
 pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], resume: &[u8], least_segments: usize) -> Part {
     let guards = guards(reads, levels);
-    // Of each run the first segment behind each bound: its start, each guard, its end.
+    // For each run, the first segment behind each bound: its start, each guard, its end.
     let cuts: Vec<(usize, Vec<usize>)> = runs(levels)
         .enumerate()
         .map(|(i, (position, run))| {

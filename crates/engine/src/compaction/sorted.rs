@@ -1,14 +1,16 @@
-//! Ingest of sorted pairs: leaf segments and runs of the large log are built of them directly, and installed with one edit.
+//! Ingest of sorted pairs: leaf segments and runs of the large log are built of them directly, and installed by one
+//! edit.
 //!
-//! 1. LSNs are taken for all of them at an instant, with one record that stands for them, and the L0 freezes: whatever is
-//!    written later is newer and lies above.
+//! 1. The LSNs of all pairs are taken at once, one record stands for them in the log, and the L0 freezes: later writes
+//!    are newer and lie above.
 //! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
-//! 3. Once the L0s from before are compacted, the segments go into the deepest level in which, and above which, nothing
-//!    overlaps them; or else are merged into L1, like those of a level above it.
-//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: it leaves out pairs of which levels have
-//!    newer versions. These must be found, so while an ingest is open no tombstone is dropped, not even in the last level.
+//! 3. Once the earlier L0s are compacted, the segments go into the deepest level that they do not overlap, with no
+//!    overlap above it either. If there is none, they are merged into L1, like those of a level above it.
+//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: it leaves out pairs of which
+//!    levels have newer versions. To keep those findable, no tombstone is dropped while an ingest is open, not even in
+//!    the last level.
 //!
-//! Values below the large size are in place, wherever they go. One thread at a time.
+//! Values below the large size stay in place, in every level. One thread at a time.
 
 use super::claims::Claim;
 use super::input::Run;
@@ -42,7 +44,7 @@ pub struct SortedBuilder {
     last_key: Vec<u8>,
 }
 
-/// Segments that are built and not installed.
+/// Segments that are built but not installed.
 #[derive(Default)]
 pub struct Sorted {
     pub(super) leaves: Vec<Output>,
@@ -53,15 +55,15 @@ pub struct Sorted {
     last: Lsn,
     pairs: u64,
     pair_bytes: u64,
-    /// Others keep tombstones while this is there.
+    /// Compactions keep tombstones while this exists.
     _open: Open,
 }
 
-/// An ingest is under way for as long as this is held.
+/// Held while an ingest is under way.
 pub(crate) type Open = Arc<()>;
 
 impl SortedBuilder {
-    /// For pairs with LSNs from `first` to `last`.
+    /// A builder for pairs with LSNs from `first` to `last`.
     pub(crate) fn new(
         reads: Arc<Reads>,
         ids: SegmentIds,
@@ -71,7 +73,7 @@ impl SortedBuilder {
     ) -> SortedBuilder {
         let sorted = || Sorted { last, _open: Arc::clone(open), ..Sorted::default() };
         let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0, is_late: false };
-        // Most often they go to the last level.
+        // Most often the segments go to the last level.
         let levels = vec![Arc::new(Level::empty())];
         SortedBuilder {
             context: context(reads, ids, options, UnixMs(0), source, levels),
@@ -87,8 +89,8 @@ impl SortedBuilder {
     /// Takes the next pair.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if its key is not above the one before, or the pair is over the limits; [`Error::NoSpace`]; those of
-    /// writing. The builder is of no more use then.
+    /// [`Error::Invalid`] if its key is not above the one before, or the pair is over the limits; [`Error::NoSpace`];
+    /// those of writing. The builder is unusable then.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let shown = |key: &[u8]| key[..key.len().min(64)].escape_ascii().to_string();
         if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len()) || value.len() > MAX_VALUE_BYTES {
@@ -155,7 +157,7 @@ impl SortedBuilder {
         }
     }
 
-    /// All of it; `None` if there was no pair.
+    /// All segments; `None` if there was no pair.
     ///
     /// # Errors
     /// As [`SortedBuilder::push`].
@@ -190,22 +192,22 @@ impl Sorted {
         Span { first: of(self.leaves.first()).first, ..of(self.leaves.last()) }
     }
 
-    /// Identity of the run that pointers call `name`, if it is one of its own.
+    /// Id of the run that pointers call `name`, if it is one of this ingest.
     pub(super) fn run(&self, reads: &Reads, name: SegmentName) -> Option<SegmentId> {
         self.added.iter().find(|(id, _, segment, _)| reads.name(*id, segment) == name).map(|(id, ..)| *id)
     }
 
-    /// What goes into the edit: everything if the leaf segments go into a level as they are, otherwise only the runs.
+    /// The segments of the edit: all if the leaf segments go into a level unchanged, otherwise only the runs.
     pub(super) fn added(&self, moves: bool) -> impl Iterator<Item = AddedSegment> + '_ {
         self.added.iter().filter(move |(_, kind, ..)| moves || *kind != SegmentKind::Leaf).cloned()
     }
 }
 
-/// Ingested pairs in a merge; those of which a level has a newer version are passed over.
+/// Ingested pairs in a merge, without those of which a level has a newer version.
 pub(super) struct Pairs {
     run: Run,
     reads: Arc<Reads>,
-    /// Those that may have newer versions.
+    /// Levels that may have newer versions.
     levels: Vec<Arc<Level>>,
 }
 
@@ -257,8 +259,8 @@ impl Input for Pairs {
     }
 }
 
-/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer. Levels hold what was written up to
-/// `floor`.
+/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer. The levels hold the
+/// writes up to LSN `floor`.
 pub(crate) fn ingest(
     (version, floor): (&Version, Lsn),
     ids: SegmentIds,
@@ -290,7 +292,7 @@ fn context(
     source: Source,
     levels: Vec<Arc<Level>>,
 ) -> Context {
-    // What it is merged with is what it overlaps.
+    // It is merged only with the segments that it overlaps.
     let way = (options.placement, options.compression, CompactionMode::Partial);
     Context::new(reads, ids, way, source, levels, now)
 }

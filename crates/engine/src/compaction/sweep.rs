@@ -1,19 +1,21 @@
-//! Garbage collection of the large log: when to begin, which segments to empty, and how far it is.
+//! Garbage collection of the large log: when a sweep begins, which segments it empties, and how far it is.
 //!
-//! A *sweep* chooses victims, the segments with the least live data. Every merge that passes moves values out of them. That is
-//! all, as long as there is not much more garbage than there should be: merges read and write the leaves anyway. Beyond that the
-//! sweep is *driven*: with the victims that are best by then, it rewrites the pointers of leaf segments that lead to them
-//! (`relocate`), level by level from the top. Values move into sorted runs, and entries keep their LSNs. A victim is freed with
-//! the edit that kills its last record, like any segment. So no pointer ever leads to a segment that is gone, nothing competes
-//! with writers, and backups need to know nothing of it.
+//! A *sweep* chooses victims, the segments with the least live data. Every merge that passes moves values out of them.
+//! Merges read and write the leaves anyway, so that is enough while there is not much more garbage than allowed. Beyond
+//! that the sweep is *driven*: with the victims that are best by then, it rewrites the pointers of leaf segments that
+//! point into them (`relocate`), level by level from the top. Values move into sorted runs, and entries keep their
+//! LSNs. A victim is freed, like any segment, by the edit that kills its last record. So no pointer ever leads to a
+//! freed segment, nothing competes with writers, and backups need no part in it.
 //!
-//! The sweep starts from the top because what is compacted during it goes down, and the sweep meets it or has met it already. If
-//! L1 has several runs, they are merged into L2 once round. That reads L2 no more often than it is rewritten anyway.
+//! The sweep starts from the top: compacted data goes down, so the sweep meets it later or has met it already. If L1
+//! has several runs, the sweep merges them into L2, in one round. That reads L2 no more often than it is rewritten
+//! anyway.
 //!
-//! After a split several regions of the volume have the same segments, and about half of each is live in either. Such a segment
-//! is freed when all of these regions have given it up. So what is live in any of them is not garbage, and each region counts its
-//! part of the rest. All choose the same victims then. If one of these regions is on another volume, or has left this one, its
-//! half is garbage at once. No writer has made that garbage, so no writer waits for its collection, which takes its time.
+//! After a split several regions of the volume share segments, and about half of each is live in either region. Such a
+//! segment is freed when all of these regions have given it up. So data that is live in any of them is not garbage, and
+//! each region counts its part of the rest; then all choose the same victims. If one of these regions is on another
+//! volume, or has left this one, its half becomes garbage at once. No writer has made that garbage, so no writer waits
+//! for its collection, which is slow.
 
 use super::Swept;
 use crate::volume::Sharing;
@@ -22,8 +24,7 @@ use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// What the log of large values takes of the volume, and what of it is live. Its newest segments count once they are
-/// complete.
+/// Space and live bytes of the log of large values. Its newest segments count once they are complete.
 ///
 /// Where regions of a server share a segment, each counts an equal part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,8 +33,7 @@ pub struct Accounts {
     pub space_bytes: u64,
     /// Bytes of records whose values can still be read.
     pub live_bytes: u64,
-    /// Bytes that are not live in segments that were there when the region of a server was split last. 0 in an embedded
-    /// store.
+    /// Garbage in segments that existed when the server's region was last split, in bytes. 0 in an embedded store.
     pub inherited_garbage_bytes: u64,
 }
 
@@ -41,48 +41,48 @@ pub struct Accounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     name: SegmentName,
-    /// Bytes that are live in it, and will be moved.
+    /// Live bytes in it, which will be moved.
     live: u32,
-    /// Bytes of space that it gives, but for what is moved.
+    /// Bytes of space that emptying it gains.
     gain: u64,
 }
 
 /// Segments to be emptied.
 pub(crate) type Victims = BTreeMap<SegmentId, Victim>;
 
-/// What a region's garbage is counted from.
+/// Basis of a region's garbage accounts.
 #[derive(Clone, Copy)]
 pub(crate) struct Ledger<'a> {
     pub(crate) state: &'a RegionState,
     pub(crate) segment_bytes: usize,
-    /// Segments with lower ids were there when the region was split last; 0: it never was.
+    /// Segments with lower ids existed when the region was last split; 0: it never was.
     pub(crate) inherited_below: SegmentId,
-    /// Which other regions have a segment.
+    /// The other regions that share a segment.
     pub(crate) sharing: &'a dyn Fn(&SegmentState) -> Sharing,
 }
 
 /// A complete segment of the large log.
 struct Complete<'a> {
     segment: &'a SegmentState,
-    /// Bytes that are live in it for this region.
+    /// Bytes in it that are live for this region.
     live: u32,
-    /// For any that has it.
+    /// Bytes in it that are live for any region.
     live_in_all: u64,
-    /// How many have it.
+    /// Number of regions that have it.
     holders: u64,
 }
 
-/// Percent of a region's live bytes that one sweep moves at most: so much space it takes before it gives any back.
+/// Percent of a region's live bytes that one sweep moves at most: it takes this space before it gives any back.
 const MOVED_PERCENT: u64 = 8;
-/// Segments of runs that a compaction of a sweep should fill: the last of them is half empty.
+/// Segments of runs that a compaction of a sweep should fill: the last of them is half empty on average.
 const RUNS_OF_A_PART: u64 = 8;
-/// Leaf segments that it rewrites, at least and at most.
+/// Leaf segments that such a compaction rewrites, at least and at most.
 const MOST_REWRITTEN: (usize, usize) = (2, 32);
-/// Segments' worth of live bytes that one sweep may always move.
+/// Live bytes that one sweep may always move, in segments.
 const MOVED_SEGMENTS: u64 = 8;
 
 impl Accounts {
-    /// Segments of garbage that are not worth a sweep; after one that gained nothing, of new garbage.
+    /// Garbage, in segments, that is worth a sweep; after a sweep that gained nothing, new garbage.
     pub(crate) const LEAST_SEGMENTS: u64 = 4;
 
     pub(crate) fn of(ledger: Ledger<'_>) -> Accounts {
@@ -97,7 +97,7 @@ impl Accounts {
         accounts
     }
 
-    /// As if there were no garbage in segments that were there when the region was split.
+    /// The accounts without the garbage in segments that existed when the region was split.
     pub(crate) fn own(&self) -> Accounts {
         let space_bytes = self.space_bytes.saturating_sub(self.inherited_garbage_bytes);
         Accounts { space_bytes, inherited_garbage_bytes: 0, ..*self }
@@ -113,22 +113,21 @@ impl Accounts {
         self.garbage_bytes() * 100 > self.space_bytes * u64::from(percent)
     }
 
-    /// Whether the space is more than `percent` of what is live, but for what a split left behind.
+    /// Whether the space, without the garbage of a split, is more than `percent` of the live bytes.
     pub(crate) fn is_beyond(&self, percent: u32) -> bool {
         self.own().space_bytes * 100 > self.live_bytes * u64::from(percent)
     }
 }
 
 impl<'a> Ledger<'a> {
-    /// Of all of the region's segments, the bytes that other regions count: only those are shared that were there when it was
-    /// split.
+    /// Bytes of the region's segments that other regions count. Only segments that existed at the split are shared.
     pub(crate) fn shared_bytes(self) -> u64 {
         let segment_bytes = self.segment_bytes as u64;
         let of_others = |segment| segment_bytes - segment_bytes / (1 + (self.sharing)(segment).others);
         self.state.segments.range(..self.inherited_below).map(|(_, segment)| of_others(segment)).sum()
     }
 
-    /// The segments that nothing will be added to and no L0 points to. Runs of medium values need no collection: they empty
+    /// The segments that are complete and that no L0 points to. Runs of medium values need no collection: they empty
     /// themselves as their levels are merged down.
     fn complete(self) -> impl Iterator<Item = Complete<'a>> {
         let state = self.state;
@@ -145,8 +144,8 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// The segments to empty so that no more than `goal` bytes of garbage are left, or as many as one sweep takes; where only so
-/// many segments are `left`, no more than some of those can hold.
+/// The segments to empty so that at most `goal` bytes of garbage are left, or as many as one sweep takes. If only
+/// `left` segments are free, the moved values must fit into a part of them.
 pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
     let mut all: Vec<_> = ledger.complete().collect();
@@ -167,7 +166,7 @@ pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     victims
 }
 
-/// Of so many segments that are left, those that a compaction may take for what it moves, or for what it writes beside that.
+/// Of `left` free segments, those that a compaction may take for moved values, or for its other output.
 fn taken_of(left: u32) -> u64 {
     u64::from(left / 3).max(1)
 }
@@ -179,23 +178,23 @@ fn names(victims: &Victims) -> Arc<HashSet<SegmentName>> {
 /// A sweep, or the time between two.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    /// Which one it is: a part of an earlier one says nothing of it.
+    /// Number of the sweep: parts of an earlier sweep do not count for it.
     serial: u64,
     victims: Victims,
     names: Arc<HashSet<SegmentName>>,
     level: usize,
     resume: Vec<u8>,
-    /// Garbage that there was when it began.
+    /// Garbage when it began, in bytes.
     began_with: u64,
-    /// Bytes that it is to gain.
+    /// Bytes that it should gain.
     expected: u64,
-    /// Bytes of values that it is to move.
+    /// Bytes of values that it should move.
     moving: u64,
     /// Garbage that the last sweep left, if it gained nothing.
     stuck: Option<u64>,
-    /// It does not wait for merges that pass.
+    /// It does not wait for passing merges.
     is_driven: bool,
-    /// There was no other garbage to speak of than what a split left behind.
+    /// Hardly any other garbage than that of a split existed.
     is_of_split: bool,
 }
 
@@ -207,7 +206,7 @@ impl Sweep {
         worth && (self.victims.is_empty() || is_driven && !self.is_driven)
     }
 
-    /// Begins with `victims`, which are none if there is nothing to gain.
+    /// Begins with `victims`; empty if there is nothing to gain.
     pub(super) fn begin(&mut self, victims: Victims, is_driven: bool, is_of_split: bool, accounts: &Accounts) {
         let began_with = accounts.garbage_bytes();
         *self = Sweep {
@@ -225,40 +224,40 @@ impl Sweep {
         };
     }
 
-    /// Leaf segments that one compaction should rewrite of a level with so many, so that it fills several segments of runs,
-    /// where so many segments are `left`.
+    /// Leaf segments that one compaction should rewrite of a level with `leaf_segments`, so that it fills several
+    /// segments of runs. `left` segments are free.
     pub(super) fn part(&self, leaf_segments: usize, segment_bytes: u64, left: u32) -> usize {
         let wanted = RUNS_OF_A_PART * segment_bytes * leaf_segments as u64 / self.moving.max(1);
         let most = MOST_REWRITTEN.1.min(taken_of(left) as usize);
         (wanted as usize).clamp(MOST_REWRITTEN.0.min(most), most)
     }
 
-    /// Numbers of the victims that are live.
+    /// Names of the remaining victims.
     pub(super) fn names(&self) -> &Arc<HashSet<SegmentName>> {
         &self.names
     }
 
-    /// There was hardly any garbage but what a split left behind.
+    /// Whether there was hardly any garbage except that of a split.
     pub(super) fn is_of_split(&self) -> bool {
         self.is_of_split
     }
 
-    /// Which one it is.
+    /// Number of the sweep.
     pub(super) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Where it continues, if one is driven: level and key.
+    /// Level and key at which it continues, if it is driven.
     pub(super) fn place(&self) -> Option<(usize, &[u8])> {
         (self.is_driven && !self.victims.is_empty()).then_some((self.level, &self.resume[..]))
     }
 
-    /// Nothing is left of a level from its place on.
+    /// The level is swept: continues with the next.
     pub(super) fn next_level(&mut self) {
         (self.level, self.resume) = (self.level + 1, Vec::new());
     }
 
-    /// A compaction was installed, and `gone` were given back with it.
+    /// A compaction was installed, and the segments `gone` were freed with it.
     pub(super) fn installed(&mut self, swept: Option<&Swept>, gone: &[SegmentId]) {
         if gone.iter().any(|id| self.victims.contains_key(id)) {
             // Their names may be used again.

@@ -1,4 +1,5 @@
-//! What compactions keep, drop, move and reuse. That reads stay right through any of them: [`crate::version`], [`crate::scan`].
+//! Tests of what compactions keep, drop, move and reuse. [`crate::version`] and [`crate::scan`] test that reads stay
+//! right.
 
 use super::*;
 use crate::scan::ScanBounds;
@@ -79,7 +80,7 @@ fn a_tombstone_stays_while_a_deeper_level_may_hold_the_key() {
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1001) });
 }
 
-/// In the last level nothing is left of a pair that has expired; above it, it still hides what is below.
+/// An expired pair leaves nothing in the last level; above it, it still hides older versions.
 #[test]
 fn what_has_expired_is_dropped_like_what_was_deleted() {
     let mut store = Store::new(0, 16 << 10);
@@ -108,7 +109,7 @@ fn what_has_expired_is_dropped_like_what_was_deleted() {
         let found = snapshot.get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
         assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
     }
-    // The clock goes back: what is below does not come back.
+    // The clock goes back: the older version does not reappear.
     store.now = 19;
     let found = store.snapshot().get(&0u32.to_be_bytes(), crate::version::Reach::Device).expect("a sound disk");
     assert_eq!(found, crate::version::Lookup::Deleted { lsn: Lsn(1052) });
@@ -281,7 +282,7 @@ fn a_range_tombstone_is_cut_at_segments_and_moves_with_them() {
     let mut store = Store::new(0, 1 << 20);
     fill(&mut store, 0..3000, 60);
     store.settle();
-    // From here on nothing is too large, so that what is newer stays above.
+    // From here on no level is too large, so newer data stays above.
     store.delete_range(b"", &2000u32.to_be_bytes());
     for n in (0..3000u32).step_by(3) {
         store.write(&n.to_be_bytes(), Some(&[7; 200]));
@@ -298,8 +299,8 @@ fn a_range_tombstone_is_cut_at_segments_and_moves_with_them() {
     assert!(cursor.next().expect("a sound disk").is_none());
 }
 
-/// The pair and a range with bounds as long take more than the smallest segment together: the pair is newer, so the range
-/// leaves a hole for it.
+/// The pair and a range with bounds as long take more than the smallest segment together. The pair is newer, so the
+/// range leaves a hole for it.
 #[test]
 fn a_pair_that_has_no_room_beside_a_range_is_written_in_a_hole_of_it() {
     const LONGEST: usize = leeward_format::MAX_KEY_BYTES;

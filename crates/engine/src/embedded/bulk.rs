@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Db {
-    /// Ingests pairs in ascending order of their keys, all of them or none, durably: segments are built of them directly, past
-    /// the logs and the L0, and become part of the store with one edit. They are newer than what was written before the call,
-    /// and older than what is written during it. Returns how many there were. Other threads may read and write meanwhile.
+    /// Ingests pairs in ascending order of their keys, all or none, durably. Segments are built of them directly, past
+    /// the logs and the L0, and become part of the store by one edit. The pairs are newer than all writes before the
+    /// call, and older than writes during it. Returns the number of pairs. Other threads may read and write meanwhile.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -25,8 +25,8 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a key that does not come after the one before, or is over the limits; [`Error::NoSpace`] and other
-    /// faults. Nothing is changed then.
+    /// [`Error::Invalid`] for a key that does not come after the one before, or is over the limits; [`Error::NoSpace`]
+    /// and other faults. Nothing is changed then.
     pub fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, pairs: impl IntoIterator<Item = (K, V)>) -> Result<u64> {
         let pairs = pairs.into_iter();
         let most = pairs.size_hint().1.and_then(|most| u64::try_from(most).ok());
@@ -36,16 +36,16 @@ impl Db {
             builder.push(key.as_ref(), value.as_ref())?;
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
-        // What was written before has to be committed, and may be on its way.
+        // Earlier writes must be committed; their commit may be on its way.
         self.commit(sorted.last(), false)?;
         loop {
             let seen = self.workers.progress();
             let turn = self.workers.turn();
             let ingest = self.region.ingest(&sorted, self.now())?;
             let is_last = ingest.is_some();
-            // L0s from before are compacted first, and do not wait for further L0s.
+            // The earlier L0s are compacted first, and do not wait for further L0s.
             let Some(compaction) = ingest.or_else(|| self.region.next_compaction_at_once(self.now())) else {
-                // Except where space is short: then other compactions make room.
+                // If space is short, other compactions make room first.
                 drop(turn);
                 self.workers.call();
                 self.workers.wait(seen)?;
@@ -60,9 +60,9 @@ impl Db {
         }
     }
 
-    /// Makes a checkpoint of all that was written: a durable, named copy by reference, which shares segments with the store and
-    /// stays, through restarts and crashes, until it is dropped. Costs a sync. What it refers to is not given back while it
-    /// is there.
+    /// Makes a checkpoint of all writes so far: a durable, named copy by reference. It shares segments with the store,
+    /// and survives restarts and crashes until it is dropped. Costs a sync. While it exists, the space that it refers
+    /// to is not freed.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions, Reach};
@@ -79,16 +79,16 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is one of that name, or it is no name: 1 to 64 letters, digits and `-`, `_` or `.`;
-    /// [`Error::NoSpace`] if the volume has no room for another; otherwise as [`Db::sync`].
+    /// [`Error::Invalid`] if a checkpoint has that name already, or the name is not 1 to 64 letters, digits and `-`,
+    /// `_` or `.`; [`Error::NoSpace`] if the volume has no room for another; otherwise as [`Db::sync`].
     pub fn checkpoint(&self, name: &str) -> Result<()> {
         let made = self.region.checkpoint(name);
-        // The tails that it sealed are to be flushed.
+        // The workers flush the tails that it sealed.
         self.workers.call();
         made
     }
 
-    /// The checkpoints that there are, by name.
+    /// All checkpoints, by name.
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
         self.region.checkpoints()
     }
@@ -101,7 +101,7 @@ impl Db {
         self.region.open_checkpoint(name, self.now())
     }
 
-    /// Drops a checkpoint, durably; what only it needed is free once it is no longer read.
+    /// Drops a checkpoint, durably. Space that only it needed is free once no reader uses it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of that name; otherwise as [`Db::sync`].
@@ -109,11 +109,11 @@ impl Db {
         self.region.drop_checkpoint(name)
     }
 
-    /// Copies a checkpoint to `directory`, which must hold no store, where it can be opened as one.
+    /// Copies a checkpoint to `directory`, where it can be opened as a store. The directory must not hold one yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such checkpoint, or a store in the directory; those of reading and of writing, and
-    /// then no store is left there. A process that dies meanwhile leaves an empty one.
+    /// [`Error::Invalid`] if there is no such checkpoint, or a store in the directory; those of reading and of writing.
+    /// After an error no store is left there. A process that dies meanwhile leaves an empty one.
     pub fn export_checkpoint(&self, name: &str, directory: impl AsRef<Path>) -> Result<()> {
         let directory = directory.as_ref();
         let at = directory.display().to_string();

@@ -1,5 +1,5 @@
-//! A store on a disk that fails, or is full, at any moment: what was acknowledged is there, what was refused is not, and every
-//! error says what happened. A failed sync may lose what came after the last sync that succeeded.
+//! A store on a disk that fails, or is full, at any moment: acknowledged writes are there, refused ones are not, and
+//! every error tells what happened. A failed sync may lose the writes after the last successful sync.
 
 use super::*;
 use leeward_platform::SimDisk;
@@ -32,17 +32,17 @@ pub(super) fn everything(db: &Db) -> Result<Model> {
     Ok(all)
 }
 
-/// Keys and what becomes of them.
+/// Keys and their values.
 type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// What a step did.
+/// Result of a step.
 struct Done {
     changes: Changes,
     is_sync: bool,
 }
 
-/// Does one random thing, to the store and, if that says that it is done, to the model; otherwise answers what it would have
-/// changed.
+/// Does one random thing to the store and, if the store acknowledges it, to the model; otherwise returns the
+/// unacknowledged change.
 fn step(rng: &mut Rng, db: &Db, model: &mut Model) -> Result<Done, (Error, Changes)> {
     let key = |n: u64| format!("key{n:04}").into_bytes();
     let mut changes = Changes::new();
@@ -86,7 +86,7 @@ fn apply(model: &mut Model, changes: &[(Vec<u8>, Option<Vec<u8>>)]) {
     }
 }
 
-/// What was done since the last sync: a failed sync may lose the newest of it.
+/// Changes since the last sync: a failed sync may lose the newest of them.
 #[derive(Default)]
 struct Unsynced {
     synced: Model,
@@ -101,7 +101,7 @@ impl Unsynced {
         }
     }
 
-    /// Whether `found` is what there was at the sync, and some of the changes after it, in order.
+    /// Whether `found` is the state at the sync plus some of the later changes, in order.
     fn explains(mut self, found: &Model) -> bool {
         self.synced == *found
             || self.since.iter().any(|change| {
@@ -134,7 +134,7 @@ fn a_disk_that_is_full_at_any_moment_costs_nothing_that_was_answered() {
         assert_eq!(everything(&db).unwrap(), model, "{kib} KiB");
         assert!(db.verify().damaged.is_empty());
         disk.set_capacity(1 << 30);
-        // Until the workers have tried again they have no other answer.
+        // Until the workers have tried again they return the same error.
         let since = Instant::now();
         while let Err(error) = db.put(b"more", b"room") {
             assert!(since.elapsed() < Duration::from_secs(30), "{kib} KiB: {error}");
@@ -155,7 +155,7 @@ fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
     for op in (1..900).step_by(13) {
         let disk = SimDisk::new(op, 1 << 30);
         let (mut rng, mut model) = (Rng::new(op), Model::new());
-        // A store to mapped memory is an operation that does not fail.
+        // A store to mapped memory is an operation that cannot fail.
         disk.set_maps(op % 2 == 0);
         disk.set_faults(FaultPlan { at: vec![(op, Fault::Fail)], ..FaultPlan::default() });
         let mut unsynced = Unsynced::default();
@@ -168,7 +168,7 @@ fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
             Err((Error::VolumeFailed { reason, .. }, _)) => reason.contains("sync"),
             _ => false,
         };
-        // It is unknown whether the last of them was done.
+        // It is unknown whether the last of them was carried out.
         let doubtful: BTreeMap<_, _> = match stopped {
             Err((Error::Io { .. } | Error::VolumeFailed { .. }, changes)) => changes.into_iter().collect(),
             Err((error, _)) => panic!("operation {op}: {error}"),
@@ -178,7 +178,7 @@ fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
         let db = open(&disk).unwrap_or_else(|error| panic!("operation {op}: {error}"));
         let found = everything(&db).unwrap();
         if is_failed_sync {
-            // The next process does not read what only the page cache has.
+            // The next process does not read data that only the page cache has.
             unsynced.since.extend(doubtful);
             assert!(unsynced.explains(&found), "operation {op}: not a part of what was done, from its beginning");
             assert!(db.verify().damaged.is_empty());

@@ -1,13 +1,12 @@
-//! A disk that fails at each operation of writes, of a flush and of an install, one after the other, beside the threads of the
-//! store: nothing that was acknowledged is lost, and nothing of it reads as damage, neither before nor after the store is opened
-//! again.
+//! A disk that fails at each operation of writes, of a flush and of an install, one after the other, with the store's
+//! threads running: no acknowledged write is lost or reads as damage, before or after the store is opened again.
 
 use super::fault_tests::{Model, everything, options};
 use super::*;
 use leeward_platform::SimDisk;
 use leeward_platform::disk::{Fault, FaultPlan};
 
-/// Keys that are written again and again.
+/// Keys that are overwritten again and again.
 const KEYS: u32 = 480;
 const BATCH: u32 = 60;
 
@@ -20,7 +19,7 @@ fn pair(round: u32, n: u32) -> (Vec<u8>, Vec<u8>) {
     (format!("key{n:04}").into_bytes(), vec![(round * 7 + n) as u8; [30, 55, 100, 300][(n % 4) as usize]])
 }
 
-/// Writes every key once, in some batches; answers the error of the batch that was refused, and what that would have written.
+/// Writes every key once, in some batches. Returns the error of the refused batch, and the writes of that batch.
 fn write_round(db: &Db, round: u32, model: &mut Model) -> Result<(), (Error, Model)> {
     for first in (0..KEYS).step_by(BATCH as usize) {
         let pairs: Model = (first..first + BATCH).map(|n| pair(round, n)).collect();
@@ -31,7 +30,7 @@ fn write_round(db: &Db, round: u32, model: &mut Model) -> Result<(), (Error, Mod
     Ok(())
 }
 
-/// A closed store's file, of which installs give much back, and what is in it.
+/// The file of a closed store, of which installs free much space; and the store's content.
 fn image() -> (Vec<u8>, Model) {
     let (disk, mut model) = (SimDisk::new(1, 1 << 30), Model::new());
     let db = open(&disk).unwrap();
@@ -49,7 +48,7 @@ fn disk_with(image: &[u8], seed: u64) -> SimDisk {
     disk
 }
 
-/// Writes until an install is through, or nothing is; answers what a write that was refused would have written.
+/// Writes until an install is complete, or nothing is written any more. Returns the writes of a refused batch.
 fn run(db: &Db, model: &mut Model) -> Model {
     let installs = || db.stats().data.compactions.installed;
     for round in 5.. {
@@ -74,7 +73,7 @@ fn check(db: &Db, model: &Model, refused: &Model, what: &str) {
     }
 }
 
-/// Answers how many operations there were, and how many segments were given back to the device.
+/// Returns the number of operations, and the number of segments whose space was given back to the device.
 fn fail_at(image: &(Vec<u8>, Model), op: u64, fault: Fault, power: bool) -> (u64, usize) {
     let what = format!("{fault:?} of operation {op}, power loss {power}");
     let disk = disk_with(&image.0, op);
@@ -94,7 +93,7 @@ fn fail_at(image: &(Vec<u8>, Model), op: u64, fault: Fault, power: bool) -> (u64
     }
     let contents = disk.contents(VOLUME_NAME);
     let released = contents.chunks(32 << 10).filter(|segment| segment.iter().all(|byte| *byte == 0xdd)).count();
-    // What the device has not taken, and no sync has told of yet, the first start tells of, and the second does without.
+    // The device refused a write, and no sync has reported it yet: the first start reports it, the second does not.
     let opened = open(&disk).or_else(|error| if fault == Fault::Writeback { open(&disk) } else { Err(error) });
     let db = opened.unwrap_or_else(|error| panic!("{what}: {error}"));
     check(&db, &model, &refused, &what);

@@ -1,9 +1,10 @@
 //! The engine as a library: one ordered key-value store in a directory, with threads of its own for flushes and
 //! compactions.
 //!
-//! A write that was acknowledged survives the death of the process; a power loss loses at most what [`SyncMode`] says. All
-//! of [`Db`] may be used from any thread. Writes are carried out one after another, under one lock that is held while they are
-//! copied. Writers that wait for a sync share it. The front page of the crate is written for the users of this module.
+//! An acknowledged write survives the death of the process; a power loss loses at most what [`SyncMode`] says. All of
+//! [`Db`] may be used from any thread. Writes are carried out one after another, under one lock that is held while they
+//! are copied. Writers that wait for a sync share it. The front page of the crate is written for the users of this
+//! module.
 
 mod bulk;
 #[cfg(test)]
@@ -38,16 +39,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use worker::Workers;
 
-/// The one region of a [`Db`] that was made as one.
+/// The one region of a [`Db`] that was created as one.
 const REGION: RegionId = RegionId(1);
 
-/// When writes become durable against a power loss. Against `kill -9` they always are durable before they are acknowledged.
+/// When writes become durable against a power loss. Acknowledged writes always survive `kill -9`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
     /// Before they are acknowledged. Writers that wait share a sync.
     Always,
-    /// At most this long after; a millisecond at least. The default is a second. A power loss takes at most the newest
-    /// writes, and none while a later one survives.
+    /// At most this long after; a millisecond at least. The default is a second. A power loss loses only the newest
+    /// writes: none while a later one survives.
     Every(Duration),
 }
 
@@ -56,7 +57,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Options of a [`Db`]. The defaults suit most programs; [`VolumeOptions::memory_budget`] is the first to change.
 ///
-/// A store keeps some of them from when it was made: changes of these have no effect on a store that exists.
+/// Some of them are kept by the store when it is created: later changes of these have no effect.
 ///
 /// ```
 /// use leeward_engine::{DbOptions, SyncMode, VolumeOptions};
@@ -78,19 +79,19 @@ pub struct DbOptions {
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels, from L1 on. Only read when the store is made.
     pub growth_factor: u32,
-    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1. Only read when the store
-    /// is made.
+    /// Sorted runs of L1 from which on they are merged into L2, 1 to 6; with 1, L0s are merged with L1. Only read when
+    /// the store is made.
     pub l1_runs: u32,
     /// How much of a level one compaction takes into the next. Only read when the store is made.
     pub compaction: CompactionMode,
-    /// Percent of the large log that may be garbage before merges that pass collect it, 1 to 90; half as much again, and it is
-    /// collected for its own sake. Only read when the store is made.
+    /// Percent of the large log that may be garbage before passing merges collect it, 1 to 90. With half as much again,
+    /// it is collected for its own sake. Only read when the store is made.
     pub garbage_percent: u32,
-    /// MiB that the collection of garbage may read and write in a second, as long as the next limit is kept; 0: as many as it
-    /// can. Only read when the store is made.
+    /// MiB that garbage collection may read and write per second while the next limit is kept; 0: unlimited. Only read
+    /// when the store is made.
     pub garbage_mib_per_second: u32,
-    /// Percent of what is live in the large log that it may take of the volume, 105 to 1000: beyond, writers wait for
-    /// the collection of garbage. Only read when the store is made.
+    /// Space that the large log may take, in percent of its live bytes, 105 to 1000: beyond it, writers wait for
+    /// garbage collection. Only read when the store is made.
     pub max_space_percent: u32,
     /// How leaves are compressed. Only read when the store is made.
     pub compression: Compression,
@@ -117,7 +118,7 @@ impl Default for DbOptions {
     }
 }
 
-/// What a key has: see [`Db::get_pair`].
+/// A key's value with its version and expiry: see [`Db::get_pair`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The value.
@@ -137,20 +138,20 @@ pub struct Db {
     volume: Arc<Volume>,
     region: Arc<Region>,
     sync: SyncMode,
-    /// Decides what has expired.
+    /// Decides which pairs have expired.
     clock: Arc<dyn Clock>,
-    /// Held by an ingest from its first step to its last: they are installed in the order of their LSNs.
+    /// Held by an ingest from its first step to its last: ingests are installed in the order of their LSNs.
     ingesting: Mutex<()>,
     stalls: StallClocks,
 }
 
 impl Db {
-    /// Opens the store in `directory`; makes the directory and the store if there is none. Starts four threads. After a
-    /// crash it replays what the logs have and the levels lack.
+    /// Opens the store in `directory`; creates the directory and the store if there is none. Starts four threads. After
+    /// a crash it replays the records of the logs that the levels lack.
     ///
     /// # Errors
-    /// - [`Error::Locked`] if another process has it, or this one: a store that is open, or a snapshot of one that was
-    ///   closed.
+    /// - [`Error::Locked`] if another process uses the directory, or this one does: an open store, or a snapshot of a
+    ///   closed one.
     /// - [`Error::Invalid`] for options that are out of range, and for the data directory of a server.
     /// - [`Error::NotAVolume`] and [`Error::OtherVersion`] for a file that this program does not read. It is not
     ///   changed.
@@ -167,7 +168,8 @@ impl Db {
         Db::open_on(&disk, &directory.display().to_string(), options, Arc::new(BootClock))
     }
 
-    /// Opens the store on `disk`, which messages call `name`; what has expired is decided by the wall time of `clock`.
+    /// Opens the store on `disk`, which messages call `name`. The wall time of `clock` decides which pairs have
+    /// expired.
     ///
     /// # Errors
     /// As [`Db::open`].
@@ -181,14 +183,14 @@ impl Db {
         let replica = match (replicas.pop(), replicas.len()) {
             (Some(replica), 0) => replica,
             (Some(_), others) => {
-                let detail = format!("{name}: holds {} regions, and so is a node's data, not a store's", others + 1);
+                let detail = format!("{name}: holds {} regions: this is a node's data, not a store", others + 1);
                 return Err(Error::Invalid(detail));
             }
             (None, _) => Replica::create(&volume, REGION, table)?,
         };
         let term = replica.position().0.next();
         let region = replica.serve(term)?;
-        // Alone, a store has committed all that it has.
+        // A store without replicas has committed everything that it has.
         region.set_commit(region.last_lsn());
         let workers = Workers::start(&region, options.sync, &clock)?;
         Ok(Db {
@@ -202,7 +204,8 @@ impl Db {
         })
     }
 
-    /// Sets `key`, 1 to 4096 bytes, to `value`, up to 1 MiB, for good. Waits while compactions or flushes are behind.
+    /// Sets `key`, 1 to 4096 bytes, to `value`, up to 1 MiB, without expiry. Waits while compactions or flushes are
+    /// behind.
     ///
     /// # Errors
     /// - [`Error::Invalid`] for a key or a value over the limits. Nothing was written.
@@ -213,11 +216,11 @@ impl Db {
         self.write(&[Write::put(key, value)])
     }
 
-    /// Sets `key` to `value`, as `options` say: if a condition holds, for some time, or both. Answers whether it did.
+    /// Sets `key` to `value` as `options` say: if a condition holds, with a lifetime, or both. Returns whether it did.
     ///
-    /// The condition is decided on the newest pair, and no other write comes between. A pair that has expired is absent
-    /// from everything that is read afterwards; the space that it takes comes back with compactions. Expiry goes by the
-    /// wall clock: where that is set back, a pair may be seen again that no compaction has dropped yet.
+    /// The condition is decided on the newest pair, and no other write comes between. Later reads do not see an expired
+    /// pair; compactions free its space. Expiry goes by the wall clock: if the clock is set back, an expired pair that
+    /// no compaction has dropped yet may be seen again.
     ///
     /// ```
     /// # use leeward_engine::{Condition, Db, DbOptions, Lifetime, PutOptions};
@@ -245,7 +248,7 @@ impl Db {
         self.write_if(Write::put(key, value), options.lifetime, &options.when)
     }
 
-    /// Removes `key` if it exists and the condition holds. Answers whether it did.
+    /// Removes `key` if it exists and the condition holds. Returns whether it did.
     ///
     /// # Errors
     /// As [`Db::put`].
@@ -253,7 +256,7 @@ impl Db {
         self.write_if(Write::delete(key), Lifetime::Forever, when)
     }
 
-    /// Decides on the newest pair of the key, and tries again if it has changed until the write would follow.
+    /// Decides on the newest pair of the key, and tries again if another write changed the pair meanwhile.
     fn write_if(&self, mut write: Write<'_>, lifetime: Lifetime, when: &Condition) -> Result<Written> {
         loop {
             let (since, now) = (self.region.moment(), self.now());
@@ -264,7 +267,7 @@ impl Db {
             };
             let has_something_to_do = pair.is_some() || write.value.is_some();
             if !has_something_to_do || !when.holds(pair.as_ref().map(|(value, _)| (lsn, &value[..]))) {
-                // A reported result must not be undone.
+                // The reported result must not be undone by a crash.
                 self.commit(lsn, false)?;
                 return Ok(Written { done: false, version: pair.map(|_| lsn) });
             }
@@ -285,8 +288,8 @@ impl Db {
         self.write(&[Write::delete(key)])
     }
 
-    /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. Costs one record,
-    /// however many keys there are; what they took comes back with the compactions that meet it.
+    /// Removes every key from `start` up to, but without, `end`. An empty start and no end are no bounds. Costs one
+    /// record for any number of keys; later compactions free their space.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -307,10 +310,10 @@ impl Db {
         self.write(&[Write::delete_range(start, end)])
     }
 
-    /// Carries out all of `writes` or, whatever happens, none. Of two writes of one key the later one counts. Waits
+    /// Carries out all of `writes`, or none even after a crash. Of two writes of one key the later one counts. Waits
     /// while compactions or flushes are behind.
     ///
-    /// What a batch puts into one log must fit a segment, 2 MiB by default: see [`VolumeOptions::segment_bytes`].
+    /// The records of a batch in one log must fit a segment, 2 MiB by default: see [`VolumeOptions::segment_bytes`].
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions, Write};
@@ -326,14 +329,14 @@ impl Db {
         self.write_all(writes).map(drop)
     }
 
-    /// Answers the LSN of the last of them.
+    /// Returns the LSN of the last of them.
     fn write_all(&self, writes: &[Write<'_>]) -> Result<Lsn> {
         let appended = self.append(|region| region.append(writes))?;
         self.finish(&appended)?;
         Ok(appended.last)
     }
 
-    /// Makes everything up to `lsn` as durable as writes are before they are acknowledged, and shows it to readers.
+    /// Makes everything up to `lsn` as durable as acknowledged writes must be, and shows it to readers.
     fn commit(&self, lsn: Lsn, is_written: bool) -> Result<()> {
         if self.region.commit() >= lsn {
             return Ok(());
@@ -368,7 +371,8 @@ impl Db {
             Ok(appended) => Ok(appended),
             Err(AppendError::Engine(error)) => {
                 if matches!(error, Error::NoSpace { .. }) {
-                    // The L0 is to freeze, so that what it has overwritten becomes known: perhaps nothing else wakes the workers.
+                    // The L0 must freeze, so that its overwritten values become known as garbage. Perhaps nothing else
+                    // wakes the workers.
                     self.workers.call();
                 }
                 Err(error)
@@ -419,8 +423,8 @@ impl Db {
         }
     }
 
-    /// The values of `keys`, in their order, as of one instant. What is not in memory is read from the device several at a
-    /// time: much faster than one [`Db::get`] after the other.
+    /// The values of `keys`, in their order, as of one instant. Pairs that are not in memory are read from the device
+    /// several at a time: much faster than one [`Db::get`] after the other.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -438,12 +442,12 @@ impl Db {
         Ok(self.snapshot().get_many(keys)?.into_iter().map(Lookup::into_value).collect())
     }
 
-    /// The store as of now: what is written later does not change what the snapshot answers. Costs next to nothing.
+    /// The store as of now: later writes do not change what the snapshot returns. Costs next to nothing.
     pub fn snapshot(&self) -> Snapshot {
         self.region.snapshot(self.region.commit(), self.now())
     }
 
-    /// Pairs within `bounds`, in key order, as of now. Reads as the cursor goes, and at most 128 pairs ahead of it.
+    /// A cursor over the pairs within `bounds`, in key order, as of now. It reads on demand, at most 128 pairs ahead.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions, ScanBounds};
@@ -460,8 +464,8 @@ impl Db {
         self.snapshot().cursor(bounds)
     }
 
-    /// About how many pairs the keys from `start` up to, and without, `end` have, and how many bytes; without an end, all
-    /// from `start` on. Reads index nodes, and at most two leaves of each level.
+    /// Approximate number and bytes of the pairs with keys from `start` up to, but without, `end`; without an end, of
+    /// all from `start` on. Reads index nodes, and at most two leaves of each level.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -487,8 +491,8 @@ impl Db {
         self.region.sync_tails().map(drop)
     }
 
-    /// Reads everything on the device and checks every checksum, while everything else continues. What cannot be read
-    /// is among the damage.
+    /// Reads everything on the device and checks every checksum, while all other operations continue. Unreadable parts
+    /// are reported as damage.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -530,7 +534,7 @@ impl Drop for Db {
     }
 }
 
-/// Takes the directory.
+/// Locks the directory.
 fn lock(disk: &dyn Disk, name: &str) -> Result<DiskLock> {
     disk.lock().map_err(|error| cannot_open(name, error))
 }
@@ -547,7 +551,7 @@ fn cannot_open(name: &str, error: std::io::Error) -> Error {
     }
 }
 
-/// Checks all options; returns those of the table that the store is.
+/// Checks all options; returns the table options of the store.
 fn table_options(options: &DbOptions) -> Result<TableOptions> {
     if let SyncMode::Every(interval) = options.sync
         && interval < LEAST_INTERVAL
@@ -568,7 +572,7 @@ fn table_options(options: &DbOptions) -> Result<TableOptions> {
         garbage_mib_per_second: options.garbage_mib_per_second,
         max_space_percent: options.max_space_percent,
         compression: options.compression,
-        // What is about replicas.
+        // Options of replication.
         ..TableOptions::default()
     };
     table.check().map_err(Error::Invalid)?;

@@ -7,20 +7,20 @@ use leeward_platform::DeviceCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Figures of a store, counted since it was opened unless they say what is now.
+/// Figures of a store, counted since it was opened unless they say "now".
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// L0s, levels, logs and compactions.
     pub data: RegionStats,
     /// How memory is used now, in bytes.
     pub memory: MemoryStats,
-    /// Look-ups of leaves, indexes and records that memory has answered.
+    /// Look-ups of leaves, indexes and records that memory answered.
     pub cache_hits: u64,
-    /// Those that went to the device.
+    /// Those that read the device.
     pub cache_misses: u64,
     /// Bytes moved to and from the device.
     pub device: DeviceCounters,
-    /// For how long writers have waited, the time of all of them together.
+    /// Total time that writers have waited, over all of them.
     pub stalls: Stalls,
     /// Bytes of segments in use now, the manifest's included.
     pub used_bytes: u64,
@@ -57,14 +57,14 @@ impl Db {
     }
 }
 
-/// Why writers have waited, and for how long.
+/// Time that writers have waited, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
     /// Pauses in which compactions catch up, before L0 is full.
     pub slowed: Duration,
-    /// The L0 and those frozen were full.
+    /// The L0 and the frozen L0s were full.
     pub l0_full: Duration,
-    /// The log's next segment waited for the flush of one before.
+    /// The log's next segment waited for the flush of an earlier one.
     pub tail_busy: Duration,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct StallClocks {
     pub(super) tail_busy: Stopwatch,
 }
 
-/// Adds times up, in nanoseconds.
+/// A sum of times, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Stopwatch(AtomicU64);
 

@@ -196,7 +196,7 @@ fn bad_options_are_told_before_anything_is_made_and_of_a_store_that_exists() {
     assert!(matches!(refused(), Error::Invalid(_)));
 }
 
-/// It would get a term that its group does not know of.
+/// It would get a term that its group does not know.
 #[test]
 fn the_data_of_a_node_are_no_store() {
     let disk = SimDisk::new(0, 1 << 30);
@@ -205,7 +205,7 @@ fn the_data_of_a_node_are_no_store() {
     volume.sync().unwrap();
     drop((made, volume));
     let error = Db::open_on(&disk, "sim", DbOptions::default(), Arc::new(BootClock)).unwrap_err();
-    assert_eq!(error.to_string(), "sim: holds 2 regions, and so is a node's data, not a store's");
+    assert_eq!(error.to_string(), "sim: holds 2 regions: this is a node's data, not a store");
 }
 
 /// Another store would write to segments that the snapshot reads.
@@ -276,7 +276,7 @@ fn a_full_disk_refuses_writes_and_loses_nothing() {
     assert_eq!(everything(&open(&disk, &options)), model);
 }
 
-/// However often all is overwritten: what is full of garbage is emptied, for which segments are kept.
+/// The store is overwritten many times: segments full of garbage are emptied into segments kept for that.
 #[test]
 fn a_volume_that_is_full_of_garbage_takes_writes_again() {
     let disk = SimDisk::new(1, 1 << 30);
@@ -424,7 +424,7 @@ fn what_has_expired_is_absent_from_everything() {
     }
 }
 
-/// Whatever the sizes, and while L0s freeze and compactions run: no increment is lost, by version or by value.
+/// For any sizes, and while L0s freeze and compactions run, no increment is lost, by version or by value.
 #[test]
 fn threads_that_compare_and_set_lose_nothing() {
     const THREADS: u64 = 4;
@@ -523,6 +523,6 @@ fn a_compressed_store_is_the_same_map_in_fewer_bytes() {
         assert_eq!(everything(&db), model);
         written.push(db.stats().data.levels.iter().map(|level| u64::from(level.leaf_segments)).sum::<u64>());
     }
-    // How many levels there are is a matter of when compactions ran.
+    // The number of levels depends on when compactions ran.
     assert!(written[1..].iter().all(|packed| *packed < written[0]), "leaf segments: {written:?}");
 }

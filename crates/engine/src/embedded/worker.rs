@@ -1,9 +1,9 @@
-//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side if they
-//! work on different levels.
+//! The threads of a [`super::Db`]: one flushes tails and syncs, one compacts L0s, and two compact levels, side by side
+//! if they work on different levels.
 //!
-//! They sleep until a write, or the time of a sync, gives them something to do. What they finish is *progress*, which a
-//! writer that was refused waits for. A worker that fails tries again; meanwhile a writer that would wait gets its error. If a
-//! worker panics, the volume takes no more writes, the other workers end, and every present and later writer gets the error.
+//! They sleep until a write, or the time of a sync, gives them work. Each result is *progress*, which a refused writer
+//! waits for. A worker that fails tries again; meanwhile a writer that would wait gets its error. If a worker panics,
+//! the volume takes no more writes, the other workers end, and every present and later writer gets the error.
 
 use super::SyncMode;
 use crate::compaction::{Lane, Step};
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long a worker waits before it tries again on a full device.
 const RETRY: Duration = Duration::from_millis(200);
-/// How often a compactor looks whether the store is quiet while an L0 waits for that, or whether it may collect garbage again.
+/// How often a compactor checks whether an L0 that waits for a quiet store may be compacted, or garbage collected
+/// again.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The threads and what they share.
@@ -36,18 +37,19 @@ struct Shared {
     work: Condvar,
     /// A worker has done or failed something.
     progress: Condvar,
-    /// Held from the choice of a compaction to its install; whole by an ingest, during which no compaction runs.
+    /// Read-locked from the choice of a compaction to its install; write-locked by an ingest, so that no compaction
+    /// runs.
     turn: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Counts calls, for each worker to see whether there is something new.
+    /// Counts calls, so that each worker sees whether there is a new one.
     calls: u64,
-    /// Counts what the workers finished.
+    /// Counts results of the workers.
     progress: u64,
-    /// Why the worker of that number cannot continue; cleared when it can again.
+    /// Why the worker of that number cannot continue; cleared when it can.
     errors: [Option<Error>; 4],
     /// A worker has panicked: the error for all callers.
     dead: Option<Error>,
@@ -65,12 +67,12 @@ enum Worker {
 impl Worker {
     const ALL: [Worker; 4] = [Worker::Flusher, Worker::OfL0s, Worker::OfLevels, Worker::OfOtherLevels];
 
-    /// What its thread is called.
+    /// Name of its thread.
     fn name(self) -> &'static str {
         ["lw-flush", "lw-l0s", "lw-levels-1", "lw-levels-2"][self as usize]
     }
 
-    /// What a compactor compacts.
+    /// Compactions that a compactor chooses from.
     fn lane(self) -> Lane {
         if self == Worker::OfL0s { Lane::L0s } else { Lane::Levels }
     }
@@ -105,24 +107,24 @@ impl Workers {
         self.shared.call();
     }
 
-    /// Keeps the compactors from choosing compactions until the answer is dropped; waits for those under way.
+    /// Keeps the compactors from choosing compactions until the guard is dropped; waits for those under way.
     pub(super) fn turn(&self) -> RwLockWriteGuard<'_, ()> {
         self.shared.turn.write()
     }
 
-    /// Something was installed that writers, or workers, may have waited for.
+    /// Counts an install that writers or workers may have waited for.
     pub(super) fn advance(&self) {
         self.shared.state.lock().progress += 1;
         self.shared.progress.notify_all();
         self.shared.call();
     }
 
-    /// How much the workers have finished.
+    /// Number of results of the workers so far.
     pub(super) fn progress(&self) -> u64 {
         self.shared.state.lock().progress
     }
 
-    /// Waits until the workers have finished more than `seen`. They must have been called since there is something to do.
+    /// Waits until the workers have more results than `seen`. The caller has called them since there is work.
     pub(super) fn wait(&self, seen: u64) -> Result<()> {
         let mut state = self.shared.state.lock();
         while state.progress == seen {
@@ -134,7 +136,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends the threads; what they are at is finished first.
+    /// Ends the threads after their current work.
     pub(super) fn stop(&mut self) {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();
@@ -157,7 +159,8 @@ impl Shared {
         self.work.notify_all();
     }
 
-    /// Sleeps until there was a call after `seen`, or for `at_most`. Answers the calls so far; `None` to stop.
+    /// Sleeps until there was a call after `seen`, or for `at_most`. Returns the number of calls so far; `None` to
+    /// stop.
     fn sleep(&self, seen: u64, at_most: Option<Duration>) -> Option<u64> {
         let mut state = self.state.lock();
         if !state.stop && state.calls == seen {
@@ -177,15 +180,15 @@ impl Shared {
         self.progress.notify_all();
     }
 
-    /// Notes the outcome of a worker's turn, and whether it did anything; answers whether it can continue at once. Writers are
-    /// woken only by what they may have waited for.
+    /// Notes the outcome of a worker's turn: an error, or whether it did anything. Returns whether it can continue at
+    /// once. Wakes writers only for results that they may have waited for.
     fn note(&self, worker: Worker, result: Result<bool>) -> bool {
         let mut state = self.state.lock();
         let (is_ok, did) = (result.is_ok(), !matches!(result, Ok(false)));
         if let Err(error) = &result
             && state.errors[worker as usize].is_none()
         {
-            tracing::warn!(worker = worker.name(), %error, "a worker of the store cannot go on, and tries again");
+            tracing::warn!(worker = worker.name(), %error, "a worker of the store failed, and will try again");
         }
         state.errors[worker as usize] = result.err();
         if did {
@@ -205,7 +208,7 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
     let mut pause = None;
     let mut synced = Instant::now();
     loop {
-        // Calls come in between.
+        // Calls may have come during the last turn.
         let until_sync = interval.map(|interval| interval.saturating_sub(synced.elapsed()));
         let Some(calls) = shared.sleep(seen, [pause, until_sync].into_iter().flatten().min()) else { return };
         seen = calls;
@@ -218,10 +221,11 @@ fn run_flusher(shared: &Shared, region: &Region, sync: SyncMode) {
     }
 }
 
-/// Flushes and releases sealed tails, and prepares the next ones; answers whether there was anything to do but to sync.
+/// Flushes and releases sealed tails, and prepares the next ones. Returns whether there was anything to do besides a
+/// sync.
 fn flush(region: &Region, sync: bool) -> Result<bool> {
     let mut did = region.wants_tails();
-    // Where there is no room for another tail, what was written is made durable all the same.
+    // Without room for another tail, the existing ones are made durable all the same.
     let prepared = if did { region.prepare_tails() } else { Ok(()) };
     for log in LogKind::APPENDED {
         for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
@@ -246,8 +250,8 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
         while let Some(result) = compact(worker.lane(), shared, region, clock) {
             let was_ok = std::mem::replace(&mut is_ok, result.is_ok());
             shared.note(worker, result.map(|()| true));
-            // Another may have waited for what this one had to itself, or made. It is called, and so is this one, but once if
-            // one fault follows the other.
+            // Another worker may have waited for what this one claimed, or for its result: all are called, this one
+            // included. After a second fault in a row none is.
             if is_ok || was_ok {
                 shared.call();
             }
@@ -256,10 +260,10 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
                 break;
             }
         }
-        // What readers still held when something was installed.
+        // Frees segments that readers still held at the last install.
         region.volume().release_space();
         if pause.is_none() && !is_ok {
-            // What it could not do is done, or no longer to be done.
+            // The work that failed is done, or no longer needed.
             is_ok = shared.note(worker, Ok(false));
         }
         if pause.is_none() && region.waits_for_time(worker.lane(), UnixMs(clock.unix_ms())) {
@@ -282,7 +286,7 @@ fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> O
             Err(error) => return Some(Err(error)),
         }
     };
-    // It keeps segments that the install gives back.
+    // It holds segments that the install frees.
     drop(compaction);
     Some(region.install(&done))
 }

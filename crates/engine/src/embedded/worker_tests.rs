@@ -1,5 +1,5 @@
-//! Threads that panic, and what the flusher does where it cannot do all: no writer waits for ever, and nothing that was
-//! acknowledged is lost.
+//! Threads that panic, and a flusher that cannot do everything: no writer waits forever, and no acknowledged write is
+//! lost.
 
 use super::*;
 use crate::embedded::{Db, DbOptions};
@@ -9,10 +9,10 @@ use leeward_platform::{Appender, BootClock, DeviceCounters, Disk, File, SimDisk}
 use std::io;
 use std::sync::mpsc::channel;
 
-/// How long something takes that does not wait for ever.
+/// Longest time of anything that does not wait forever.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A disk that a thread panics of which has a name that begins so.
+/// A disk on which each thread panics whose name has this prefix.
 #[derive(Clone)]
 struct Cursed {
     disk: SimDisk,
@@ -99,7 +99,7 @@ fn open(disk: &dyn Disk) -> Db {
     Db::open_on(disk, "sim", options, Arc::new(BootClock)).expect("a store")
 }
 
-/// Answers what `work` does, which must not wait for ever.
+/// Returns the result of `work`, which must not wait forever.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (answer, answers) = channel();
     std::thread::spawn(move || answer.send(work()));

@@ -1,6 +1,5 @@
-//! Reading many records at once for a merge that moves values: in the order in which they lie on the device, neighbours
-//! with one read, several reads in flight, past every cache (Anthus 3.6). So a sorted run is read sequentially, from its start
-//! to its end.
+//! Reads many records at once for a merge that moves values: in device order, neighbours with one read, several reads
+//! in flight, past every cache (Anthus 3.6). So a sorted run is read sequentially, from its start to its end.
 //!
 //! Any thread may read. The caller asks only for records that were written to the device.
 
@@ -13,12 +12,12 @@ use leeward_format::record::record_bytes;
 use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Pointer, Stamp};
 
-/// Bytes between two records that are read along rather than skipped.
+/// Gap between two records that is read rather than skipped, in bytes.
 const GAP_BYTES: u64 = 16 << 10;
-/// Bytes that one read takes at most, but for a larger record.
+/// Bytes of one read at most, except for a larger record.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Bytes that are read at the same time where there is memory; one read may be more.
+/// Bytes read in parallel, unless memory is short; a single read may be larger.
 const TOGETHER_BYTES: usize = 2 << 20;
 
 /// A record whose value is wanted.
@@ -28,20 +27,20 @@ pub(crate) struct Wanted {
     pub(crate) pointer: Pointer,
     /// Its LSN and expiry.
     pub(crate) stamp: Stamp,
-    /// Length of its key.
+    /// Length of its key, in bytes.
     pub(crate) key_bytes: u32,
-    /// Length of its value.
+    /// Length of its value, in bytes.
     pub(crate) value_bytes: u32,
 }
 
 impl Wanted {
-    /// Bytes of the record without a request id, which it may have besides.
+    /// Bytes of the record without a request id, which it may have in addition.
     fn bytes(&self) -> u64 {
         record_bytes(self.key_bytes as usize, self.value_bytes as usize, self.stamp.expires) as u64
     }
 }
 
-/// Values that were wanted, in the order in which they were.
+/// Fetched values, in the order of the request.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
     /// The values.
@@ -50,13 +49,13 @@ pub(crate) struct Fetched {
     pub(crate) bytes_read: u64,
 }
 
-/// Records that one read takes.
+/// The records of one read.
 struct Piece<'o> {
-    /// Their positions among those that are wanted.
+    /// Their positions among the wanted records.
     of: &'o [usize],
     /// The first of them.
     first: RecordAt,
-    /// Where it starts in the segment.
+    /// Where the read starts in the segment.
     start: u32,
     bytes: usize,
 }
@@ -87,7 +86,7 @@ impl LogReader {
         Ok(fetched)
     }
 
-    /// What one read takes for the records `of`, which are neighbours.
+    /// The read for the records `of`, which are neighbours.
     fn piece<'o>(&self, wanted: &[Wanted], of: &'o [usize]) -> Result<Piece<'o>> {
         let (first, last) = (&wanted[of[0]], &wanted[of[of.len() - 1]]);
         let at = self.at(first.pointer)?;
@@ -101,7 +100,7 @@ impl LogReader {
         Ok(Piece { of, first: at, start: start as u32, bytes: end - start })
     }
 
-    /// Reads pieces at the same time, into one block.
+    /// Reads pieces in parallel, into one block.
     fn fetch_pieces(&self, wanted: &[Wanted], pieces: &[Piece<'_>], fetched: &mut Fetched) -> Result<()> {
         let mut block = self.volume.memory().pool().take(pieces.iter().map(|piece| piece.bytes).sum());
         fetched.bytes_read += block.len() as u64;
@@ -123,7 +122,7 @@ impl LogReader {
         Ok(())
     }
 
-    /// The value of a record of `piece`, whose bytes these are.
+    /// The value of a record of `piece`, which has these `bytes`.
     fn value_within(&self, wanted: &Wanted, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
         let start = (wanted.pointer.offset() - piece.start) as usize;
         let at = RecordAt { offset: wanted.pointer.offset(), ..piece.first };
@@ -135,7 +134,7 @@ impl LogReader {
     }
 }
 
-/// How many of the first of `items`, of so many bytes each, make `most`, the last of them perhaps more.
+/// Number of leading `items` whose sizes reach `most` bytes; the last one may exceed it.
 pub(crate) fn how_many<T>(items: &[T], most: usize, bytes_of: impl Fn(&T) -> usize) -> usize {
     let mut bytes = 0;
     let fits = |item: &&T| {
@@ -146,7 +145,7 @@ pub(crate) fn how_many<T>(items: &[T], most: usize, bytes_of: impl Fn(&T) -> usi
     items.iter().take_while(fits).count()
 }
 
-/// How many of the first of `order` are read together: in one segment, near each other, not too much at once.
+/// Number of leading records in `order` that one read takes: in one segment, near each other, and not too many bytes.
 fn neighbours(wanted: &[Wanted], order: &[usize]) -> usize {
     let first = wanted[order[0]].pointer;
     let mut end = u64::from(first.offset());

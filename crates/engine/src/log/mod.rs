@@ -1,7 +1,7 @@
 //! A region's logs: tails in memory, records on the device, and the replay of both in LSN order.
 //!
-//! A log is a sequence of segments. The newest are *tails*: complete in memory, written to the device in the background,
-//! and dropped from memory once they are durable on every member that must have them.
+//! A log is a sequence of segments. The newest are *tails*: complete in memory, written to the device in the
+//! background, and dropped from memory once they are durable on every member that must have them.
 
 mod fetch;
 mod reader;

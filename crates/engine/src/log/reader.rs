@@ -13,20 +13,20 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Where a value is, and what must be there.
+/// A pointer to a value, and what must be there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueAt<'a> {
     /// The record.
     pub(crate) pointer: Pointer,
     /// Its key.
     pub(crate) key: &'a [u8],
-    /// Length of its value.
+    /// Length of its value, in bytes.
     pub(crate) value_bytes: u32,
     /// Its expiry.
     pub(crate) expires: Option<Expiry>,
 }
 
-/// A record that a pointer leads to.
+/// Place of a record.
 #[derive(Clone, Copy)]
 pub(super) struct RecordAt {
     pub(super) no: SegmentNo,
@@ -39,7 +39,7 @@ pub(super) struct RecordAt {
 pub(crate) struct LogReader {
     pub(super) volume: Arc<Volume>,
     tails: Arc<Tails>,
-    /// Where they lie, and what the records' checksums are seeded by.
+    /// Places of the segments, and the seeds of their records' checksums.
     segments: RwLock<LogSegments>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct LogSegment {
     id: SegmentId,
     no: SegmentNo,
     origin: RegionId,
-    /// Dead once the segment is free: then no pointer to it can be met any more.
+    /// Dead once the segment is free: then no reader can meet a pointer to it.
     held: Weak<Segment>,
 }
 
@@ -60,15 +60,15 @@ impl LogSegment {
     }
 }
 
-/// Those of a region, by name. One that was given up stays until there are twice as many as were in use when that was looked at
-/// last: readers of older versions may still be led there.
+/// The log segments of a region, by name. A segment that was given up stays for readers of older versions. When there
+/// are twice as many segments as were in use at the last check, the free ones are removed.
 #[derive(Debug, Default)]
 pub(crate) struct LogSegments {
     by_name: HashMap<SegmentName, LogSegment>,
     most: usize,
 }
 
-/// So many may be there before it is looked at which are in use.
+/// Number of segments below which there is no such check.
 const FEW_SEGMENTS: usize = 64;
 
 impl LogSegments {
@@ -91,12 +91,12 @@ impl LogReader {
         self.segments.write().add(name, segment);
     }
 
-    /// Identity of a segment. `None`: it is not one of a log that leaves point to.
+    /// Id of a segment; `None` if it is not one of a log that leaves point to.
     pub(crate) fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
         self.segments.read().by_name.get(&name).map(|segment| segment.id)
     }
 
-    /// Where a record is, and what its checksum is seeded by.
+    /// Place of a record, and the seed of its checksum.
     pub(super) fn at(&self, pointer: Pointer) -> Result<RecordAt> {
         let segments = self.segments.read();
         let Some(segment) = segments.by_name.get(&pointer.segment()) else {
@@ -107,8 +107,8 @@ impl LogReader {
         Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed })
     }
 
-    /// The value of the record at `pointer` if a tail in memory holds it, its CRC checked; `None` also where that does not
-    /// hold: what the file has tells whether the record is damaged. Never asks for the device.
+    /// The value of the record at `pointer` if a tail in memory has it, its CRC checked. `None` also if the check
+    /// fails: the copy in the file then shows whether the record is damaged. Never reads the device.
     pub(crate) fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
         let value = |seed: RecordSeed, bytes: &[u8]| {
             let record = decode_record(seed, bytes).ok()??;
@@ -117,11 +117,11 @@ impl LogReader {
         self.tails.with_bytes(LogKind::Large, pointer.segment(), pointer.offset(), value)?
     }
 
-    /// The values of records, each the one of its key that its pointer leads to; from memory what is there, the rest from
-    /// the device, several at a time, CRCs checked. Not cached here.
+    /// The values of the records at these pointers, CRCs checked: from memory as far as they are there, the rest from
+    /// the device, several at a time. Not cached here.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if another record or none is there; [`Error::Io`].
+    /// [`Error::Damaged`] if the record is not there, or is another one; [`Error::Io`].
     pub(crate) fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
         let mut values: Vec<Option<Bytes>> =
             wanted.iter().map(|at| self.value_in_memory(at.pointer, at.key, at.value_bytes)).collect();
@@ -139,7 +139,7 @@ impl LogReader {
         Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
     }
 
-    /// Bytes to read for a record, which ends in its segment. Whether it has a request id is known once it is read.
+    /// Bytes to read for a record, within its segment. Whether it has a request id is known only after the read.
     fn record_bytes(&self, wanted: &ValueAt<'_>, at: RecordAt) -> Result<usize> {
         let bytes = record_bytes(wanted.key.len(), wanted.value_bytes as usize, wanted.expires);
         let Some(room) = self.volume.segment_bytes().checked_sub(at.offset as usize + bytes) else {

@@ -1,7 +1,7 @@
 //! Both logs of a region in LSN order, from the device or from mirrored buffers.
 //!
-//! LSNs are dense over the two logs, so the merge knows the LSN that must come next: where neither log has it, the
-//! valid prefix ends, whatever either log holds beyond (DESIGN 4, Recovery). The prefix also ends with a whole batch.
+//! LSNs are dense over the two logs, so the merge knows the LSN that must come next. Where neither log has it, the
+//! valid prefix ends, even if a log has later records. The prefix also ends with a whole batch.
 
 use super::{decode_record, read_header};
 use crate::error::Result;
@@ -20,44 +20,44 @@ pub(crate) struct Replayed<'a> {
     pub(crate) log: LogKind,
     pub(crate) id: SegmentId,
     pub(crate) no: SegmentNo,
-    /// Of the record in its segment.
+    /// Offset of the record in its segment.
     pub(crate) offset: u32,
     pub(crate) record: Record<'a>,
 }
 
-/// Where a log segment's valid records end.
+/// End of the valid records of a log segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) bytes: u32,
     pub(crate) last_lsn: Lsn,
 }
 
-/// Contents of segments that are not taken from the device.
+/// Contents of segments that are not read from the device.
 pub(crate) type Overlays = HashMap<SegmentId, Vec<u8>>;
 
 /// The valid prefix of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix {
-    /// Last LSN of it; the one before the first LSN asked for if there is none.
+    /// Its last LSN; if it is empty, the one before the first LSN asked for.
     pub(crate) last: Lsn,
     /// Why it ends there: offset in the file, and what was found.
     pub(crate) stopped: (u64, String),
-    /// Bytes are missing that were durable when a compaction was installed: offset in the file, and what was found.
+    /// Bytes that were durable when a compaction was installed are missing: offset in the file, and what was found.
     pub(crate) damage: Option<(u64, String)>,
 }
 
-/// Where the records of each segment end.
+/// End of the records of each segment.
 pub(crate) type Ends = HashMap<SegmentId, End>;
 
 /// The merge of both logs.
 pub(crate) struct Replay<'a> {
     sources: [Source<'a>; 2],
     next: Lsn,
-    /// Of the last whole batch that was taken.
+    /// Last LSN of the last whole batch.
     last: Lsn,
-    /// The record before `next` ends a batch.
+    /// Whether the record before `next` ends a batch.
     is_whole: bool,
-    /// Where the sources were when the last whole batch had been taken.
+    /// Positions of the sources after the last whole batch.
     marks: [Mark; 2],
 }
 
@@ -104,8 +104,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The valid prefix, once [`Replay::next`] has answered `None`, and where the records of each segment end that belong to it
-    /// or lie before the first one asked for.
+    /// The valid prefix, after [`Replay::next`] has returned `None`; and for each segment, the end of the records that
+    /// belong to the prefix or precede the first LSN asked for.
     pub(crate) fn finish(mut self) -> (Prefix, Ends) {
         let damage = self.sources.iter().find_map(|source| source.damage.clone());
         let prefix = Prefix { last: self.last, stopped: self.stopped(), damage };
@@ -117,14 +117,14 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Finds the valid prefix of `state`'s logs from its `replay_from` on, and where it ends in each segment.
+/// Finds the valid prefix of `state`'s logs from its `replay_from` on, and its end in each segment.
 pub(crate) fn find_prefix(volume: &Volume, state: &RegionState, overlays: &Overlays) -> Result<(Prefix, Ends)> {
     let mut replay = Replay::new(volume, state, overlays);
     while replay.next()?.is_some() {}
     Ok(replay.finish())
 }
 
-/// Where the valid records of one segment end, on the device; nothing if there is none.
+/// End of the valid records of one segment on the device; 0 if it has none.
 pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End> {
     let overlays = Overlays::new();
     let Some(log) = log_of(segment) else { return Ok(End::default()) };
@@ -133,24 +133,24 @@ pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End
     Ok(source.ends.first().map_or(End::default(), |(_, end)| *end))
 }
 
-/// The log that records were appended to in a segment, or, if it is a run, might have been.
+/// The log of a segment, if records are appended to that log. Runs of it are included.
 pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }
 
-/// Bytes of a segment that are read first: each time that more is wanted, three times as much again. So the tails of a thousand
+/// Bytes of a segment that are read first; each further read makes that four times as much. So the tails of a thousand
 /// regions that were hardly written to cost a thousand such reads, not a thousand segments.
 const FIRST_READ_BYTES: usize = 64 << 10;
 
-/// What is known of the bytes of a segment, from its start.
+/// The bytes of a segment known so far, from its start.
 enum Contents<'a> {
     Overlay(&'a [u8]),
     Read {
-        /// As long as what may be read.
+        /// As large as the part that may be read.
         block: Block,
-        /// Bytes that were.
+        /// Bytes read so far.
         bytes: usize,
-        /// For those.
+        /// For the bytes read so far.
         reservation: Reservation,
     },
 }
@@ -178,12 +178,12 @@ impl Contents<'_> {
     }
 }
 
-/// How far a source has come.
+/// Position of a source.
 #[derive(Clone, Copy, Default)]
 struct Mark {
-    /// How many segments it had left.
+    /// Number of segments it had left behind.
     left: usize,
-    /// Where it was in the one it had come to.
+    /// The end in the current segment.
     current: Option<(SegmentId, End)>,
 }
 
@@ -194,22 +194,22 @@ struct Source<'a> {
     log: LogKind,
     segments: VecDeque<SegmentState>,
     current: Option<SegmentState>,
-    /// Of its records.
+    /// Seed of the current segment's records.
     seed: RecordSeed,
     contents: Contents<'a>,
-    /// Of the record that comes next in them.
+    /// Offset of the next record in `contents`.
     offset: usize,
-    /// First and last LSN and length of the record at `offset`, once it was read.
+    /// First and last LSN and length of the record at `offset`, once it is decoded.
     head: Option<(Lsn, Lsn, usize)>,
-    /// Of the last record taken or passed over.
+    /// LSN of the last record taken or skipped.
     last: Lsn,
-    /// The latest end that was not clean: offset in the file, what was found, and the LSN before it.
+    /// The latest fault at an end of records: offset in the file, what was found, and the LSN before it.
     fault: Option<(u64, String, Lsn)>,
-    /// Where the last segment that was left ended, in the file.
+    /// End of the last finished segment, as an offset in the file.
     ended: u64,
-    /// Of the last record taken or passed over in the current segment.
+    /// End of the last record taken or skipped in the current segment.
     end: Option<End>,
-    /// Those of the segments that were left.
+    /// Ends of the finished segments.
     ends: Vec<(SegmentId, End)>,
     damage: Option<(u64, String)>,
 }
@@ -242,7 +242,7 @@ impl<'a> Source<'a> {
         Source { segments, ..Source::empty(volume, overlays, log) }
     }
 
-    /// LSN of the next record of at least `from`.
+    /// LSN of the next record that is at least `from`.
     fn peek(&mut self, from: Lsn) -> Result<Option<Lsn>> {
         loop {
             if let Some((lsn, last, bytes)) = self.head {
@@ -282,7 +282,7 @@ impl<'a> Source<'a> {
         Mark { left: self.ends.len(), current }
     }
 
-    /// Looks at the record at `offset`; leaves the segment where there is none.
+    /// Decodes the record at `offset`; leaves the segment if there is none.
     fn decode_head(&mut self) -> Result<()> {
         while self.is_cut() && self.read_on()? {}
         match decode_record(self.seed, &self.contents.bytes()[self.offset..]) {
@@ -299,7 +299,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Whether a record at `offset` may continue behind what was read.
+    /// Whether a record at `offset` may continue beyond the bytes read so far.
     fn is_cut(&self) -> bool {
         let rest = &self.contents.bytes()[self.offset..];
         rest.len() < RECORD_HEADER_BYTES || matches!(read_record_unchecked(rest), Err(DecodeError::Short { .. }))
@@ -338,7 +338,7 @@ impl<'a> Source<'a> {
         let bytes = self.contents.bytes();
         match read_header(bytes, segment.origin, self.log, segment.id) {
             Ok(_) => {}
-            // A segment that was opened and never written to.
+            // A segment that was opened but never written to.
             Err(_) if segment.bytes.is_none() && bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0) => {
                 self.leave(None);
             }

@@ -1,4 +1,4 @@
-//! Tests of the replay: dense over both logs, whole batches, and where it ends.
+//! Tests of the replay: density over both logs, whole batches, and the end of the prefix.
 
 use super::*;
 use crate::volume::VolumeOptions;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const REGION: RegionId = RegionId(3);
 
-/// A log segment's bytes with records of these LSNs; an LSN with `true` says that its batch continues.
+/// A log segment's bytes with records of these LSNs; `true`: the batch continues.
 fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
     let id = SegmentId(id);
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(lsns[0].0) }.encode().to_vec();
@@ -55,7 +55,7 @@ impl Logs {
         find_prefix(&self.volume, &self.state, &self.overlays).unwrap().0.last.0
     }
 
-    /// LSNs replayed up to the valid prefix's end, and where the segments end.
+    /// The LSNs of the valid prefix, and the ends of the segments.
     fn replay(&self) -> (Vec<u64>, HashMap<SegmentId, End>) {
         let mut replay = Replay::new(&self.volume, &self.state, &self.overlays);
         let mut lsns = Vec::new();

@@ -1,8 +1,8 @@
 //! The open end of a log: a segment's bytes in memory, filled by the writer while replication reads and ships them.
 //!
-//! One thread appends, through the tail's [`Appender`]. Others read what was published, without a lock. Where the disk can
-//! map the segment, the memory is its page cache, and what is published survives the process; otherwise
-//! [`Tail::write_new`] has to follow.
+//! One thread appends, through the tail's [`Appender`]. Others read the published bytes without a lock. Where the disk
+//! can map the segment, the memory is its page cache, and published bytes survive the process; otherwise
+//! [`Tail::write_new`] must follow.
 
 use crate::error::Result;
 use crate::memory::Reservation;
@@ -25,14 +25,14 @@ pub struct Tail {
     id: SegmentId,
     name: SegmentName,
     seed: RecordSeed,
-    /// Before the segment: what is mapped must be gone when others may write to it.
+    /// Dropped before the segment: the mapping must be gone before another owner writes to the segment.
     bytes: Arc<AppendBuffer>,
     segment: Arc<Segment>,
-    /// For what of the memory is present.
+    /// For the present pages of the memory.
     reservation: Reservation,
     last_lsn: AtomicU64,
     sealed: AtomicBool,
-    /// Of a tail that is not mapped, the bytes that were written to the page cache; the lock serialises the writing.
+    /// If the tail is not mapped: the bytes that were written to the page cache. The lock serialises the writing.
     written: Option<Mutex<Written>>,
 }
 
@@ -40,9 +40,9 @@ pub struct Tail {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) id: SegmentId,
-    /// What pointers call it.
+    /// Its name in pointers.
     pub(crate) name: SegmentName,
-    /// Before the segment: what is mapped must be gone when others may write to it.
+    /// Dropped before the segment: the mapping must be gone before another owner writes to the segment.
     pub(crate) appender: Appender,
     pub(crate) segment: Arc<Segment>,
     /// For the appender's memory.
@@ -62,13 +62,13 @@ pub(crate) struct OpenTail {
 struct Written {
     /// Bytes of records.
     bytes: u32,
-    /// Bytes with the zeroes behind them, whole pages: a page is never written in part while it is not cached, which would
-    /// read it from the device.
+    /// Bytes including the zeroes behind them, whole pages. A page that is not cached is never written in part, because
+    /// that would read it from the device.
     pages: u32,
 }
 
 impl OpenTail {
-    /// A tail whose first record will have `first_lsn`, made of what was prepared, in which the header was reserved.
+    /// A tail whose first record will have `first_lsn`, made of a prepared segment, whose header was reserved.
     pub(crate) fn new(region: RegionId, log: LogKind, index: u64, prepared: Prepared, first_lsn: Lsn) -> OpenTail {
         let Prepared { id, name, segment, mut appender, reservation } = prepared;
         reservation.set(appender.resident_bytes() as u64);
@@ -96,7 +96,7 @@ impl OpenTail {
         bytes <= self.appender.room()
     }
 
-    /// Whether what is published is in the page cache.
+    /// Whether published bytes are in the page cache.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.appender.is_mapped()
@@ -113,7 +113,7 @@ impl OpenTail {
         reserved
     }
 
-    /// Appends a record, whose bytes were reserved; answers its offset. No reader sees it before it is published.
+    /// Appends a record whose bytes were reserved; returns its offset. No reader sees it before [`OpenTail::publish`].
     #[inline]
     pub(crate) fn append(&mut self, record: &Record<'_>) -> u32 {
         let (bytes, seed) = (record.bytes(), self.tail.seed);
@@ -121,33 +121,33 @@ impl OpenTail {
         self.appender.append(bytes, |spare| record.write_to(seed, spare)) as u32
     }
 
-    /// Shows what was appended.
+    /// Shows appended records to readers.
     #[inline]
     pub(crate) fn publish(&mut self, volume: &Volume) -> Result<()> {
         self.tail.last_lsn.store(self.last_lsn.0, Ordering::Release);
         volume.publish(&mut self.appender)
     }
 
-    /// Ends the tail: no more bytes will come.
+    /// Ends the tail: no more records follow.
     pub(crate) fn seal(self) {
         self.tail.sealed.store(true, Ordering::Release);
     }
 }
 
 impl Tail {
-    /// Which log.
+    /// Its log.
     pub fn log(&self) -> LogKind {
         self.log
     }
-    /// Ordinal of the segment among those of its log in this term, from 0: decides the mirror buffer.
+    /// Ordinal of the segment among those of its log in this term, from 0. It determines the mirror buffer.
     pub fn index(&self) -> u64 {
         self.index
     }
-    /// Identity of the segment.
+    /// Id of the segment.
     pub fn id(&self) -> SegmentId {
         self.id
     }
-    /// What pointers call the segment.
+    /// Name of the segment in pointers.
     pub fn name(&self) -> SegmentName {
         self.name
     }
@@ -159,11 +159,11 @@ impl Tail {
     pub fn filled(&self) -> u32 {
         self.bytes.filled() as u32
     }
-    /// It has so much that the next should be prepared.
+    /// Whether it is so full that the next tail should be prepared.
     pub(crate) fn is_half_full(&self) -> bool {
         self.bytes.filled() >= self.bytes.capacity() / 2
     }
-    /// No more bytes will come.
+    /// Whether no more records follow.
     pub fn sealed(&self) -> bool {
         self.sealed.load(Ordering::Acquire)
     }
@@ -172,7 +172,7 @@ impl Tail {
         Lsn(self.last_lsn.load(Ordering::Acquire))
     }
 
-    /// What is in it so far, header included.
+    /// Its bytes so far, header included.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.bytes()
     }
@@ -206,7 +206,7 @@ impl Tail {
     }
 }
 
-/// The tails of one region's logs, oldest first: what the writer, the flusher, replication and readers share.
+/// The tails of one region's logs, oldest first. The writer, the flusher, replication and readers share them.
 #[derive(Debug)]
 pub(crate) struct Tails {
     lists: [ArcSwap<Vec<Arc<Tail>>>; 2],
@@ -250,8 +250,8 @@ impl Tails {
         });
     }
 
-    /// Calls `with` with the bytes of a segment from `offset` on, and what the checksums of its records are seeded by, if
-    /// it is a tail. Those of a mapped one are what the file system has of them: their CRC is for the caller to check.
+    /// If the segment is a tail: calls `with` with its bytes from `offset` on, and the seed of its records' checksums.
+    /// In a mapped tail the file system may have lost bytes, so the caller must check the CRC.
     pub(crate) fn with_bytes<T>(
         &self,
         log: LogKind,

@@ -1,5 +1,5 @@
-//! A segment while it is built: consecutive bytes in a block that is as large as the segment may become. The block uses memory
-//! only as far as it is filled.
+//! A segment that is being built: consecutive bytes in a block that is as large as the segment may become. Only the
+//! filled part of the block takes memory.
 //!
 //! One thread at a time.
 
@@ -8,20 +8,20 @@ use bytes::Bytes;
 use leeward_format::leaf_segment::Sink;
 use leeward_platform::Block;
 
-/// Unit in which memory is taken.
+/// Memory is taken in multiples of this, in bytes.
 const STEP_BYTES: usize = 64 << 10;
 
-/// What is built of a segment.
+/// The built part of a segment.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     block: Block,
     filled: usize,
-    /// End of what is ready to be filled.
+    /// End of the part that is ready to be filled.
     ready: usize,
 }
 
 impl Buffer {
-    /// An empty one that has room for `most` bytes.
+    /// An empty buffer with room for `most` bytes.
     pub(crate) fn new(most: usize) -> Buffer {
         Buffer { block: Block::bare(most), filled: 0, ready: 0 }
     }
@@ -36,7 +36,7 @@ impl Buffer {
         self.ready
     }
 
-    /// It is complete; its memory is reserved until the last slice is gone.
+    /// Completes it. Its memory stays reserved until the last slice is dropped.
     pub(crate) fn hold(self, reservation: Reservation) -> Bytes {
         let (filled, memory_bytes) = (self.filled, self.memory_bytes());
         reservation.hold(self.block, memory_bytes).slice(..filled)

@@ -6,18 +6,20 @@
 //!                                                    a quarter   frozen from a quarter on,
 //!                                                    admits new  3/8 make writers wait
 //! ```
-//! Everything but the cache takes a [`Reservation`], whose bytes are what it holds at the moment. The cache shrinks at once when
-//! a reservation grows, and uses what is given back. Each purpose has a share of the budget, and a way to stay within it:
+//! All memory but the cache's is in [`Reservation`]s, each of as many bytes as its owner holds at the moment. The cache
+//! shrinks at once when a reservation grows, and uses freed memory. Each purpose has a share of the budget, and a way
+//! to stay within it:
 //!
-//! - *L0s*: beyond their share the largest of those that take writes are asked to freeze, whichever regions have them, until the
-//!   others fit. Near the limit writers pause, and at the limit a region with a frozen L0 waits for its compaction.
+//! - *L0s*: beyond their share the largest active ones are asked to freeze, in any region, until the others fit. Near
+//!   the limit writers pause; at the limit a region with a frozen L0 waits for its compaction.
 //! - *Compactions*: another begins only if its buffers fit, or none is under way. Regions take turns.
-//! - *Tails*, *reads*: windows and read-ahead become small.
+//! - *Tails*, *reads*: windows and read-ahead shrink.
 //! - *Clients*: a server accepts no more requests, and disconnects the clients that hold most and read nothing.
-//! - *Mirrors*: pages whose bytes are on the volume are given back at once; otherwise they stay, to be written again.
+//! - *Mirrors*: pages whose bytes are on the volume are freed at once if memory is tight; otherwise they stay, to be
+//!   reused.
 //!
-//! So the sum stays within the budget, except for what a snapshot pins, and for the least that is needed to make progress: one
-//! compaction, and for each region an L0 and the windows of its tails. Any thread may call anything.
+//! So the sum stays within the budget, with two exceptions: the memory that a snapshot pins, and the minimum for
+//! progress (one compaction, and for each region an L0 and the windows of its tails). Any thread may call anything.
 
 use crate::cache::Cache;
 use bytes::Bytes;
@@ -34,20 +36,20 @@ mod tests;
 
 pub(crate) use buffer::Buffer;
 
-/// What memory is for.
+/// Purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// L0s, those that are frozen or pinned included.
+    /// L0s, frozen and pinned ones included.
     L0s,
-    /// Compactions' buffers, and segments that were built until every backup has them.
+    /// Buffers of compactions; and built segments until every backup has them.
     Compactions,
-    /// What scans and look-ups of many keys read ahead.
+    /// Read-ahead of scans, and of look-ups of many keys.
     Reads,
     /// Windows of log tails: pages that are mapped, or bytes on the heap.
     Tails,
-    /// Regions themselves, fences of their levels, and what is known of each of their leaf segments.
+    /// Regions themselves, fences of their levels, and state of each of their leaf segments.
     Levels,
-    /// What primaries have written into a backup's memory.
+    /// Data that primaries have written into a backup's memory.
     Mirrors,
     /// Request rings of clients, if the engine is part of a server.
     Rings,
@@ -64,17 +66,17 @@ pub struct MemoryStats {
     pub budget: u64,
     /// Indexes, filters, leaves and records.
     pub cache: u64,
-    /// L0s (memtables), those that are frozen or pinned included.
+    /// L0s (memtables), frozen and pinned ones included.
     pub l0s: u64,
-    /// Buffers of compactions. In a server also segments that were built, until every backup has them.
+    /// Buffers of compactions. In a server also built segments, until every backup has them.
     pub compactions: u64,
-    /// What scans and look-ups of many keys read ahead.
+    /// Read-ahead of scans, and of look-ups of many keys.
     pub reads: u64,
     /// Ends of the logs: pages that are mapped, or bytes on the heap.
     pub tails: u64,
-    /// Fences of levels, and what is known of each of their leaf segments.
+    /// Fences of levels, and state of each of their leaf segments.
     pub levels: u64,
-    /// What primaries have written into a backup's memory. 0 in an embedded store.
+    /// Data that primaries have written into a backup's memory. 0 in an embedded store.
     pub mirrors: u64,
     /// Request rings of clients. 0 in an embedded store.
     pub rings: u64,
@@ -83,22 +85,22 @@ pub struct MemoryStats {
 }
 
 impl MemoryStats {
-    /// All that is in use, in bytes.
+    /// All memory in use, in bytes.
     pub fn used(&self) -> u64 {
         let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
         self.cache + reserved + self.rings + self.clients
     }
 }
 
-/// A part so large of the budget is for what the allocator cannot give back, and for what keeps track of all else.
+/// One part in this many of the budget is for memory that the allocator cannot return, and for bookkeeping.
 const KEPT_SHARE: u64 = 32;
-/// And so large a part of it is idle in the pool at most.
+/// One part in this many of the budget is idle in the pool at most.
 const IDLE_SHARE: u64 = 16;
 
-/// How much of a budget is reserved.
+/// The reserved bytes of a budget.
 pub(crate) struct Accounts {
     budget: u64,
-    /// Where large blocks come from.
+    /// Source of large blocks.
     pool: Arc<Pool>,
     taken: AtomicU64,
     by_purpose: [AtomicU64; PURPOSES],
@@ -118,7 +120,7 @@ impl Accounts {
         &self.pool
     }
 
-    /// What is left for the cache.
+    /// Bytes that are left for the cache.
     #[inline]
     pub(crate) fn left(&self) -> u64 {
         let mine = self.budget - self.budget / KEPT_SHARE;
@@ -138,7 +140,7 @@ pub struct Memory {
     regions: Arc<Regions>,
 }
 
-/// What the regions share.
+/// State that the regions share.
 #[derive(Default)]
 struct Regions {
     /// L0s that take writes.
@@ -148,42 +150,42 @@ struct Regions {
     turns: Mutex<Turns>,
 }
 
-/// Which region's compaction is next if there is no room for all.
+/// Order in which regions compact if there is no memory for all.
 #[derive(Default)]
 struct Turns {
     waiting: VecDeque<Waiting>,
-    /// How often others were refused in favour of the first region since it last asked.
+    /// Refusals of others in favour of the first region since it last asked.
     passed_over: u32,
 }
 
 /// A region that has compactions to carry out.
 struct Waiting {
     owner: u32,
-    /// Of which lanes they are, a bit each.
+    /// Lanes that wait, a bit each.
     lanes: u8,
 }
 
-/// After so many refusals of others the first waiting region loses its turn: it may have gone.
+/// After so many refusals of others the first waiting region loses its turn: the region may no longer exist.
 const MAX_PASSED_OVER: u32 = 64;
 
 impl Memory {
-    /// A budget of so many bytes.
+    /// A budget of `budget` bytes.
     pub fn new(budget: u64) -> Memory {
         let accounts = Arc::new(Accounts::new(budget));
         Memory { cache: Cache::within(Arc::clone(&accounts)), accounts, regions: Arc::default() }
     }
 
-    /// The cache that has what is left.
+    /// The cache. It uses the memory that reservations leave.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Where blocks come from, for whatever is large or many.
+    /// Source of blocks, for large or numerous data.
     pub fn pool(&self) -> &Arc<Pool> {
         self.accounts.pool()
     }
 
-    /// How it is used.
+    /// Its current use.
     pub fn stats(&self) -> MemoryStats {
         let of = |purpose| self.accounts.of(purpose);
         MemoryStats {
@@ -200,7 +202,7 @@ impl Memory {
         }
     }
 
-    /// A reservation for a purpose; of nothing at first.
+    /// A reservation for a purpose, of 0 bytes at first.
     pub fn reserve(&self, purpose: Purpose) -> Reservation {
         Reservation {
             accounts: Arc::clone(&self.accounts),
@@ -210,7 +212,7 @@ impl Memory {
         }
     }
 
-    /// [`Memory::reserve`] of so many bytes.
+    /// [`Memory::reserve`] of `bytes` bytes.
     pub fn take(&self, purpose: Purpose, bytes: usize) -> Reservation {
         let reservation = self.reserve(purpose);
         reservation.set(bytes as u64);
@@ -229,23 +231,23 @@ impl Memory {
         }
     }
 
-    /// A purpose has more than its share.
+    /// Whether a purpose has more than its share.
     pub fn is_short(&self, purpose: Purpose) -> bool {
         self.accounts.of(purpose) > self.share(purpose)
     }
 
-    /// A purpose has more than three quarters of its share: what can be done without should be.
+    /// Whether a purpose has more than three quarters of its share: it should do without what it can.
     pub fn is_tight(&self, purpose: Purpose) -> bool {
         self.accounts.of(purpose) > self.share(purpose) / 4 * 3
     }
 
-    /// Largest buffer of several that a compaction or scan should read into: `most` where the budget is large.
+    /// Size of one of several buffers that a compaction or scan reads into: `most` if the budget is large.
     pub(crate) fn piece(&self, most: usize) -> usize {
         const LEAST: usize = 32 << 10;
         usize::try_from(self.accounts.budget / 64).unwrap_or(usize::MAX).clamp(LEAST, most.max(LEAST))
     }
 
-    /// Memory for an L0 that will take writes.
+    /// Memory for a new active L0.
     pub(crate) fn l0(&self) -> Arc<L0Reservation> {
         let l0 = Arc::new(L0Reservation {
             reservation: self.reserve(Purpose::L0s),
@@ -258,8 +260,8 @@ impl Memory {
         l0
     }
 
-    /// L0s have more than their share, with what was just written: asks as many of those that take writes to freeze, the
-    /// largest first, that the others have three quarters of it at most.
+    /// If L0s have more than their share, asks active ones to freeze, the largest first, until the others have three
+    /// quarters of the share at most.
     pub(crate) fn relieve(&self) {
         let share = self.share(Purpose::L0s);
         if self.accounts.of(Purpose::L0s) <= share {
@@ -282,7 +284,7 @@ impl Memory {
         }
     }
 
-    /// How often L0s were asked to freeze for the sake of others.
+    /// Number of times that L0s were asked to freeze.
     pub(crate) fn asks(&self) -> u64 {
         self.regions.asks.load(Acquire)
     }
@@ -296,14 +298,14 @@ impl Memory {
         (used - share) as f64 / (share / 4).max(1) as f64
     }
 
-    /// Bytes that each L0 may have when there are more than there should be.
+    /// Bytes that each L0 may have when L0s are beyond their share.
     pub(crate) fn least_l0_bytes(&self) -> u64 {
         let regions = self.regions.active.lock().len().max(1) as u64;
         (self.share(Purpose::L0s) / 4 / regions).max(LEAST_L0_BYTES)
     }
 
-    /// Memory for a compaction of one of the lanes of `owner`; `None` if it must wait for others. The lanes of an owner, a bit
-    /// each, have one turn together.
+    /// Memory for a compaction of one lane of `owner`; `None` if it must wait for others. All lanes of an owner, a bit
+    /// each, share one turn.
     pub(crate) fn admit(&self, (owner, lane): (u32, u8), bytes: u64) -> Option<Reservation> {
         let mut turns = self.regions.turns.lock();
         let used = self.accounts.of(Purpose::Compactions);
@@ -335,13 +337,13 @@ impl Memory {
         turns.waiting.iter().any(|waiting| waiting.owner == owner && waiting.lanes & lane != 0)
     }
 
-    /// `owner` has nothing to compact in these of its lanes.
+    /// `owner` has nothing to compact in these lanes.
     pub(crate) fn leave(&self, owner: u32, lanes: u8) {
         self.regions.turns.lock().leave(owner, lanes);
     }
 }
 
-/// An L0 has so much before it is worth a compaction.
+/// Bytes of an L0 that is worth a compaction.
 const LEAST_L0_BYTES: u64 = 16 << 10;
 
 impl Turns {
@@ -350,7 +352,7 @@ impl Turns {
         self.waiting.pop_front();
     }
 
-    /// If other lanes of `owner` wait still, it keeps its place.
+    /// If other lanes of `owner` still wait, it keeps its place.
     fn leave(&mut self, owner: u32, lanes: u8) {
         let Some(at) = self.waiting.iter().position(|waiting| waiting.owner == owner) else { return };
         self.waiting[at].lanes &= !lanes;
@@ -361,7 +363,7 @@ impl Turns {
         }
     }
 
-    /// `owner` had its turn: if it is still the first, others come before it from now on.
+    /// `owner` had its turn: if it is the first, it goes behind the others.
     fn go_behind(&mut self, owner: u32) {
         if self.waiting.front().is_some_and(|first| first.owner == owner) {
             self.passed_over = 0;
@@ -376,7 +378,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Memory that something has reserved until this is dropped.
+/// Memory that is reserved until this is dropped.
 pub struct Reservation {
     accounts: Arc<Accounts>,
     cache: Cache,
@@ -385,7 +387,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// It has so many bytes from now on.
+    /// Changes the reservation to `bytes`.
     pub fn set(&self, bytes: u64) {
         let before = self.bytes.swap(bytes, Relaxed);
         let (taken, purpose) = (&self.accounts.taken, &self.accounts.by_purpose[self.purpose as usize]);
@@ -399,13 +401,13 @@ impl Reservation {
         }
     }
 
-    /// How many it has.
+    /// Reserved bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// `bytes`, which need `memory_bytes` of memory: these are reserved until the last slice is dropped.
+    /// `bytes` with the `memory_bytes` that they take, which stay reserved until the last slice is dropped.
     pub(crate) fn hold(self, bytes: impl AsRef<[u8]> + Send + 'static, memory_bytes: usize) -> Bytes {
         self.set(memory_bytes as u64);
         Bytes::from_owner(Held { bytes, _reservation: self })
@@ -442,13 +444,13 @@ impl L0Reservation {
         self.reservation.set(bytes);
     }
 
-    /// It should freeze, since memory is short and it is one of the largest.
+    /// Whether it should freeze, because memory is short and it is one of the largest.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         self.is_asked.load(Relaxed)
     }
 
-    /// Asks it to.
+    /// Asks it to freeze.
     pub(crate) fn ask(&self) {
         self.is_asked.store(true, Relaxed);
     }
@@ -457,7 +459,7 @@ impl L0Reservation {
         self.is_frozen.store(true, Relaxed);
     }
 
-    /// It takes writes, and was not asked to freeze.
+    /// Whether it takes writes and was not asked to freeze.
     fn stays(&self) -> bool {
         !self.is_frozen.load(Relaxed) && !self.is_asked()
     }

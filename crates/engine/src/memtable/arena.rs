@@ -1,16 +1,17 @@
-//! Memory that only grows. An allocation in it is named by a number of 32 bits, half of a pointer.
+//! Memory that only grows. A number of 32 bits, half of a pointer, names an allocation in it.
 //!
 //! ```text
 //!  number  0        4 KiB      8 KiB           32 KiB       40 KiB            96 KiB
 //!          | chunk 0 | chunk 1 | ... chunk 7   | chunk 8    | ... chunk 15    | ...
 //!          |  eight of 4 KiB                   |  eight of 8 KiB              |  eight of 16 KiB, and so on
 //! ```
-//! A chunk is a block of a pool, taken when the first allocation falls into it. So at most an eighth of the memory is free, and a
-//! few shifts and one load find the chunk of a number.
+//! A chunk is a block of a pool, taken when the first allocation falls into it. So at most an eighth of the memory is
+//! unused, and a few shifts and one load find the chunk of a number.
 //!
 //! Invariants that the unsafe code relies on:
-//! - Only [`Room`] hands out memory, none of it twice. Each arena has one, which is borrowed mutably for that.
-//! - A chunk is in the table before a number in it is given to any caller; [`Room`] has its block until all of it is freed.
+//! - Only [`Room`] hands out memory, and no byte twice. Each arena has one, which is borrowed mutably for that.
+//! - A chunk is in the table before any caller gets a number in it. [`Room`] keeps its block until the whole arena is
+//!   freed.
 
 use leeward_platform::{Block, Pool};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -18,9 +19,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// Where something begins in an arena.
+/// Number of the first byte of an allocation.
 pub(super) type At = u32;
-/// Where nothing begins.
+/// Number of no allocation.
 pub(super) const NOWHERE: At = 0;
 
 const FIRST_CHUNK_SHIFT: u32 = 12;
@@ -28,7 +29,7 @@ const FIRST_CHUNK_SHIFT: u32 = 12;
 const SIZE_SHIFT: u32 = 3;
 const SIZES: usize = 18;
 const CHUNKS: usize = SIZES << SIZE_SHIFT;
-/// Added to a number, so that the highest bit tells the size of its chunk.
+/// Added to a number, so that the highest bit gives the size of its chunk.
 const BEFORE: usize = 1 << (FIRST_CHUNK_SHIFT + SIZE_SHIFT);
 /// Alignment of chunks, and so of any allocation that asks for it.
 pub(super) const ALIGN: usize = 64;
@@ -39,21 +40,21 @@ pub(super) struct Arena {
     memory: AtomicU64,
 }
 
-/// What is free in an arena. It belongs to the writer that adds to it.
+/// The free memory of an arena. It belongs to the writer.
 pub(super) struct Room {
-    /// Beyond everything that was handed out.
+    /// End of the memory that was handed out.
     end: usize,
     pool: Arc<Pool>,
     /// The chunks.
     blocks: Vec<Block>,
-    /// Memory beside them.
+    /// Allocations outside the chunks.
     apart: Vec<(NonNull<u8>, Layout)>,
 }
 
-// SAFETY: the pointers lead to memory that it owns, which an owner on any thread may free.
+// SAFETY: the pointers lead to memory that it owns; its owner may free it on any thread.
 unsafe impl Send for Room {}
 
-/// A place of the table, the first byte of its chunk counted from the start of the chunk, and the bytes of the chunk.
+/// For a number: index of its chunk, offset in the chunk, and bytes of the chunk.
 #[inline]
 fn locate(number: usize) -> (usize, usize, usize) {
     let number = number + BEFORE;
@@ -67,7 +68,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, ALIGN).expect("it is far below the address space")
 }
 
-/// Fresh memory; `bytes` is not 0.
+/// Uninitialised memory; `bytes` is not 0.
 fn allocate(bytes: usize) -> NonNull<u8> {
     // SAFETY: the layout is not empty.
     let start = NonNull::new(unsafe { alloc(layout(bytes)) });
@@ -75,7 +76,7 @@ fn allocate(bytes: usize) -> NonNull<u8> {
 }
 
 impl Arena {
-    /// One whose chunks are blocks of `pool`.
+    /// An arena whose chunks are blocks of `pool`.
     pub(super) fn new(pool: Arc<Pool>) -> (Arena, Room) {
         let chunks = [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS];
         let arena = Arena { chunks, used: AtomicU64::new(0), memory: AtomicU64::new(0) };
@@ -87,7 +88,7 @@ impl Arena {
         self.used.load(Relaxed)
     }
 
-    /// Bytes that it has.
+    /// Bytes of memory that it has taken.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.memory.load(Relaxed)
     }
@@ -100,23 +101,23 @@ impl Arena {
         unsafe { NonNull::new_unchecked(self.chunks[index].load(Relaxed).add(offset)) }
     }
 
-    /// Fetches what lies at `at` into the processor's cache, while the caller continues.
+    /// Prefetches the memory at `at` into the processor's cache.
     #[inline]
     pub(super) fn prefetch(&self, at: At) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let (index, offset, _) = locate(at as usize);
-            // A thread that was not given the number may not see the chunk yet.
+            // A thread that did not get the number from the writer may not see the chunk yet.
             let address = self.chunks[index].load(Relaxed).wrapping_add(offset);
-            // SAFETY: it changes nothing, and no address is wrong.
+            // SAFETY: a prefetch changes nothing and accepts any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = at;
     }
 
-    /// `bytes` of fresh memory, some KiB at most, at a multiple of `align`, a power of two up to [`ALIGN`].
+    /// `bytes` of uninitialised memory, some KiB at most, at a multiple of `align`, a power of two up to [`ALIGN`].
     pub(super) fn take(&self, room: &mut Room, bytes: usize, align: usize) -> (At, NonNull<u8>) {
         let mut start = room.end.next_multiple_of(align);
         let (mut index, mut offset, mut chunk_bytes) = locate(start);
@@ -139,7 +140,7 @@ impl Arena {
         (at, unsafe { NonNull::new_unchecked(chunk.add(offset)) })
     }
 
-    /// `bytes` of fresh memory apart from the rest, without a number.
+    /// `bytes` of uninitialised memory outside the chunks, without a number.
     pub(super) fn take_apart(&self, room: &mut Room, bytes: usize) -> NonNull<u8> {
         let start = allocate(bytes);
         room.apart.push((start, layout(bytes)));
@@ -151,7 +152,7 @@ impl Arena {
     /// Frees everything.
     ///
     /// # Safety
-    /// `room` is this arena's, and nothing that lies in it is used any more.
+    /// `room` is this arena's, and nothing in the arena is used any more.
     pub(super) unsafe fn free(&mut self, room: &mut Room) {
         self.chunks.iter_mut().for_each(|chunk| *chunk.get_mut() = ptr::null_mut());
         room.blocks.clear();

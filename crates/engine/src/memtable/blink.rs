@@ -1,4 +1,4 @@
-//! A B-link tree (Lehman and Yao 1981) over entries of an arena, with one writer and readers that take no lock and never wait.
+//! A B-link tree (Lehman and Yao 1981) over entries of an arena. One writer; readers take no lock and never wait.
 //!
 //! ```text
 //!  level 1            [ low | . . . . ] -----> [ low | . . ]
@@ -6,23 +6,25 @@
 //!  level 0    [ . . . ]->[ . . ]->[ . . . ]--->[ . . ]->[ . ]
 //!  arena       entries, in the order in which they were written
 //! ```
-//! A node has slots in order: numbers of entries, or of nodes of the level below, each of which knows the lowest of its entries.
-//! Beside each slot is the [hint](super::hint) of its key, by the scale of the node: so a search reads few entries, and an insert
-//! often none.
+//! A node has slots in order: numbers of entries, or of nodes of the level below. Each node knows its lowest entry.
+//! Beside each slot is the [hint](super::hint) of its key, in the scale of the node: a search reads few entries, and an
+//! insert often none.
 //!
-//! What readers rely on (as in FAST and FAIR, Hwang et al. 2018):
-//! - The writer inserts by moving slots to the right, one atomic store each, the last one first and before it is counted; then
-//!   the hints likewise. So a slot's content only ever falls, none is ever missing, and one may stand twice for a moment. A search
-//!   by hints ends at the right slot or to the left of it, and continues to the right by keys.
-//! - A node that is full gives its upper half to a new one, which is linked before the node counts fewer slots. What is left
-//!   beyond the count may be overwritten after `splits` has changed: a reader that finds `splits` unchanged saw none of that. A
-//!   reader that comes to the end of a node looks at the one to its right, which may have what it searches for.
-//! - A root that is full is replaced, and stays as it was for the readers that are in it.
+//! Readers rely on this (as in FAST and FAIR, Hwang et al. 2018):
+//! - The writer inserts by moving slots to the right, one atomic store each, the last one first and before it is
+//!   counted; then the hints in the same way. So a slot's content only falls, none is ever missing, and one may appear
+//!   twice for a moment. A search by hints ends at the right slot or to the left of it, and continues to the right by
+//!   keys.
+//! - A full node gives its upper half to a new one, which is linked before the node counts fewer slots. Slots beyond
+//!   the count may be overwritten after `splits` has changed: a reader that finds `splits` unchanged has seen no such
+//!   slot. A reader at the end of a node checks the node to its right, which may have the entry that it searches for.
+//! - A full root is replaced, and stays as it was for the readers that are in it.
 //!
 //! Invariants that the unsafe code relies on:
-//! - Entries and nodes are written completely before a `Release` store makes their number reachable; a reader reaches it by
-//!   an `Acquire` load. Of a node, only atomics are written afterwards.
-//! - A slot of a node of level 0 is an entry's number, one of a higher level a node's of the level below; `low` is an entry's.
+//! - Entries and nodes are written completely before a `Release` store makes their number reachable; a reader reaches
+//!   it by an `Acquire` load. Of a node, only atomics are written afterwards.
+//! - A slot of a level-0 node is the number of an entry; a slot of a higher node is the number of a node of the level
+//!   below. `low` is the number of an entry.
 //! - Memory is freed by `Drop` only; every [`Found`] borrows the tree, and every [`Position`] owns it.
 
 use super::Entry;
@@ -39,28 +41,29 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Hints are compared in pieces of so many. Under Miri few, so that small tables have several levels.
+/// Hints are compared in pieces of this many. Few under Miri, so that small tables have several levels.
 const PIECE: usize = if cfg!(miri) { 2 } else { 8 };
 /// Slots of a node.
 const SLOTS: usize = PIECE * PIECE - 1;
 /// Nodes have far more than two slots on average: enough for every number of the arena.
 const MAX_LEVELS: usize = 16;
-/// Slots that an estimate is made of at least.
+/// Least number of slots for an estimate.
 const LEAST_SAMPLE: u64 = 64;
-/// A walk prefetches the entry that is so many slots further.
+/// A walk prefetches the entry this many slots ahead.
 const AHEAD: usize = 2;
 
 struct Node {
     scale: Scale,
     level: u8,
-    /// The entry with which its keys begin. Of the first node of a level any of its first, since lower ones may come.
+    /// The lowest entry of the node. In the first node of a level any of the first entries, because lower ones may
+    /// come.
     low: At,
-    /// To the right.
+    /// The node to the right.
     next: AtomicU32,
-    /// How often it gave slots away.
+    /// Number of times that it gave slots away.
     splits: AtomicU32,
     count: AtomicU16,
-    /// Beyond the slots that were ever in use, the greatest there is.
+    /// Slots that were never in use have the greatest hint.
     hints: [AtomicU16; SLOTS + 1],
     slots: [AtomicU32; SLOTS],
 }
@@ -72,19 +75,19 @@ pub(super) struct BLink {
     /// Nodes of each level.
     nodes: [AtomicU32; MAX_LEVELS],
     len: AtomicU64,
-    /// At least the number of entries beyond the first of each key.
+    /// Upper bound of the number of entries that are not the only version of their key.
     versions: AtomicU64,
     last_lsn: AtomicU64,
     writer: Mutex<Room>,
 }
 
-/// What stands on both sides of where `(key, lsn)` would be.
+/// The entries on both sides of the position of `(key, lsn)`.
 struct Gap<'a> {
     before: Option<Found<'a>>,
     after: Option<Found<'a>>,
 }
 
-/// An entry of a tree that is borrowed, and where it was.
+/// An entry of a borrowed tree, and its place.
 #[derive(Clone, Copy)]
 pub(super) struct Found<'a> {
     tree: &'a BLink,
@@ -94,7 +97,7 @@ pub(super) struct Found<'a> {
     entry: EntryRef<'a>,
 }
 
-/// A place in a tree, which it keeps alive.
+/// A place in a tree. It keeps the tree alive.
 pub(super) struct Position {
     tree: Arc<BLink>,
     place: Option<Place>,
@@ -127,8 +130,8 @@ impl Position {
         Some(Found { tree, leaf, slot, at, entry })
     }
 
-    /// Moves to what `choose` finds in the tree, from where it is. An entry of any other tree does not live long enough to be
-    /// answered.
+    /// Moves to the entry that `choose` finds in the tree, given the current one. The lifetime keeps `choose` from
+    /// returning an entry of another tree.
     #[inline]
     pub(super) fn set(&mut self, choose: impl for<'a> FnOnce(&'a BLink, Option<Found<'a>>) -> Option<Found<'a>>) {
         let place = |Found { leaf, slot, at, entry, .. }: Found<'_>| Place {
@@ -160,7 +163,7 @@ impl<'a> Found<'a> {
         if next < leaf.count() {
             let after = leaf.slot(next);
             self.tree.entries.arena.prefetch(leaf.slots[(next + AHEAD).min(SLOTS - 1)].load(Relaxed));
-            // While it stayed where it is, nothing that came after it before can have been passed over.
+            // If the entry did not move, nothing that followed it before was skipped.
             if after != at && leaf.slot(slot) == at && leaf.splits.load(Acquire) == splits {
                 return Some(self.tree.found(leaf, next, after));
             }
@@ -168,32 +171,32 @@ impl<'a> Found<'a> {
         self.next_elsewhere()
     }
 
-    /// The entry that follows one which has been moved, or is the last of its leaf.
+    /// The next entry after one that was moved, or is the last of its leaf.
     #[cold]
     fn next_elsewhere(self) -> Option<Found<'a>> {
         let Found { tree, leaf, mut slot, at, entry } = self;
         let splits = leaf.splits.load(Acquire);
-        // It may have been moved to the right, and stand twice.
+        // It may have been moved to the right, and appear twice.
         while slot < leaf.count() && leaf.slot(slot) != at {
             slot += 1;
         }
         while slot + 1 < leaf.count() && leaf.slot(slot + 1) == at {
             slot += 1;
         }
-        // Counted once it was seen here: what was moved with it meanwhile is counted too.
+        // The count is read after the entry was seen here, so it includes slots that moved with the entry.
         let count = leaf.count();
         if slot < count {
             let next = match slot + 1 < count {
                 true => Some(tree.found(leaf, slot + 1, leaf.slot(slot + 1))),
                 false => tree.first_of(leaf.next.load(Acquire)),
             };
-            // Beside a split the next leaf may begin with what this one still counts.
+            // During a split the next leaf may begin with entries that this one still counts.
             let follows = |next: &Found<'_>| next.at != at && !next.entry.precedes(entry.key(), entry.lsn());
             if next.as_ref().is_none_or(follows) && leaf.slot(slot) == at && leaf.splits.load(Acquire) == splits {
                 return next;
             }
         }
-        // It has gone to another leaf, or is on its way.
+        // The entry has moved to another leaf, or is being moved.
         tree.seek(entry.key(), Lsn(entry.lsn().0.checked_sub(1)?))
     }
 }
@@ -209,7 +212,7 @@ impl Node {
         self.slots[slot].load(Acquire)
     }
 
-    /// Puts `at` before the slot `slot`; there is room. Readers lose sight of nothing.
+    /// Inserts `at` before the slot `slot`; there is room. No entry disappears for readers.
     fn insert(&self, slot: usize, at: At, hint: u16) {
         let count = self.count();
         let copy = |from: usize, to: usize| {
@@ -286,7 +289,7 @@ impl BLink {
         unsafe { self.entries.arena.at(at).cast().as_ref() }
     }
 
-    /// The entry with which what is in a slot of this level begins.
+    /// The lowest entry below a slot of this level.
     #[inline]
     fn lowest(&self, level: u8, at: At) -> EntryRef<'_> {
         self.entry(if level == 0 { at } else { self.node(at).low })
@@ -297,12 +300,12 @@ impl BLink {
         node.scale.hint(key, || self.entry(node.low).key())
     }
 
-    /// How many slots come before `(key, lsn)`, whose hint in the node this is; beside the writer perhaps less. The first of an
-    /// inner node does in any case.
+    /// Number of slots before `(key, lsn)`, which has this `hint` in the node; during an insert perhaps fewer. In an
+    /// inner node at least 1.
     #[inline]
     fn position(&self, node: &Node, hint: u16, key: &[u8], lsn: Lsn) -> usize {
-        // How many are lower, first of those that end a piece, then of one piece. No branch depends on what is found, which is
-        // unpredictable, and no load but those of the second piece waits for another.
+        // Counts the lower hints: first of those that end a piece, then of one piece. No branch depends on the hints,
+        // which are unpredictable, and only the loads of the second piece wait for others.
         let is_lower = |at: usize| usize::from(node.hints[at].load(Acquire) < hint);
         let piece = (1..PIECE).map(|piece| is_lower(piece * PIECE - 1)).sum::<usize>() * PIECE;
         let mut start = piece + (piece..piece + PIECE - 1).map(is_lower).sum::<usize>();
@@ -345,7 +348,7 @@ impl BLink {
         self.len.store(self.len.load(Relaxed) + 1, Release);
     }
 
-    /// Adds an entry or a node, which its neighbour to the left has been linked to, to the node of `level` on the path.
+    /// Adds an entry, or a node that its left neighbour already links to, to the node of `level` on the path.
     fn add(&self, room: &mut Room, path: &[At; MAX_LEVELS], level: u8, at: At) {
         let node = self.node(path[usize::from(level)]);
         let (key, lsn) = (self.lowest(level, at).key(), self.lowest(level, at).lsn());
@@ -364,7 +367,7 @@ impl BLink {
         }
     }
 
-    /// Before readers see an entry at this slot of a leaf.
+    /// Counts a version, before readers see the new entry at this slot of a leaf.
     fn count_version(&self, leaf: &Node, slot: usize, hint: u16, new: EntryRef<'_>) {
         let after = if slot < leaf.count() {
             (leaf.hints[slot].load(Relaxed) == hint).then(|| self.entry(leaf.slot(slot)))
@@ -373,18 +376,18 @@ impl BLink {
         };
         let older = after.filter(|after| after.key() == new.key());
         debug_assert!(older.is_none_or(|older| older.lsn() < new.lsn()), "an LSN was inserted twice");
-        // One that does not come in the order of the LSNs may have a newer version, wherever that is.
+        // An entry that does not come in LSN order may have a newer version, in any place.
         if older.is_some() || new.lsn() < self.last_lsn() {
             self.versions.store(self.versions.load(Relaxed) + 1, Relaxed);
         }
     }
 
-    /// Puts `at` into the full node, or into a new one to its right, which it answers and which then has the upper half.
+    /// Puts `at` into the full node, or into a new node to its right. Returns the new node, which takes the upper half.
     fn split(&self, room: &mut Room, node: &Node, slot: usize, at: At) -> At {
         let (level, next) = (node.level, node.next.load(Relaxed));
         let slots: [At; SLOTS] = array::from_fn(|slot| node.slots[slot].load(Relaxed));
         if slot == SLOTS {
-            // Keys that come in order leave full nodes behind.
+            // Keys that are inserted in order leave full nodes behind.
             let scale = self.scale(level, &[slots[0], at], at);
             let right = self.new_node(room, level, &[at], scale, next);
             node.next.store(right, Release);
@@ -400,7 +403,7 @@ impl BLink {
         right
     }
 
-    /// Replaces the full root by one that has two nodes of its level, with `at`.
+    /// Replaces the full root by one above two nodes of its level, which also have `at`.
     fn grow(&self, room: &mut Room, root: &Node, slot: usize, at: At) {
         let slots: [At; SLOTS + 1] = array::from_fn(|to| match to.cmp(&slot) {
             Ordering::Less => root.slots[to].load(Relaxed),
@@ -420,7 +423,7 @@ impl BLink {
         nodes.store(nodes.load(Relaxed) - 1, Relaxed);
     }
 
-    /// For nodes that begin with `from` and whose keys reach about as far as those of `slots`.
+    /// A scale for nodes that begin with `from` and whose keys span about as much as those of `slots`.
     fn scale(&self, level: u8, slots: &[At], from: At) -> Scale {
         let (first, last) = (slots[0], slots[slots.len() - 1]);
         let key = |at| self.lowest(level, at).key();
@@ -460,7 +463,7 @@ impl BLink {
         Found { tree: self, leaf, slot, at, entry: self.entry(at) }
     }
 
-    /// The first entry of a leaf that is not the first.
+    /// The first entry of a leaf; the leaf is not the first of the level.
     #[inline]
     fn first_of(&self, leaf: At) -> Option<Found<'_>> {
         (leaf != NOWHERE).then(|| self.node(leaf)).map(|leaf| self.found(leaf, 0, leaf.low))
@@ -476,7 +479,7 @@ impl BLink {
             let mut slot = self.position(node, self.hint(node, key), key, lsn);
             let found = |slot| self.found(node, slot, node.slot(slot));
             let mut gap = loop {
-                // In this order: what comes to stand between them meanwhile is new.
+                // In this order: an entry that comes between them meanwhile is new.
                 let before = slot.checked_sub(1).map(found);
                 let after = (slot < node.count()).then(|| found(slot));
                 match after {
@@ -499,7 +502,7 @@ impl BLink {
         }
     }
 
-    /// The first version of `key` with an LSN of at most `lsn`, or else what follows.
+    /// The newest version of `key` with an LSN of at most `lsn`; otherwise the next entry.
     #[inline]
     pub(super) fn seek(&self, key: &[u8], lsn: Lsn) -> Option<Found<'_>> {
         self.gap(key, lsn).after
@@ -530,8 +533,8 @@ impl BLink {
         }
     }
 
-    /// Number and bytes of the entries from `start` to before `end`: exact where they are few, otherwise by nodes, of a level
-    /// that has enough of them.
+    /// Number and bytes of the entries from `start` up to, but without, `end`: exact if they are few, otherwise
+    /// extrapolated from a level that has enough nodes in the range.
     pub(super) fn estimate(&self, start: &[u8], end: Option<&[u8]>) -> (u64, u64) {
         let newest = Lsn(u64::MAX);
         let mut here = self.root.load(Acquire);
@@ -552,7 +555,7 @@ impl BLink {
         }
     }
 
-    /// Number and bytes of the entries with which slots from `slot` on begin, up to `end`.
+    /// Number and bytes of the lowest entries below the slots from `slot` on, up to `end`.
     fn sample<'a>(&'a self, mut node: &'a Node, mut slot: usize, end: Option<&[u8]>) -> (u64, u64) {
         let (mut entries, mut bytes) = (0, 0);
         loop {

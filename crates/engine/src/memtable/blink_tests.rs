@@ -1,4 +1,4 @@
-//! The moments of a split and of an insert in which a reader may find itself. Small enough for Miri.
+//! Moments during a split or an insert in which a reader may run. Small enough for Miri.
 
 use super::*;
 use std::sync::Barrier;
@@ -14,8 +14,8 @@ fn keys_from(found: Option<Found<'_>>) -> Vec<u16> {
     found.map(|found| u16::from_be_bytes(found.key().try_into().expect("two bytes"))).collect()
 }
 
-/// A split links the new node before the old one counts fewer slots. Story of a bug: a reader that came to the old node's end
-/// continued at the beginning of the new one, whose entries it had seen already.
+/// A split links the new node before the old one counts fewer slots. Story of a bug: a reader that came to the old
+/// node's end continued at the beginning of the new one, whose entries it had seen already.
 #[test]
 fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
     let tree = BLink::new(Pool::new(0));
@@ -29,9 +29,9 @@ fn the_end_of_a_leaf_that_is_being_split_leads_to_none_of_its_own_entries() {
     assert_eq!(keys_from(tree.seek(&[], Lsn(u64::MAX))), keys.collect::<Vec<_>>());
 }
 
-/// Story of a bug: a reader was on an entry that was moved to the right, where there were more entries by then than it had
-/// counted. It skipped the entries that follow. And since an entry that is moved stands twice for a moment, it could follow
-/// itself.
+/// Story of a bug: a reader was on an entry that was moved to the right, where there were more entries by then than it
+/// had counted. It skipped the entries that follow. And because a moved entry appears twice for a moment, the entry
+/// could follow itself.
 #[test]
 fn what_follows_an_entry_that_is_being_moved_is_found() {
     for _ in 0..if cfg!(miri) { 3 } else { 3000 } {
@@ -43,7 +43,7 @@ fn what_follows_an_entry_that_is_being_moved_is_found() {
             scope.spawn(|| {
                 let first = tree.seek(&[], Lsn(u64::MAX)).expect("there are two");
                 ready.wait();
-                // It is moved meanwhile: so it is looked for in its leaf.
+                // The entry is moved meanwhile, so the reader searches its leaf for it.
                 while !is_over.load(Relaxed) {
                     assert_eq!(keys_from(first.next()), [next]);
                 }

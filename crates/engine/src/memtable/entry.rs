@@ -6,12 +6,12 @@
 //!  long   | kind | LSN-first u24   | key u16 | value u32    | LSN u64 | key ... | value ... | expiry u64 |
 //!         0      1                 4         6              10
 //! ```
-//! Not aligned. LSNs count from the first one of the table. An LSN that is too far from it is *late*: it stands behind the
-//! lengths, which are then long. A value in the log is replaced by its pointer, 8 bytes; a value of more than [`MOST_BESIDE`]
-//! bytes lies apart, and its address stands here. An expiry is there only if the kind says so.
+//! Not aligned. LSNs count from the first one of the table. An LSN too far from it is *late*: it follows the lengths,
+//! which are then long. A value in the log is replaced by its pointer, 8 bytes. A value of more than [`MOST_BESIDE`]
+//! bytes lies outside the entry, and its address takes its place. An expiry is present only if the kind says so.
 //!
-//! Invariants that the unsafe code relies on: an entry is written completely before another thread knows where it is, and never
-//! again; it lives as long as its arena.
+//! Invariant that the unsafe code relies on: an entry is written completely before another thread knows its place, and
+//! never again. It lives as long as its arena.
 
 use super::Entry;
 use super::arena::{Arena, At, Room};
@@ -25,7 +25,7 @@ const IN_PLACE: u8 = 0;
 const IN_LOG: u8 = 1;
 const TOMBSTONE: u8 = 2;
 const KINDS: u8 = 3;
-/// Beside the kind: an expiry follows the value.
+/// Flag of the kind: an expiry follows the value.
 const EXPIRES: u8 = 4;
 /// The value is elsewhere in memory.
 const APART: u8 = 8;
@@ -35,21 +35,21 @@ const LATE: u8 = 32;
 const SHORT_HEADER_BYTES: usize = 6;
 const LONG_HEADER_BYTES: usize = 10;
 const WORD_BYTES: usize = 8;
-/// Not the LSN of any entry.
+/// No entry has this LSN.
 const NO_LSN: u64 = u64::MAX;
 /// LSNs from this one on, counted from the table's first, are late.
 const LATE_LSNS: u64 = 1 << 24;
-/// Bytes of a value that lies in the arena, at most.
+/// Largest value inside an entry, in bytes.
 const MOST_BESIDE: usize = 2 << 10;
 
-/// The arena of a table, and what its entries refer to.
+/// The arena of a table, and the base of its entries' LSNs.
 pub(super) struct Entries {
     pub(super) arena: Arena,
     /// LSN of the first entry.
     first: AtomicU64,
 }
 
-/// An entry of an arena that is borrowed.
+/// An entry of a borrowed arena.
 #[derive(Clone, Copy)]
 pub(super) struct EntryRef<'a> {
     start: NonNull<u8>,
@@ -65,7 +65,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// What stands behind the key, but for the expiry.
+    /// Bytes between the key and the expiry.
     #[inline]
     fn stored_bytes(&self) -> usize {
         match self.kind & (KINDS | APART) {
@@ -81,7 +81,7 @@ impl Entries {
         Entries { arena, first: AtomicU64::new(NO_LSN) }
     }
 
-    /// Writes an entry, which no other thread knows of yet.
+    /// Writes an entry that no other thread knows of yet.
     pub(super) fn write(&self, room: &mut Room, key: &[u8], stamp: Stamp, entry: Entry<'_>) -> At {
         let pointer_bytes;
         let (mut kind, mut stored, value_bytes) = match entry {
@@ -102,7 +102,7 @@ impl Entries {
             // SAFETY: fresh memory of that many bytes.
             unsafe { ptr::copy_nonoverlapping(stored.as_ptr(), apart.as_ptr(), stored.len()) };
             address = apart.as_ptr();
-            // SAFETY: the bytes of a local variable. They are copied, and only read as the pointer that they are.
+            // SAFETY: the bytes of a local variable. They are copied, and later read only as the pointer that they are.
             stored = unsafe { slice::from_raw_parts(ptr::from_ref(&address).cast(), size_of::<*const u8>()) };
             kind |= APART;
         }
@@ -211,7 +211,7 @@ impl<'a> EntryRef<'a> {
         Stamp { lsn: self.lsn(), expires }
     }
 
-    /// Of an entry that has one.
+    /// Only for an entry that has one.
     #[cold]
     fn expiry(self) -> Option<Expiry> {
         let parts = self.parts();
@@ -253,7 +253,7 @@ impl<'a> EntryRef<'a> {
     }
 }
 
-/// Byte order, word by word: most keys are a few words long, and a call of `memcmp` costs more than they do.
+/// Byte order, word by word: most keys are a few words long, and a call of `memcmp` costs more than comparing them.
 #[inline]
 pub(super) fn compare(mut a: &[u8], mut b: &[u8]) -> Ordering {
     while let (Some((a_word, a_rest)), Some((b_word, b_rest))) =

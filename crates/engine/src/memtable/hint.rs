@@ -1,28 +1,30 @@
-//! Hints: 16 bits of a key, in the same order as the keys, or equal.
+//! Hints: 16 bits of a key. Of two keys the lower one has a lower or an equal hint.
 //!
-//! All hints of a node use one scale. It is computed when the node is made, from the common prefix of its keys and their range. A
-//! key without that prefix has the least hint or the greatest. Many keys consist of digits, decimal or hexadecimal in lower case,
-//! which carry four bits in a byte: for those only the four bits count, so that a hint distinguishes four digits and not two.
+//! All hints of a node use one scale. It is computed when the node is made, from the common prefix of its keys and
+//! their range. A key without that prefix has the least hint or the greatest. Many keys consist of digits, decimal or
+//! hexadecimal in lower case, which carry four bits in a byte. For those only the four bits count, so that a hint
+//! distinguishes four digits and not two.
 
 use super::entry::compare;
 use std::cmp::Ordering;
 
-/// Bytes that a scale has of what is common.
+/// Bytes of the common prefix that a scale keeps.
 const COMMON_BYTES: usize = 16;
 
-/// What a hint is of a key: how far the eight bytes behind the first `skip` are from `base`, without the lowest `shift` bits.
+/// How a hint is computed: the distance of the eight bytes behind the first `skip` from `base`, without the lowest
+/// `shift` bits.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Scale {
     base: u64,
-    /// The first bytes of what is skipped, as a number; the rest is in `low`.
+    /// The first skipped bytes, as a number; `low` has the rest.
     common: u128,
     skip: u16,
     shift: u8,
-    /// Only the four bits count that each of the eight bytes says as a digit.
+    /// Each of the eight bytes counts only with the four bits of a digit.
     has_digits: bool,
 }
 
-/// The bytes of a short key, and then zeroes.
+/// The bytes of a short key, padded with zeroes.
 #[cold]
 fn padded(key: &[u8]) -> u128 {
     let mut bytes = [0; COMMON_BYTES];
@@ -30,7 +32,7 @@ fn padded(key: &[u8]) -> u128 {
     u128::from_be_bytes(bytes)
 }
 
-/// Eight bytes of a key, as a number in their order.
+/// Eight bytes of a key as a big-endian number, padded with zeroes.
 #[inline]
 fn window(key: &[u8], from: usize) -> u64 {
     let rest = key.get(from..).unwrap_or_default();
@@ -42,26 +44,26 @@ fn window(key: &[u8], from: usize) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// The same in each byte of a window.
+/// `byte` in each byte of a window.
 const fn each(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 
-/// Four bits for each byte of a window: what it says if all are digits, and else a number in the same order. And in which bytes
-/// something is set: those that are none.
+/// Four bits for each byte of a window: its value if all bytes are digits, otherwise a number in the same order. The
+/// second result has bits set in the bytes that are no digits.
 #[inline]
 fn nibbles(window: u64) -> (u64, u64) {
     let is_letter = (window >> 6) & each(1);
-    // At most 24, so that no byte changes another, here and below.
+    // At most 24, so no byte carries into another, here and below.
     let value = (window & each(0x0f)) + 9 * is_letter;
     let as_digit = value + each(b'0') + (b'a' - b'9' - 1) as u64 * is_letter;
-    // Ten and more are letters, and nothing else is.
+    // Digits of ten and more must be letters, and all others must not be.
     let others = (window ^ as_digit) | ((value + each(6)) ^ (is_letter << 4)) & each(0x10) | value & each(0x10);
     (value & each(0x0f), others)
 }
 
-/// [`nibbles`] of a window with a letter, or with something else: what follows that is all low or all high, as it is lower than
-/// the digits next to it or higher.
+/// [`nibbles`] of a window that may have letters or other bytes. From the first other byte on all bits are low or all
+/// high, as that byte is lower or higher than the digits next to it.
 fn mixed_digits(window: u64) -> u64 {
     let (digits, others) = nibbles(window);
     if others == 0 {
@@ -73,18 +75,18 @@ fn mixed_digits(window: u64) -> u64 {
     let highest = each(0x0f) & rest;
     let instead = match other as u8 {
         ..b'0' => 0,
-        // As high as what begins with a nine can be.
+        // As high as a value that begins with a nine can be.
         b'0'..b'a' => highest & !(6 << (u64::BITS - 8) >> from),
         _ => highest,
     };
     digits & !rest | instead
 }
 
-/// Four bits of each byte.
+/// Four bits of each byte, packed.
 #[inline]
 fn digits(window: u64) -> u64 {
     let mut digits = window ^ each(b'0');
-    // Not only decimal ones.
+    // There are other bytes than decimal digits.
     if (digits | digits.wrapping_add(each(6))) & !each(0x0f) != 0 {
         digits = mixed_digits(window);
     }
@@ -94,12 +96,12 @@ fn digits(window: u64) -> u64 {
 }
 
 impl Scale {
-    /// For keys of which nothing is known: their first bytes.
+    /// A scale for unknown keys: their first bytes.
     pub(super) fn unknown() -> Scale {
         Scale { shift: (u64::BITS - u16::BITS) as u8, ..Scale::default() }
     }
 
-    /// For keys from `first` to `last`, or as many that follow `from`.
+    /// A scale for keys from `first` to `last`, or for as wide a range of keys from `from` on.
     pub(super) fn new(first: &[u8], last: &[u8], from: &[u8]) -> Scale {
         let skip = first.iter().zip(last).take_while(|(a, b)| a == b).count();
         let has_digits = [first, last].iter().all(|key| nibbles(window(key, skip)).1 == 0);
@@ -111,7 +113,7 @@ impl Scale {
         scale
     }
 
-    /// As many of the key's first bytes as `common` has.
+    /// The first bytes of the key, as many as `common` has.
     #[inline]
     fn beginning(&self, key: &[u8]) -> u128 {
         let beginning = key.first_chunk().map_or_else(|| padded(key), |bytes| u128::from_be_bytes(*bytes));

@@ -1,11 +1,11 @@
-//! Which keys an L0 may have: a Bloom filter, so that a look-up of a key that is not in the L0 costs no walk down the tree. Most
-//! keys that are read and not written are not there.
+//! A Bloom filter of the keys of an L0: a look-up of a key that is not in the L0 costs no walk down the tree. Most keys
+//! that are read but not written are not in it.
 //!
-//! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in one
-//! word of a layer: 16 bits a key, four of which are set, let about one in fifty absent keys pass.
+//! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in
+//! one word of a layer. With 16 bits a key, four of them set, about one in fifty absent keys passes.
 //!
-//! One writer at a time; readers beside it. A reader that knows that a key was written, because it has seen something that was
-//! stored after [`KeyFilter::add`] with `Release`, finds the key.
+//! One writer at a time; readers run in parallel. A reader that has seen a `Release` store made after
+//! [`KeyFilter::add`] finds the key.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -63,7 +63,7 @@ impl KeyFilter {
     }
 }
 
-/// The layer of the key that comes after so many others: layers before `i` have room for a third of `4^i` times the first.
+/// The layer of a key after `keys` others: layers before `i` have room for a third of `4^i` times the first.
 #[inline]
 fn layer_of(keys: usize) -> usize {
     let thirds = keys / FIRST_KEYS * 3 + 1;
@@ -75,7 +75,7 @@ fn word_of(layer: &Layer, hash: u64) -> &AtomicU64 {
     &layer[(hash >> 24) as usize & (layer.len() - 1)]
 }
 
-/// Four bits, of the part of the hash that chooses no word.
+/// Four bits, from the part of the hash that does not choose the word.
 #[inline]
 fn bits_of(hash: u64) -> u64 {
     (0..4).fold(0, |bits, i| bits | 1 << ((hash >> (6 * i)) & 63))

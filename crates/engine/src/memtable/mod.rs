@@ -1,9 +1,9 @@
 //! L0, the memtable: every version of every key written since the one before it was frozen, sorted by key and, within
 //! a key, from the newest version to the oldest; and every range that was deleted since (`ranges`).
 //!
-//! One writer at a time; any number of readers beside it, which never block and never make the writer wait. A
-//! reader that knows that an LSN is written sees every entry up to it. Nothing is ever removed: the memory is freed with the last
-//! [`Arc`] of the table.
+//! One writer at a time; any number of readers in parallel, which never block and never make the writer wait. A reader
+//! that knows that an LSN is written sees every entry up to it. Nothing is ever removed: the memory is freed with the
+//! last [`Arc`] of the table.
 
 use crate::memory::{L0Reservation, Memory};
 use leeward_format::{Lsn, SegmentName, Stamp, filter};
@@ -33,16 +33,16 @@ use leeward_format::range::{RangeTombstone, RangeTombstones};
 pub(crate) use ranges::MOST_RANGES;
 use ranges::Ranges;
 
-/// Bytes of any L0; what one batch may have beyond them still has a number.
+/// Most bytes of any L0. The rest of the 32-bit numbers is for the last batch.
 const MOST_BYTES: u64 = 3 << 30;
 
 /// An L0.
 pub struct MemTable {
     list: Arc<BLink>,
-    /// Of the keys in the list.
+    /// Filter of the keys in the list.
     keys: KeyFilter,
     ranges: Ranges,
-    /// Bytes in log segments that belong to its records and to which nothing leads.
+    /// Bytes in log segments that belong to its records, but that no entry refers to.
     unreferenced: Mutex<BTreeMap<SegmentName, u32>>,
     /// For the memory of the list and the filter.
     reservation: Option<Arc<L0Reservation>>,
@@ -64,15 +64,15 @@ impl MemTable {
         }
     }
 
-    /// An empty one whose memory is of a budget.
+    /// An empty one that takes its memory from a budget.
     pub fn within(memory: &Memory) -> MemTable {
         let table = MemTable::of(Arc::clone(memory.pool()), Some(memory.l0()));
         table.account();
         table
     }
 
-    /// Inserts one version of `key`; no other may have its LSN. One writer at a time, which is for the caller to see to: of two,
-    /// the filter could lose a key.
+    /// Inserts one version of `key`; no other may have its LSN. The caller ensures that there is one writer at a time:
+    /// with two, the filter could lose a key.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
         self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
@@ -88,44 +88,43 @@ impl MemTable {
         }
     }
 
-    /// No more entries will come.
+    /// No more entries follow.
     pub(crate) fn freeze(&self) {
         if let Some(reservation) = &self.reservation {
             reservation.freeze();
         }
     }
 
-    /// It is to be frozen however little it has.
+    /// Asks it to freeze, however small it is.
     pub(crate) fn ask_to_freeze(&self) {
         if let Some(reservation) = &self.reservation {
             reservation.ask();
         }
     }
 
-    /// Memory is short, and this is one of the largest L0s; or space is.
+    /// Whether it should freeze: memory is short and this is one of the largest L0s, or space is short.
     pub(crate) fn is_asked_to_freeze(&self) -> bool {
         self.reservation.as_ref().is_some_and(|reservation| reservation.is_asked())
     }
 
-    /// It has something, and is full or asked to freeze.
+    /// Whether it is not empty, and full or asked to freeze.
     #[inline]
     pub(crate) fn is_due_to_freeze(&self, is_full: bool) -> bool {
         !self.is_empty() && (is_full || self.is_asked_to_freeze())
     }
 
-    /// Every version of a key of `range` with a lower LSN is hidden. Range tombstones come in order of their LSNs. One writer
-    /// at a time.
+    /// Hides every version of a key of `range` with a lower LSN. Range tombstones come in order of their LSNs. One
+    /// writer at a time.
     pub(crate) fn insert_range(&self, range: RangeTombstone) {
         self.ranges.insert(range);
     }
 
-    /// A record that its entry leads to has so many bytes more than the entry says: the request id, which is of no use once it is
-    /// compacted.
+    /// A record has `bytes` more than its entry says: the request id, which is dropped at the compaction.
     pub(crate) fn add_unreferenced(&self, segment: SegmentName, bytes: u32) {
         *self.unreferenced.lock().entry(segment).or_default() += bytes;
     }
 
-    /// Calls `each` with the bytes that [`MemTable::add_unreferenced`] was told of, by segment.
+    /// Calls `each` with the bytes of [`MemTable::add_unreferenced`], by segment.
     pub(crate) fn unreferenced(&self, each: &mut dyn FnMut(SegmentName, u32)) {
         self.unreferenced.lock().iter().for_each(|(segment, bytes)| each(*segment, *bytes));
     }
@@ -137,7 +136,7 @@ impl MemTable {
         self.get_hashed(key, filter::hash(key), at)
     }
 
-    /// [`MemTable::get`] of a key that [`filter::hash`] makes `hash` of.
+    /// [`MemTable::get`] of a key whose [`filter::hash`] is `hash`.
     #[inline]
     pub(crate) fn get_hashed(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
         let seek = || self.list.seek(key, at).filter(|found| found.key() == key);
@@ -162,8 +161,8 @@ impl MemTable {
         self.list.bytes() + self.ranges.bytes()
     }
 
-    /// Whether, with so many bytes more, it has no more than `most`, nor than an arena can number; and takes so many range
-    /// tombstones more.
+    /// Whether another `bytes` and `ranges` range tombstones fit: within `most`, the arena's limit, and the limit of
+    /// tombstones.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u64, ranges: usize, most: u64) -> bool {
         let has_room_for_ranges = ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES;
@@ -190,12 +189,12 @@ impl MemTable {
         self.list.last_lsn().max(self.ranges.last_lsn())
     }
 
-    /// Nothing was inserted yet.
+    /// Whether nothing was inserted yet.
     pub fn is_empty(&self) -> bool {
         self.last_lsn() == Lsn(0)
     }
 
-    /// There is a range tombstone.
+    /// Whether there is a range tombstone.
     #[inline]
     pub(crate) fn has_ranges(&self) -> bool {
         self.ranges.last_lsn() != Lsn(0)
@@ -238,16 +237,16 @@ impl fmt::Debug for MemTable {
     }
 }
 
-/// Walks the visible versions of an L0, tombstones included, in either direction. Entries that are inserted meanwhile
-/// are newer than its LSN and are passed over.
+/// Walks the visible versions of an L0, tombstones included, in either direction. Entries inserted meanwhile are newer
+/// than its LSN and are skipped.
 pub struct MemCursor {
     position: Position,
     at: Lsn,
-    /// The list is in memory for as long.
+    /// Keeps the list's memory reserved.
     _reservation: Option<Arc<L0Reservation>>,
 }
 
-/// Newer than every entry: where the versions of a key begin.
+/// Newer than every entry: the versions of a key begin here.
 const NEWEST: Lsn = Lsn(u64::MAX);
 
 impl MemCursor {
@@ -281,19 +280,19 @@ impl MemCursor {
         });
     }
 
-    /// Moves to the key before. Does nothing at the end.
+    /// Moves to the previous key. Does nothing at the end.
     pub(crate) fn step_back(&mut self) {
         let at = self.at;
         self.position.set(|list, here| visible_back_from(list, list.before(here?.key(), NEWEST), at));
     }
 
-    /// Key of where it is; `None` at the end.
+    /// The current key; `None` at the end.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         self.position.get().map(|found| found.key())
     }
 
-    /// Key, stamp and contents of where it is; `None` at the end.
+    /// Current key, stamp and contents; `None` at the end.
     #[inline]
     pub fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         let node = self.position.get()?;
@@ -301,7 +300,7 @@ impl MemCursor {
     }
 }
 
-/// The first version at or after `node` that a reader at `at` sees: the newest such of its key.
+/// The first version at or after `node` that a reader at `at` sees: the newest visible one of its key.
 #[inline]
 fn visible_from(mut node: Option<Found<'_>>, at: Lsn) -> Option<Found<'_>> {
     if at == NEWEST {
@@ -313,7 +312,7 @@ fn visible_from(mut node: Option<Found<'_>>, at: Lsn) -> Option<Found<'_>> {
     node
 }
 
-/// The newest version that a reader at `at` sees of the last key, that of `node` or one before it, that has one.
+/// The newest version that a reader at `at` sees of the last key with one, among the key of `node` and those before.
 fn visible_back_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Option<Found<'a>> {
     while let Some(oldest) = node {
         let visible = list.seek(oldest.key(), at).filter(|found| found.key() == oldest.key());

@@ -1,10 +1,10 @@
 //! Range tombstones of an L0, beside its tree.
 //!
-//! One writer at a time swaps an immutable set for one with a range more; readers load what there is, without a lock. An L0
-//! without range tombstones costs a reader one load and a branch.
+//! One writer at a time replaces an immutable set by one with another range; readers load the current set without a
+//! lock. An L0 without range tombstones costs a reader one load and a branch.
 //!
-//! The set of the newest range tombstones serves every reader whose LSN is not below the last one's. Others, of snapshots
-//! that are older than that, look through all of them: an L0 freezes before it has more than [`MOST_RANGES`].
+//! The combined set serves every reader whose LSN is not below the last tombstone's. Readers of older snapshots search
+//! all tombstones: an L0 freezes before it has more than [`MOST_RANGES`].
 
 use arc_swap::ArcSwap;
 use leeward_format::Lsn;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Range tombstones after which an L0 freezes.
 pub(crate) const MOST_RANGES: usize = 1024;
 
-/// Memory that one takes beside its bounds, in bytes, at most: as such, and two fragments.
+/// Memory of one beside its bounds, in bytes, at most: itself, and two fragments.
 const RANGE_BYTES: usize = 3 * size_of::<RangeTombstone>();
 
 #[derive(Default)]
 pub(super) struct Ranges {
-    /// Of the last one; 0 while there is none.
+    /// LSN of the last one; 0 while there is none.
     last: AtomicU64,
     bytes: AtomicU64,
     set: ArcSwap<Set>,
@@ -73,7 +73,7 @@ impl Ranges {
         }
     }
 
-    /// What a reader at `at` sees.
+    /// The range tombstones that a reader at `at` sees.
     pub(super) fn as_of(&self, at: Lsn) -> Arc<RangeTombstones> {
         let set = self.set.load();
         if set.all.last().is_none_or(|last| last.lsn <= at) {

@@ -143,7 +143,7 @@ fn readers_beside_a_writer_see_a_prefix_of_its_writes() {
     }
 }
 
-/// Keys of several shapes: what they have in common, and how far they are from each other, differs from place to place.
+/// Keys of several shapes: their common prefixes and distances differ from place to place.
 const SHAPES: usize = 6;
 
 fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
@@ -164,7 +164,7 @@ fn tables_of_several_levels_are_in_order() {
     for shape in 0..SHAPES {
         let (table, mut model) = (MemTable::new(), Model::new());
         for lsn in 1..=entries {
-            // Every ninth overwrites what was written long before.
+            // Every ninth key overwrites one that was written long before.
             let n = if lsn % 9 == 0 { lsn / 2 } else { lsn };
             let (key, value) = (shaped_key(shape, n), Some(lsn.to_string().into_bytes()));
             table.insert(&key, stamp(lsn, &value), as_entry(&value));

@@ -1,5 +1,5 @@
-//! What is counted as live in the logs that leaves point to is exactly what they point to, whatever was written,
-//! overwritten, deleted, compacted and recovered; and what is not live is given back.
+//! The bytes counted as live in the logs that leaves point to are exactly the bytes that they point to, after any
+//! writes, overwrites, deletes, compactions and recoveries; and dead bytes are freed.
 
 use super::Region;
 use crate::compaction::{CompactionTotals, Lane};
@@ -24,7 +24,7 @@ use std::thread;
 const REGION: RegionId = RegionId(1);
 const SEGMENT_BYTES: usize = 32 << 10;
 
-/// Values, and when they expire.
+/// Values with their expiry.
 pub(super) type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<Expiry>)>;
 
 /// Each write takes a millisecond.
@@ -36,7 +36,7 @@ fn snapshot(region: &Region) -> Snapshot {
     region.snapshot(region.last_lsn(), now(region))
 }
 
-/// What of `model` has not expired.
+/// The pairs of `model` that have not expired.
 fn live(model: &Model, now: UnixMs) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let is_live = |expires: Option<Expiry>| expires.is_none_or(|expires| expires.ms() > now.0);
     let live = model.iter().filter(|(_, (_, expires))| is_live(*expires));
@@ -277,11 +277,11 @@ fn runs_that_nothing_points_to_are_given_back() {
     assert!(used[5] <= used[2] * 3 / 2, "{used:?}");
 }
 
-/// What the volume takes beside the large log: manifest, recovery log, tails, levels of keys and pointers, and what a
-/// sweep moves before it gives anything back.
+/// Space of the volume besides the large log: manifest, recovery log, tails, levels of keys and pointers, and values
+/// that a sweep moves before it frees anything.
 const BESIDE_BYTES: u64 = (9 + 30) * SEGMENT_BYTES as u64;
-/// Values that four L0s of pointers lead to, and the run of L1 that three make: until they are merged with L2, it is not known
-/// what they overwrite.
+/// Values that the pointers in four L0s, and in the run of L1 made of three, refer to: their overwrites are unknown
+/// until they are merged with L2.
 const UNCOMPACTED_BYTES: u64 = 7 * (24 << 10) / 48 * 1034;
 
 #[test]
@@ -314,7 +314,7 @@ fn a_volume_stays_within_its_limit_however_often_all_is_overwritten() {
     }
 }
 
-/// A snapshot, or a cursor that is left of one, continues to read what a sweep has emptied and given back.
+/// A snapshot, or a cursor that outlives one, continues to read segments that a sweep has emptied and freed.
 #[test]
 fn a_snapshot_reads_segments_that_were_collected() {
     let (disk, mut rng) = (SimDisk::new(3, u64::MAX), Rng::new(3));
@@ -343,7 +343,7 @@ fn a_snapshot_reads_segments_that_were_collected() {
     check(&region, &model, "at the end");
 }
 
-/// Parts of sweeps are so far from each other that they read and write no more than they may in a second.
+/// Parts of sweeps are so far apart that they keep to their rate of reads and writes.
 #[test]
 fn garbage_is_collected_no_faster_than_it_may_be() {
     for garbage_mib_per_second in [0, 1] {
@@ -354,7 +354,7 @@ fn garbage_is_collected_no_faster_than_it_may_be() {
         for n in 0..6000u64 {
             write(&region, format!("key{:05}", rng.below(1500)).as_bytes(), Some(&[n as u8; 1000]), None);
         }
-        // From here on nothing is written; the clock advances by a tenth of a second a turn.
+        // No writes from here on; the clock advances by a tenth of a second a turn.
         let (mut sweeps, mut now) = (Vec::new(), 1_000_000);
         for _ in 0..400 {
             now += 100;
@@ -374,7 +374,7 @@ fn garbage_is_collected_no_faster_than_it_may_be() {
     }
 }
 
-/// Each takes what is there, whatever the others have installed since it looked last.
+/// Each thread takes the next compaction, whatever the others have installed meanwhile.
 #[test]
 fn compactions_go_on_side_by_side() {
     for placement in [TableOptions::default().placement, Placement::SEPARATED] {
@@ -397,7 +397,7 @@ fn compactions_go_on_side_by_side() {
                 loop {
                     match region.append(&[Write::put(&key, &value)]) {
                         Ok(appended) => break region.set_commit(appended.last),
-                        // One that has panicked panics here, once the others are over.
+                        // A thread that has panicked panics here, after the others have ended.
                         Err(_) if compactors.iter().any(|compactor| compactor.is_finished()) => break 'writes,
                         Err(AppendError::TailBusy(_)) => flush(&region),
                         Err(AppendError::L0Full) => thread::yield_now(),

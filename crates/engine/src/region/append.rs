@@ -1,8 +1,8 @@
-//! The write path: a batch goes into the tails and the L0, all of it or nothing.
+//! The write path: a batch goes into the tails and the L0, as a whole or not at all.
 //!
-//! Everything that can refuse the batch is checked before anything is changed. No allocation per record; a value in
-//! place is copied twice, into its tail and into the L0's arena. Records are published before the L0 shows them; on a mapped tail
-//! that makes them survive the process.
+//! Everything that can refuse the batch is checked before anything is changed. No record costs an allocation. A value
+//! in place is copied twice, into its tail and into the L0's arena. Records are published before the L0 shows them; on
+//! a mapped tail they survive the process from then on.
 
 use super::{MAX_FROZEN_L0S, Moment, Region, View, Writer};
 use crate::error::Error;
@@ -23,10 +23,10 @@ use std::time::Duration;
 
 /// Frozen L0s that do not slow writers down.
 const FREE_L0S: usize = 3;
-/// Bytes of L0 after which a writer may have to pause; an eighth of an L0 if that is less. So few operations pause that the
-/// 99.9th percentile of latency is not such a pause.
+/// Growth of the L0, in bytes, after which a writer may have to pause; an eighth of an L0 if that is less. So few
+/// operations pause that the 99.9th percentile of latency is not a pause.
 const PAUSE_BYTES: u64 = 512 << 10;
-/// Pause after so many bytes when writes are about to stop.
+/// Pause per `PAUSE_BYTES` when writes are about to stop.
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
 /// One write of a batch: see [`Db::write`](crate::Db::write).
@@ -46,25 +46,25 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// Its new value, up to [`MAX_VALUE_BYTES`] bytes; `None` deletes it.
     pub value: Option<&'a [u8]>,
-    /// From then on the pair reads as absent; `None`: never. Of no effect on a delete.
+    /// The pair reads as absent from then on; `None`: never. No effect on a delete.
     pub expires: Option<Expiry>,
-    /// Deletes every key from this one, or from the first if it is empty, up to, and without, the value; without a value, up
-    /// to the last.
+    /// Deletes every key from this one up to, but without, the value. An empty key means the first key, no value means
+    /// no upper bound.
     pub is_range: bool,
-    /// Writes nothing: a write with this request id was decided, and its condition did not hold. The value says what version of a
-    /// pair there was ([`RecordKind::Refused`]).
+    /// Writes nothing: the write with this request id was decided, and its condition did not hold. The value is the
+    /// version of the pair that there was ([`RecordKind::Refused`]).
     #[doc(hidden)]
     pub is_refusal: bool,
-    /// Stands in its record; the region remembers it: see [`Region::take_requests`].
+    /// Stored in its record; the region remembers it: see [`Region::take_requests`].
     #[doc(hidden)]
     pub request: Option<RequestId>,
 }
 
-/// The least key: where a range begins that has no first key.
+/// The least key: start of a range that has no first key.
 const LEAST_KEY: &[u8] = &[0];
 
 impl<'a> Write<'a> {
-    /// Sets `key` to `value`, for good.
+    /// Sets `key` to `value`, without expiry.
     pub fn put(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
         Write::set(key, Some(value))
     }
@@ -74,29 +74,30 @@ impl<'a> Write<'a> {
         Write::set(key, None)
     }
 
-    /// Sets `key` to a value, for good, or without one removes it.
+    /// Sets `key` to a value without expiry; without a value removes it.
     pub fn set(key: &'a [u8], value: Option<&'a [u8]>) -> Write<'a> {
         Write { key, value, expires: None, is_range: false, is_refusal: false, request: None }
     }
 
-    /// Remembers that a request wrote nothing, since its condition did not hold on a pair with this version: 8 bytes, or none.
+    /// Remembers that a request wrote nothing, because its condition did not hold on a pair with this version: 8 bytes,
+    /// or none.
     #[doc(hidden)]
     pub fn refusal(request: RequestId, version: &'a [u8]) -> Write<'a> {
         Write { is_refusal: true, request: Some(request), ..Write::set(LEAST_KEY, Some(version)) }
     }
 
-    /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. A batch may
+    /// Removes every key from `start` up to, but without, `end`; an empty start and no end are no bounds. A batch may
     /// have 1024 of these.
     pub fn delete_range(start: &'a [u8], end: Option<&'a [u8]>) -> Write<'a> {
         Write { is_range: true, ..Write::set(start, end) }
     }
 
-    /// With `lsn`.
+    /// The stamp of its record with `lsn`.
     fn stamp(&self, lsn: Lsn) -> Stamp {
         Stamp { lsn, expires: self.expires.filter(|_| self.value.is_some() && !self.is_range) }
     }
 
-    /// What its record says: kind, key and value.
+    /// Kind, key and value of its record.
     #[inline]
     fn record(&self) -> (RecordKind, &'a [u8], &'a [u8]) {
         if self.is_refusal {
@@ -146,25 +147,25 @@ impl<'a> Write<'a> {
 /// LSNs of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Of its first write.
+    /// LSN of its first write.
     pub first: Lsn,
-    /// Of its last write.
+    /// LSN of its last write.
     pub last: Lsn,
-    /// It is in the page cache, and survives the process; otherwise it does so after [`Region::write_tails`].
+    /// The batch is in the page cache, and survives the process. Otherwise [`Region::write_tails`] must follow.
     pub is_written: bool,
-    /// How long its writer should pause before the next append, so that compactions keep up; most often not at all.
+    /// How long its writer should pause before the next append, so that compactions keep up; usually zero.
     pub pause: Duration,
-    /// It opened a tail, or half filled one, or froze an L0: there is upkeep to do.
+    /// It opened a tail, filled one to the half, or froze an L0: there is upkeep to do.
     pub wants_upkeep: bool,
 }
 
-/// Why a batch was not appended. Nothing of it was.
+/// Why a batch was not appended. No part of it was.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AppendError {
-    /// The log's next tail may not open yet: its predecessors are not flushed everywhere. Retry after that.
+    /// The log's next tail may not open yet: an earlier one is not flushed everywhere. Retry after the flush.
     #[error("the {0:?} log waits for a flush")]
     TailBusy(LogKind),
-    /// The L0 is full and as many as may be are frozen. Retry after a compaction was installed.
+    /// The L0 is full, and no more L0s may be frozen. Retry after a compaction was installed.
     #[error("the L0 waits for a compaction")]
     L0Full,
     /// A fault.
@@ -177,26 +178,26 @@ fn ranges(writes: &[Write<'_>]) -> usize {
     writes.iter().filter(|write| write.is_range).count()
 }
 
-/// What a batch needs of one log.
+/// Room that a batch needs in one log.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Need {
     pub(super) bytes: usize,
-    /// Position in the batch of its first record of this log.
+    /// Position in the batch of its first record in this log.
     pub(super) first: Option<u64>,
 }
 
 impl Writer {
-    /// Of each log, whether the tail that takes writes is half full.
+    /// For each log, whether the open tail is half full.
     fn half_full(&self) -> [bool; 2] {
         self.current.each_ref().map(|open| open.as_ref().is_some_and(|open| open.tail.is_half_full()))
     }
 }
 
 impl Region {
-    /// Appends a batch, all of it or nothing: to the tails and the L0. Replay takes all of a batch or nothing of it. What a
-    /// batch puts into one log lies in one segment, which limits its size. Seals and opens tails and freezes the L0 as
-    /// needed; asks for space on the device only if [`Region::prepare_tails`] was not called ahead. For the writer; others
-    /// wait.
+    /// Appends a batch to the tails and the L0, as a whole or not at all; a replay does the same. The records of a
+    /// batch in one log lie in one segment, which limits its size. Seals and opens tails and freezes the L0 as needed.
+    /// Allocates space on the device only if [`Region::prepare_tails`] was not called ahead. For the writer; other
+    /// writers wait.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -204,14 +205,14 @@ impl Region {
         Ok(self.append_if(writes, |_| true)?.expect("nothing stops it"))
     }
 
-    /// [`Region::append`] of a single write, unless its key may have been written after `since`: then answers `None`. So a
-    /// write that was decided on what [`Region::get`] answered, after [`Region::moment`] was `since`, follows it
-    /// immediately; where it does not, decide anew.
+    /// [`Region::append`] of a single write, unless its key may have been written after `since`: then returns `None`. A
+    /// caller takes `since` from [`Region::moment`], then decides on the answer of [`Region::get`]. So the write
+    /// follows that answer immediately; after `None` the caller decides anew.
     ///
     /// # Errors
     /// See [`AppendError`].
     pub fn append_unchanged(&self, write: &Write<'_>, since: Moment) -> Result<Option<Appended>, AppendError> {
-        // What the levels have was written up to the floor; whatever is newer is in the L0s.
+        // The levels have writes up to the floor; newer ones are in the L0s.
         let Moment { last, ingests } = since;
         let is_unchanged = |view: &View| {
             view.floor <= last && view.ingests == ingests && view.version.in_l0_since(write.key, last).is_none()
@@ -219,7 +220,7 @@ impl Region {
         self.append_if(std::slice::from_ref(write), is_unchanged)
     }
 
-    /// Appends a batch if `may` allows it, given the region's state at an instant when no other writer can come between.
+    /// Appends a batch if `may` allows it, given the region's state. No other writer comes between.
     fn append_if(
         &self,
         writes: &[Write<'_>],
@@ -227,7 +228,7 @@ impl Region {
     ) -> Result<Option<Appended>, AppendError> {
         let needs = self.check_batch(writes)?;
         let mut writer = self.writer.lock();
-        // The writer that had the lock may have failed in the middle of a write: then no other write may follow.
+        // An earlier holder of the lock may have failed in the middle of a write: then no other write may follow.
         self.volume.check()?;
         self.volume.in_doubt(|| self.append_now(&mut writer, writes, needs, may))
     }
@@ -278,8 +279,8 @@ impl Region {
         Ok(Some(Appended { first, last, is_written, pause, wants_upkeep }))
     }
 
-    /// Largest key and value together that a write may have on this volume, in bytes: less than the limits only where
-    /// segments are small.
+    /// Largest sum of key and value of a write on this volume, in bytes: below the general limits only where segments
+    /// are small.
     pub(crate) fn max_pair_bytes(&self, is_large: bool) -> usize {
         let segment_bytes = self.volume.segment_bytes();
         let in_log = segment_bytes - LOG_HEADER_BYTES - record_bytes(0, 0, Expiry::from_ms(1)) - REQUEST_ID_BYTES;
@@ -328,7 +329,7 @@ impl Region {
         }
     }
 
-    /// Whether the L0 must freeze before it takes `bytes` more, and so many ranges.
+    /// Whether the L0 must freeze before it takes another `bytes`, and `ranges` range tombstones.
     pub(super) fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let (active, memory) = (view.version.active(), self.volume.memory());
         let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
@@ -341,7 +342,7 @@ impl Region {
         if is_full && !may_freeze { Err(AppendError::L0Full) } else { Ok(may_freeze) }
     }
 
-    /// Freezes the L0 if memory is short and it is one of the largest: for regions that take no writes at the moment.
+    /// Freezes the L0 if memory is short and it is one of the largest: for regions without writes at the moment.
     pub(super) fn freeze_if_asked(&self) {
         if !self.view.load().version.active().is_asked_to_freeze() {
             return;
@@ -354,9 +355,9 @@ impl Region {
         }
     }
 
-    /// Flow control: once three L0s are frozen, writers pause whenever the active one has grown by a piece, for the square of
-    /// the debt times [`LONGEST_PAUSE`]. The debt says how much of the remaining room is filled, that of this region's L0s
-    /// or of the memory for all: from 0 to 1, where writes stop.
+    /// Flow control. Once three L0s are frozen, a writer pauses whenever the active one has grown by a piece, for the
+    /// square of the debt times [`LONGEST_PAUSE`]. The debt is the filled part of the remaining room, of this region's
+    /// L0s or of the memory for all: from 0 to 1, where writes stop.
     fn pause(&self, view: &View, l0_before: u64) -> Duration {
         let frozen = view.version.frozen().len();
         let of_memory = if frozen > 0 { self.volume.memory().l0_debt() } else { 0.0 };
@@ -378,7 +379,7 @@ impl Region {
     pub(super) fn freeze(&self) {
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        // Levels refer to the large log only; this L0 to those of its tails that hold records since the L0 before.
+        // Levels refer to the large log only. This L0 refers to those of its tails with records since the previous L0.
         let before = view.version.frozen().first().map_or(view.floor, |l0| l0.last_lsn());
         let tails = self.tails.of(LogKind::Large);
         let referenced = tails.iter().filter(|tail| tail.last_lsn() > before);
@@ -406,7 +407,7 @@ impl Region {
         Ok(self.volume.reserve(&mut prepared.appender, LOG_HEADER_BYTES + bytes)?)
     }
 
-    /// Opens the next tail of `log` if this one has no room; answers whether it did.
+    /// Opens the next tail of `log` if the current one has no room; returns whether it did.
     pub(super) fn make_room(&self, writer: &mut Writer, log: LogKind, need: Need) -> bool {
         let Some(first) = need.first else { return false };
         let index = log.index();
@@ -428,7 +429,7 @@ impl Region {
         true
     }
 
-    /// Writes the batch's records to the tails, which have room; answers where those of the large log begin.
+    /// Writes the batch's records to the tails, which have room; returns the offset of the first one in the large log.
     fn log_batch(&self, writer: &mut Writer, writes: &[Write<'_>]) -> Result<u32, Error> {
         let mut large_at = None;
         let first = writer.next.0;
@@ -448,7 +449,7 @@ impl Region {
         Ok(large_at.unwrap_or(0))
     }
 
-    /// Keeps the batch's values that only the log has in memory, where the cache wants them.
+    /// Caches those values of the batch that only the log has, if the cache wants them.
     fn keep_large(&self, view: &View, writes: &[Write<'_>], first: Lsn) {
         for (lsn, write) in (first.0..).zip(writes) {
             if let (RecordKind::Put, key, value) = write.record()
@@ -459,7 +460,7 @@ impl Region {
         }
     }
 
-    /// Inserts the batch into `l0`; its records of the large log follow each other from `large_at` on.
+    /// Inserts the batch into `l0`. Its records in the large log are consecutive from `large_at` on.
     fn show_batch(&self, writer: &Writer, l0: &MemTable, writes: &[Write<'_>], mut large_at: u32) {
         for (position, write) in writes.iter().enumerate() {
             let lsn = Lsn(writer.next.0 + position as u64);

@@ -1,4 +1,4 @@
-//! What a backup is synchronised from: all of a region at one instant, its segments pinned.
+//! The base that a backup is brought in sync with: all of a region at one instant, its segments pinned.
 
 use super::{Region, Writer};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use leeward_format::{LogKind, SegmentId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A [`Base`], with every segment of it kept from being reused until this is dropped.
+/// A [`Base`] whose segments are not reused until this is dropped.
 pub struct PinnedBase {
     /// The base.
     pub base: Base,
@@ -19,7 +19,7 @@ pub struct PinnedBase {
 }
 
 impl PinnedBase {
-    /// Of a checkpoint, whose segments these are.
+    /// The base of a checkpoint with these segments.
     pub(crate) fn of_checkpoint(
         base: Base,
         volume: Arc<Volume>,
@@ -33,12 +33,12 @@ impl PinnedBase {
         &self.segments
     }
 
-    /// Those that the base names.
+    /// The segments that the base names.
     pub(super) fn named(&self) -> Vec<(SegmentId, Arc<Segment>)> {
         self.base.segments.iter().map(|segment| (segment.id, Arc::clone(&self.segments[&segment.id]))).collect()
     }
 
-    /// The volume where it lies.
+    /// The volume of the segments.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
@@ -59,7 +59,7 @@ impl PinnedBase {
         self.base.segment(id).ok_or_else(|| Error::Invalid(format!("segment {id} is not part of the base")))
     }
 
-    /// Bytes of one of its segments that count, for shipping.
+    /// Bytes in use of one of its segments, for shipping.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Invalid`] for a segment that is not part of it.
@@ -75,7 +75,8 @@ impl PinnedBase {
 }
 
 impl Region {
-    /// All of the region at this instant, pinned. The tails must be sealed ([`Region::seal_tails`]). For the writer.
+    /// The base of the region at this instant, pinned. The tails must be sealed ([`Region::seal_tails`]). For the
+    /// writer.
     pub fn base(&self) -> PinnedBase {
         self.pin_base(&self.writer.lock())
     }
@@ -83,7 +84,7 @@ impl Region {
     /// [`Region::base`], between two appends.
     pub(super) fn pin_base(&self, writer: &Writer) -> PinnedBase {
         assert!(writer.current.iter().all(Option::is_none), "the tails are sealed");
-        // The tails first: one that is flushed and released meanwhile is then still known as a tail.
+        // The tails first: a tail that is flushed and released meanwhile is then still known as one.
         let tails: HashMap<SegmentId, Arc<Tail>> = self.tails.all().map(|tail| (tail.id(), tail)).collect();
         let last_lsn = self.last_lsn();
         let commit = self.commit();
@@ -106,7 +107,7 @@ impl Region {
     }
 }
 
-/// A segment of the base; `None` for one without records, or with none that a replay needs.
+/// The base's entry of a segment; `None` if it has no records, or none that a replay needs.
 fn describe(state: &RegionState, segment: &SegmentState, tails: &HashMap<SegmentId, Arc<Tail>>) -> Option<BaseSegment> {
     let (bytes, last_lsn) = match tails.get(&segment.id) {
         Some(tail) => (tail.filled(), tail.last_lsn()),

@@ -1,9 +1,9 @@
-//! Checkpoints: durable, named copies of a region by reference. The manifest keeps what the region consisted of at an instant;
-//! its segments are neither freed nor used again while the checkpoint is there, whatever becomes of the region.
+//! Checkpoints: durable, named copies of a region by reference. The manifest keeps the region's state of an instant.
+//! Its segments are neither freed nor reused while the checkpoint exists, whatever happens to the region.
 //!
-//! L0s are part of it in their form on the device: records. The tails are sealed and made durable, and opening the checkpoint
-//! replays them. So making one costs a sync, not a compaction, and keeps no more than the log segments that a
-//! replay needs; opening one costs what a restart does.
+//! A checkpoint has its L0s in the form of log records. The tails are sealed and made durable, and opening the
+//! checkpoint replays them. So making one costs a sync, not a compaction, and keeps only the log segments that a replay
+//! needs. Opening one costs as much as a restart.
 //!
 //! Any thread. A checkpoint belongs to its volume: other replicas do not know of it.
 
@@ -23,20 +23,20 @@ use std::sync::Arc;
 /// Longest name of a checkpoint, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// What is known of a checkpoint without opening it. See [`Db::checkpoints`](crate::Db::checkpoints).
+/// Data about a checkpoint, available without opening it. See [`Db::checkpoints`](crate::Db::checkpoints).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
     /// Its name.
     pub name: String,
     /// LSN of the last write in it.
     pub last_lsn: Lsn,
-    /// Bytes of the segments that it consists of.
+    /// Bytes of its segments.
     pub bytes: u64,
-    /// Bytes of those that neither the store nor another checkpoint needs: what dropping it gives back.
+    /// Bytes of the segments that neither the store nor another checkpoint needs: dropping it frees them.
     pub own_bytes: u64,
 }
 
-/// An open checkpoint: what the store held when it was made. It stays readable when it is dropped meanwhile. See
+/// An open checkpoint: the content of the store when it was made. It stays readable if it is dropped meanwhile. See
 /// [`Db::open_checkpoint`](crate::Db::open_checkpoint).
 pub struct Checkpoint {
     region: RegionId,
@@ -45,12 +45,12 @@ pub struct Checkpoint {
 }
 
 impl Region {
-    /// Makes a checkpoint of all that was appended so far, committed or not: durable when this answers. Seals the tails. For
-    /// a region without other replicas.
+    /// Makes a checkpoint of all writes appended so far, committed or not. It is durable when this returns. Seals the
+    /// tails. For a region without other replicas.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is one of that name, or it is no name: 1 to 64 letters, digits and `-`, `_` or `.`;
-    /// [`Error::NoSpace`] if the manifest has no room for another; those of writing.
+    /// [`Error::Invalid`] if a checkpoint has that name already, or the name is not 1 to 64 letters, digits and `-`,
+    /// `_` or `.`; [`Error::NoSpace`] if the manifest has no room for another; those of writing.
     pub fn checkpoint(&self, name: &str) -> Result<()> {
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_letter) {
@@ -63,7 +63,7 @@ impl Region {
             self.pin_base(&writer)
         };
         self.sync_tails()?;
-        // One at a time: the next sees the name.
+        // One at a time, so that the next one sees the name.
         let _installing = self.installing.lock();
         let is_known = self.volume.with_region(&self.owner, |state| state.checkpoints.contains_key(name))?;
         if is_known {
@@ -81,7 +81,7 @@ impl Region {
         self.volume.with_region(&self.owner, |state| infos(state, segment_bytes)).unwrap_or_default()
     }
 
-    /// Opens a checkpoint: replays the end of its logs. What has expired by `now` is absent from it.
+    /// Opens a checkpoint: replays the end of its logs. Pairs that have expired by `now` are absent from it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of that name; [`Error::Damaged`], [`Error::Io`].
@@ -93,7 +93,7 @@ impl Region {
         Checkpoint::open(self.id(), PinnedBase::of_checkpoint(base, Arc::clone(&self.volume), segments), now)
     }
 
-    /// Forgets a checkpoint, durably. What only it needed is freed when it is no longer read.
+    /// Drops a checkpoint, durably. Space that only it needed is freed once no reader uses it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of that name; those of writing.
@@ -111,7 +111,7 @@ fn unknown(name: &str) -> Error {
     Error::Invalid(format!("there is no checkpoint {name:?}"))
 }
 
-/// The checkpoints of a region on a volume with segments of so many bytes.
+/// The checkpoints of a region. The volume has segments of `segment_bytes` bytes.
 pub(crate) fn infos(state: &RegionState, segment_bytes: u64) -> Vec<CheckpointInfo> {
     let mut users = HashMap::<SegmentId, u32>::new();
     for id in state.checkpoints.values().flat_map(|base| &base.segments).map(|segment| segment.id) {
@@ -146,21 +146,21 @@ impl Checkpoint {
         }
         let reader = value_reader(volume, &state, pinned.segments(), &Arc::new(Tails::new()));
         let view = open_view(volume, pinned.segments().clone(), &state, reader, l0s)?;
-        // Its readers hold the log segments, as they hold those of levels.
+        // Its readers hold the log segments, like those of levels.
         view.version.keep(pinned.segments().values().cloned().collect());
         let snapshot = Snapshot::new(view.version, last, now);
         Ok(Checkpoint { region, pinned: Arc::new(pinned), snapshot })
     }
 
-    /// Everything in it, to be read and scanned.
+    /// A snapshot of all of it.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Copies it to a volume called `new`, drawn at random, on `disk`, which messages call `at`.
+    /// Copies it to a volume with the random id `new` on `disk`, which messages call `at`.
     ///
     /// # Errors
-    /// As [`Export::begin`] and [`Export::step`]; nothing is left there then.
+    /// As [`Export::begin`] and [`Export::step`]; nothing is left there after an error.
     pub(crate) fn copy_to(&self, new: VolumeId, disk: &dyn Disk, at: &str) -> Result<()> {
         let mut export = Export::begin(Arc::clone(&self.pinned), self.region, new, disk, at)?;
         loop {

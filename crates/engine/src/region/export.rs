@@ -1,5 +1,5 @@
-//! A region as of an instant, on its way to a volume of its own, segment by segment: a copy that `leeward verify`, `inspect` and
-//! [`crate::embedded::Db`] open. The region continues to serve meanwhile. One thread at a time.
+//! Export: copies a region as of an instant to a volume of its own, segment by segment, for `leeward verify`, `inspect`
+//! and [`crate::embedded::Db`]. The region continues to serve meanwhile. One thread at a time.
 
 use super::PinnedBase;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-/// See the module.
+/// An export under way: see the module.
 #[derive(Debug)]
 pub struct Export {
     pinned: Arc<PinnedBase>,
@@ -24,11 +24,11 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins to copy all of `pinned`, which is `region`, to a volume that is called `new`, drawn at random, on `disk`. Messages
-    /// call the disk `at`. If a step fails, the caller removes what there is with [`Export::give_up`].
+    /// Begins to copy `pinned`, a base of `region`, to a volume with the random id `new` on `disk`. Messages call the
+    /// disk `at`. If a step fails, the caller removes the partial copy with [`Export::give_up`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is a store already, [`Error::Locked`] if the directory is in use; those of writing.
+    /// [`Error::Invalid`] if there is a store already; [`Error::Locked`] if the directory is in use; those of writing.
     pub fn begin(
         pinned: Arc<PinnedBase>,
         region: RegionId,
@@ -62,8 +62,8 @@ impl Export {
         Ok(Export { pinned, copy, volume, missing, _lock: lock })
     }
 
-    /// Copies one segment, and with the last one makes the copy whole and durable. Answers how many segments are left; 0: it is
-    /// complete.
+    /// Copies one segment; after the last one makes the copy complete and durable. Returns the number of segments left,
+    /// 0 once complete.
     ///
     /// # Errors
     /// Those of reading here and of writing there.
@@ -86,7 +86,7 @@ impl Export {
         self.pinned.base.last_lsn
     }
 
-    /// Removes what there is of the copy, before the directory is unlocked, so that no process takes it for a store.
+    /// Removes the partial copy, before the directory is unlocked, so that no process takes it for a store.
     pub fn give_up(self, disk: &dyn Disk, at: &str) {
         let Export { copy, volume, _lock: lock, .. } = self;
         drop((copy, volume));
@@ -97,6 +97,6 @@ impl Export {
 
 fn remove(disk: &dyn Disk, at: &str) {
     if let Err(error) = disk.remove(VOLUME_NAME) {
-        tracing::warn!(at, %error, "what was exported in part is left there");
+        tracing::warn!(at, %error, "a partial export could not be removed");
     }
 }

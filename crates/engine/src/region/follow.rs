@@ -1,13 +1,13 @@
-//! A region of a backup that inserts the records of the mirrored logs, which are on the volume already, into L0s. A region that
-//! builds its own index (build-index, Anthus 3.3.3) compacts its L0s as any region does. A region that is only read drops them
-//! when the primary has sent the levels that it built from the same records.
+//! A region at a backup that inserts the records of the mirrored logs into L0s; the records are on the volume already.
+//! A region that builds its own index (build-index, Anthus 3.3.3) compacts its L0s like any other. A read-only region
+//! drops them when the primary has sent the levels built from the same records.
 //!
-//! It has no tails and assigns no LSN. An L0 is compacted once all of it is committed, as everywhere. What a change of the
-//! primary may cut from the logs is in L0s, which are dropped with the region and made again by a replay.
+//! It has no tails and assigns no LSN. As everywhere, an L0 is compacted once all of it is committed. Records that a
+//! change of the primary may cut from the logs are in L0s, which are dropped with the region and rebuilt by a replay.
 //!
-//! The L0s of a region that is only read end at other LSNs than its primary's. One may begin before and end behind what an
-//! install has brought: it *straddles* the install. Its entries from before are the same as in the levels, and are found first.
-//! But they may lead to log segments that later installs give up: the installer keeps these until the L0 does not straddle any
+//! The L0s of a read-only region end at other LSNs than its primary's. One may begin before and end after the last LSN
+//! of an install: it *straddles* the install. Its older entries are the same as in the levels, and are found first. But
+//! they may point to log segments that later installs give up: the installer keeps these until the L0 straddles no
 //! more.
 
 use super::open::{Recovered, ids_from, insert, recover};
@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// Opens the copy `state`, as far as its logs are valid, to build its index on the backup of `builder`, or only to be read.
-    /// Answers where the records of each log segment end that it has taken.
+    /// Opens the copy `state`, as far as its logs are valid, to build its index at the backup of `builder`, or
+    /// read-only. Returns, for each log segment, the end of the records that it has taken.
     pub(crate) fn follow(
         volume: Arc<Volume>,
         owner: Owner,
@@ -41,9 +41,9 @@ impl Region {
         Ok((Region::assemble(volume, owner, state, l0s, prefix.last, ids)?, ends))
     }
 
-    /// Takes whole batches of records, the next ones in LSN order, into the L0. Answers how many of the records it took: fewer
-    /// than there are when there is no room before a compaction. One that is `only_read` always takes all: what its primary may
-    /// have in L0s, and what it may have to ship before their install, bounds how many there are.
+    /// Takes whole batches of records, the next ones in LSN order, into the L0. Returns how many records it took: fewer
+    /// than given if there is no room before a compaction. With `only_read` it always takes all: their number is
+    /// bounded by the primary's L0s, and by the installs that the primary still has to ship.
     pub(crate) fn apply(&self, records: &[Replayed<'_>], only_read: bool) -> Result<usize> {
         let mut writer = self.writer.lock();
         let mut taken = 0;
@@ -94,12 +94,13 @@ impl Region {
         active.is_due_to_freeze(!active.has_room(bytes, ranges, self.options.l0_bytes))
     }
 
-    /// The copy of a region that is only read is `state` by now: shows its levels, and drops the L0s whose entries they have
-    /// completely. The segments in `retired` are kept for readers of its earlier state. Answers whether an L0 straddles what the
-    /// levels have; `None`: that is as it was.
+    /// The copy of a read-only region is `state` by now: shows its levels, and drops the L0s whose entries they have
+    /// completely. Keeps the segments in `retired` for readers of its earlier state. Returns whether an L0 straddles
+    /// the levels; `None` if that did not change.
     ///
     /// # Errors
-    /// Those of reading; [`Error::Protocol`] if it was installed what this region has not taken yet: it must be opened anew.
+    /// Those of reading; [`Error::Protocol`] if the install has records that this region has not taken yet: open it
+    /// anew.
     pub(crate) fn follow_install(&self, state: &RegionState, retired: Vec<Arc<Segment>>) -> Result<Option<bool>> {
         let writer = self.writer.lock();
         if writer.next < state.replay_from {
@@ -124,13 +125,13 @@ impl Region {
         Ok(straddles)
     }
 
-    /// The region has a new owner, so that no install begins any more: its readers may still be led to these segments.
+    /// The region has a new owner, so no further install begins. Its readers may still need these segments.
     pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
         let _installing = self.installing.lock();
         self.view.load().version.keep(segments);
     }
 
-    /// The levels of `state`: those that are open already stay so.
+    /// The levels of `state`; those that are open already are reused.
     fn levels_of(&self, state: &RegionState) -> Result<Vec<Arc<Level>>> {
         let version = self.view.load().version.clone();
         let (reads, addressing) = (version.reads(), self.options.addressing);
@@ -149,7 +150,7 @@ impl Region {
     }
 }
 
-/// Ids of the segments that a backup builds by itself: those after the last one that is there.
+/// Ids of the segments that a backup builds by itself, after the last one in `state`.
 fn built_ids(state: &RegionState, builder: ServerId) -> Result<SegmentIds> {
     if builder.0 > MAX_BUILDER {
         let detail = format!("server {builder}: only servers up to {MAX_BUILDER} can build the index of a backup");

@@ -1,4 +1,4 @@
-//! Sorted pairs that go into the levels without the logs and the L0: see `compaction/sorted.rs` for the steps.
+//! Sorted pairs that go into the levels past the logs and the L0: see `compaction/sorted.rs` for the steps.
 
 use super::append::Need;
 use super::{MAX_FROZEN_L0S, Region, Writer};
@@ -10,12 +10,12 @@ use leeward_format::{LogKind, Lsn, UnixMs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// LSNs for pairs whose number is not known.
+/// LSNs taken if the number of pairs is unknown.
 const UNKNOWN_PAIRS: u64 = 1 << 32;
 
 impl Region {
-    /// Takes LSNs for as many pairs as `most`, or for four billion, and freezes the L0: what is written from now on is newer than
-    /// those pairs. For the writer; other writers wait. One ingest at a time, until it is installed or given up. For a region
+    /// Takes LSNs for `most` pairs, or for four billion, and freezes the L0: later writes are newer than those pairs.
+    /// For the writer; other writers wait. One ingest at a time, until it is installed or given up. For a region
     /// without other replicas.
     ///
     /// # Errors
@@ -35,15 +35,14 @@ impl Region {
         }
         let taken = self.take_lsns(writer, count, freezes)?;
         let reads = Arc::clone(self.view.load().version.reads());
-        // Before anything newer is written.
+        // Set before any newer write.
         let open = Open::default();
         *self.ingest.lock() = Arc::downgrade(&open);
         Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, taken, &open))
     }
 
-    /// Skips at least one LSN, and all up to `beyond`: what is written from now on is newer than anything that was written
-    /// elsewhere up to there, and a replay knows no request from before. Answers the last skipped LSN. For the writer; other
-    /// writers wait.
+    /// Skips at least one LSN, and all up to `beyond`: later writes are newer than any write made elsewhere up to
+    /// there, and a replay knows no earlier request. Returns the last skipped LSN. For the writer; other writers wait.
     ///
     /// # Errors
     /// See [`AppendError`].
@@ -54,8 +53,8 @@ impl Region {
         self.volume.in_doubt(|| self.take_lsns(&mut writer, count, false)).map(|(_, last)| last)
     }
 
-    /// Takes so many LSNs, by one record that stands for all of them; before, it may freeze the L0. Answers the first and the
-    /// last.
+    /// Takes `count` LSNs by one record that stands for all of them. If it `freezes`, the L0 freezes before. Returns
+    /// the first and the last LSN.
     fn take_lsns(&self, writer: &mut Writer, count: u64, freezes: bool) -> Result<(Lsn, Lsn), AppendError> {
         let (key, value) = ([0], count.to_le_bytes());
         let bytes = record_bytes(key.len(), value.len(), None);
@@ -79,21 +78,21 @@ impl Region {
         Ok((first, last))
     }
 
-    /// The compaction that brings `sorted` into the levels as of `now`; `None` while an L0 from before is not compacted. As for
-    /// [`Region::next_compaction`], one at a time.
+    /// The compaction that brings `sorted` into the levels as of `now`; `None` while an earlier L0 is not compacted.
+    /// One at a time, as for [`Region::next_compaction`].
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn ingest(&self, sorted: &Arc<Sorted>, now: UnixMs) -> Result<Option<Compaction>> {
         let view = self.view.load();
-        // L0s are frozen with whole ingests before or behind them.
+        // An L0 freezes only before or after the LSNs of a whole ingest.
         if view.version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
             return Ok(None);
         }
         ingest((&view.version, view.floor), self.ids.clone(), &self.options, sorted, now).map(Some)
     }
 
-    /// An ingest is installed.
+    /// Counts the bytes of an installed ingest.
     pub(crate) fn count_ingested(&self, sorted: &Sorted) {
         self.user_bytes_written.fetch_add(sorted.pair_bytes(), Ordering::Relaxed);
     }

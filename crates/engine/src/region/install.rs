@@ -1,4 +1,5 @@
-//! Compactions: which one is next, and the atomic install of its result. Invariant: levels hold only what is committed.
+//! Compactions: the choice of the next one, and the atomic install of its result. Invariant: levels hold only committed
+//! writes.
 
 use super::{MAX_FROZEN_L0S, Region, View};
 use crate::compaction::{Compaction, CompactionDone, Lane, Logs, choose};
@@ -13,27 +14,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// The most urgent compaction, if there is one that conflicts with no compaction under way, and there is memory for it. An L0
-    /// is compacted only if all of it is committed. The compaction drops what has expired by `now`. Freezes the L0 first, if
-    /// another region needs its memory.
+    /// The most urgent compaction that conflicts with none under way and that memory admits. An L0 is compacted only if
+    /// all of it is committed. The compaction drops pairs that have expired by `now`. Freezes the L0 first, if another
+    /// region needs its memory.
     ///
-    /// While the region is being written to, fewer than three frozen L0s wait for a second: the larger runs of L1 are, the less
-    /// is written. It is quiet when all that was written is durable, and no L0 was compacted lately. Nothing waits while L0s
-    /// have more memory than their share, nor while writers get no second L0 for want of space.
+    /// While the region is being written to, fewer than three frozen L0s wait for a second, because larger runs of L1
+    /// cause fewer writes. The region is quiet when all writes are durable and no L0 was compacted lately. L0s do not
+    /// wait while all L0s have more memory than their share, or while writers get no second L0 because space is short.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
         self.next_compaction_in(Lane::Any, now)
     }
 
-    /// [`Region::next_compaction`] of those of `lane`: others may run meanwhile.
+    /// [`Region::next_compaction`] of `lane` only; other lanes may run meanwhile.
     pub(crate) fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
         let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && !self.is_beyond_space();
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
-    /// There may be a compaction of `lane` later although nothing is written meanwhile: an L0 waits for others, a sweep is
-    /// throttled, a compaction waits for memory, which any region may give back, or a region that shares segments has given up
-    /// some.
+    /// Whether there may be a compaction of `lane` later without a further write: an L0 waits for others, a sweep is
+    /// throttled, a compaction waits for memory that any region may free, or a region that shares segments has given
+    /// some up.
     pub(crate) fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
         let owner = self.view.load().version.reads().owner;
@@ -41,12 +42,13 @@ impl Region {
             || lane != Lane::L0s && (self.picker.lock().sweep_is_throttled(now) || self.must_look_at_sharing())
     }
 
-    /// Nothing is to be synced, prepared or merged, until something is appended or the region [is called](Region::is_called).
+    /// Whether there is nothing to sync, prepare or merge until something is appended or the region
+    /// [is called](Region::is_called).
     pub fn is_idle(&self, now: UnixMs) -> bool {
         !self.is_unsynced() && !self.wants_tails() && !self.waits_for_time(Lane::Any, now) && !self.is_called()
     }
 
-    /// Other regions need something of it: its L0 has memory that they need, or it must count shared segments anew. See
+    /// Whether other regions need something of it: the memory of its L0, or a new count of shared segments. See
     /// [`Volume::calls`](crate::Volume::calls).
     pub fn is_called(&self) -> bool {
         let view = self.view.load();
@@ -54,13 +56,13 @@ impl Region {
         active.is_due_to_freeze(false) || self.must_look_at_sharing()
     }
 
-    /// [`Region::next_compaction`], which no L0 waits for.
+    /// [`Region::next_compaction`] without any wait for further L0s.
     pub fn next_compaction_at_once(&self, now: UnixMs) -> Option<Compaction> {
         self.pick_compaction(Lane::Any, 1, now)
     }
 
-    /// [`Region::next_compaction_at_once`], of the L0 that takes writes too, if it holds anything: little is left to be replayed
-    /// after it.
+    /// [`Region::next_compaction_at_once`], of the active L0 too unless it is empty: little is left to replay
+    /// afterwards.
     pub fn next_compaction_of_all(&self, now: UnixMs) -> Option<Compaction> {
         self.view.load().version.active().ask_to_freeze();
         self.next_compaction_at_once(now)
@@ -68,7 +70,7 @@ impl Region {
 
     fn pick_compaction(&self, lane: Lane, least: usize, now: UnixMs) -> Option<Compaction> {
         self.freeze_if_asked();
-        // First: the claim is given up under this lock, after the new version is shown.
+        // The picker's lock first: a claim is released under it, after the new version is shown.
         let mut picker = self.picker.lock();
         let version = self.view.load().version.clone();
         let extents: Vec<_> = self.frozen_logs.lock().iter().cloned().collect();
@@ -86,7 +88,8 @@ impl Region {
         match memory.admit((owner, lane.bit()), compaction.memory_bytes()) {
             Some(reservation) => {
                 compaction.admitted(reservation);
-                // The version was loaded before: if it has anything newer than an ingest, that is seen to be open.
+                // The version was loaded before this check: if it has writes newer than an ingest, that ingest is seen
+                // to be open.
                 if self.ingest.lock().strong_count() > 0 {
                     compaction.keep_tombstones();
                 }
@@ -99,8 +102,8 @@ impl Region {
         }
     }
 
-    /// Installs the result of a compaction: log bytes and segments durable, then the edit, then the new version, then
-    /// trim.
+    /// Installs the result of a compaction. First log bytes and segments become durable, then the edit is written, then
+    /// the new version is shown, then logs are trimmed.
     ///
     /// # Errors
     /// Those of writing. Nothing is changed then.
@@ -122,7 +125,7 @@ impl Region {
         let region = self.id();
         let places = done.added.iter().map(|(_, _, segment, bytes)| (segment.no(), *bytes)).collect();
         let trimmed = self.volume.with_region(&self.owner, |state| self.trimmable(state, &done.edit))?;
-        // Readers of older versions may still be led there.
+        // Readers of older versions may still follow pointers to them.
         let retired = trimmed.iter().filter_map(|id| self.volume.segment(region, *id)).collect();
         let mut changes = vec![Change::Install { region, edit: done.edit.clone(), places, commit }];
         if !trimmed.is_empty() {
@@ -146,19 +149,19 @@ impl Region {
         Ok(())
     }
 
-    /// What nothing needs any more once `edit` is installed, but for tails that are still in memory.
+    /// Segments that nothing needs once `edit` is installed, except tails that are still in memory.
     fn trimmable(&self, state: &RegionState, edit: &InstallEdit) -> Vec<SegmentId> {
         let tails: Vec<SegmentId> = self.tails.all().map(|tail| tail.id()).collect();
         state.trimmable(edit).into_iter().filter(|id| !tails.contains(id)).collect()
     }
 
-    /// Leaves may point to a segment of this log from now on.
+    /// Allows leaves to point to a segment of this log from now on.
     pub(crate) fn reads_log(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
         let name = self.options.addressing.name(id, segment.no());
         self.reader.add(name, LogSegment::new(log, id, segment));
     }
 
-    /// Makes the new version the one that readers begin with.
+    /// Shows the new version to new readers.
     fn show(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) {
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();

@@ -1,7 +1,8 @@
-//! The key that halves a region: where to split it.
+//! The key that halves a region: the point of a split.
 //!
-//! Each level is cut into pieces, which are weighed by what they hold and lead to: leaf segments; where there are few, parts of
-//! their leaves; and where there are no levels, of the L0s. Of the pieces that a key lies within, half counts as below it.
+//! Each level is cut into pieces, weighed by the bytes that they hold and point to. Pieces are leaf segments; parts of
+//! their leaves if there are few segments; and parts of the L0s if there are no levels. Half of the pieces that contain
+//! a key count as below it.
 
 use super::Region;
 use crate::error::Result;
@@ -13,31 +14,31 @@ use leeward_format::leaf_segment::Footer;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// With fewer leaf segments than so many, their leaves are weighed.
+/// If there are fewer leaf segments than this, their leaves are weighed.
 const FEW_SEGMENTS: usize = 16;
-/// Pieces that those few, or an L0, are cut into, about.
+/// Approximate number of pieces of those few segments, or of an L0.
 const SAMPLES: usize = 64;
-/// Leaf segments of a level whose index is read from the device if it is not in memory, about.
+/// Approximate number of leaf segments of a level whose index is read from the device if it is not in memory.
 const READ_SEGMENTS: usize = 16;
 
-/// Part of what a level holds: its first key, and its bytes, about.
+/// A part of a level: its first key, and its approximate bytes.
 type Piece = (Vec<u8>, u64);
 
-/// Where pieces end and others begin.
+/// A key where pieces end and others begin.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cut {
     key: Vec<u8>,
-    /// Bytes of those that end, and of those that begin.
+    /// Bytes of the pieces that end, and of those that begin.
     bytes: (u64, u64),
 }
 
 impl Region {
-    /// A key that has about as many bytes below it as from it on, of what the keys from `start` up to, and without, `end` hold;
-    /// without an end, all from `start` on. It is above `start` and below `end`, and something is on either side, but for what
-    /// newer versions hide. `None` if there is no such key.
+    /// A key with about as many bytes below it as from it on, counting keys from `start` up to, but without, `end`;
+    /// without an end, all from `start` on. It is above `start` and below `end`, and both sides have pairs, unless
+    /// newer versions hide them. `None` if there is no such key.
     ///
-    /// Values in logs count where their pairs are. L0s count only where there are no levels. May read from the device: an index
-    /// for each sixteenth part of each level, or, where there are but a few leaf segments, those and about 64 leaves.
+    /// Values in logs count where their pairs are. L0s count only if there are no levels. May read from the device: one
+    /// index for each sixteenth of each level; or, if there are few leaf segments, their indexes and about 64 leaves.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -49,7 +50,7 @@ impl Region {
 }
 
 impl Version {
-    /// Where the range can be cut, level by level.
+    /// Keys where the range can be cut, for each level.
     fn cuts(&self, start: &[u8], end: Option<&[u8]>) -> Result<Vec<Cut>> {
         let levels: Vec<&Arc<Level>> = self.levels().iter().filter(|level| !level.is_empty()).collect();
         let within = |level: &Level| {
@@ -74,13 +75,13 @@ impl Version {
     }
 }
 
-/// The pieces of a level follow each other.
+/// The cuts between the consecutive pieces of a level.
 fn cut(pieces: Vec<Piece>) -> impl Iterator<Item = Cut> {
     let mut before = 0;
     pieces.into_iter().map(move |(key, bytes)| Cut { key, bytes: (std::mem::replace(&mut before, bytes), bytes) })
 }
 
-/// Those of a level that lie in a range. The one that its start is in counts from there on.
+/// The pieces of a level in a range. The piece that contains `start` begins there.
 fn clamped(mut pieces: Vec<Piece>, start: &[u8], end: Option<&[u8]>) -> Vec<Piece> {
     let first = pieces.partition_point(|(key, _)| &key[..] <= start).saturating_sub(1);
     pieces.drain(..first);
@@ -95,7 +96,7 @@ fn bytes_of(footer: &Footer) -> u64 {
     footer.payload_bytes + footer.log_bytes
 }
 
-/// Leaf segments, each a piece. One whose index is not in memory counts as the one before it.
+/// One piece for each leaf segment. A segment whose index is not in memory counts as much as the one before it.
 fn whole_segments(reads: &Reads, level: &Level, range: Range<usize>) -> Result<Vec<Piece>> {
     let (every, mut bytes, mut pieces) = (range.len().div_ceil(READ_SEGMENTS), 0, Vec::new());
     for (i, position) in range.enumerate() {
@@ -108,8 +109,8 @@ fn whole_segments(reads: &Reads, level: &Level, range: Range<usize>) -> Result<V
     Ok(pieces)
 }
 
-/// Pieces of about `samples` of each segment's keys. Of segments with more leaves than that, each visited leaf stands for those
-/// behind it.
+/// About `samples` pieces of each segment. In segments with more leaves than that, each visited leaf also stands for
+/// those after it.
 fn leaves(reads: &Reads, segments: &[Arc<LeafSegment>], samples: usize) -> Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     for segment in segments {
@@ -134,17 +135,17 @@ fn leaves(reads: &Reads, segments: &[Arc<LeafSegment>], samples: usize) -> Resul
     Ok(pieces)
 }
 
-/// Pieces of some of the keys of the range.
+/// Pieces of the keys of an L0 in the range.
 fn keys(l0: &MemTable, start: &[u8], end: Option<&[u8]>) -> Vec<Piece> {
     let (pieces, passed) = every_so_many(l0, start, end, l0.entries() as usize / SAMPLES + 1);
     match pieces.len() < SAMPLES / 2 {
-        // Few keys that were written often, or a small part of all.
+        // The range has few keys with many versions each, or is a small part of the L0.
         true => every_so_many(l0, start, end, passed / SAMPLES + 1).0,
         false => pieces,
     }
 }
 
-/// A piece for so many keys each, and how many keys there are.
+/// A piece for every `every` keys, and the number of keys.
 fn every_so_many(l0: &MemTable, start: &[u8], end: Option<&[u8]>, every: usize) -> (Vec<Piece>, usize) {
     let (mut pieces, mut passed) = (Vec::new(), 0);
     let mut cursor = l0.cursor(Lsn(u64::MAX));
@@ -174,10 +175,10 @@ fn pair_bytes(key: &[u8], entry: &Entry<'_>) -> u64 {
     key.len() as u64 + value_bytes
 }
 
-/// The key above `start` with most nearly half of all below it. The cuts are in order.
+/// The key above `start` with most nearly half of all bytes below it. `cuts` are sorted.
 fn halve(cuts: &[Cut], start: &[u8]) -> Option<Vec<u8>> {
     let all: u64 = cuts.iter().map(|cut| cut.bytes.1).sum();
-    // All in halves of bytes.
+    // Sums are in half bytes.
     let (mut below, mut best) = (0, None);
     for same in cuts.chunk_by(|a, b| a.key == b.key) {
         below += same.iter().map(|cut| cut.bytes.0).sum::<u64>();

@@ -1,4 +1,4 @@
-//! A region's copy that serves.
+//! A region's copy that serves: the primary's, or one that builds an index or is read at a backup.
 //!
 //! - Writes come from one thread at a time, the *writer*; reads, flushes, compactions and everything else from any.
 //!   Readers never wait for writers, nor for I/O other than their own.
@@ -6,11 +6,11 @@
 //!   pointer finds the bytes.
 //! - Install order: log bytes and segments durable, then the manifest edit, then the new version, then trim.
 //!
-//! One file for each phase: `append` takes writes, `tails` moves them to the device, `install` does compactions, and
-//! `garbage` counts what is dead in the large log. `base` is the state that a backup is synchronised from. `checkpoint` is a copy
-//! by reference, `export` a copy of the bytes. `split` makes two regions of one, and `middle` finds the key for that. `open` is
-//! recovery, and `requests` is what recovery finds of writes with a request id. `follow` is a backup's region, which takes
-//! records instead of writes.
+//! One file for each phase. `append` takes writes, `tails` moves them to the device, `install` does compactions, and
+//! `garbage` counts the garbage of the large log. `base` is the state that a backup is brought in sync with.
+//! `checkpoint` is a copy by reference, `export` a copy of the bytes. `split` makes two regions of one, and `middle`
+//! finds the key for that. `open` is recovery, and `requests` has the writes with a request id that recovery finds.
+//! `follow` is a backup's region, which takes records instead of writes.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -73,11 +73,11 @@ pub struct RegionStats {
     pub user_bytes_written: u64,
     /// Segments of the logs that are still in memory.
     pub tails: u32,
-    /// The log of large values, but for what is not compacted yet.
+    /// The log of large values, except for what is not compacted yet.
     pub large_log: Accounts,
     /// Bytes of runs of medium values on the volume, in whole segments.
     pub medium_log_bytes: u64,
-    /// What compactions have done since it was opened.
+    /// Work of compactions since it was opened.
     pub compactions: CompactionTotals,
     /// Estimated number of keys: entries of all levels and L0s, overwrites and tombstones counted as well.
     pub estimated_keys: u64,
@@ -96,35 +96,35 @@ pub struct Region {
     owner: Owner,
     term: Epoch,
     options: TableOptions,
-    /// The region that it was split from, if it was in memory ever since.
+    /// The region that it was split from, if it has been in memory since the split.
     parent: OnceLock<Parent>,
     ids: SegmentIds,
     writer: Mutex<Writer>,
     tails: Arc<Tails>,
     reader: Arc<LogReader>,
     prepared: Mutex<[Option<Prepared>; 2]>,
-    /// Held while one is prepared.
+    /// Held while a tail is prepared.
     preparing: Mutex<()>,
     /// Highest index that a tail may have.
     allowed: [AtomicU64; 2],
     view: ArcSwap<View>,
-    /// Held while a new view is made of the current one. For each frozen L0, oldest first, how far the logs reached.
+    /// Held while a new view replaces the current one. For each frozen L0, oldest first, the extents of the logs.
     frozen_logs: Mutex<VecDeque<Vec<LogExtent>>>,
     picker: Mutex<Picker>,
-    /// As of the last install, or the last change of what is shared with others.
+    /// As of the last install, or the last change of shared segments.
     accounts: Mutex<Accounts>,
     /// See [`Region::set_inherited_below`].
     inherited_below: AtomicU64,
-    /// Of its segments' bytes, those that others count, as of then.
+    /// Bytes of its segments that other regions count, as of then.
     shared_bytes: AtomicU64,
-    /// [`Volume::sharing_serial`] when accounts were made last.
+    /// [`Volume::sharing_serial`] at the last count.
     seen_sharing: AtomicU64,
     compactions: Mutex<CompactionTotals>,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,
-    /// The last one that was begun.
+    /// The last ingest that was begun.
     ingest: Mutex<Weak<()>>,
-    /// What the replay found, until it is taken.
+    /// Requests that the replay found, until they are taken.
     requests: Mutex<Requests>,
     last: AtomicU64,
     commit: AtomicU64,
@@ -142,7 +142,7 @@ struct Writer {
     next_index: [u64; 2],
 }
 
-/// What readers see.
+/// The state that readers see.
 #[derive(Clone)]
 struct View {
     version: Arc<Version>,
@@ -153,16 +153,16 @@ struct View {
     ingests: u64,
 }
 
-/// How far a region had come when one looked: see [`Region::append_unchanged`].
+/// Position of a region's writes at an instant: see [`Region::append_unchanged`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     last: Lsn,
-    /// Ingested pairs have LSNs from before the writes beside which they were built.
+    /// Counted apart, because ingested pairs have lower LSNs than the writes made while they were built.
     ingests: u64,
 }
 
 impl Region {
-    /// The region.
+    /// Id of the region.
     pub fn id(&self) -> RegionId {
         self.owner.region
     }
@@ -182,7 +182,7 @@ impl Region {
         &self.volume
     }
 
-    /// Everything up to `lsn` is committed. Lower than before changes nothing.
+    /// Raises the commit LSN to `lsn`. A lower LSN changes nothing.
     pub fn set_commit(&self, lsn: Lsn) {
         self.commit.fetch_max(lsn.0, Ordering::AcqRel);
     }
@@ -192,12 +192,12 @@ impl Region {
         Lsn(self.commit.load(Ordering::Acquire))
     }
 
-    /// The writes with a request id that its replay found. To be taken once.
+    /// The writes with a request id that its replay found. Returned once.
     pub fn take_requests(&self) -> Requests {
         std::mem::take(&mut self.requests.lock())
     }
 
-    /// How far it has come.
+    /// The position of its writes now.
     pub fn moment(&self) -> Moment {
         let ingests = self.view.load().ingests;
         Moment { last: self.last_lsn(), ingests }
@@ -208,8 +208,8 @@ impl Region {
         Lsn(self.last.load(Ordering::Acquire))
     }
 
-    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see its own
-    /// writes.
+    /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see
+    /// its own writes.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -217,7 +217,7 @@ impl Region {
         self.view.load().version.get(key, Lsn(u64::MAX), reach, now)
     }
 
-    /// The value of `key` as far as it is committed, unless it has expired by `now`.
+    /// The newest committed version of `key`, unless it has expired by `now`.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -227,8 +227,9 @@ impl Region {
         view.version.get(key, commit.max(view.floor), reach, now)
     }
 
-    /// The region as of `lsn`, or as of the last LSN that was compacted (which is committed) if that is later. Only
-    /// what is committed may be shown to readers. What has expired by `now` is absent from it.
+    /// The region as of `lsn`, or as of the last compacted LSN (which is committed) if that is higher. Readers may see
+    /// only committed writes, so `lsn` must be committed before the answer is shown. Pairs that have expired by `now`
+    /// are absent.
     pub fn snapshot(&self, lsn: Lsn, now: UnixMs) -> Snapshot {
         let view = self.view.load();
         Snapshot::new(view.version.clone(), lsn.max(view.floor), now)
@@ -239,19 +240,20 @@ impl Region {
         !self.view.load().version.frozen().is_empty()
     }
 
-    /// Bytes that are in L0s alone: what a new primary replays from the logs before it serves.
+    /// Bytes in L0s: a new primary replays these from the logs before it serves.
     pub fn promotion_bytes(&self) -> u64 {
         let view = self.view.load();
         view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
     }
 
-    /// Bytes of keys and values, about: what was overwritten and is not merged yet counts as well.
+    /// Approximate bytes of keys and values; overwritten ones that are not merged yet count as well.
     pub fn pair_bytes(&self) -> u64 {
         let in_leaves = self.view.load().version.levels().iter().map(|level| level.state().bytes).sum::<u64>();
         self.promotion_bytes() + in_leaves + self.accounts.lock().live_bytes
     }
 
-    /// An estimate of what the keys from `start` up to, and without, `end` hold; without an end, all from `start` on.
+    /// Approximate number and bytes of the pairs with keys from `start` up to, but without, `end`; without an end, of
+    /// all from `start` on.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -283,14 +285,14 @@ impl Region {
         }
     }
 
-    /// Stops serving: answers the copy as it is on the device. Readers that still hold the region see what they saw;
-    /// writes and installs through it are refused.
+    /// Stops serving; returns the copy as it is on the device. Readers that still hold the region see its last state.
+    /// Writes and installs through it are refused.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn into_replica(self: Arc<Self>) -> Result<Replica> {
         if let Err(error) = self.write_tails() {
-            tracing::warn!(region = %self.id(), %error, "the last records are lost here, as by a crash");
+            tracing::warn!(region = %self.id(), %error, "the last records are lost on this copy, as in a crash");
         }
         Replica::open(&self.volume, self.id())?.ok_or(Error::Superseded(self.id()))
     }

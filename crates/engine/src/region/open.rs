@@ -1,7 +1,7 @@
-//! Recovery: from what the device holds to a region that serves.
+//! Recovery: from the state on the device to a region that serves.
 //!
-//! The valid prefix of both logs is replayed into L0s, in one pass; everything beyond it is durably cut off both, before anything
-//! new is written.
+//! The valid prefix of both logs is replayed into L0s, in one pass. Everything beyond it is durably cut off both logs,
+//! before anything new is written.
 
 use super::{Region, Requests, View, Writer};
 use crate::compaction::{Picker, SegmentIds};
@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Region {
-    /// Makes the beginning of `term` durable, in a copy that is `state`, and cuts its logs. `recovered` is what was made of it;
-    /// it names the segments `added` that the volume does not know of yet. Answers the ids of the segments of the term. Where it
-    /// fails, nothing has changed.
+    /// Makes the beginning of `term` durable in a copy with `state`, and cuts its logs. `recovered` is its replay;
+    /// `added` are segments that it names and the volume does not know yet. Returns the ids for the term's segments.
+    /// After an error nothing has changed.
     pub(crate) fn begin_term(
         volume: &Volume,
         owner: &Owner,
@@ -38,11 +38,12 @@ impl Region {
         let ids = segment_ids(term, state);
         let known = volume.with_region(owner, RegionState::clone)?;
         cut(state, &recovered.ends);
-        // What it takes over is committed once the members of the term have it. Another term may begin before that, and cut it.
+        // Inherited records are committed once the members of the term have them. Another term may begin before that,
+        // and cut them.
         state.term = term;
         state.terms.begin(term, recovered.prefix.last);
-        // What was replayed may be in the page cache only; from here on it is relied on. Of a region that never held anything,
-        // the first sync of a record is soon enough.
+        // Replayed records may be in the page cache only; from here on they are relied on. For a region that never held
+        // anything, the first sync of a record is soon enough.
         let is_new = state.segments.is_empty() && recovered.prefix.last == Lsn(0);
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
         if state.says_more_than(&known) {
@@ -52,7 +53,7 @@ impl Region {
         Ok(ids)
     }
 
-    /// Opens a copy that is `state` to serve in the term that [was begun](Region::begin_term).
+    /// Opens a copy with `state` to serve in the term that [was begun](Region::begin_term).
     pub(crate) fn open(
         volume: Arc<Volume>,
         owner: Owner,
@@ -65,7 +66,7 @@ impl Region {
         Ok(region)
     }
 
-    /// A region that is `state`, with `l0s` made of its logs up to `last`, which are durable.
+    /// A region with `state`, and with `l0s` made of its logs up to `last`, which are durable.
     pub(super) fn assemble(
         volume: Arc<Volume>,
         owner: Owner,
@@ -94,7 +95,7 @@ impl Region {
             preparing: Mutex::new(()),
             allowed: [AtomicU64::new(1), AtomicU64::new(1)],
             view: ArcSwap::from_pointee(view),
-            // All that was replayed is durable.
+            // All replayed records are durable.
             frozen_logs: Mutex::new(VecDeque::from(vec![Vec::new(); frozen])),
             picker: Mutex::new(picker),
             accounts: Mutex::default(),
@@ -115,7 +116,7 @@ impl Region {
     }
 }
 
-/// Reads the logs that leaves of `state` point to.
+/// A reader of the logs that leaves of `state` point to.
 pub(super) fn value_reader(
     volume: &Arc<Volume>,
     state: &RegionState,
@@ -132,14 +133,14 @@ pub(super) fn value_reader(
     Arc::new(LogReader::new(volume.clone(), tails.clone(), segments))
 }
 
-/// Ids of the segments that the primary of `term` makes, in order, but for those whose names others have.
+/// Ids for the segments that the primary of `term` makes, in order, without those whose names are taken.
 fn segment_ids(term: Epoch, state: &RegionState) -> SegmentIds {
     let most = SegmentId::MOST_OF_TERM;
     ids_from(state, (0, most), move |number| SegmentId::made_by(term, number))
 }
 
-/// The ids that `make` makes of the numbers from `first` on, but for those whose names segments of `state` have, or would have,
-/// with logical addressing. Of the `most` that a term has there may be none left.
+/// The ids that `make` returns for the numbers from `first` on. Ids whose names, with logical addressing, segments of
+/// `state` have are skipped. An error once the `most` ids of a term are used.
 pub(super) fn ids_from(
     state: &RegionState,
     (first, most): (u64, u64),
@@ -182,15 +183,15 @@ pub(super) fn open_view(
     Ok(View { version, floor: Lsn(state.replay_from.0.saturating_sub(1)), ingests: 0 })
 }
 
-/// What a replay makes.
+/// Result of a replay.
 pub(crate) struct Recovered {
     /// Oldest first, at least one.
     pub(crate) l0s: Vec<Arc<MemTable>>,
-    /// What is in them.
+    /// The replayed prefix.
     pub(crate) prefix: Prefix,
-    /// Where it ends in each segment.
+    /// End of the prefix in each segment.
     pub(crate) ends: Ends,
-    /// What was asked for with a request id.
+    /// The writes with a request id.
     pub(crate) requests: Requests,
 }
 
@@ -216,7 +217,7 @@ pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays)
     Ok(Recovered { l0s: intake.l0s, prefix, ends, requests: intake.requests })
 }
 
-/// A record of a batch that is not known to be whole.
+/// A record of a batch that is not known to be complete.
 struct Held {
     at: (LogKind, SegmentId, SegmentNo, u32),
     stamp: Stamp,
@@ -242,7 +243,7 @@ impl Held {
     }
 }
 
-/// What is made of the records of a replay.
+/// Collects the records of a replay.
 struct Intake<'a> {
     volume: &'a Volume,
     state: &'a RegionState,
@@ -251,7 +252,7 @@ struct Intake<'a> {
 }
 
 impl Intake<'_> {
-    /// Takes a record into the last L0, and begins another if that is full.
+    /// Takes a record into the last L0, and begins another if it is full.
     fn take(&mut self, found: &Replayed<'_>) {
         let l0 = self.l0s.last().expect("there is one from the start");
         insert(l0, found, self.state.options.addressing);
@@ -263,7 +264,7 @@ impl Intake<'_> {
     }
 }
 
-/// Takes a record into an L0.
+/// Inserts a record into an L0.
 pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing) {
     let record = &found.record;
     let entry = match (record.kind, found.log) {
@@ -286,7 +287,7 @@ pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing
     l0.insert(record.key, record.stamp, entry);
 }
 
-/// Ends the log segments where the valid prefix ends, and forgets those beyond it.
+/// Ends the log segments where the valid prefix ends, and removes those beyond it.
 pub(crate) fn cut(state: &mut RegionState, ends: &Ends) {
     let replay_from = state.replay_from;
     state.segments.retain(|id, segment| {

@@ -1,33 +1,33 @@
-//! Writes that have a request id, as a replay of the logs finds them: a server needs them to carry each request out once.
+//! Writes with a request id that a replay of the logs found. A server needs them to carry each request out once.
 
 use leeward_format::Lsn;
 use leeward_format::record::{Record, RecordKind};
 use leeward_format::request::{Effect, RequestId};
 use std::collections::VecDeque;
 
-/// Most writes that are found: the newest.
+/// Most writes that are kept: the newest.
 pub const MOST_REQUESTS: usize = 64 << 10;
 
-/// See the module. By default nothing is known of any write.
+/// See the module. The default knows of no write.
 #[derive(Debug)]
 pub struct Requests {
-    /// Every write with a request id and a later LSN was found, and none that is in the region was carried out before that
-    /// elsewhere.
+    /// All writes with a request id and a higher LSN are in `found`. Moreover, none of the region's requests with a
+    /// higher LSN was carried out elsewhere before.
     pub forgotten: Lsn,
-    /// In the order of LSNs.
+    /// In LSN order.
     pub found: VecDeque<(RequestId, Lsn, Effect)>,
 }
 
 impl Requests {
-    /// Nothing is known of what was written up to `forgotten`, and nothing was written since.
+    /// No request up to `forgotten` is known, and nothing was written since.
     pub fn since(forgotten: Lsn) -> Requests {
         Requests { forgotten, found: VecDeque::new() }
     }
 
-    /// The next record.
+    /// Notes the next record.
     pub(super) fn note(&mut self, record: &Record<'_>) {
         if record.kind == RecordKind::Ingest {
-            // What follows may have been written elsewhere before, with requests that are not known here.
+            // Later records may have been written elsewhere before, with requests that are not known here.
             self.forgotten = self.forgotten.max(record.last_lsn());
             return;
         }

@@ -1,4 +1,4 @@
-//! What a split does to the accounts of the large log, which both sides share; and where a region is split.
+//! A split and the accounts of the large log, which both sides share; and the key of a split.
 
 use super::Region;
 use super::accounts_tests::{Model, append, check, compact, open_with, options, write};
@@ -17,7 +17,7 @@ fn key(n: u64) -> Vec<u8> {
     format!("key{n:05}").into_bytes()
 }
 
-/// Sets `count` keys of those from `first` up to `end`, values large, and notes it in `model`.
+/// Sets `count` of the keys from `first` up to `end` to large values, also in `model`.
 fn update(region: &Region, model: &mut Model, rng: &mut Rng, (first, end): (u64, u64), count: u64) {
     for i in 0..count {
         let (key, value) = (key(first + rng.below(end - first)), vec![i as u8; 1000]);
@@ -29,7 +29,8 @@ fn update(region: &Region, model: &mut Model, rng: &mut Rng, (first, end): (u64,
     while compact(region) {}
 }
 
-/// Splits a region at a key. Each side trims what is not its own. Answers the other side, and the id above those that they share.
+/// Splits a region at a key. Each side trims the other's keys. Returns the other side, and the id above all shared
+/// segments.
 fn split(region: &Arc<Region>, at: &[u8]) -> (Arc<Region>, SegmentId) {
     region.set_commit(region.last_lsn());
     let (copy, below) = region.split(CHILD).expect("all is committed");
@@ -41,7 +42,7 @@ fn split(region: &Arc<Region>, at: &[u8]) -> (Arc<Region>, SegmentId) {
     for (side, range) in [(region, Write::delete_range(at, None)), (&child, Write::delete_range(b"", Some(at)))] {
         assert!(!side.is_beyond_space());
         append(side, range);
-        // So that the range is in a level, and so is all that it goes through on its way down.
+        // So that the range, and all pairs that it meets on its way down, are in a level.
         side.freeze();
         while compact(side) {}
         assert!(!side.is_beyond_space());
@@ -49,11 +50,11 @@ fn split(region: &Arc<Region>, at: &[u8]) -> (Arc<Region>, SegmentId) {
     (child, below)
 }
 
-/// What the regions of a volume count is what is used of it, and no byte counts twice.
+/// The regions of a volume count all used space together, and no byte twice.
 fn check_space(volume: &Volume, regions: &[&Arc<Region>]) {
     let counted: u64 = regions.iter().map(|region| region.space()).map(|space| space.bytes - space.shared_bytes).sum();
     let (used, segment_bytes) = (volume.usage().0, volume.segment_bytes() as u64);
-    // Tails that are prepared, and those that merges have begun, count for no region.
+    // Prepared tails, and those that merges have begun, count for no region.
     assert!(counted <= used && used - counted <= 12 * segment_bytes, "{counted} counted of {used}");
 }
 
@@ -109,7 +110,7 @@ fn no_writer_waits_for_what_the_other_side_has() {
     }
 }
 
-/// The other side's half of each segment is garbage at once when that is gone.
+/// The other side's half of each segment is garbage at once when the other side is dropped.
 #[test]
 fn no_writer_waits_for_what_the_other_side_has_left_behind() {
     for (seed, placement) in (1..).zip(PLACEMENTS) {
@@ -140,7 +141,7 @@ fn no_writer_waits_for_what_the_other_side_has_left_behind() {
     }
 }
 
-/// What memory has of leaves that both sides share stays there for the one, whatever becomes of the other.
+/// Cached leaves that both sides share stay cached for one side, whatever happens to the other.
 #[test]
 fn a_side_that_goes_takes_nothing_from_the_cache_of_the_other() {
     let (region, model) = filled(4, Placement::IN_PLACE);
@@ -160,7 +161,7 @@ fn a_side_that_goes_takes_nothing_from_the_cache_of_the_other() {
     assert_eq!(missed(Reach::Memory), missed_before);
 }
 
-/// What a split left behind is collected no faster than 16 MiB a second, although the table sets no limit.
+/// Garbage of a split is collected no faster than 16 MiB a second, although the table sets no limit.
 #[test]
 fn what_is_left_behind_is_collected_at_leisure() {
     let (region, _) = filled(3, Placement::SEPARATED);
@@ -184,7 +185,7 @@ fn what_is_left_behind_is_collected_at_leisure() {
     assert!(!sweeps.windows(2).any(too_soon), "{sweeps:?}");
 }
 
-/// Bytes of a model's pairs below a key, and from it on.
+/// Bytes of a model's pairs below a key, and from the key on.
 fn halves(model: &Model, at: &[u8]) -> (usize, usize) {
     let bytes = |(key, (value, _)): (&Vec<u8>, &(Vec<u8>, _))| key.len() + value.len();
     let below = model.iter().filter(|(key, _)| &key[..] < at).map(bytes).sum();
@@ -243,7 +244,7 @@ fn few_keys_that_are_written_often_have_a_middle() {
     assert_eq!(found, Some(key(2)), "two keys on either side");
 }
 
-/// What a side finds of the other's, piece by piece, is all of it and nothing else.
+/// The pieces of the other side's keys are all of these keys and no others.
 #[test]
 fn what_is_not_ones_own_is_found_piece_by_piece() {
     let (region, mut left) = filled(4, PLACEMENTS[0]);

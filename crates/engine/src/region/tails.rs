@@ -1,4 +1,4 @@
-//! What becomes of the tails: written, flushed, sealed, released, and the next ones prepared.
+//! Life cycle of the tails: prepared, written, sealed, flushed and released.
 
 use super::{Region, Writer};
 use crate::error::{Error, Result};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Region {
-    /// A tail of `log` with an index above `highest` must not open. At first that is 1: two mirror buffers.
+    /// Allows tails of `log` up to index `highest`. At first that is 1: two mirror buffers.
     pub fn allow_tails(&self, log: LogKind, highest: u64) {
         self.allowed[log.index()].fetch_max(highest, Ordering::AcqRel);
     }
 
-    /// Tails of `log` in memory, oldest first; each holds at least one record, once the append that opened it is
-    /// through.
+    /// Tails of `log` in memory, oldest first. Each holds at least one record, once the append that opened it has
+    /// finished.
     pub fn tails(&self, log: LogKind) -> Vec<Arc<Tail>> {
         self.tails.of(log).to_vec()
     }
@@ -27,23 +27,24 @@ impl Region {
         self.tails.find(log, index)
     }
 
-    /// A tail is durable here, by [`Region::flush_tail`], and on every other member that must have it: its memory may be freed.
+    /// Frees the memory of a tail that is durable here, by [`Region::flush_tail`], and on every other member that must
+    /// have it.
     pub fn release_tail(&self, log: LogKind, index: u64) {
         self.tails.remove(log, index);
     }
 
-    /// Whether anything was appended that no [`Region::sync_tails`] has made durable.
+    /// Whether any append was not made durable by [`Region::sync_tails`] yet.
     pub fn is_unsynced(&self) -> bool {
         self.last_lsn() > self.synced_lsn()
     }
 
-    /// Everything up to here survives a power loss.
+    /// Highest LSN up to which everything survives a power loss.
     pub fn synced_lsn(&self) -> Lsn {
         Lsn(self.synced.load(Ordering::Acquire))
     }
 
-    /// Makes sure that the tails' bytes are in the page cache, where those of mapped tails are at once: what was appended
-    /// before survives `kill -9`.
+    /// Writes the tails' bytes to the page cache; those of mapped tails are there at once. Earlier appends then survive
+    /// `kill -9`.
     ///
     /// # Errors
     /// Those of writing.
@@ -51,8 +52,7 @@ impl Region {
         self.tails.all().try_for_each(|tail| tail.write_new(&self.volume))
     }
 
-    /// [`Region::write_tails`], then makes it durable: what was appended before survives a power loss. Answers the last
-    /// LSN of that.
+    /// [`Region::write_tails`] and a sync: earlier appends survive a power loss. Returns the last LSN of them.
     ///
     /// # Errors
     /// Those of writing.
@@ -64,7 +64,7 @@ impl Region {
         Ok(last)
     }
 
-    /// Makes a sealed tail durable and records its end. The record of the end becomes durable with the next sync:
+    /// Makes a sealed tail durable and records its end. The record of the end becomes durable with the next sync: a
     /// replay would find the end by itself.
     ///
     /// # Errors
@@ -86,13 +86,14 @@ impl Region {
         LogKind::APPENDED.into_iter().any(|log| self.wants_tail(log))
     }
 
-    /// Logs that little was written to get no segment ahead: where regions are many, most are such.
+    /// Logs with few writes get no segment ahead: where regions are many, most logs are such.
     fn wants_tail(&self, log: LogKind) -> bool {
         let is_half_full = self.tails.newest(log).is_some_and(|tail| tail.is_half_full() || tail.sealed());
         is_half_full && self.prepared.lock()[log.index()].is_none()
     }
 
-    /// Allocates and records a segment for the next tail of each log whose newest tail is half full, so that the writer need not.
+    /// Allocates and records a segment for the next tail of each log whose newest tail is half full, so that the writer
+    /// need not.
     ///
     /// # Errors
     /// Those of writing; [`Error::NoSpace`].
@@ -100,7 +101,7 @@ impl Region {
         LogKind::APPENDED.into_iter().filter(|log| self.wants_tail(*log)).try_for_each(|log| self.prepare_tail(log))
     }
 
-    /// Makes sure that a segment is prepared for the next tail of `log`. The manifest's entry for it becomes durable
+    /// Prepares a segment for the next tail of `log` unless there is one. The manifest's entry for it becomes durable
     /// with the next sync, and so before any of its bytes is relied on.
     ///
     /// One at a time: if the thread with the lower id came second, the log would be filled out of order.
@@ -110,7 +111,7 @@ impl Region {
             return Ok(());
         }
         let segment = self.volume.allocate_for_writes(self.id()).inspect_err(|_| {
-            // What it has overwritten is known to be garbage only once it is compacted.
+            // Overwritten values in the L0 become known as garbage only when it is compacted.
             self.view.load().version.active().ask_to_freeze();
         })?;
         let appender = self.volume.appender(&segment)?;

@@ -102,12 +102,12 @@ fn a_full_l0_refuses_until_a_compaction_of_what_is_committed() {
     region.install(&done).unwrap();
     assert_eq!(region.stats().frozen_l0s, 0);
     region.append(&[put(b"again", b"1")]).unwrap();
-    // An instant that the levels do not know any more is answered by the oldest one that they do.
+    // For an instant that the levels no longer have, the oldest available one is used.
     assert_eq!(region.snapshot(Lsn(1), UnixMs(0)).lsn(), Lsn(done.edit.replay_from.0 - 1));
 }
 
-/// Story of a bug: a thread read a version, and then waited for the picker. Meanwhile another thread installed its compaction and
-/// released its claim. The first thread then compacted the same inputs once more.
+/// Story of a bug: a thread read a version, and then waited for the picker. Meanwhile another thread installed its
+/// compaction and released its claim. The first thread then compacted the same inputs once more.
 #[test]
 fn what_is_compacted_is_of_the_version_that_claims_are_about() {
     let region = region(32 << 10, 1 << 20);
@@ -118,7 +118,7 @@ fn what_is_compacted_is_of_the_version_that_claims_are_about() {
     let picked = thread::scope(|scope| {
         let picker = region.picker.lock();
         let pick = scope.spawn(|| region.next_compaction_at_once(UnixMs(0)));
-        // It is at the lock by now; where it is late, that is one way to be right.
+        // It is at the lock by now; if it is late, the test passes all the same.
         thread::sleep(Duration::from_millis(50));
         let install = scope.spawn(|| region.install(&done));
         while region.has_frozen_l0s() {
@@ -208,7 +208,8 @@ fn prepared_tails(maps: bool) {
     assert!(!region.is_unsynced());
 }
 
-/// Also where the writer overtakes the thread that prepares tails ahead: a replay reads the segments of a log by their ids.
+/// Also if the writer overtakes the thread that prepares tails ahead: a replay reads the segments of a log by their
+/// ids.
 #[test]
 fn a_log_fills_its_segments_in_the_order_of_their_ids() {
     let region = region(32 << 10, 1 << 30);
@@ -261,7 +262,7 @@ fn an_l0_takes_so_many_ranges_and_freezes() {
     assert_eq!(cursor.next().unwrap(), None);
 }
 
-/// What had no memory was not compacted: nothing waits as if it had been.
+/// A compaction without memory was not carried out: nothing waits as if it had been.
 #[test]
 fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() {
     let region = region(32 << 10, 1 << 20);
@@ -275,12 +276,12 @@ fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() 
     assert!(region.next_compaction(UnixMs(5001)).is_some());
 }
 
-/// The page cache is not the engine's: after a failed writeback, or from a device that lies, a page of it is another one.
+/// The page cache is not the engine's: after a failed writeback, or from a lying device, a page of it has other bytes.
 #[test]
 fn a_wrong_byte_in_a_mapped_tail_is_damage_and_no_value() {
     let directory = tempfile::tempdir().unwrap();
     let file = RealDisk::open(directory.path()).unwrap().open("volume").unwrap();
-    // A page of the cache takes no such value: it is read from the tail.
+    // A cached record is too small for such a value: it is read from the tail.
     let options = VolumeOptions { segment_bytes: 1 << 20, ..VolumeOptions::default() };
     let (volume, _) = Volume::open(file.clone(), VolumeId(1), options).unwrap();
     let options = TableOptions { placement: Placement::threshold(200), ..TableOptions::default() };

@@ -1,5 +1,6 @@
-//! The primary is gone: what its mirrored tails hold, up to where both logs are dense, becomes part of the copy, or of the region
-//! that the copy becomes. Either way the logs are read once, with the buffers in place of what the volume has of those segments.
+//! Promotion after the loss of the primary: the records in its mirrored tails, up to where both logs are dense, become
+//! part of the copy, or of the region that the copy becomes. Either way the logs are read once, with the buffers
+//! instead of the volume's bytes of those segments.
 
 use super::{Replica, refuse_damage};
 use crate::compaction::SegmentIds;
@@ -13,43 +14,43 @@ use leeward_format::{Epoch, RegionId, SegmentId};
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// A copy with what buffers add to it. Nothing of it is on the volume yet.
+/// A copy extended by mirror buffers. Nothing of that is on the volume yet.
 struct Extended {
     state: RegionState,
     /// The buffers.
     overlays: Overlays,
-    /// Segments that the volume does not know of.
+    /// Segments that the volume does not know yet.
     added: Vec<(SegmentId, Arc<Segment>)>,
 }
 
 /// Why a copy does not serve.
 #[derive(Debug)]
 pub struct Unopened {
-    /// The copy, if it is as it was.
+    /// The copy, if it is unchanged.
     pub copy: Option<Box<Replica>>,
-    /// What is in the way.
+    /// The fault.
     pub error: Error,
 }
 
-/// Logs what became of a dead primary's last writes, for an operator that has to find out later.
+/// Logs how far a dead primary's last writes were taken over, for the operator.
 fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
     let buffers: Vec<_> = overlays.keys().map(|id| (id.0, ends.get(id).map_or(0, |end| end.bytes))).collect();
     let (last, (_, stopped)) = (prefix.last, &prefix.stopped);
-    tracing::info!(%region, %last, ?buffers, stopped, "what was mirrored is taken over");
+    tracing::info!(%region, %last, ?buffers, stopped, "the mirrored log records are taken over");
 }
 
 impl Replica {
-    /// Persists the valid dense prefix of what mirrored `buffers` hold, of both logs, and cuts what is beyond it.
-    /// Buffers describe themselves; those of other terms or of segments that are complete already are passed over. Ends
-    /// what [`Replica::open_tail`] began: mirroring continues only after another base. A copy with damage is left as it
-    /// is, and has no [reach](Replica::reach).
+    /// Persists the valid dense prefix of the mirrored `buffers`, of both logs, and cuts everything beyond it. Each
+    /// buffer begins with a header; buffers of other terms, or of segments that are complete already, are skipped. Ends
+    /// the tails of [`Replica::open_tail`]: mirroring continues only after another base. A damaged copy stays
+    /// unchanged, and has no [reach](Replica::reach).
     ///
     /// # Errors
     /// Those of writing; [`crate::Error::NoSpace`].
     pub fn adopt_tails(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
         self.abandon();
         self.adopt(buffers)?;
-        // Not before: if it fails, it may be tried again.
+        // Only now, so that a failed attempt can be repeated.
         self.tails.clear();
         Ok(())
     }
@@ -79,12 +80,12 @@ impl Replica {
         self.volume.commit(&self.owner, vec![change], &extended.added, Durability::Synced)
     }
 
-    /// Starts to serve in `term` with what mirrored `buffers` hold, as [`Replica::adopt_tails`] takes them: cuts the logs to the
-    /// valid prefix, durably, and replays them.
+    /// Starts to serve in `term` with the mirrored `buffers`, as [`Replica::adopt_tails`] takes them: cuts the logs to
+    /// the valid prefix, durably, and replays them.
     ///
     /// # Errors
-    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records are missing that were durable and committed; [`Error::NoSpace`], with
-    /// the copy as it was.
+    /// [`Error::StaleTerm`]; [`Error::Damaged`] if records that were durable and committed are missing;
+    /// [`Error::NoSpace`], with the copy unchanged.
     pub fn promote(mut self, buffers: Vec<Vec<u8>>, term: Epoch) -> std::result::Result<Arc<Region>, Unopened> {
         let (state, recovered, ids) = match self.begin_term(buffers, term) {
             Ok(begun) => begun,
@@ -116,7 +117,7 @@ impl Replica {
         Ok((state, recovered, ids))
     }
 
-    /// [`Replica::promote`] of a copy that nothing was mirrored to since it was opened.
+    /// [`Replica::promote`] of a copy without mirrored buffers since it was opened.
     ///
     /// # Errors
     /// As there.
@@ -133,7 +134,7 @@ impl Replica {
                     self.enter(&mut extended, &header)?;
                     extended.overlays.insert(header.id, buffer);
                 }
-                Err(why) => tracing::info!(region = %self.region(), why, "a mirror buffer is passed over"),
+                Err(why) => tracing::info!(region = %self.region(), why, "a mirror buffer is skipped"),
             }
         }
         Ok(extended)
@@ -149,7 +150,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The header of a buffer that may continue from what is here; or why it does not.
+    /// The header of a buffer that may continue this copy; or why it may not.
     fn adoptable(&self, state: &RegionState, buffer: &[u8]) -> std::result::Result<LogHeader, String> {
         let header = LogHeader::decode(buffer).map_err(|error| error.to_string())?;
         let (id, term) = (header.id, state.term);
@@ -165,7 +166,7 @@ impl Replica {
         Ok(header)
     }
 
-    /// Makes sure that the buffer's segment has a place here.
+    /// Adds the buffer's segment to the state, and allocates it, unless it is there.
     fn enter(&self, extended: &mut Extended, header: &LogHeader) -> Result<()> {
         let region = self.region();
         if let Entry::Vacant(vacant) = extended.state.segments.entry(header.id) {

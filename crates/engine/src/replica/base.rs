@@ -1,9 +1,10 @@
-//! Bringing a copy to a primary's state: one way for a new backup, a returning one and the survivors of a promotion.
+//! Brings a copy in sync with a primary: one way for a new backup, a returning one and the survivors of a promotion.
 //!
-//! The primary names every segment of its state. Segments that this volume has by identity are kept, log segments cut to the
-//! primary's length. The rest is shipped. Then all of it becomes the region's state in one edit; until then the old
-//! state is valid. Segments of a region that this one was split from are shared with that region (`found`). A copy that builds
-//! its own index, and whose logs reach to where the primary's begin, keeps its levels and gets the logs alone (`keep`).
+//! The primary names every segment of its state. Segments that this volume has, by id, are kept, and log segments are
+//! cut to the primary's length. The rest is shipped. Then all of it becomes the region's state in one edit; until then
+//! the old state is valid. Segments of the region that this one was split from are shared with that region (`found`). A
+//! copy that builds its own index, and whose logs reach the beginning of the primary's, keeps its levels and gets only
+//! the logs (`keep`).
 
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
@@ -25,12 +26,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct PendingBase {
     base: Base,
-    /// What the copy keeps beside the logs of the base: levels that were built on this volume, and what they need. `None`: the
-    /// base has it all.
+    /// State that the copy keeps besides the logs of the base: levels that were built on this volume, and the segments
+    /// that they need. `None`: the base has everything.
     kept: Option<RegionState>,
-    /// Segments of what is kept.
+    /// Segments of `kept`.
     held: Named,
-    /// For each segment that is taken from the base its place here.
+    /// Local place of each segment that is taken from the base.
     places: HashMap<SegmentId, Place>,
 }
 
@@ -42,21 +43,22 @@ struct Place {
     segment: Arc<Segment>,
     /// Valid bytes that the volume has of it.
     bytes: u32,
-    /// It must be shipped. What is here may be another region's as well, and is not changed: it is the beginning of what comes.
+    /// It must be shipped. The bytes here are the beginning of the shipped segment; another region may share them, so
+    /// they are not changed.
     is_missing: bool,
 }
 
-/// Up to which LSN the records of a copy that is `state` are those of the base, as far as it reaches.
+/// Highest LSN up to which the records of a copy with `state` and those of the base are the same.
 pub(super) fn shared(state: &RegionState, base: &Base) -> Lsn {
     state.terms.shared(&base.terms).map_or(Lsn(0), |lsn| lsn.min(base.last_lsn))
 }
 
 impl Replica {
-    /// Begins to bring the copy to `base`; answers the segments that must be shipped. Drops what an earlier attempt
-    /// left.
+    /// Begins to bring the copy in sync with `base`; returns the segments that must be shipped. Drops the rest of an
+    /// earlier attempt.
     ///
     /// # Errors
-    /// [`Error::Protocol`] if the base makes no sense; [`Error::StaleTerm`] if it is of a term before the copy's;
+    /// [`Error::Protocol`] for an inconsistent base; [`Error::StaleTerm`] if its term is lower than the copy's;
     /// [`Error::NoSpace`] if it has no room here.
     pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
         let (term, shared) = self.volume.with_region(&self.owner, |state| (state.term, shared(state, base)))?;
@@ -71,7 +73,7 @@ impl Replica {
         self.tails.clear();
         self.map = super::SegmentMap::default();
         self.parent = None;
-        // If all members lost their power, less may be left than was once committed.
+        // After all members lost power, the shared history may be shorter than what was once committed.
         self.committed = self.committed.min(shared);
         let found = self.find(base)?;
         let mut places = HashMap::new();
@@ -96,8 +98,8 @@ impl Replica {
         Ok(missing)
     }
 
-    /// Where a segment of the base is or will be. A log segment of which part is here, in the own copy, is completed where it
-    /// lies: leaves that are kept point there, and its first bytes are the same.
+    /// Place of a segment of the base. A log segment that the own copy has in part is completed in place: leaves that
+    /// are kept point there, and its first bytes are the same.
     fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
         let (segment, bytes) = match found.get(wanted) {
             Some((known, segment)) => (Arc::clone(segment), self.valid_bytes(known)),
@@ -106,12 +108,12 @@ impl Replica {
         Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })
     }
 
-    /// Writes a shipped segment, which came as `bytes`: a log's bytes as they are (of a base, or a sorted run of a compaction), a
-    /// leaf or index segment with its pointers translated, in `bytes`. From memory that is aligned for the device nothing is
-    /// copied. Not synced.
+    /// Writes a shipped segment, which arrived as `bytes`. A log segment (of a base, or a sorted run of a compaction)
+    /// is written unchanged; in a leaf or index segment the pointers are translated, within `bytes`. Memory that is
+    /// aligned for the device is not copied. Not synced.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for bytes that are no such segment, or point to segments that this copy lacks.
+    /// [`Error::Protocol`] for bytes that are not this segment, or point to segments that this copy lacks.
     pub fn store(&mut self, shipped: &Shipped, bytes: &mut [u8]) -> Result<Stored> {
         let unpacked = wire::unpack(shipped, bytes);
         let mut unpacked = unpacked.map_err(|error| Error::protocol(self.region(), error.to_string()))?;
@@ -120,7 +122,8 @@ impl Replica {
             return Err(Error::protocol(self.region(), format!("segment {} of {} bytes", shipped.id, bytes.len())));
         }
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
-        // A copy may have less of a log than another that was split from it, or it from that, has of the same segment.
+        // Of a shared log segment, a copy may have fewer bytes than the copy that it was split from, or that was split
+        // from it.
         let is_begun = pending.as_ref().is_some_and(|place| place.bytes > 0);
         let segment = match &pending {
             Some(place) if !place.is_missing => {
@@ -149,7 +152,8 @@ impl Replica {
         Ok(Stored { bytes_rewritten })
     }
 
-    /// Writes the bytes of a segment, of whose log something may be here already; answers how many of them were rewritten.
+    /// Writes the bytes of a segment; `is_begun`: a part of it may be here already. Returns the number of rewritten
+    /// bytes.
     fn write_shipped(&self, shipped: &Shipped, (segment, is_begun): (&Segment, bool), bytes: &mut [u8]) -> Result<u64> {
         let protocol = |error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id));
         if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
@@ -160,7 +164,7 @@ impl Replica {
             }
             return Ok(0);
         }
-        // It reads every node, filter and range by its own checksum.
+        // `translate` checks every node, filter and range by its own checksum.
         let address = Address { region: segment.origin(), segment: shipped.id, offset: 0 };
         leaf_segment::translate(shipped.kind, address, bytes, &mut |primary| {
             self.map.get(primary.no()).map(SegmentNo::name)
@@ -170,8 +174,8 @@ impl Replica {
         Ok(bytes.len() as u64)
     }
 
-    /// Makes the base the region's state, atomically and, if it holds anything, durably; drops every segment that is not part of
-    /// it. Tails that were opened since [`Replica::begin_base`] continue behind it.
+    /// Makes the base the region's state, atomically, and durably unless it is empty. Drops every segment that is not
+    /// part of it. Tails opened since [`Replica::begin_base`] continue after it.
     ///
     /// # Errors
     /// Those of writing; [`Error::Protocol`] if segments are missing.
@@ -183,7 +187,7 @@ impl Replica {
         let known = self.state()?;
         let says_more = state.says_more_than(&known);
         state.checkpoints = known.checkpoints;
-        // A base that holds nothing is durable with the first sync of a record behind it.
+        // An empty base becomes durable with the first sync of a record after it.
         let is_new = state.segments.is_empty();
         let durability = if is_new { Durability::Lazy } else { Durability::Synced };
         if says_more {
@@ -200,7 +204,7 @@ impl Replica {
         Ok(())
     }
 
-    /// The state that the base makes, and the segments it names.
+    /// The state after the base, and the segments that it names.
     fn state_after(&self, pending: &PendingBase) -> Result<(RegionState, Named)> {
         let base = &pending.base;
         let commit = base.commit.min(base.last_lsn);
@@ -221,7 +225,7 @@ impl Replica {
                 return Err(Error::protocol(self.region(), format!("segment {} was not shipped", wanted.id)));
             }
             let mut segment = SegmentState::new(wanted.origin, wanted.id, place.segment.no(), wanted.kind);
-            // The cut: a log that is longer here holds records that the primary's history does not.
+            // The cut: the rest of a longer log here has records that are not in the primary's history.
             let bytes = if planted(Bug::PromoteWithoutCut) { place.bytes } else { wanted.bytes };
             let dead_bytes = match &pending.kept {
                 Some(kept) => kept.segments.get(&wanted.id).map_or(0, |known| known.dead_bytes),
@@ -243,7 +247,7 @@ impl Replica {
         Ok((state, held))
     }
 
-    /// A level with its root where it lies here.
+    /// A level with its root's local place.
     pub(super) fn local_level(&self, level: &LevelState) -> Result<LevelState> {
         let local = |root: Pointer| {
             let name = match self.addressing() {
@@ -257,7 +261,7 @@ impl Replica {
         Ok(LevelState { root: level.root.map(local).transpose()?, ..level.clone() })
     }
 
-    /// The addressing of pointers in segments that arrive: that of the base that they are part of, or continue from.
+    /// Addressing of pointers in arriving segments: that of the base that they belong to, or continue.
     fn addressing(&self) -> Addressing {
         self.pending.as_ref().map_or(self.options.addressing, |pending| pending.base.options.addressing)
     }

@@ -1,8 +1,8 @@
-//! A copy that builds its own index (build-index, Anthus 3.3.3), or that is read. The persisted records of the mirrored tails go,
-//! one by one in LSN order, into a region that compacts them, or that gets the levels that the primary sends.
+//! A copy that builds its own index (build-index, Anthus 3.3.3), or is readable. The persisted records of the mirrored
+//! tails go, in LSN order, into a region. That region compacts them, or gets the levels that the primary sends.
 //!
-//! Records wait here, in memory, for earlier records of the other log, and for room in the L0. The primary bounds how many may
-//! wait: it knows how far this copy has come. A copy that is only read has room for all.
+//! Records wait here, in memory, for earlier records of the other log, and for room in the L0. The primary bounds their
+//! number, because it knows how far this copy has come. A read-only copy has room for all.
 
 use super::Replica;
 use crate::error::Result;
@@ -19,28 +19,28 @@ use leeward_platform::cpu::{Activity, at_activity};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Records that are taken into the L0 at a time, at most.
+/// Most records that are taken into the L0 at a time.
 const MOST_AT_ONCE: usize = 256;
 
-/// Segments that an L0 of a copy that is only read may keep from being free; then the region is made anew, from the logs.
+/// Segments that L0s of a read-only copy may keep from being freed; beyond that the region is rebuilt from the logs.
 const MOST_KEPT: usize = 16;
 
-/// The part of a copy that builds its index.
+/// The region of a copy that follows, and the records that wait for it.
 #[derive(Debug)]
 pub(super) struct Follower {
     region: Arc<Region>,
     /// The primary sends it the levels; it only serves reads.
     only_read: bool,
-    /// An L0 has records that are in the levels, and may lead to log segments that were given up since: `kept`.
+    /// An L0 has records that are in the levels, and may point to log segments that were given up since: `kept`.
     straddles: bool,
     kept: Vec<Arc<Segment>>,
-    /// By log, in their order.
+    /// By log, in order.
     waiting: [VecDeque<Waiting>; 2],
-    /// For those.
+    /// For the waiting bytes.
     reservation: Reservation,
 }
 
-/// Bytes of a tail that were persisted and not taken into the L0.
+/// Bytes of a tail that were persisted, but not taken into the L0.
 #[derive(Debug)]
 struct Waiting {
     id: SegmentId,
@@ -48,12 +48,12 @@ struct Waiting {
     /// Where they begin in the segment.
     offset: u32,
     bytes: Vec<u8>,
-    /// Of them, those that were taken.
+    /// Bytes of these that were taken.
     taken: usize,
 }
 
 impl Waiting {
-    /// The record at `at` of the bytes, and where it ends.
+    /// The record at `at` in the bytes, and its end.
     fn record(&self, log: LogKind, at: usize) -> Option<(Replayed<'_>, usize)> {
         let record = read_record_unchecked(&self.bytes[at..]).ok().flatten()?;
         let end = at + record.bytes();
@@ -61,7 +61,7 @@ impl Waiting {
     }
 }
 
-/// Where the next record of each log is: which of the waiting, and at what byte.
+/// Place of the next record of each log: index in `waiting`, and byte.
 type Places = [(usize, usize); 2];
 
 impl Follower {
@@ -70,7 +70,7 @@ impl Follower {
         self.waiting[log.index()].push_back(waiting);
     }
 
-    /// Whole batches of records, the next in LSN order, and where those after them are.
+    /// Whole batches of records, the next in LSN order; and for each record, the places after it.
     fn next(&self) -> (Vec<Replayed<'_>>, Vec<Places>) {
         let mut places = [0, 1].map(|log: usize| (0, self.waiting[log].front().map_or(0, |first| first.taken)));
         let mut next = self.region.last_lsn().next();
@@ -94,7 +94,7 @@ impl Follower {
         (records, after)
     }
 
-    /// The record at a place, and the place behind it.
+    /// The record at a place, and the next place.
     fn at(&self, log: LogKind, (mut which, mut at): (usize, usize)) -> Option<(Replayed<'_>, (usize, usize))> {
         loop {
             let waiting = self.waiting[log.index()].get(which)?;
@@ -105,7 +105,7 @@ impl Follower {
         }
     }
 
-    /// Takes what can be taken.
+    /// Takes as many records as possible.
     fn apply(&mut self) -> Result<()> {
         let _at = at_activity(Activity::Engine);
         loop {
@@ -139,8 +139,8 @@ impl Follower {
 }
 
 impl Replica {
-    /// Begins to take the records of a copy whose base is installed into an index: to build it, on the server `builder`, if the
-    /// backups of its table do, and otherwise only so that it can be read.
+    /// Begins to take the records of a copy, whose base is installed, into an index: to build it, on the server
+    /// `builder`, if the backups of its table do; otherwise only for reads.
     ///
     /// # Errors
     /// Those of reading; [`crate::Error::Invalid`] if the server's number is too high to build.
@@ -170,15 +170,15 @@ impl Replica {
         Ok(())
     }
 
-    /// Ends [`Replica::follow`]: what an unfinished compaction has built is never installed. What is in L0s is in the logs. A
-    /// reader that still has the region may read it as it is.
+    /// Ends [`Replica::follow`]. The result of an unfinished compaction is never installed. Records in L0s are also in
+    /// the logs. A reader that still has the region may continue to read it.
     pub fn unfollow(&mut self) {
         let Some(follower) = self.follower.take() else { return };
         let segments = self.volume.segments(self.region()).into_values();
         if let Some(owner) = self.volume.take_region(self.region()) {
             self.owner = owner;
         }
-        // The region no longer learns which segments are given up, and may still be read.
+        // The region no longer learns which segments are given up, but may still be read.
         follower.region.keep(segments.chain(follower.kept).collect());
     }
 
@@ -187,7 +187,7 @@ impl Replica {
         self.builder().map(|follower| follower.region.clone())
     }
 
-    /// The region that can be read, as far as its records were taken, whether or not it builds the index.
+    /// The region for reads, as far as its records were taken, whether or not it builds the index.
     pub fn reading(&self) -> Option<Arc<Region>> {
         self.follower.as_ref().map(|follower| follower.region.clone())
     }
@@ -201,7 +201,7 @@ impl Replica {
         self.follower.as_ref().filter(|follower| !follower.only_read)
     }
 
-    /// Everything up to `lsn` is committed: it may be compacted.
+    /// Notes that everything up to `lsn` is committed, and may be compacted.
     pub fn set_committed(&mut self, lsn: Lsn) {
         self.committed = self.committed.max(lsn);
         if let Some(follower) = &self.follower {
@@ -209,8 +209,8 @@ impl Replica {
         }
     }
 
-    /// The primary's compaction is installed, and these segments of logs that leaves point to were given up: a region that is
-    /// only read shows its levels.
+    /// The primary's compaction was installed, and gave up the segments `retired`, which leaves may point to: a
+    /// read-only region shows the new levels.
     pub(super) fn follow_install(&mut self, edit: &InstallEdit, retired: Vec<Arc<Segment>>) -> Result<()> {
         if self.follower.as_ref().is_none_or(|follower| !follower.only_read) {
             return Ok(());
@@ -235,7 +235,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Adds to the index the records that waited for room.
+    /// Adds waiting records to the index, as far as there is room.
     ///
     /// # Errors
     /// Those of [`Replica::persist_tail`].
@@ -252,7 +252,7 @@ impl Follower {
         }
     }
 
-    /// Bytes of a tail were persisted at `offset`.
+    /// Queues bytes of a tail that were persisted at `offset`.
     pub(super) fn take_on(&mut self, log: LogKind, (id, no): (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) {
         let header = LOG_HEADER_BYTES.saturating_sub(offset as usize).min(bytes.len());
         let bytes = bytes[header..].to_vec();
@@ -261,7 +261,7 @@ impl Follower {
         }
     }
 
-    /// [`Follower::take_on`], and then moves all records that it can into the L0.
+    /// [`Follower::take_on`], then moves as many records as possible into the L0.
     pub(super) fn feed(&mut self, log: LogKind, of: (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) -> Result<()> {
         self.take_on(log, of, offset, bytes);
         self.apply()

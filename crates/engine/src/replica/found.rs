@@ -1,9 +1,10 @@
-//! Where the volume has what a base names: in the region's own copy, or in that of a region which it was split from, and so
-//! shares segments with.
+//! Finds the segments of a base that the volume has: in the region's own copy, or in that of a region that it was split
+//! from, and so shares segments with.
 //!
-//! All of it is taken from one copy: with physical addressing, pointers within a copy say where on this volume its segments lie,
-//! and two copies may have the same segment in two places. Another region's copy may be written to meanwhile by its own owner. So
-//! only complete segments are taken from it; with physical addressing none at all, if leaves may lead to incomplete ones.
+//! All segments are taken from one copy. With physical addressing, pointers within a copy name places on this volume,
+//! and two copies may have the same segment in two places. Another region's copy may be written to meanwhile by its
+//! owner. So only complete segments are taken from it; with physical addressing none at all, if leaves may point to
+//! incomplete ones.
 
 use super::Replica;
 use crate::error::Result;
@@ -18,12 +19,12 @@ use std::sync::Arc;
 pub(super) struct Found {
     pub(super) state: RegionState,
     segments: HashMap<SegmentId, Arc<Segment>>,
-    /// It is the region's own.
+    /// It is the region's own copy.
     pub(super) is_own: bool,
 }
 
 impl Found {
-    /// A segment that the base names, if it is here.
+    /// The local segment of one that the base names, if this copy has it.
     pub(super) fn get(&self, wanted: &BaseSegment) -> Option<(&SegmentState, &Arc<Segment>)> {
         let is_it = |known: &&SegmentState| (known.origin, known.kind) == (wanted.origin, wanted.kind);
         let known = self.state.segments.get(&wanted.id).filter(is_it)?;
@@ -46,7 +47,7 @@ impl Found {
         whole.map(|wanted| u64::from(wanted.bytes)).sum()
     }
 
-    /// The places of the base's segments that its leaves point to will be right.
+    /// Whether all segments that the base's leaves point to are taken from this copy, so that pointers stay valid.
     fn is_closed(&self, base: &Base) -> bool {
         if self.state.options.addressing == Addressing::Logical {
             return true;
@@ -59,7 +60,7 @@ impl Found {
         !base.segments.iter().any(is_part)
     }
 
-    /// Up to which LSN all that it has is committed, and part of what the base was made of.
+    /// Highest LSN up to which everything that it has is committed, and part of the base's history.
     pub(super) fn committed(&self, base: &Base) -> Option<Lsn> {
         if self.is_own {
             return Some(self.state.commit);
@@ -74,8 +75,8 @@ impl Found {
 }
 
 impl Replica {
-    /// The copy that has most of `base`: the region's own copy, unless another has more, or has as much of which more is known to
-    /// be committed. So what a failed attempt to split a region has left does not prevent the next attempt.
+    /// The copy that has most of `base`: the region's own, unless another has more, or has as much with more of it
+    /// known to be committed. So the rest of a failed attempt to split a region does not prevent the next attempt.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`].

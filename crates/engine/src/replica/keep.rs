@@ -1,12 +1,13 @@
-//! What a copy that builds its own index keeps when it is brought to a primary's state: its levels, and the logs before those
-//! that the base has.
+//! The state that a copy with its own index keeps when it is brought in sync with a primary: its levels, and the logs
+//! before those of the base.
 //!
-//! The levels of such a copy hold committed records, and so records that every later primary has. The exception: all members lost
-//! their power, and with it what was not durable everywhere. So the levels are kept only if they hold nothing beyond what both
-//! copies have, as their terms tell. The copy's segments are no other replica's. Records in its logs may have been cut from the
-//! history since. So it keeps only log records that the base has as well, as far as the base has them, and records that are known
-//! to be committed; and only if both together leave no gap in front of the base's logs. A region that was just split from another
-//! keeps that one's copy in the same way, if that copy has nothing beyond the split.
+//! The levels of such a copy hold committed records, which every later primary has. The exception: all members lost
+//! power, and with it records that were not durable everywhere. So the levels are kept only if they hold nothing beyond
+//! the history that both copies share, according to their terms. No other replica has the copy's index segments.
+//! Records in its logs may have been cut from the history since. So it keeps only log records that the base has too, as
+//! far as the base has them, and records known to be committed; and only if both together leave no gap before the
+//! base's logs. A region that was just split from another keeps that one's copy in the same way, if that copy has
+//! nothing beyond the split.
 
 use super::Replica;
 use super::base::shared;
@@ -23,14 +24,14 @@ fn is_appended(segment: &SegmentState) -> bool {
     log_of(segment).is_some() && !segment.is_run()
 }
 
-/// Whether a copy that keeps `kept` takes this segment from the base: one of the logs that it must replay or has.
+/// Whether a copy that keeps `kept` takes this segment from the base: a log segment that it must replay, or has.
 pub(super) fn is_needed(kept: &RegionState, wanted: &BaseSegment) -> bool {
     let is_replayed = wanted.last_lsn >= kept.replay_from || kept.segments.contains_key(&wanted.id);
     is_appended(&wanted.state()) && is_replayed
 }
 
 impl Replica {
-    /// The state that the copy keeps beside the logs of `base`, of what was found here; `None` if it needs all of the base.
+    /// The part of the found copy that this copy keeps besides the logs of `base`; `None` if it needs all of the base.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
@@ -51,7 +52,7 @@ impl Replica {
         let mut kept = RegionState { region: self.region(), commit, segments, checkpoints, ..found.state.clone() };
         for segment in found.state.segments.values() {
             let known = match listed.get(&segment.id) {
-                // What the two mean by it is not the same.
+                // The same id means different segments in the two copies.
                 Some(wanted) if wanted.origin != segment.origin => return Ok(None),
                 _ if !is_appended(segment) => Some(*segment),
                 Some(wanted) => Some(self.as_far_as(segment, wanted)),
@@ -72,13 +73,13 @@ impl Replica {
         Ok(is_continued.then_some(kept))
     }
 
-    /// What is here of a log segment that the base has.
+    /// The local part of a log segment that the base has.
     fn as_far_as(&self, segment: &SegmentState, wanted: &BaseSegment) -> SegmentState {
         let bytes = self.valid_bytes(segment).min(wanted.bytes);
         SegmentState { bytes: Some(bytes), last_lsn: wanted.last_lsn, ..*segment }
     }
 
-    /// A log segment with its end; `None` if there is no record in it.
+    /// A log segment with its end; `None` if it has no record.
     fn complete(&self, segment: &SegmentState) -> Result<Option<SegmentState>> {
         if segment.bytes.is_some() {
             return Ok(Some(*segment));

@@ -1,11 +1,11 @@
-//! Log map and index map (Tebis 3.3): which local segment stands for a segment of the primary's volume.
+//! Log map and index map (Tebis 3.3): the local segment for each segment of the primary's volume.
 //!
 //! In memory only, for one session with one primary: a base rebuilds it.
 
 use leeward_format::{SegmentId, SegmentName, SegmentNo};
 use std::collections::HashMap;
 
-/// The map, by number; and by identity, to find an entry when its segment is removed.
+/// The map by number; and by id, to find an entry when its segment is removed.
 #[derive(Debug, Default)]
 pub(super) struct SegmentMap {
     local: HashMap<SegmentNo, (SegmentId, SegmentNo)>,
@@ -13,23 +13,23 @@ pub(super) struct SegmentMap {
 }
 
 impl SegmentMap {
-    /// The primary's segment number `primary` stands for `id` from now on, which is `local` here.
+    /// Maps `id`, which is `primary` on the primary's volume, to `local` here.
     pub(super) fn insert(&mut self, id: SegmentId, primary: SegmentNo, local: SegmentNo) {
         self.local.insert(primary, (id, local));
         self.primary.insert(id, primary);
     }
 
-    /// The local number.
+    /// The local number of a segment of the primary.
     pub(super) fn get(&self, primary: SegmentNo) -> Option<SegmentNo> {
         self.local.get(&primary).map(|(_, local)| *local)
     }
 
-    /// A segment has this name, with logical addressing.
+    /// Whether a segment has this name, with logical addressing.
     pub(super) fn has(&self, name: SegmentName) -> bool {
         self.primary.keys().any(|id| id.name() == name)
     }
 
-    /// `id` is gone. The primary may have given its number to another segment already.
+    /// Removes `id`. The primary may have given its number to another segment already.
     pub(super) fn remove(&mut self, id: SegmentId) {
         let Some(primary) = self.primary.remove(&id) else { return };
         if self.local.get(&primary).is_some_and(|(owner, _)| *owner == id) {

@@ -1,4 +1,4 @@
-//! Following a primary: its tails, as their mirror buffers are persisted, and the installs of its compactions.
+//! Follows a primary: its tails, as their mirror buffers are persisted, and the installs of its compactions.
 
 use super::{OpenTail, Replica};
 use crate::error::{Error, RESTORE, Result};
@@ -8,12 +8,12 @@ use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
 use leeward_platform::{Bug, planted};
 
 impl Replica {
-    /// A tail begins at the primary: takes a segment for it and enters it in the log map. During a base it belongs to
-    /// the state after the base. The manifest's entry for it becomes durable with the next sync, and so before any of
-    /// its bytes is relied on.
+    /// A tail begins at the primary: allocates a segment for it and enters it in the log map. During a base it belongs
+    /// to the state after the base. The manifest's entry for it becomes durable with the next sync, and so before any
+    /// of its bytes is relied on.
     ///
     /// # Errors
-    /// Those of writing; [`Error::NoSpace`]; [`Error::Protocol`] if the segment is known.
+    /// Those of writing; [`Error::NoSpace`]; [`Error::Protocol`] if the segment is known already.
     pub fn open_tail(&mut self, log: LogKind, id: SegmentId, primary: SegmentNo) -> Result<()> {
         let known = self.volume.segment(self.region(), id).is_some() || self.tails.contains_key(&id);
         if known {
@@ -33,7 +33,7 @@ impl Replica {
     }
 
     /// Writes bytes of an open tail, from its mirror buffer, at `offset` (buffered; see [`Replica::sync`]). Bytes that
-    /// were written before are the same and not written again.
+    /// were written before are the same, and are not written again.
     ///
     /// # Errors
     /// Those of writing; [`Error::Protocol`] for an unknown tail or bytes that leave a gap.
@@ -60,8 +60,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Reads the first bytes of an open tail, which were persisted. Answers whether the tail is open: one that was adopted or
-    /// sealed is part of the copy.
+    /// Reads the first bytes of an open tail, which were persisted. Returns `false` if the tail is not open: an adopted
+    /// or sealed one is part of the copy.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -70,7 +70,7 @@ impl Replica {
         tail.map_or(Ok(false), |tail| self.volume.read(tail.segment.no(), 0, bytes).map(|()| true))
     }
 
-    /// The fault of an open tail whose persisted bytes are not what [`Replica::read_tail`] answers.
+    /// The error for an open tail whose persisted bytes differ from what [`Replica::read_tail`] reads.
     pub fn unreadable(&self, id: SegmentId) -> Error {
         let no = self.tails.get(&id).map_or(SegmentNo(0), |tail| tail.segment.no());
         let detail = format!("region {}: what was written to tail {id} is not what is read there", self.region());
@@ -78,7 +78,7 @@ impl Replica {
         Error::Damaged { file, offset, detail, advice: RESTORE }
     }
 
-    /// Makes the bytes of tails durable that were persisted since the last time.
+    /// Makes the bytes of tails durable that were persisted since the last call.
     ///
     /// # Errors
     /// Those of writing.
@@ -90,7 +90,7 @@ impl Replica {
     }
 
     /// An open tail is complete, persisted up to `bytes`: makes it durable and records its end. The record of the end
-    /// becomes durable with the next sync: replay would find the end by itself.
+    /// becomes durable with the next sync: a replay would find the end by itself.
     ///
     /// # Errors
     /// Those of writing; [`Error::Protocol`] if bytes are missing.
@@ -109,7 +109,8 @@ impl Replica {
         self.volume.commit(&self.owner, vec![sealed], &[], Durability::Lazy)
     }
 
-    /// Installs a compaction's result: log bytes and segments durable, then the edit, then trim.
+    /// Installs a compaction's result: log bytes and segments become durable, then the edit is written, then logs are
+    /// trimmed.
     ///
     /// # Errors
     /// Those of writing; [`Error::Protocol`] if segments or log bytes that it needs were not shipped or persisted.
@@ -138,13 +139,13 @@ impl Replica {
             *level = self.local_level(level)?;
         }
         let trimmed = state.trimmable(edit);
-        // An L0 is compacted only once it is committed.
+        // An L0 is compacted only after it is committed.
         let commit = Lsn(edit.replay_from.0.saturating_sub(1));
         let mut changes = vec![Change::Install { region, edit: local, places, commit }];
         if !trimmed.is_empty() {
             changes.push(Change::Forget { region, ids: trimmed.clone() });
         }
-        // Readers may still be led there.
+        // Readers may still follow pointers to them.
         let holds_values = |id: &&SegmentId| state.segments.get(*id).is_some_and(SegmentState::holds_values);
         let retired = trimmed.iter().filter(holds_values).filter_map(|id| self.volume.segment(region, *id)).collect();
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;

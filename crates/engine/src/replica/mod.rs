@@ -1,13 +1,13 @@
-//! A region's copy that does not serve: what a volume holds after a start, and what a backup keeps.
+//! A region's copy that does not serve: the volume's copy after a start, and a backup's copy.
 //!
 //! A backup has no L0, merges nothing and reads no index from its device: it stores log bytes verbatim, and finished
-//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). With build-index a backup
-//! stores the log bytes alone, and builds levels of its own from them. Every call is made by one thread at a time;
-//! all of them may touch the device.
+//! segments with their pointers translated from the primary's segment numbers to its own (Tebis 3.3). With build-index
+//! a backup stores only the log bytes, and builds its own levels from them. One thread at a time makes all calls; all
+//! of them may use the device.
 //!
-//! One file for each phase: `base` brings the copy to a primary's state, with what `found` finds on the volume. `mirror`
-//! follows the primary from there. `adopt` takes over the content of mirror buffers when the primary is gone. `follow` builds the
-//! index, and `keep` says which part of it a new base leaves as it is.
+//! One file for each phase. `base` brings the copy in sync with a primary, with the segments that `found` finds on the
+//! volume. `mirror` follows the primary from there. `adopt` takes over the content of mirror buffers after the loss of
+//! the primary. `follow` builds the index, and `keep` decides which part of it survives a new base.
 
 mod adopt;
 mod base;
@@ -30,7 +30,7 @@ use map::SegmentMap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What [`Replica::store`] did.
+/// Result of [`Replica::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// Bytes of leaf and index segments whose pointers were rewritten.
@@ -44,22 +44,22 @@ pub struct Replica {
     owner: Owner,
     options: TableOptions,
     position: (Epoch, Lsn),
-    /// Part of what was durable and committed is missing.
+    /// Some durable and committed records are missing.
     is_damaged: bool,
     /// Log map and index map in one: the primary's segment numbers to those of this volume. In memory only.
     map: SegmentMap,
-    /// Tails of the primary that are mirrored and not sealed here; during a base also sealed ones.
+    /// Tails of the primary that are mirrored but not sealed here; during a base also sealed ones.
     tails: BTreeMap<SegmentId, OpenTail>,
-    /// Segments that were shipped for a compaction that is not installed yet.
+    /// Segments shipped for a compaction that is not installed yet.
     shipments: HashMap<SegmentId, Shipment>,
     pending: Option<PendingBase>,
-    /// What builds the index, where the primary's is not shipped.
+    /// Builds the index, or makes the copy readable; `None` if the copy does neither.
     follower: Option<Follower>,
-    /// The region that it was split from, if the copy was not used since.
+    /// The region that it was split from, until the copy gets another base.
     parent: Option<Parent>,
-    /// The commit LSN that a primary reported.
+    /// The highest commit LSN that a primary reported.
     committed: Lsn,
-    /// Bytes of tails were written and not synced.
+    /// Bytes of tails were written, but not synced.
     unsynced: bool,
 }
 
@@ -68,13 +68,13 @@ pub struct Replica {
 struct OpenTail {
     log: LogKind,
     segment: Arc<Segment>,
-    /// Bytes that were written here.
+    /// Bytes written here.
     persisted: u32,
     /// Its end, if it was sealed before the base that precedes it was installed.
     sealed: Option<(u32, Lsn)>,
 }
 
-/// A segment that was shipped.
+/// A shipped segment.
 #[derive(Debug)]
 struct Shipment {
     segment: Arc<Segment>,
@@ -83,7 +83,7 @@ struct Shipment {
 }
 
 impl Replica {
-    /// Makes an empty copy of `region`; durable with the next sync, and so before anything builds on it.
+    /// Creates an empty copy of `region`. It becomes durable with the next sync, and so before anything depends on it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the volume has the region already.
@@ -94,11 +94,11 @@ impl Replica {
         Ok(Replica::new(volume, owner, options, (Epoch(0), Lsn(0))))
     }
 
-    /// Opens the copy of `region` that the volume has, as it is there, and takes the region over from the earlier owner, if it
-    /// was open. `None`: the volume has no copy.
+    /// Opens the volume's copy of `region` unchanged, and takes the region over from an earlier owner that still has it
+    /// open. `None` if the volume has no copy.
     ///
     /// # Errors
-    /// [`Error::Io`]. Damage is no error before [`Replica::serve`]: a backup with damage can be synchronised.
+    /// [`Error::Io`]. Damage is no error before [`Replica::serve`]: a damaged backup can be brought in sync.
     pub fn open(volume: &Arc<Volume>, region: RegionId) -> Result<Option<Replica>> {
         let Some(owner) = volume.take_region(region) else { return Ok(None) };
         let state = volume.with_region(&owner, RegionState::clone)?;
@@ -135,7 +135,7 @@ impl Replica {
         Replica { parent: Some(parent), ..Replica::new(volume, owner, options, position) }
     }
 
-    /// The region.
+    /// Id of the region.
     pub fn region(&self) -> RegionId {
         self.owner.region
     }
@@ -145,14 +145,13 @@ impl Replica {
         &self.options
     }
 
-    /// Term of the last primary that this copy was (in sync with), and last LSN of its valid prefix: of what was on the
-    /// device when it was opened, after [`Replica::adopt_tails`] or after [`Replica::install_base`], whichever came
-    /// last.
+    /// Term of the last primary that this copy was, or was in sync with; and last LSN of its valid prefix. The LSN is
+    /// from the open, from [`Replica::adopt_tails`] or from [`Replica::install_base`], whichever came last.
     pub fn position(&self) -> (Epoch, Lsn) {
         self.position
     }
 
-    /// [`Replica::position`]; `None` of a copy that [`Replica::adopt_tails`] has found damaged.
+    /// [`Replica::position`]; `None` for a copy that [`Replica::adopt_tails`] has found damaged.
     pub fn reach(&self) -> Option<(Epoch, Lsn)> {
         (!self.is_damaged).then_some(self.position)
     }
@@ -168,22 +167,21 @@ impl Replica {
         self.volume.with_region(&self.owner, RegionState::clone)
     }
 
-    /// Bytes of a segment that count. A log segment whose end is not recorded is read; one that cannot be read has
-    /// none.
+    /// Valid bytes of a segment. A log segment whose end is not recorded is read; an unreadable one has 0.
     fn valid_bytes(&self, segment: &SegmentState) -> u32 {
         let end = || segment_end(&self.volume, segment).map_or(0, |end| end.bytes);
         segment.bytes.unwrap_or_else(end)
     }
 
-    /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index that is
-    /// being built.
+    /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index
+    /// that is being built.
     pub fn abandon(&mut self) {
         self.unfollow();
         self.pending = None;
         self.shipments.clear();
     }
 
-    /// Forgets the region, durably.
+    /// Removes the region from the volume, durably.
     ///
     /// # Errors
     /// Those of writing.
@@ -192,7 +190,7 @@ impl Replica {
     }
 }
 
-/// An error if `prefix` is shorter than what was durable and committed.
+/// An error if `prefix` is shorter than the durable and committed records.
 fn refuse_damage(volume: &Volume, state: &RegionState, prefix: &Prefix) -> Result<()> {
     let file = volume.name().to_owned();
     let region = state.region;

@@ -1,5 +1,6 @@
-//! What range tombstones hide of a scan: for each source that has some, the part of the key space around the scan's place
-//! about which it says the same. A key costs a comparison for each such source; a hidden part is passed by a seek.
+//! Range tombstones in a scan. For each source with range tombstones, the cursor keeps the window of keys around its
+//! place in which the same tombstone, or none, applies. A key costs a comparison for each such source; a hidden part is
+//! skipped by a seek.
 //!
 //! Belongs to one cursor.
 
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// The range tombstones of one source.
 pub(super) struct Cover {
-    /// Position of the source: those behind it are older throughout.
+    /// Position of the source: later ones are older throughout.
     pub(super) source: usize,
     ranges: Ranges,
     here: Option<Window>,
@@ -23,7 +24,7 @@ enum Ranges {
     Level(Arc<Level>),
 }
 
-/// Those of the sources of `version` as of `at`, newest first; empty levels are no sources.
+/// The covers of the sources of `version` as of `at`, newest first; empty levels are no sources.
 pub(super) fn covers(version: &Version, at: Lsn) -> Vec<Cover> {
     let l0s = std::iter::once(version.active()).chain(version.frozen());
     let l0s = l0s.map(|l0| l0.has_ranges().then(|| Ranges::L0(l0.ranges(at))));
@@ -34,7 +35,7 @@ pub(super) fn covers(version: &Version, at: Lsn) -> Vec<Cover> {
 }
 
 impl Cover {
-    /// The part around `key`.
+    /// The window around `key`.
     pub(super) fn window(&mut self, reads: &Reads, key: &[u8]) -> Result<&Window> {
         if self.here.as_ref().is_none_or(|here| !here.has(key)) {
             self.here = Some(match &self.ranges {

@@ -1,14 +1,14 @@
 //! Scans: one walk over the L0s and levels of a snapshot, merged.
 //!
-//! - Of each key the newest version that the snapshot sees counts. It is in the newest part that has one: the active L0, then
-//!   the frozen ones from the newest, then L1, L2 and so on. Tombstones hide what is below and are not returned. A leaf or a
-//!   segment that holds nothing else is passed in one step, if the other parts have no key in its range. What a range
-//!   tombstone hides is passed by a seek of every older part (`cover`).
-//! - Pairs are gathered some at a time, twice as many each time: their values in the log are read together, several in
-//!   flight, and so are the first leaves of all levels. A caller that knows how many pairs it needs says so
-//!   ([`ScanBounds::limit`]), and they are gathered at once.
+//! - The newest visible version of each key counts. It is in the newest source that has one: the active L0, then the
+//!   frozen ones from the newest, then L1, L2 and so on. Tombstones hide older versions and are not returned. A leaf or
+//!   a segment of tombstones only is skipped in one step, if the other sources have no key in its range. Keys under a
+//!   range tombstone are skipped by a seek of every older source (`cover`).
+//! - Pairs are gathered in batches, each twice as large as the one before. The values of a batch that are in the log
+//!   are read together, several in flight; so are the first leaves of all levels. A caller that knows how many pairs it
+//!   needs sets [`ScanBounds::limit`], and they are gathered at once.
 //!
-//! One thread at a time; reads from the device as it goes.
+//! One thread at a time; it reads the device as it goes.
 
 use crate::error::Result;
 use crate::log::ValueAt;
@@ -27,7 +27,7 @@ mod tests;
 
 use cover::{Cover, covers};
 
-/// What a scan covers, and how. The default is everything, in ascending order of the keys.
+/// Range and options of a scan. The default is everything, in ascending order of the keys.
 ///
 /// A bound may be any bytes, and need not be a key that exists. A scan of an empty or reversed range has no pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct ScanBounds {
     pub end: Option<Bytes>,
     /// From the last key down to the first.
     pub reverse: bool,
-    /// Values are not needed: those in a log are not read, and all are returned empty.
+    /// Values are not needed: those in a log are not read, and every value is returned empty.
     pub keys_only: bool,
     /// Pairs after which the scan ends; `None` for no limit. A scan with a limit reads ahead at once.
     pub limit: Option<u64>,
@@ -59,28 +59,29 @@ pub struct ScanEntry {
 
 /// Walks the pairs of a [`Snapshot`](crate::Snapshot) in key order, one way. One thread at a time may use it.
 ///
-/// It is no [`Iterator`], because an error ends it. It keeps what it reads, as a snapshot does, until it is dropped.
+/// It is no [`Iterator`], because an error ends it. Like a snapshot, it keeps the data that it reads until it is
+/// dropped.
 pub struct Cursor {
     reads: Arc<Reads>,
-    /// That of the version that it walks.
+    /// The generation of the version that it walks.
     generation: u64,
-    /// What has expired by then is skipped.
+    /// Pairs that have expired by then are skipped.
     now: UnixMs,
-    /// What its sources lead to stays.
+    /// Keeps the segments that its sources point to.
     _pin: Arc<Retired>,
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,
-    /// Range tombstones of those that have some.
+    /// Range tombstones of the sources that have some.
     covers: Vec<Cover>,
-    /// Sources that are not at their end, that with the next key first, the newest first among equals. `None` before the
-    /// first call of [`Cursor::next`].
+    /// Sources that are not at their end, the one with the next key first; of equal keys, the newest first. `None`
+    /// before the first call of [`Cursor::next`].
     order: Option<Vec<usize>>,
-    /// The key that is being passed.
+    /// The current key.
     key: Vec<u8>,
-    /// Pairs that were gathered and not answered.
+    /// Pairs that were gathered but not returned yet.
     ready: VecDeque<ScanEntry>,
-    /// Pairs to gather when there are none.
+    /// Size of the next batch.
     ahead: usize,
     /// Pairs that may still be gathered.
     left: u64,
@@ -88,11 +89,11 @@ pub struct Cursor {
     steps: u64,
 }
 
-/// Most pairs, and bytes of values in the log, that are gathered at a time; a pair more than those bytes at most.
+/// Most pairs, and bytes of values in the log, of a batch; one value may exceed the bytes.
 const MOST_AHEAD: usize = 128;
 const MOST_AHEAD_BYTES: usize = 256 << 10;
 
-/// What a key has, as far as the sources know.
+/// Where the value of a key is.
 enum Found {
     Value(Bytes),
     InLog(Pointer, u32),
@@ -141,7 +142,7 @@ impl Cursor {
         let levels = levels.map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
         let sources = l0s.chain(levels).collect();
         let left = bounds.limit.unwrap_or(u64::MAX);
-        // Without a limit, one at first: it may be the only one that is wanted.
+        // Without a limit, one pair at first: the caller may want only one.
         let ahead = if bounds.limit.is_some() { MOST_AHEAD } else { 1 };
         Cursor {
             reads: Arc::clone(reads),
@@ -175,8 +176,8 @@ impl Cursor {
         Ok(self.ready.pop_front())
     }
 
-    /// Continues at `key`: the next pair is that of `key`, or else the one that comes after it in the direction of the scan.
-    /// The limit counts from here; the bounds stay as they are. Cheap if the key is near.
+    /// Continues at `key`: the next pair is that of `key`, or else the following one in the direction of the scan. The
+    /// limit counts from here; the bounds stay. Cheap if the key is near.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions, ScanBounds};
@@ -198,7 +199,7 @@ impl Cursor {
         self.ready.clear();
         self.left = self.bounds.limit.unwrap_or(u64::MAX);
         let started = if self.bounds.reverse {
-            // Everything up to the key is below the next possible one.
+            // The exclusive end above `key`: everything up to it is below the next possible key.
             let above = [key, &[0]].concat();
             let end = self.bounds.end.as_deref().filter(|end| *end < &above[..]).unwrap_or(&above).to_vec();
             self.start(Some(&end))
@@ -212,7 +213,7 @@ impl Cursor {
         started
     }
 
-    /// Makes the next pairs ready, if there are any.
+    /// Gathers the next batch, if there is one.
     fn gather(&mut self) -> Result<()> {
         if self.left > 0 && self.order.is_none() {
             let bounds = self.bounds.clone();
@@ -251,7 +252,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves past the next live key, which `key` then is, and returns what it has.
+    /// Moves past the next live key, which is in `key` then, and returns its stamp and value.
     fn next_live(&mut self) -> Result<Option<(Stamp, Found)>> {
         loop {
             let order = self.order.as_deref().unwrap_or_default();
@@ -287,8 +288,8 @@ impl Cursor {
         }
     }
 
-    /// The key is hidden by a range tombstone of the source `by`: moves every older source out of the window, and that source,
-    /// if the key is its own, beyond the key.
+    /// A range tombstone of the source `by` hides the key: moves every older source out of the window, and the source
+    /// `by`, if the key is its own, beyond the key.
     fn pass_hidden(&mut self, Hidden { by, window }: Hidden) -> Result<()> {
         let reverse = self.bounds.reverse;
         let bound = if reverse { &window.start } else { &window.end };
@@ -317,8 +318,8 @@ impl Cursor {
         Ok(())
     }
 
-    /// The first source is at a tombstone: if it holds nothing else for a while, and no other source anything there, moves
-    /// it to the last of that; the key that is being passed is the one there.
+    /// The first source is at a tombstone. If it has only tombstones for a while, and no other source has a key there,
+    /// moves it to the last of them, and sets the current key.
     fn pass_tombstones(&mut self) -> Result<()> {
         let order = self.order.as_deref().unwrap_or_default();
         let (first, next) = (order[0], order.get(1).copied());
@@ -333,13 +334,13 @@ impl Cursor {
         Ok(())
     }
 
-    /// Entries of all sources that it has passed so far.
+    /// Number of entries, over all sources, that it has passed so far.
     #[cfg(test)]
     fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Places all sources at `bound`: the first key at or above it, or going back the last below it.
+    /// Places all sources at `bound`: at the first key at or above it, or in reverse at the last below it.
     fn start(&mut self, bound: Option<&[u8]>) -> Result<()> {
         self.read_first_leaves(bound)?;
         for source in &mut self.sources {
@@ -351,7 +352,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// The leaves that the levels begin with, those that are not in memory at the same time.
+    /// Reads the first leaves of all levels, those that are not in memory in parallel.
     fn read_first_leaves(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let mut missing = Vec::new();
         for (i, source) in self.sources.iter().enumerate() {
@@ -374,7 +375,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves every source beyond the current key: the newest version has been seen, the others are hidden by it.
+    /// Moves every source beyond the current key: its newest version has been seen, and hides the others.
     fn pass_key(&mut self) -> Result<()> {
         let mut order = self.order.take().expect("the cursor has started");
         while let Some(&first) = order.first() {
@@ -387,7 +388,7 @@ impl Cursor {
                 order.remove(0);
                 continue;
             }
-            // Most often the source stays first: one comparison.
+            // Usually the source stays first, after one comparison.
             let mut at = 0;
             while at + 1 < order.len() && self.compare(order[at], order[at + 1]).is_gt() {
                 order.swap(at, at + 1);
@@ -398,7 +399,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Which of two sources comes first.
+    /// Order of two sources.
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
         let key = |source: usize| self.sources[source].current().map(|(key, ..)| key);
         let keys = if self.bounds.reverse { key(b).cmp(&key(a)) } else { key(a).cmp(&key(b)) };
@@ -408,13 +409,13 @@ impl Cursor {
 
 /// The range tombstone that hides a key.
 struct Hidden {
-    /// The source that has it.
+    /// Position of the source that has it.
     by: usize,
-    /// What it covers.
+    /// Its window.
     window: Window,
 }
 
-/// What hides `key`, if anything does, whose newest version is in `source` and has this LSN.
+/// The range tombstone that hides `key`, if any. The newest version of the key is in `source` and has this LSN.
 fn hidden(covers: &mut [Cover], reads: &Reads, key: &[u8], (source, lsn): (usize, Lsn)) -> Result<Option<Hidden>> {
     for cover in covers.iter_mut().take_while(|cover| cover.source <= source) {
         let by = cover.source;

@@ -1,4 +1,4 @@
-//! Scans against the model: both ways, every kind of bound, while the store changes.
+//! Scans against the model: in both directions, with every kind of bound, while the store changes.
 
 use super::*;
 use crate::compaction::Picker;
@@ -42,7 +42,7 @@ proptest! {
         let (before, after) = ops.split_at(ops.len() / 2);
         before.iter().for_each(|op| apply(&mut store, op));
         let early = store.snapshot();
-        // A cursor that is half way when the store changes.
+        // A cursor in the middle of a scan when the store changes.
         let mut open = early.cursor(ScanBounds::default());
         let first = open.next().unwrap();
         after.iter().for_each(|op| apply(&mut store, op));
@@ -107,8 +107,8 @@ fn an_error_ends_a_scan() {
     }
 }
 
-/// A queue whose head was consumed: 100,000 deleted keys before the first live one. They are in levels with nothing live
-/// below, so they cost a step a leaf or a segment, not one each.
+/// A queue with a consumed head: 100,000 deleted keys before the first live one. They are in levels with nothing live
+/// below, so they cost a step per leaf or segment, not one per key.
 #[test]
 fn a_run_of_tombstones_is_passed_in_few_steps() {
     let mut store = Store::with_segments(1 << 20, 64 << 20, 4 << 10);
@@ -145,12 +145,13 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
             found.reverse();
         }
         assert_eq!(found[998..], ["below", "below", "between", "above"]);
-        // The leaf with the live key has hundreds of tombstones, the others take a step each.
+        // The leaf with the live key has hundreds of tombstones; the others take a step each.
         assert!(cursor.steps() < 3_000, "{}", cursor.steps());
     }
 }
 
-/// 100,000 keys in several levels, deleted with one range: a scan seeks over them, whether the range is in the L0 or below.
+/// 100,000 keys in several levels, deleted with one range: a scan seeks over them, whether the range is in the L0 or
+/// below.
 #[test]
 fn a_deleted_range_is_passed_in_few_steps() {
     let mut store = Store::with_segments(1 << 20, 64 << 20, 4 << 10);

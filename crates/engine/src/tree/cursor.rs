@@ -1,7 +1,7 @@
-//! Walking a level in key order, either way.
+//! Walks a level in key order, in either direction.
 //!
-//! One thread at a time. Leaves come from the cache or the device; the first two of a walk are offered to the cache; a
-//! cursor that keeps going reads ahead in ever larger chunks, up to 128 KiB, which do not enter it.
+//! One thread at a time. Leaves come from the cache or the device. The first two leaves of a walk are offered to the
+//! cache. A longer walk reads ahead in ever larger chunks, up to 128 KiB, which bypass the cache.
 
 use super::{LeafSegment, Level};
 use crate::cache::Leaf;
@@ -14,25 +14,25 @@ use leeward_format::node::Entry;
 use leeward_format::{SegmentNo, Stamp};
 use std::sync::Arc;
 
-/// Most bytes that are read at once.
+/// Most bytes of one read.
 const CHUNK_BYTES: usize = 128 << 10;
 
-/// A place in a level, between its first and last entry or at the end.
+/// A position in a level: on an entry, or at the end.
 pub(crate) struct LevelCursor {
     reads: Arc<Reads>,
     level: Arc<Level>,
     here: Option<Here>,
     /// Key of the current entry.
     key: Vec<u8>,
-    /// Bytes of consecutive leaves of one segment, and which.
+    /// A chunk: position of its segment, offset there, and bytes of consecutive leaves.
     chunk: Option<(usize, u32, Bytes)>,
-    /// Leaves to be read when the next one is not in memory.
+    /// Leaves to read when the next one is not in memory.
     ahead: usize,
     /// A leaf that was read for the next seek: position of its segment, its offset, and itself.
     supplied: Option<(usize, u32, Arc<Leaf>)>,
-    /// Segments from the current to this one hold nothing more that matters: the next step goes beyond.
+    /// The segments from the current to this one are skipped by the next step.
     passed: Option<usize>,
-    /// For comparisons.
+    /// Buffer for comparisons.
     edge: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Missing {
     /// Position of its segment in the level.
     segment: usize,
     place: LeafPlace,
-    /// The segment's number, and its offset there.
+    /// Number of the segment, and offset of the leaf there.
     pub(crate) at: (SegmentNo, u32),
 }
 
@@ -111,7 +111,7 @@ impl LevelCursor {
         if after == 0 { self.step_back() } else { Ok(()) }
     }
 
-    /// The leaf that a seek to `bound` needs and that only the device has, and where to read it.
+    /// The leaf that a seek to `bound` needs and that is not in memory, and where to read it.
     pub(crate) fn missing(&self, bound: Option<&[u8]>) -> Result<Option<Missing>> {
         let Some((segment, places, place)) = self.target(bound)? else { return Ok(None) };
         let (source, wanted) = (&self.level.segments()[segment], places[place]);
@@ -131,8 +131,8 @@ impl LevelCursor {
         Ok(())
     }
 
-    /// The segment, its leaves and the one of them whose range holds `bound`; without a bound the last. `None` in an empty
-    /// level.
+    /// Segment, its leaves, and the position of the one whose range contains `bound`; without a bound the last. `None`
+    /// in an empty level.
     fn target(&self, bound: Option<&[u8]>) -> Result<Option<(usize, Places, usize)>> {
         if self.level.is_empty() {
             return Ok(None);
@@ -143,7 +143,7 @@ impl LevelCursor {
         Ok(Some((segment, places, place)))
     }
 
-    /// Stands in a leaf, which may be the one where it is.
+    /// Moves into a leaf, which may be the current one.
     fn stand(&mut self, (segment, places, place): (usize, Places, usize), way: Way) -> Result<Arc<Leaf>> {
         self.passed = None;
         let here = self.here.take().filter(|here| (here.segment, here.place) == (segment, place));
@@ -164,9 +164,9 @@ impl LevelCursor {
         self.read_key();
     }
 
-    /// Where nothing but tombstones follows in this leaf, and in the segments after it, before `bound` (without one: at
-    /// all), moves to its last entry, or that of the last such segment. A caller that knows that no other source has a key before
-    /// `bound` passes them all with the next step. In reverse, the same the other way round.
+    /// If only tombstones follow in this leaf, and in the segments after it, before `bound` (or at all without one):
+    /// moves to the last entry of the leaf, so that the next step skips those segments. The caller knows that no other
+    /// source has a key before `bound`. In reverse, the same in the other direction.
     pub(crate) fn pass_tombstones(&mut self, bound: Option<&[u8]>, reverse: bool) -> Result<()> {
         let is_before = |key: &[u8]| {
             bound.is_none_or(|bound| match reverse {
@@ -223,7 +223,7 @@ impl LevelCursor {
         Ok(())
     }
 
-    /// Moves to the entry before. Does nothing at the end.
+    /// Moves to the previous entry. Does nothing at the end.
     pub(crate) fn step_back(&mut self) -> Result<()> {
         let Some(here) = &mut self.here else { return Ok(()) };
         if here.slot > 0 {
@@ -242,7 +242,7 @@ impl LevelCursor {
         Ok(())
     }
 
-    /// Key, stamp and contents of where it is; `None` at the end.
+    /// Current key, stamp and contents; `None` at the end.
     #[inline]
     pub(crate) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         let here = self.here.as_ref()?;
@@ -262,7 +262,7 @@ impl LevelCursor {
         Ok((Arc::clone(index.leaves()), choose(&index)))
     }
 
-    /// Stands on the first entry of a leaf, or going back on the last.
+    /// Moves to the first entry of a leaf, or in reverse to the last.
     fn enter(&mut self, segment: usize, places: Places, place: usize, way: Way) -> Result<()> {
         self.here = None;
         let leaf = self.leaf(segment, &places, place, way)?;
@@ -289,7 +289,7 @@ impl LevelCursor {
         if ahead <= 2 || self.reads.volume.memory().is_short(Purpose::Reads) {
             return source.load_leaf(&self.reads, wanted);
         }
-        // The old one must not be there beside it.
+        // Freed first: it must not take memory beside the new one.
         self.chunk = None;
         self.chunk = Some(self.read_chunk(segment, &source, places, place, (ahead, way))?);
         let bytes = self.chunk_slice(segment, wanted).expect("the chunk was read around the leaf");
@@ -302,8 +302,8 @@ impl LevelCursor {
         (at + wanted.bytes as usize <= bytes.len()).then(|| bytes.slice(at..at + wanted.bytes as usize))
     }
 
-    /// Up to `ahead` leaves from `place` on, in the direction of the walk, that make at most [`CHUNK_BYTES`]; one at
-    /// least.
+    /// Reads up to `ahead` leaves from `place` on, in the direction of the walk, with at most [`CHUNK_BYTES`]; at least
+    /// one.
     fn read_chunk(
         &self,
         segment: usize,

@@ -1,4 +1,4 @@
-//! Building the index of a level: nodes above its leaf segments, laid out in index segments.
+//! Builds the index of a level: nodes above its leaf segments, laid out in index segments.
 
 use super::LeafSegment;
 use crate::compaction::SegmentIds;
@@ -17,7 +17,7 @@ pub(crate) struct BuiltIndexSegment {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The index above `leaves`, which are in key order, each with its fence: its segments and its root.
+/// Segments and root of the index above `leaves`, which are in key order, each with its fence.
 pub(crate) fn build_index(
     reads: &Reads,
     ids: &SegmentIds,

@@ -1,6 +1,6 @@
-//! Reading one leaf segment: its index, which stays in memory if the cache has room, and its leaves.
+//! Reads one leaf segment: its index, which stays in memory if the cache has room, and its leaves.
 //!
-//! Any thread may read; a leaf or index that two threads miss at once is read twice.
+//! Any thread may read. If two threads miss the same leaf or index at once, it is read twice.
 
 use crate::cache::{Cache, CacheReservation, Leaf, index_memory_bytes};
 use crate::error::{Error, Result};
@@ -19,37 +19,37 @@ pub(crate) struct LeafSegment {
     id: SegmentId,
     segment: Arc<Segment>,
     address: Address,
-    /// Its index nodes, filter and footer: from there on to its end.
+    /// Place of its index nodes, filter and footer, which extend to its end.
     tree: Child,
     resident: OnceLock<(Arc<LeafIndex>, CacheReservation)>,
     cache: Cache,
 }
 
-/// What a level knows of a key.
+/// Result of a look-up of a key in a level.
 #[derive(Debug)]
 pub(crate) enum Probe {
-    /// This.
+    /// The key has an entry.
     Found {
         /// LSN and expiry of the record.
         stamp: Stamp,
-        /// What it says.
+        /// Its contents.
         found: Found,
         /// The leaf that it comes from is in memory.
         is_kept: bool,
     },
-    /// Nothing.
+    /// The level has no entry of the key.
     Absent,
-    /// Only the device can tell.
+    /// It depends on data that is not in memory.
     NotInMemory,
 }
 
-/// Where a key may be. Where a segment has a range tombstone for it: its LSN.
+/// Where a key may be, with the LSN of the segment's range tombstone for it, if there is one.
 pub(crate) enum Place<'a> {
-    /// Not here.
+    /// In no leaf.
     Nowhere(Option<Lsn>),
     /// In this leaf.
     Leaf(Arc<Leaf>, Option<Lsn>),
-    /// In this leaf of a segment, which is not in memory.
+    /// In this leaf of a segment; the leaf is not in memory.
     Device(&'a LeafSegment, LeafPlace, Option<Lsn>),
 }
 
@@ -98,7 +98,7 @@ impl LeafSegment {
         &self.segment
     }
 
-    /// Where an index leads to it.
+    /// The pointer to it in an index.
     pub(crate) fn tree(&self) -> Child {
         self.tree
     }
@@ -108,16 +108,16 @@ impl LeafSegment {
         self.tree.pointer.offset() as usize + self.tree.bytes()
     }
 
-    /// Gives it the index that was just built, if the cache has room.
+    /// Keeps the index that was just built, if the cache has room.
     pub(crate) fn keep_index(&self, index: Arc<LeafIndex>) {
         if let Some(reservation) = self.cache.reserve(index_memory_bytes(&index)) {
-            // Another thread may have been faster: then its index stays.
+            // If another thread was faster, its index stays.
             let _ = self.resident.set((index, reservation));
         }
     }
 
-    /// Calls `each` with the first and the last key of its leaves that are cached, if its index is resident. A merge has replaced
-    /// them by other leaves.
+    /// Calls `each` with the first and the last key of each cached leaf, if the index is resident. A merge has replaced
+    /// these leaves by others.
     pub(crate) fn supersede_leaves(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let Some((index, _)) = self.resident.get() else { return };
         let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -130,14 +130,14 @@ impl LeafSegment {
         }
     }
 
-    /// Which of its leaves are cached. Each is about to be replaced by one new leaf.
+    /// For each of its leaves, whether it is cached. Each is about to be replaced by one new leaf.
     pub(crate) fn supersede_all(&self, places: &[LeafPlace]) -> Vec<bool> {
         let serial = self.segment.serial();
         places.iter().map(|place| self.cache.supersede_leaf(serial, place.offset).is_some()).collect()
     }
 
-    /// Keeps of its leaves, whose bytes these are, those that hold what was kept before a merge, and others while the cache
-    /// has room to spare. Packed ones are not worth unpacking.
+    /// Caches leaves of a new segment with these `bytes`: those that `was_kept` marks, and others while the cache has
+    /// room to spare. Packed ones are not worth unpacking.
     pub(crate) fn keep_leaves(&self, index: &LeafIndex, bytes: &[u8], was_kept: &[bool]) {
         for (place, was_kept) in index.leaves().iter().zip(was_kept) {
             let stored = &bytes[place.offset as usize..(place.offset + place.bytes) as usize];
@@ -150,7 +150,7 @@ impl LeafSegment {
         }
     }
 
-    /// The index; `None` if it is not in memory and `reach` ends there.
+    /// The index; `None` if it is not in memory and `reach` excludes the device.
     #[inline]
     pub(crate) fn index(&self, reads: &Reads, reach: Reach) -> Result<Option<IndexRef<'_>>> {
         if let Some((index, _)) = self.resident.get() {
@@ -165,7 +165,7 @@ impl LeafSegment {
         }
     }
 
-    /// [`LeafSegment::index`] from wherever it is.
+    /// [`LeafSegment::index`], from the device if necessary.
     pub(crate) fn index_from_device(&self, reads: &Reads) -> Result<IndexRef<'_>> {
         Ok(self.index(reads, Reach::Device)?.expect("the device reaches everything"))
     }
@@ -186,7 +186,7 @@ impl LeafSegment {
         Ok(index)
     }
 
-    /// What the segment knows of `key`, whose hash this is.
+    /// Looks up `key`, which has this `hash`.
     pub(crate) fn get(&self, reads: &Reads, key: &[u8], hash: u64, reach: Reach) -> Result<Probe> {
         let Some(index) = self.index(reads, reach)? else { return Ok(Probe::NotInMemory) };
         if !index.may_contain(hash) {
@@ -208,7 +208,7 @@ impl LeafSegment {
         Ok(found?.or_else(|| deleted(&index, key)))
     }
 
-    /// Where it may have `key`, whose hash this is. Reads the index, if that is not in memory, and no leaf.
+    /// Where `key`, which has this `hash`, may be. Reads the index, if that is not in memory, but no leaf.
     pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
         let index = self.index_from_device(reads)?;
         let deleted = deleted(&index, key);
@@ -222,19 +222,19 @@ impl LeafSegment {
         })
     }
 
-    /// The leaf at `place`, from memory if it is there.
+    /// The leaf at `place`, if it is in memory.
     pub(crate) fn cached_leaf(&self, place: LeafPlace) -> Option<Arc<Leaf>> {
         self.cache.leaf(self.segment.serial(), place.offset)
     }
 
-    /// The leaf at `place`, from the device; offered to the cache.
+    /// Reads the leaf at `place` from the device, and offers it to the cache.
     pub(crate) fn load_leaf(&self, reads: &Reads, place: LeafPlace) -> Result<Arc<Leaf>> {
         let mut bytes = vec![0; place.bytes as usize];
         reads.volume.read(self.segment.no(), place.offset, &mut bytes)?;
         self.supply_leaf(reads, bytes.into(), place)
     }
 
-    /// The leaf at `place`, whose bytes were read from the device; offered to the cache.
+    /// The leaf at `place`, from bytes that were read from the device; offers it to the cache.
     pub(crate) fn supply_leaf(&self, reads: &Reads, bytes: Bytes, place: LeafPlace) -> Result<Arc<Leaf>> {
         self.cache.count_miss();
         let leaf = Arc::new(self.parse_leaf(reads, &bytes, place)?);
@@ -245,12 +245,12 @@ impl LeafSegment {
         Ok(leaf)
     }
 
-    /// The leaf whose bytes at `place` these are.
+    /// The leaf at `place`, which is `stored` as these bytes.
     pub(crate) fn parse_leaf(&self, reads: &Reads, stored: &Bytes, place: LeafPlace) -> Result<Leaf> {
         read_leaf(stored, self.address.at(place.offset)).map_err(|error| self.damaged(reads, place, &error))
     }
 
-    /// What the leaf whose bytes at `place` these are says of a key; whether it is kept is beside it.
+    /// Looks up a key in the `stored` bytes of the leaf at `place`. Caches the leaf if `is_kept`.
     fn search_stored(
         &self,
         reads: &Reads,
@@ -288,14 +288,14 @@ impl LeafSegment {
 
 impl Drop for LeafSegment {
     fn drop(&mut self) {
-        // Another region may read what the cache has of it.
+        // Another region may read what the cache has of the segment.
         if !self.segment.end_reading() {
             return;
         }
         let resident = self.resident.get().map(|(index, _)| Arc::clone(index));
         match resident.or_else(|| self.cache.index(self.segment.serial())) {
             Some(index) => self.cache.forget(self.segment.serial(), index.leaves().iter().map(|leaf| leaf.offset)),
-            // Those that are packed, and so begin anywhere, go when others need their room.
+            // Packed leaves may begin anywhere: they stay until others need their room.
             None => {
                 let leaves = (0..self.tree.pointer.offset()).step_by(NODE_BYTES);
                 self.cache.forget(self.segment.serial(), leaves);
@@ -305,25 +305,25 @@ impl Drop for LeafSegment {
 }
 
 impl Probe {
-    /// Nothing, or that the key was deleted with a range.
+    /// No entry, or the tombstone of a deleted range.
     pub(crate) fn absent(deleted: Option<Lsn>) -> Probe {
         deleted.map_or(Probe::Absent, |lsn| Probe::Found { stamp: lsn.into(), found: Found::Tombstone, is_kept: true })
     }
 
-    /// What the leaf says; or else that the key was deleted with a range, if it was.
+    /// The result of the leaf; if it has none, the tombstone of a deleted range, if there is one.
     #[inline]
     pub(crate) fn or_else(self, deleted: impl FnOnce() -> Option<Lsn>) -> Probe {
         if matches!(self, Probe::Absent) { Probe::absent(deleted()) } else { self }
     }
 }
 
-/// LSN of the range tombstone of a segment that covers `key`. An entry of the key is not older.
+/// LSN of a segment's range tombstone that covers `key`. An entry of the key in the segment is not older.
 #[inline]
 fn deleted(index: &LeafIndex, key: &[u8]) -> Option<Lsn> {
     if index.ranges().is_empty() { None } else { index.ranges().covering(key).map(|range| range.lsn) }
 }
 
-/// What a leaf says of `key`; `is_kept`: it is in memory.
+/// Looks up `key` in a leaf. `is_kept`: the leaf is in memory.
 pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
     let (stamp, entry) = leaf.entry(i);

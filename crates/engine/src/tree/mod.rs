@@ -1,13 +1,13 @@
-//! A level: a copy-on-write B+-tree whose leaves lie in leaf segments, each a subtree of its own, under an index that
-//! lies in index segments.
+//! A level: a copy-on-write B+-tree. Its leaves lie in leaf segments, each a subtree of its own, under an index in
+//! index segments.
 //!
 //! Invariants:
 //! - Leaf segments are in key order and do not overlap. Segment `i` holds no key below `fence(i)` and none at or above
-//!   `fence(i + 1)`; the first fence is the empty key. Nor do its range tombstones cover any.
+//!   `fence(i + 1)`, nor do its range tombstones cover any; the first fence is the empty key.
 //! - An entry is not older than the range tombstones of its level that cover it.
-//! - Nothing of a level ever changes. A compaction makes a new one, which shares the segments it did not touch.
-//! - The nodes above the leaf segments are read once, by [`Level::open`]; from then on the fences in memory stand for
-//!   them. A lookup therefore costs at most one read of a leaf, and one of a segment's index the first time.
+//! - A level never changes. A compaction makes a new one, which shares unchanged segments.
+//! - The nodes above the leaf segments are read once, by [`Level::open`]; from then on the fences in memory replace
+//!   them. So a look-up costs at most one read of a leaf, and one of a segment's index the first time.
 //!
 //! Any thread may read.
 
@@ -45,7 +45,7 @@ pub(crate) struct Level {
     state: LevelState,
     /// Positions of the leaf segments with range tombstones.
     ranged: Vec<usize>,
-    /// For fences and segments; none if there are none.
+    /// For fences and segments; `None` if there are none.
     _reservation: Option<Reservation>,
 }
 
@@ -63,7 +63,7 @@ impl Level {
         }
     }
 
-    /// A level of these leaf segments, each with its fence, under an index that has been built.
+    /// A level of these leaf segments, each with its fence, under an index that is already built.
     pub(crate) fn new(
         memory: &Memory,
         leaves: Vec<(Vec<u8>, Arc<LeafSegment>)>,
@@ -79,10 +79,10 @@ impl Level {
         Level { fences: Fences::new(fences), segments, index, state, ranged, _reservation: reservation }
     }
 
-    /// Opens the level that `state` describes by walking its index; `segment` answers the live segments by name.
+    /// Opens the level that `state` describes by walking its index. `segment` returns the live segment of a name.
     ///
     /// # Errors
-    /// The device fails, or what it holds is not what `state` says.
+    /// The device fails, or its contents do not match `state`.
     pub(crate) fn open(
         reads: &Reads,
         state: &LevelState,
@@ -94,12 +94,12 @@ impl Level {
         Ok(Level::new(reads.volume.memory(), leaves, index, state.clone()))
     }
 
-    /// What the manifest keeps of it.
+    /// Its state in the manifest.
     pub(crate) fn state(&self) -> &LevelState {
         &self.state
     }
 
-    /// Nothing is in it.
+    /// Whether it has no leaf segment.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
@@ -119,8 +119,8 @@ impl Level {
         &self.ranged
     }
 
-    /// What the range tombstones of the level say around `key`. Reads the index of a segment that has some, if that is not
-    /// in memory.
+    /// The window of the level's range tombstones around `key`. Reads the index of a segment with range tombstones, if
+    /// that is not in memory.
     pub(crate) fn window(&self, reads: &Reads, key: &[u8]) -> Result<Window> {
         let segment = self.segment_of(key);
         let fence = |i: usize| Bytes::copy_from_slice(self.fence(i));
@@ -140,18 +140,18 @@ impl Level {
         &self.index
     }
 
-    /// The key that nothing in leaf segment `i` is below.
+    /// The lower bound of the keys in leaf segment `i`.
     pub(crate) fn fence(&self, i: usize) -> &[u8] {
         &self.fences.keys[i]
     }
 
-    /// The leaf segment whose range holds `key`. The level must not be empty.
+    /// The leaf segment whose range contains `key`. The level must not be empty.
     #[inline]
     pub(crate) fn segment_of(&self, key: &[u8]) -> usize {
         self.fences.find(key)
     }
 
-    /// What the level knows of `key`, whose hash this is.
+    /// Looks up `key`, which has this `hash`.
     #[inline]
     pub(crate) fn get(&self, reads: &Reads, key: &[u8], hash: u64, reach: Reach) -> Result<Probe> {
         if self.is_empty() {
@@ -162,7 +162,7 @@ impl Level {
 }
 
 impl Level {
-    /// Where the level may have `key`, whose hash this is.
+    /// Where the level may have `key`, which has this `hash`.
     pub(crate) fn place(&self, reads: &Reads, key: &[u8], hash: u64) -> Result<Place<'_>> {
         if self.is_empty() {
             return Ok(Place::Nowhere(None));
@@ -177,10 +177,10 @@ impl fmt::Debug for Level {
     }
 }
 
-/// Lower bounds of leaf segments, laid out for searching: eight bytes of each behind the prefix that all share.
+/// Lower bounds of leaf segments, laid out for searching: eight bytes of each, after the prefix that all share.
 #[derive(Default)]
 struct Fences {
-    /// The first is empty and shares nothing.
+    /// The first one is empty, and does not share the prefix.
     keys: Vec<Vec<u8>>,
     prefix_bytes: usize,
     heads: Vec<u64>,
@@ -196,7 +196,7 @@ impl Fences {
         Fences { keys, prefix_bytes, heads }
     }
 
-    /// The last one at or below `key`.
+    /// Position of the last fence at or below `key`.
     #[inline]
     fn find(&self, key: &[u8]) -> usize {
         let Some(first) = self.keys.get(1) else { return 0 };
@@ -229,7 +229,7 @@ fn head(suffix: &[u8]) -> u64 {
     }
 }
 
-/// What a level is made of: leaf segments with their fences, and index segments.
+/// Parts of a level: leaf segments with their fences, and index segments.
 type Parts = (Vec<(Vec<u8>, Arc<LeafSegment>)>, Vec<IndexSegment>);
 
 /// Reads a level's index.
@@ -269,7 +269,7 @@ impl Walk<'_> {
         if !counted || !leaves.is_sorted_by(|(a, _), (b, _)| a < b) {
             return Err(self.damaged(root, "leaf segments are missing or out of order"));
         }
-        // In the order that the manifest has them in.
+        // In the order of the manifest.
         index.sort_by_key(|(id, _)| self.state.index_segments.iter().position(|known| known == id));
         if !index.iter().map(|(id, _)| id).eq(&self.state.index_segments) {
             return Err(self.damaged(root, "index segments that the manifest does not know"));
@@ -277,7 +277,7 @@ impl Walk<'_> {
         Ok((leaves, index))
     }
 
-    /// An index node goes `below`, a leaf segment to `leaves`.
+    /// Adds an index node to `below`, a leaf segment to `leaves`.
     fn child(
         &self,
         fence: Vec<u8>,

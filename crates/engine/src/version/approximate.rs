@@ -1,21 +1,21 @@
-//! How many pairs a range of keys has, and of how many bytes, without reading them.
+//! Estimates the number and bytes of the pairs in a range of keys, without reading them.
 //!
-//! In an L0 nodes of its tree are a sample; in a level, whole leaf segments count as the average one of the level, those
-//! that the range ends in by their index nodes, and the leaves at its ends by their entries: at most two leaves of a level
-//! are read.
+//! In an L0 the nodes of its tree are a sample. In a level, leaf segments inside the range count as an average one of
+//! the level. The segments at the ends of the range count by their index nodes, and the leaves there by their entries:
+//! at most two leaves of a level are read.
 
 use super::Version;
 use crate::error::Result;
 use crate::tree::{LeafSegment, Level};
 use crate::version::Reads;
 
-/// An estimate of what a range holds. Versions that a newer one hides, tombstones and pairs that have expired are counted
-/// until compactions have dropped them.
+/// An estimate for a range of keys. Overwritten versions, tombstones and expired pairs count until compactions have
+/// dropped them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Approximation {
     /// Pairs.
     pub pairs: u64,
-    /// Bytes of keys and values, wherever the values are.
+    /// Bytes of keys and values, in leaves or in logs.
     pub bytes: u64,
 }
 
@@ -27,8 +27,8 @@ impl Approximation {
 }
 
 impl Version {
-    /// What the keys from `start` up to, and without, `end` hold; without an end, all from `start` on. Off by a few percent
-    /// in ranges of thousands of pairs, beside what [`Approximation`] says.
+    /// Estimates the pairs with keys from `start` up to, but without, `end`; without an end, all from `start` on. The
+    /// error is a few percent in ranges of thousands of pairs, besides what [`Approximation`] includes.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -50,7 +50,7 @@ impl Version {
     }
 }
 
-/// Pairs of a level in a range, and bytes of one.
+/// Number of pairs of a level in a range, and bytes of one.
 fn in_level(reads: &Reads, level: &Level, start: &[u8], end: Option<&[u8]>) -> Result<(f64, f64)> {
     let segments = level.segments();
     let first = level.segment_of(start);
@@ -64,22 +64,22 @@ fn in_level(reads: &Reads, level: &Level, start: &[u8], end: Option<&[u8]>) -> R
             before.entries - before.below + after.below + average * (apart - 1) as f64
         }
     };
-    // There may be nothing but range tombstones.
+    // The segments may have only range tombstones.
     let bytes_each = (before.bytes + after.bytes) / (before.entries + after.entries).max(1.0);
     Ok((pairs.max(0.0), bytes_each))
 }
 
-/// A leaf segment that a range ends in.
+/// A leaf segment that contains an end of a range.
 struct Edge {
     entries: f64,
     /// Bytes of its keys and values.
     bytes: f64,
-    /// Entries below the end of the range.
+    /// Entries below that end.
     below: f64,
 }
 
 impl Edge {
-    /// Without a key the range continues behind the segment.
+    /// Without a key the range continues after the segment.
     fn new(reads: &Reads, segment: &LeafSegment, key: Option<&[u8]>) -> Result<Edge> {
         let index = segment.index_from_device(reads)?;
         let footer = index.footer();
@@ -96,7 +96,7 @@ impl Edge {
                     None => segment.load_leaf(reads, place)?,
                 };
                 let within = leaf.search(key).unwrap_or_else(|i| i);
-                // In the last leaf what is left is known exactly.
+                // In the last leaf the rest is known exactly.
                 match at + 1 == index.leaves().len() {
                     true => entries - (leaf.len() - within) as f64,
                     false => (at as f64 * entries / leaves + within as f64).min(entries),

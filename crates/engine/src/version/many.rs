@@ -1,7 +1,8 @@
-//! Look-ups of many keys at once: what memory does not answer is read from the device in rounds, several reads in flight.
+//! Look-ups of many keys at once: keys that memory cannot answer are read from the device in rounds, several reads in
+//! flight.
 //!
-//! A round reads, for each key that is not answered yet, the one leaf that may hold it, level by level. The last round reads all
-//! values that turned out to be in the log.
+//! A round reads, for each open key, the one leaf that may hold it, level by level. The last round reads all values in
+//! the log.
 
 use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
@@ -15,18 +16,18 @@ use leeward_format::{Lsn, Pointer, SegmentNo, Stamp, filter};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Most keys of a round: what a round holds in memory is a leaf for each.
+/// Most keys of a batch: it holds a leaf in memory for each.
 const MOST_KEYS: usize = 128;
-/// Values of up to so many bytes are read whether or not there is room for them.
+/// Values of up to this many bytes are read whether or not there is room for them.
 pub const SMALL_VALUE_BYTES: usize = 2048;
 
-/// A key that is not answered yet.
+/// A key without an answer yet.
 #[derive(Clone, Copy)]
 struct Pending {
     /// Its position among the keys.
     i: usize,
     hash: u64,
-    /// Levels above this one do not have it.
+    /// No higher level has it.
     level: usize,
 }
 
@@ -45,7 +46,7 @@ struct Room {
 }
 
 impl Room {
-    /// Room for one value, if that is large; where there is any at first, the first one fits.
+    /// Takes room for a value, if it is large. The first large value always fits, unless the room was 0 at the start.
     fn take(&mut self, bytes: usize) -> bool {
         if bytes <= SMALL_VALUE_BYTES {
             return true;
@@ -59,7 +60,7 @@ impl Room {
     }
 }
 
-/// Leaves to be read, each once.
+/// Leaves to read, each once.
 #[derive(Default)]
 struct Leaves<'a> {
     reads: Vec<((SegmentNo, u32), Vec<u8>)>,
@@ -68,7 +69,7 @@ struct Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    /// The position of a leaf among those that are read.
+    /// Position of a leaf among those to read.
     fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace) -> usize {
         let at = (segment.segment().no(), place.offset);
         *self.known.entry(at).or_insert_with(|| {
@@ -88,7 +89,7 @@ impl<'a> Leaves<'a> {
 }
 
 impl Version {
-    /// [`Version::get`] of each key, as of its LSN, from the device if need be: several reads at a time.
+    /// [`Version::get`] of each key, as of its LSN, from the device if necessary, several reads at a time.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes, for any of the keys.
@@ -96,8 +97,8 @@ impl Version {
         self.get_many_within(keys, now, usize::MAX)
     }
 
-    /// [`Version::get_many`] that answers with at most `room` bytes of values of more than [`SMALL_VALUE_BYTES`]: with one of any
-    /// size if `room` is not 0. A key whose value is not among them is [`Lookup::NotInMemory`].
+    /// [`Version::get_many`] with at most `room` bytes of values larger than [`SMALL_VALUE_BYTES`], but at least one
+    /// such value unless `room` is 0. A key whose value does not fit is [`Lookup::NotInMemory`].
     ///
     /// # Errors
     /// As [`Version::get_many`].
@@ -134,7 +135,7 @@ impl Version {
         while !pending.is_empty() {
             pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log, now)?;
         }
-        // In the order of the keys, so that the first of them is read if any is.
+        // In key order, so that the first of them is read if any is.
         in_log.sort_unstable_by_key(|at| at.i);
         in_log.retain(|at| {
             answers[at.i] = Lookup::NotInMemory;
@@ -152,8 +153,8 @@ impl Version {
         Ok(answers)
     }
 
-    /// Goes down with each pending key to the next leaf that may hold it, reads those that are not in memory, and answers
-    /// the keys that are still pending.
+    /// For each pending key goes down to the next leaf that may hold it, and reads those that are not in memory.
+    /// Returns the keys that are still pending.
     fn next_leaves(
         &self,
         keys: &[(&[u8], Lsn)],
@@ -207,11 +208,11 @@ impl Version {
     }
 }
 
-/// What a leaf says of a key.
+/// Result of a leaf for a key.
 enum Seen {
     Answer(Lookup),
     InLog(InLog),
-    /// Nothing: a lower level may.
+    /// No entry: a lower level may have one.
     Below,
 }
 

@@ -1,7 +1,7 @@
-//! What a region is at one instant: the L0 that is being filled, the frozen ones, the levels. Immutable but for the
-//! active L0, which grows; a change makes a new version, and readers keep the one they began with.
+//! A region's data at one instant: the active L0, the frozen ones, the levels. Immutable, except that the active L0
+//! grows. A change makes a new version; readers keep the one they began with.
 //!
-//! Any thread may read. With [`Reach::Memory`] nothing here touches the device.
+//! Any thread may read. With [`Reach::Memory`] no read here uses the device.
 
 use crate::cache::Cached;
 use crate::compaction::{CompactionDone, Ingested};
@@ -36,12 +36,12 @@ pub(crate) use retired::Retired;
 /// Above every LSN.
 const NEWEST: Lsn = Lsn(u64::MAX);
 
-/// How far a read may go. A thread that must not wait for the device reads [`Reach::Memory`].
+/// How far a read may go. A thread that must not wait for the device uses [`Reach::Memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Memory only: what is neither in an L0 nor cached is answered by [`Lookup::NotInMemory`].
+    /// Memory only: [`Lookup::NotInMemory`] for data that is neither in an L0 nor cached.
     Memory,
-    /// To the device.
+    /// Memory and the device.
     Device,
 }
 
@@ -62,9 +62,9 @@ pub enum Lookup {
         /// LSN of the delete, or of the put that expired.
         lsn: Lsn,
     },
-    /// Nothing is known of the key: it never existed, or its tombstone is gone as well.
+    /// The key never existed, or its tombstone has been dropped.
     Absent,
-    /// Only the device can tell. Only a read with [`Reach::Memory`] answers this.
+    /// The answer is on the device. Only a read with [`Reach::Memory`] returns this.
     NotInMemory,
 }
 
@@ -78,10 +78,10 @@ impl Lookup {
     }
 }
 
-/// Answers the present instant; asked only where a pair has an expiry.
+/// Returns the present instant; called only for pairs with an expiry.
 pub type Now<'a> = &'a dyn Fn() -> UnixMs;
 
-/// Where values in logs are read: [`LogReader`], or a model in tests.
+/// Reader of values in logs: [`LogReader`], or a model in tests.
 pub(crate) trait ValueLog: Send + Sync {
     /// The value of the record at `pointer` if it is in memory. Never touches the device.
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes>;
@@ -95,7 +95,7 @@ pub(crate) trait ValueLog: Send + Sync {
     /// # Errors
     /// As [`ValueLog::values`].
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
-    /// Identity of a segment that leaves point to.
+    /// Id of a segment that leaves point to.
     fn segment_id(&self, name: SegmentName) -> Option<SegmentId>;
 }
 
@@ -114,31 +114,31 @@ impl ValueLog for LogReader {
     }
 }
 
-/// What reading needs beside the version: the same for all versions of a region.
+/// Shared state of all versions of a region, which reads need.
 pub(crate) struct Reads {
     pub(crate) volume: Arc<Volume>,
     pub(crate) region: RegionId,
     addressing: Addressing,
     pub(crate) log: Arc<dyn ValueLog>,
-    /// What cached records are filed under.
+    /// The number that cached records are filed under.
     pub(crate) owner: u32,
-    /// Raised by each install that changes what the levels know of some key: see [`Version::generation`].
+    /// Incremented by each install that changes what the levels know of some key: see [`Version::generation`].
     generation: AtomicU64,
-    /// The generation of the last ingest. Its LSNs were taken before those of records that became visible before it. So the LSN
-    /// of a cached record does not tell whether an older version may see the record.
+    /// The generation of the last ingest. Ingested records have lower LSNs than some records that became visible before
+    /// them. So the LSN of a cached record does not tell whether an older version may see the record.
     ingested: AtomicU64,
-    /// Ranges that were deleted since hidden records were last removed from the cache: a cached record that is older than its
-    /// range does not count any more.
+    /// Ranges deleted since hidden records were last removed from the cache: a cached record older than its range does
+    /// not count.
     deleted: ArcSwap<RangeTombstones>,
-    /// There are such ranges.
+    /// Whether `deleted` is not empty.
     has_deleted: AtomicBool,
 }
 
-/// Deleted ranges to be looked up for each cached record, at most; then all records are looked through once.
+/// Most deleted ranges to check for each cached record; beyond that all hidden records are removed from the cache.
 const MOST_DELETED: usize = 1024;
 
 impl Reads {
-    /// For `region` on `volume`, its large values in `log`.
+    /// For `region` on `volume`, with its values in `log`.
     pub(crate) fn new(
         volume: Arc<Volume>,
         region: RegionId,
@@ -159,22 +159,22 @@ impl Reads {
         })
     }
 
-    /// What pointers call the segment `id`, which is `segment`.
+    /// The name of the segment `id` in pointers.
     #[inline]
     pub(crate) fn name(&self, id: SegmentId, segment: &Segment) -> SegmentName {
         self.addressing.name(id, segment.no())
     }
 
-    /// What was read at `offset` of the segment `no` cannot be decoded.
+    /// The error for bytes at `offset` of the segment `no` that cannot be decoded.
     pub(crate) fn damaged(&self, no: SegmentNo, offset: u32, error: &DecodeError) -> Error {
         let offset = self.volume.file_offset(no, offset);
         Error::damaged(self.volume.name(), offset, error)
     }
 
-    /// What is kept of the levels' answer about `key`, whose hash this is, as of `at`.
+    /// The cached answer of the levels for `key`, which has this `hash`, as of `at`.
     #[inline]
     pub(crate) fn cached(&self, key: &[u8], hash: u64, at: Lsn) -> Option<Cached> {
-        // Before the record: what they hide is forgotten before they are.
+        // Loaded before the record: hidden records are removed before their ranges are.
         let deleted = self.has_deleted.load(Ordering::Acquire).then(|| self.deleted.load());
         let cached = self.volume.cache().record(self.owner, key, hash, at)?;
         match deleted {
@@ -183,7 +183,7 @@ impl Reads {
         }
     }
 
-    /// Returns a cached record as it counts while ranges are deleted: a hidden one is replaced by a tombstone.
+    /// A cached record in view of deleted ranges: a hidden one is replaced by a tombstone.
     #[cold]
     fn unless_deleted(
         &self,
@@ -199,14 +199,14 @@ impl Reads {
         (lsn <= at).then_some((lsn.into(), None))
     }
 
-    /// Keeps the answer that the levels of a version of `generation` gave about `key`, `together` with others, unless there
-    /// are newer ones.
+    /// Caches the answer of the levels of a version of `generation` for `key`, read `together` with others, unless a
+    /// newer generation has begun.
     fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), together: usize, generation: u64) {
         let is_current = || self.generation.load(Ordering::Acquire) == generation;
         self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
     }
 
-    /// A pair was appended whose value is in the large log.
+    /// Caches an appended pair whose value is in the large log.
     pub(crate) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8]) {
         self.volume.cache().write_record(self.owner, key, filter::hash(key), stamp, value);
     }
@@ -220,8 +220,8 @@ impl Reads {
             .or_else(|| self.volume.cache().long_value(self.owner, lsn))
     }
 
-    /// Values in the log, with the LSNs of their records, which a version of `generation` has: from the device, several at
-    /// a time; keeps them.
+    /// Values in the log, with the LSNs of their records, for a version of `generation`: reads them from the device,
+    /// several at a time, and caches them.
     fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
         let places: Vec<ValueAt<'_>> = wanted.iter().map(|(at, _)| *at).collect();
         let values = self.log.values(&places)?;
@@ -233,7 +233,7 @@ impl Reads {
         Ok(values)
     }
 
-    /// [`Reads::load_values`], but for those that are in memory.
+    /// [`Reads::load_values`] for the values that are not in memory; the others come from there.
     pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
         let mut values: Vec<Option<Bytes>> = wanted.iter().map(|(at, lsn)| self.value_in_memory(at, *lsn)).collect();
         let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
@@ -248,12 +248,13 @@ impl Reads {
 }
 
 impl Reads {
-    /// The entries of `l0s`, oldest first, are about to become part of the levels: answers the generation of the version that
-    /// shows them there. Readers of versions that have the L0s do not look below them for their keys.
+    /// The entries of `l0s`, oldest first, are about to become part of the levels: updates the cache, and returns the
+    /// generation of the version that shows them there. Readers of versions that have the L0s do not look below them
+    /// for their keys.
     fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
         let cache = self.volume.cache();
-        // Anything that was cached for an older generation was cached before this point.
+        // Records for older generations were cached before this point.
         let l0s = if cache.has_records() { l0s } else { &[] };
         self.delete(l0s);
         for l0 in l0s {
@@ -274,17 +275,17 @@ impl Reads {
 }
 
 impl Reads {
-    /// Pairs within `span` are about to be in the levels: answers the generation of the version that shows them.
+    /// Pairs within `span` are about to be in the levels: returns the generation of the version that shows them.
     fn renew_span(&self, span: &Span) -> u64 {
         let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
-        // A reader that caches a record of what was ingested has seen the version, and so this.
+        // A reader that caches an ingested record has seen the version, and so this.
         self.ingested.store(generation, Ordering::Release);
         let is_inside = |key: &[u8], _| key >= &span.first[..] && !span.is_below(key);
         self.volume.cache().forget_records(self.owner, &is_inside);
         generation
     }
 
-    /// The ranges that `l0s`, oldest first, have deleted hide what is cached.
+    /// Hides cached records in ranges that `l0s`, oldest first, have deleted.
     fn delete(&self, l0s: &[Arc<MemTable>]) {
         let newer = l0s.iter().filter(|l0| l0.has_ranges()).map(|l0| l0.ranges(NEWEST));
         let deleted = newer.fold(None, |deleted: Option<RangeTombstones>, newer| {
@@ -302,15 +303,15 @@ impl Reads {
     }
 }
 
-/// A region at one instant.
+/// A region's data at one instant.
 #[derive(Clone)]
 pub struct Version {
     reads: Arc<Reads>,
     active: Arc<MemTable>,
     frozen: Vec<Arc<MemTable>>,
     levels: Vec<Arc<Level>>,
-    /// What its levels know of a key may be cached for as long as this is the generation of [`Reads`]. The cache then
-    /// never knows less of a key than the levels of any version whose L0s do not know the key.
+    /// The levels' answer for a key may be cached while this is the generation of [`Reads`]. So for each key the cache
+    /// is never older than the levels of any version whose L0s do not have the key.
     generation: u64,
     retired: Arc<Retired>,
 }
@@ -330,7 +331,7 @@ impl Version {
     pub(crate) fn active(&self) -> &Arc<MemTable> {
         &self.active
     }
-    /// L0s that take no more, newest first.
+    /// L0s that take no more writes, newest first.
     pub(crate) fn frozen(&self) -> &[Arc<MemTable>] {
         &self.frozen
     }
@@ -338,16 +339,16 @@ impl Version {
     pub(crate) fn levels(&self) -> &[Arc<Level>] {
         &self.levels
     }
-    /// The version after the active L0 was frozen and `active` took its place.
+    /// The version after the active L0 froze and `active` replaced it.
     #[must_use]
     pub(crate) fn freeze(&self, active: Arc<MemTable>) -> Version {
         self.active.freeze();
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
     }
-    /// The version after a compaction, which must have begun at a version with the same levels where it changed them. It must
-    /// become the current one: from now on the cache knows what its levels know. The log segments in `retired` are not needed by
-    /// it, and are kept for as long as this one or an older one is read.
+    /// The version after a compaction. The compaction must have begun at a version with the same levels, as far as it
+    /// changes them. The new version must become the current one: from now on the cache has the answers of its levels.
+    /// Keeps the log segments in `retired`, which it no longer needs, as long as this version or an older one is read.
     #[must_use]
     pub(crate) fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.clone();
@@ -359,7 +360,7 @@ impl Version {
                 Some(before) => {
                     Arc::ptr_eq(&levels[*position], &before) || levels[*position].is_empty() && before.is_empty()
                 }
-                // An empty one that only the compaction had; this version would keep its own.
+                // It was an empty level of the compaction alone; this version would keep its own.
                 None => levels[*position].is_empty(),
             };
             assert!(is_as_before, "two compactions have changed the level at position {position}");
@@ -375,8 +376,8 @@ impl Version {
         Version { frozen, levels, generation, retired, ..self.clone() }
     }
 
-    /// The version after an install by another replica, whose `levels` have all below `from`, and the L0s that it drops, oldest
-    /// first. Otherwise as [`Version::install`].
+    /// The version after an install by another replica, whose `levels` have everything below `from`; and the L0s that
+    /// it drops, oldest first. Otherwise as [`Version::install`].
     #[must_use]
     pub(crate) fn follow(
         &self,
@@ -391,8 +392,9 @@ impl Version {
         (Version { frozen, levels, generation, retired, ..self.clone() }, l0s)
     }
 
-    /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below what the
-    /// levels hold: that is so for every LSN that was committed when this version was current. Allocates nothing but the value.
+    /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below
+    /// the highest LSN in the levels; every LSN that was committed when this version was current satisfies that.
+    /// Allocates only the value.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -411,7 +413,7 @@ impl Version {
         if self.levels.is_empty() {
             return Ok(Lookup::Absent);
         }
-        // Readers of an earlier instant still see what a tombstone has replaced.
+        // Readers of an earlier instant still see the pair that expired later.
         let is_known =
             |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
         let cached = self.reads.cached(key, hash, at).filter(is_known);
@@ -434,7 +436,7 @@ impl Version {
         Ok(Lookup::Absent)
     }
 
-    /// What the newest L0 that knows `key`, whose hash this is, has of it as of `at`.
+    /// The version as of `at` in the newest L0 that has `key`, which has this `hash`.
     #[inline]
     fn in_l0(&self, key: &[u8], hash: u64, at: Lsn) -> Option<(Stamp, Entry<'_>)> {
         std::iter::once(&self.active).chain(&self.frozen).find_map(|l0| l0.get_hashed(key, hash, at))
@@ -445,7 +447,7 @@ impl Version {
         self.in_l0(key, filter::hash(key), NEWEST).map(|(stamp, _)| stamp.lsn).filter(|lsn| *lsn > since)
     }
 
-    /// The answer of a level's entry, or else where its value is. Keeps what comes from a leaf that is not kept.
+    /// The answer for a level's entry, or the place of its value. Caches a record whose leaf is not cached.
     fn found<'k>(
         &self,
         key: &'k [u8],
@@ -487,12 +489,12 @@ impl Version {
         &self.reads
     }
 
-    /// Keeps `segments` for as long as this version is read, which no install follows.
+    /// Keeps `segments` as long as this version is read. No install follows it.
     pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
         self.retired.follow(segments);
     }
 
-    /// Keeps the log segments that this version may lead to.
+    /// Keeps the log segments that this version may point to.
     pub(crate) fn pin(&self) -> Arc<Retired> {
         Arc::clone(&self.retired)
     }
@@ -503,7 +505,7 @@ fn is_over(expires: Option<Expiry>, now: Now<'_>) -> bool {
     expires.is_some_and(|expires| expires.is_over(now()))
 }
 
-/// The answer of a version with this value, a tombstone if there is none.
+/// The answer for a version with this value; a tombstone if there is none.
 #[inline]
 fn answer(Stamp { lsn, expires }: Stamp, value: Option<Bytes>, now: Now<'_>) -> Lookup {
     match value {
@@ -512,11 +514,11 @@ fn answer(Stamp { lsn, expires }: Stamp, value: Option<Bytes>, now: Now<'_>) -> 
     }
 }
 
-/// A store as of one LSN and one instant: what is written later does not change what it answers. Any thread may use it.
+/// A store as of one LSN and one instant: later writes do not change its answers. Any thread may use it.
 ///
 /// A snapshot is cheap to make and to clone. While it lives, it keeps the memory and the segments that it needs, even
-/// when the store would otherwise free them, and even when the store is closed. It ends with the process: what must
-/// stay is a [`Checkpoint`](crate::Checkpoint).
+/// when the store would otherwise free them, and even when the store is closed. It ends with the process. Use a
+/// [`Checkpoint`](crate::Checkpoint) for data that must stay.
 ///
 /// ```
 /// # use leeward_engine::{Db, DbOptions, Reach, ScanBounds};
@@ -537,8 +539,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// `version` as of `lsn`: the commit LSN, or an earlier one that was committed when `version` was current. What has
-    /// expired by `now` is absent, what has not stays, for as long as the snapshot is read.
+    /// `version` as of `lsn`: the commit LSN, or an earlier one that was committed when `version` was current. Pairs
+    /// that have expired by `now` are absent; others stay as long as the snapshot is read.
     pub(crate) fn new(version: Arc<Version>, lsn: Lsn, now: UnixMs) -> Snapshot {
         Snapshot { version, lsn, now }
     }
@@ -548,7 +550,7 @@ impl Snapshot {
         self.lsn
     }
 
-    /// Its instant by the wall clock, in milliseconds since 1970 UTC. What has expired by then is absent.
+    /// Its instant by the wall clock, in milliseconds since 1970 UTC. Pairs that have expired by then are absent.
     pub fn now(&self) -> UnixMs {
         self.now
     }
@@ -561,8 +563,8 @@ impl Snapshot {
         self.version.get(key, self.lsn, reach, &|| self.now)
     }
 
-    /// The values of `keys` at that LSN, in their order. What is not in memory is read from the device several at a
-    /// time.
+    /// The values of `keys` at that LSN, in their order. Pairs that are not in memory are read from the device several
+    /// at a time.
     ///
     /// # Errors
     /// As [`Snapshot::get`], for any of the keys.
@@ -577,7 +579,7 @@ impl Snapshot {
         &self.version
     }
 
-    /// A cursor over the pairs within `bounds`, in key order. It reads from the device as it goes, and may outlive the
+    /// A cursor over the pairs within `bounds`, in key order. It reads the device on demand, and may outlive the
     /// snapshot.
     pub fn cursor(&self, bounds: ScanBounds) -> Cursor {
         Cursor::new(&self.version, (self.lsn, self.now), bounds)

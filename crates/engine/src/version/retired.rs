@@ -1,14 +1,14 @@
-//! Log segments that were given up, kept for readers of older versions.
+//! Log segments that were given up, but are kept for readers of older versions.
 //!
 //! ```text
 //!   version 7 ---> gave up a, b ---> gave up nothing ---> gave up c ---> (nothing yet) <--- version 10
 //!                                    ^--- version 8       ^--- version 9
 //! ```
-//! Each version holds the list of what was given up after it, and so keeps all of that; what lies before the oldest
-//! version that is still read is freed. Leaf segments need no such list, since their level holds them; but an L0 that
-//! a version reads may point into segments that were opened after the version was made.
+//! Each version holds the rest of the list, from its place on, and so keeps all segments that were given up after it.
+//! Segments before the oldest version that is still read are freed. Leaf segments need no such list, because their
+//! level holds them. But an L0 of a version may point into log segments that were opened after the version was made.
 //!
-//! Any thread may drop a version. The thread that installs a version makes the list longer, at its end.
+//! Any thread may drop a version. The thread that installs a version appends to the list.
 
 use crate::volume::Segment;
 use std::sync::{Arc, OnceLock};
@@ -16,12 +16,12 @@ use std::sync::{Arc, OnceLock};
 /// A place in the list.
 #[derive(Debug, Default)]
 pub(crate) struct Retired {
-    /// What the install after this place gave up, and the place after that.
+    /// The segments that the next install gave up, and the place after it.
     next: OnceLock<(Vec<Arc<Segment>>, Arc<Retired>)>,
 }
 
 impl Retired {
-    /// `segments` are given up here; answers the place after that.
+    /// Adds `segments`, which are given up here; returns the next place.
     pub(super) fn follow(&self, segments: Vec<Arc<Segment>>) -> Arc<Retired> {
         let next = Arc::<Retired>::default();
         assert!(self.next.set((segments, Arc::clone(&next))).is_ok(), "a version is followed by one other");
@@ -29,7 +29,8 @@ impl Retired {
     }
 }
 
-/// A loop and no recursion: a version may be dropped after thousands of installs, which would be as many nested calls.
+/// A loop instead of recursion: a version may be dropped after thousands of installs, which would be as many nested
+/// calls.
 impl Drop for Retired {
     fn drop(&mut self) {
         let mut next = self.next.take();

@@ -1,5 +1,5 @@
-//! A region's readable state without its logs and manifest, beside a model that keeps every version: what the tests of
-//! reads, scans and compactions share; and the tests of reads.
+//! Tests of reads. Also a region's readable state without logs and manifest, and a model that keeps every version,
+//! which the tests of reads, scans and compactions share.
 
 use super::*;
 use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, Picker, Step};
@@ -21,10 +21,10 @@ pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
 pub(crate) const REGION: RegionId = RegionId(7);
 /// Values from this length on go to the log.
 const LARGE_BYTES: usize = 200;
-/// Pairs from this length on, up to that, go to runs on their way down.
+/// Pairs from this length on, with smaller values, go to runs on their way down.
 const MEDIUM_BYTES: u32 = 100;
 
-/// A log that is a map, and the runs that compactions wrote. Half of the log counts as being in memory.
+/// A log in a map, and the runs that compactions wrote. Half of the log counts as being in memory.
 #[derive(Default)]
 pub(crate) struct ModelLog {
     values: Mutex<HashMap<Pointer, (Vec<u8>, Bytes)>>,
@@ -92,7 +92,7 @@ pub(crate) struct LiveRun {
     live_bytes: u32,
 }
 
-/// LSN, value and expiry; no value is a tombstone.
+/// LSN, value and expiry; `None` is a tombstone.
 type OneVersion = (u64, Option<Vec<u8>>, Option<Expiry>);
 
 /// Versions of each key, oldest first, and deleted ranges.
@@ -122,7 +122,7 @@ pub(crate) fn any_codec() -> impl Strategy<Value = Codec> {
     prop_oneof![Just(Codec::None), Just(Codec::Lz4), Just(Codec::Zstd)]
 }
 
-/// What is under test, and its model.
+/// The region under test, and its model.
 pub(crate) struct Store {
     pub(crate) disk: SimDisk,
     pub(crate) volume: Arc<Volume>,
@@ -160,12 +160,12 @@ impl Store {
         Store { disk, volume, log, version, model: Model::default(), lsn: 0, now: 1, picker, live, runs }
     }
 
-    /// L1 has so many runs from now on, before anything is compacted, and levels are merged so.
+    /// Sets the runs of L1, before anything is compacted, and how levels are merged.
     pub(crate) fn merge_as(&mut self, (l1_runs, mode): (u32, CompactionMode)) {
         self.picker.merge_as(l1_runs, mode);
     }
 
-    /// What is compacted from now on is compressed so.
+    /// Sets the compression of later compactions.
     pub(crate) fn compress(&mut self, upper: Codec, last: Codec) {
         self.picker.compress(Compression { upper, last });
     }
@@ -185,7 +185,7 @@ impl Store {
         }
     }
 
-    /// A value of any size goes to the log.
+    /// The log takes values of any size.
     pub(crate) fn write_to_log(&mut self, key: &[u8], value: &[u8]) {
         let pointer = self.log.append(key, value);
         self.insert(key, Some(value), None, Entry::InLog { pointer, value_bytes: value.len() as u32 });
@@ -197,7 +197,7 @@ impl Store {
         self.model.keys.entry(key.to_vec()).or_default().push((self.lsn, value.map(<[u8]>::to_vec), expires));
     }
 
-    /// Deletes what is between two keys, in either order; up to the last key where they are the same.
+    /// Deletes the range between two keys, in either order; to the end if they are equal.
     pub(crate) fn delete_range(&mut self, a: &[u8], b: &[u8]) {
         self.lsn += 1;
         let end = if a == b { &[][..] } else { a.max(b) };
@@ -221,7 +221,7 @@ impl Store {
         self.picker.pick(&self.version, commit, extents, &logs, (Lane::Any, 1, UnixMs(self.now)))
     }
 
-    /// Steps a compaction to its end, and installs it.
+    /// Runs a compaction to its end, and installs it.
     pub(crate) fn finish(&mut self, mut compaction: Compaction) -> CompactionDone {
         let mut built = Vec::new();
         let done = loop {
@@ -261,7 +261,7 @@ impl Store {
         *done
     }
 
-    /// The bytes of each run that count as live are those of the records that leaves point to.
+    /// The live bytes of each run are those of the records that leaves point to.
     fn check_runs(&self) {
         let mut live = HashMap::<SegmentName, u32>::new();
         for level in self.version.levels() {
@@ -350,18 +350,18 @@ pub(crate) fn answer(lookup: Lookup) -> Option<(u64, Vec<u8>)> {
     }
 }
 
-/// What is done to a store.
+/// An operation on the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Put(u8, usize),
-    /// A put that expires so many milliseconds from now; at once, if 0.
+    /// A put that expires after so many milliseconds; at once, if 0.
     PutFor(u8, usize, u64),
     /// Time passes.
     Wait(u64),
     Delete(u8),
     DeleteRange(u8, u8),
     Freeze,
-    /// Steps that the next compaction takes before it is dropped.
+    /// Steps that the next compaction runs before it is dropped.
     Abandon(usize),
     Compact,
     CompactTwo,
@@ -467,7 +467,7 @@ proptest! {
             if i % 40 == 0 {
                 snapshots.push(store.snapshot());
             }
-            // What is read now is cached while the store changes.
+            // Pairs are read, and so cached, while the store changes.
             for snapshot in [&store.snapshot(), &snapshots[i % snapshots.len()]] {
                 for n in (i as u8..=255).step_by(61) {
                     let expected = store.expected(&key(n), snapshot);

@@ -1,4 +1,4 @@
-//! Reads and writes of segments in the background of the thread that began them. Dropping one waits for its end.
+//! Reads and writes of segments on other threads. Dropping one waits for its end.
 
 use super::{Device, Segment, Volume};
 use crate::error::Result;
@@ -49,14 +49,14 @@ impl Volume {
     /// Begins to write a segment from its start; direct if `bytes` are a multiple of 4096.
     ///
     /// # Errors
-    /// As [`Volume::write`], as far as it is known already.
+    /// As [`Volume::write`], if the volume refuses writes already.
     pub(crate) fn begin_write(&self, segment: &Arc<Segment>, bytes: Bytes) -> Result<Writing> {
         let offset = self.place(segment.no(), 0, bytes.len());
         let (device, segment) = (Arc::clone(&self.device), Arc::clone(segment));
         Ok(Writing { pending: device.begin_write(offset, bytes)?, device, offset, _segment: segment })
     }
 
-    /// Begins to read `bytes` bytes from `offset` of a segment, which the caller keeps.
+    /// Begins to read `bytes` bytes from `offset` of a segment, which the caller holds until the end.
     pub(crate) fn begin_read(&self, segment: &Segment, offset: u32, bytes: usize) -> Reading {
         let (offset, device) = (self.place(segment.no(), offset, bytes), Arc::clone(&self.device));
         Reading { pending: device.begin_read(offset, self.memory().pool().take(bytes)), device, offset }

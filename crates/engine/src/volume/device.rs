@@ -1,9 +1,10 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 //!
-//! **One sync at a time.** An operating system reports a write that failed in the background once: the first sync that ends after
-//! it fails, and the next one succeeds, although what was lost is still lost. So no two syncs run at the same time, and before
-//! the next begins, the failure of the one before is known to all threads. A caller that comes during a sync waits for the next
-//! one, which all waiting callers share (group commit): the sync under way may have begun before the caller's last write.
+//! **One sync at a time.** An operating system reports a write that failed in the background once: the first sync that
+//! ends after it fails, and the next one succeeds, although the data is still lost. So no two syncs run at the same
+//! time, and all threads know the failure of one sync before the next begins. A caller that arrives during a sync waits
+//! for the next one, which all waiting callers share (group commit): the running sync may have begun before the
+//! caller's last write.
 //!
 //! Any thread may call anything.
 
@@ -24,7 +25,7 @@ pub(crate) struct Device {
     file: Arc<dyn File>,
     failed: OnceLock<Error>,
     syncs: Mutex<Syncs>,
-    /// A sync is over.
+    /// Signals the end of a sync.
     synced: Condvar,
 }
 
@@ -32,15 +33,15 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 struct Syncs {
     is_running: bool,
-    /// The last that was begun.
+    /// Number of the last sync that was begun.
     begun: u64,
-    /// The last that succeeded.
+    /// Number of the last sync that succeeded.
     done: u64,
-    /// Callers that wait for one.
+    /// Callers that wait for a sync.
     waiting: usize,
 }
 
-/// Proof that everything is durable that was written before: a sync that succeeded gives it, and nothing else.
+/// Proof that everything written before is durable. Only a successful sync makes one.
 #[derive(Debug)]
 pub(crate) struct Durable(());
 
@@ -53,7 +54,7 @@ impl Device {
         &self.file
     }
 
-    /// Why nothing is written any more.
+    /// The reason why writes are refused, if they are.
     pub(crate) fn why_failed(&self) -> Option<&str> {
         match self.failed.get()? {
             Error::VolumeFailed { reason, .. } | Error::Panicked { reason, .. } => Some(reason),
@@ -61,13 +62,13 @@ impl Device {
         }
     }
 
-    /// Nothing is written from now on, since it is unknown what the device holds.
+    /// Refuses writes from now on, because the contents of the device are unknown.
     pub(crate) fn fail(&self, reason: &str) {
         self.refuse(Error::VolumeFailed { file: self.file.name().to_owned(), reason: reason.to_owned() });
     }
 
-    /// This thread has panicked: nothing is written from now on, since it is unknown what memory holds. Answers the error that
-    /// writers get, which is that of the first failure.
+    /// This thread has panicked: refuses writes from now on, because the state in memory is unknown. Returns the error
+    /// that writers get, which is that of the first failure.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let thread = thread::current();
@@ -107,7 +108,7 @@ impl Device {
         self.file.begin_read(buffer, offset)
     }
 
-    /// See [`File::begin_write`]; the caller that waits for it reports a failure to [`Device::failed`].
+    /// See [`File::begin_write`]; the caller waits for it and reports a failure to [`Device::failed`].
     pub(crate) fn begin_write(&self, offset: u64, bytes: Bytes) -> Result<Pending> {
         self.check()?;
         Ok(self.file.begin_write(bytes, offset))
@@ -118,14 +119,14 @@ impl Device {
         self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
     }
 
-    /// See [`File::map`]. Of a range that holds nothing yet: a failure says nothing about what is written.
+    /// See [`File::map`]. The range holds nothing yet, so a failure does not concern written data: writing continues.
     pub(crate) fn map(&self, offset: u64, bytes: usize) -> Result<Option<Appender>> {
         self.check()?;
         self.file.map(offset, bytes).map_err(|error| self.no_space("map", offset, error))
     }
 
-    /// What is read from now on is durable. What an earlier process has written becomes so; what the device has lost of that is
-    /// in the page cache only, where no sync finds it, and is forgotten.
+    /// Makes everything durable that will be read from now on. The sync does that for the writes of an earlier process.
+    /// Data that the device has lost is in the page cache only, where no sync finds it: it is dropped from there.
     pub(super) fn settle(&self) -> Result<()> {
         self.sync()?;
         self.file.forget_cached().map_err(|error| self.error("read", 0, error))
@@ -166,7 +167,7 @@ impl Device {
         }
     }
 
-    /// Syncs the file. When it answers, a failure is known to all.
+    /// Syncs the file. When it returns, all threads know of a failure.
     fn sync_file(&self) -> thread::Result<Result<()>> {
         let synced = catch_unwind(AssertUnwindSafe(|| self.file.sync()));
         let synced = synced.inspect_err(|panic| drop(self.panicked(&**panic)))?;
@@ -179,13 +180,13 @@ impl Device {
         self.syncs.lock().waiting
     }
 
-    /// Grows the file to `len` bytes. A failure says nothing about what is written: writing continues.
+    /// Grows the file to `len` bytes. A failure does not concern written data: writing continues.
     pub(crate) fn allocate(&self, len: u64) -> Result<()> {
         self.check()?;
         self.file.allocate(len).map_err(|error| self.no_space("grow", len, error))
     }
 
-    /// Takes the space of a range once more. As [`Device::allocate`].
+    /// Allocates the space of a range again. Errors as [`Device::allocate`].
     pub(crate) fn reserve(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check()?;
         self.file.reserve(offset, bytes).map_err(|error| self.no_space("reserve", offset, error))
@@ -210,7 +211,7 @@ impl Device {
         Error::Io { file: self.file.name().to_owned(), action, offset, source: Arc::new(error) }
     }
 
-    /// A write failed: nothing is written from now on.
+    /// A write failed: refuses writes from now on.
     pub(super) fn failed(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
         let error = self.error(action, offset, error);
         self.fail(&error.to_string());

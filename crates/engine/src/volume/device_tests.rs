@@ -1,5 +1,5 @@
-//! Tests of the device's syncs: an error that the operating system reports once reaches every caller, and waiting callers share a
-//! sync.
+//! Tests of the device's syncs: an error that the operating system reports once reaches every caller, and waiting
+//! callers share a sync.
 
 use super::*;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -8,7 +8,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// A file whose syncs run until they may end, and that reports a lost write as Linux does: once, to the sync that ends first.
+/// A file whose syncs block until they may end. It reports a lost write as Linux does: once, to the sync that ends
+/// first.
 #[derive(Debug, Default)]
 struct Slow {
     begun: AtomicU64,
@@ -66,8 +67,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A sync is under way, and others wait for the next or have begun theirs; then all may end. Answers the result of each, that of
-/// the first one first, and how many syncs the file has seen.
+/// A sync is running, and other callers wait for the next or have begun their own; then all may end. Returns the result
+/// of each caller, the first one's first, and the number of syncs of the file.
 fn sync_beside(file: Slow, others: usize) -> (Vec<thread::Result<Result<Durable>>>, u64, Device) {
     let file = Arc::new(file);
     let device = Device::new(file.clone());
@@ -77,7 +78,7 @@ fn sync_beside(file: Slow, others: usize) -> (Vec<thread::Result<Result<Durable>
         until(|| begun() == 1);
         let others: Vec<_> = (0..others).map(|_| scope.spawn(|| device.sync())).collect();
         until(|| device.waiting() as u64 + begun() == 1 + others.len() as u64);
-        // The others first, if they have begun theirs; the first one is the last to know.
+        // The others first, if they have begun their own; the first caller is the last to know.
         file.may_end.store(u64::MAX, Ordering::SeqCst);
         let others: Vec<_> = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
         [first.join()].into_iter().chain(others).collect()
@@ -115,7 +116,7 @@ fn a_sync_that_panics_leaves_no_caller_waiting() {
     assert!(matches!(device.sync(), Err(Error::Panicked { .. })));
 }
 
-/// Each writes and syncs; what was answered is there after a power loss, whichever write the device refused.
+/// Each thread writes and syncs. Acknowledged writes survive a power loss, whichever write the device refused.
 #[test]
 fn nothing_is_answered_that_the_device_has_lost() {
     const WRITERS: usize = 4;

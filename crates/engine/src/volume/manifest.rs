@@ -1,11 +1,11 @@
-//! The manifest on the device: two zones of frames, written in turn ([`leeward_format::manifest`] has the drawing).
+//! The manifest on the device: two zones of frames, written in turn (drawing: [`leeward_format::manifest`]).
 //!
-//! An entry is written behind the one before; when the zone is full, a checkpoint of everything begins the other zone,
-//! and once that is durable the old zone is marked as `Moved`. So the newest zone that can be read is the current one,
-//! unless it is marked: then the other one was, and is damaged.
+//! Entries are written one after another. When the zone is full, a checkpoint of everything begins the other zone. Once
+//! that is durable, the old zone is marked as `Moved`. So the newest readable zone is the current one, unless it is
+//! marked: then the other one was current, and is damaged.
 //!
-//! A zone continues in segments of data ([`super::zone`]). The other zone always has room for the next checkpoint
-//! ([`super::room`]): an edit after which it would not have that room is refused before anything has changed, and writes are
+//! A zone continues in data segments ([`super::zone`]). The other zone always has room for the next checkpoint
+//! ([`super::room`]). An edit that would use up that room is refused before anything has changed, and writes are
 //! refused well before that. Called under the volume's manifest lock.
 
 use super::device::{Device, Durable};
@@ -27,31 +27,31 @@ const LOST: &str = "the newest checkpoint cannot be read";
 /// Whether an edit is made durable before the caller continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It is.
+    /// Yes.
     Synced,
-    /// It becomes so with the next sync of the volume: for what a replay would find out by itself.
+    /// No, but by the next sync of the volume: for edits that a replay would find out by itself.
     Lazy,
 }
 
-/// The writing end.
+/// The manifest's writer.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     device: Arc<Device>,
     zones: [Zone; 2],
     current: usize,
-    /// Where the next entry goes, in bytes from the start of the current zone.
+    /// Position of the next entry, in bytes from the start of the current zone.
     position: usize,
-    /// Of the next entry.
+    /// Number of the next entry.
     sequence: u64,
     durable: u64,
     incarnation: Incarnation,
-    /// Of a checkpoint of what it says.
+    /// Size of a checkpoint of the current state.
     size: Size,
-    /// The other zone has entries, and does not say that it was given up: a crash came first.
+    /// The other zone has entries and is not marked as `Moved`, because of a crash.
     is_other_open: bool,
 }
 
-/// An edit for which there is room.
+/// An edit whose room is ensured.
 pub(super) struct Prepared {
     frame: Vec<u8>,
     pub(super) changes: Vec<Change>,
@@ -75,15 +75,15 @@ impl Manifest {
     /// Writes the first checkpoint of a new volume, durably.
     pub(super) fn create(device: Arc<Device>, superblock: &Superblock) -> Result<()> {
         let mut manifest = Manifest::new(device, superblock);
-        // The checkpoint goes to the zone that is not current: make that the first.
+        // The checkpoint goes to the zone that is not current, which must be the first.
         manifest.current = 1;
         manifest.checkpoint(VolumeState::default()).map(drop)
     }
 
-    /// Reads what the device holds. `reserved` is the first segment that may be one of data.
+    /// Reads the manifest from the device, and the state that it describes.
     pub(crate) fn read(device: Arc<Device>, superblock: &Superblock) -> Result<(Manifest, VolumeState)> {
         let mut manifest = Manifest::new(device, superblock);
-        // One of them in memory at a time.
+        // Only one zone is in memory at a time.
         let [first, second] = &manifest.zones;
         let mut heads = [first.read_head(&manifest.device)?, second.read_head(&manifest.device)?];
         let sequence = |head: &Option<Head>| head.as_ref().map(|head| head.sequence);
@@ -107,16 +107,16 @@ impl Manifest {
         Ok((manifest, state))
     }
 
-    /// Takes the segments that the manifest continues in, before any other is taken.
+    /// Claims the data segments that the manifest continues in, before any other segment is taken.
     pub(super) fn claim(&mut self, space: &Arc<Space>) -> Result<()> {
         self.zones[self.current].claim(&self.device, space)
     }
 
-    /// Begins an incarnation after the last one, durably: one that has `drawn` this number. `state` is what was read.
+    /// Begins the next incarnation, durably, with the random number `drawn`. `state` is the state that was read.
     pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState, drawn: u32) -> Result<()> {
         let next = state.incarnation.next(drawn);
         self.incarnation = next.ok_or_else(|| self.damaged(self.current, "it says it was opened 2^32 times".into()))?;
-        // What was read was made durable before.
+        // The state that was read was made durable before.
         self.durable = self.sequence - 1;
         if self.is_other_open {
             let moved = self.encode(EntryBody::Moved);
@@ -131,7 +131,7 @@ impl Manifest {
         self.append(edit, Durability::Synced, || state.clone()).map(drop)
     }
 
-    /// The entries that count, in order, each with its offset in the file and the length of its frame.
+    /// The current entries, in order, each with its offset in the file and the length of its frame.
     pub(crate) fn entries(&self) -> Result<Vec<(u64, usize, Entry)>> {
         let zone = self.zones[self.current].read(&self.device)?;
         let (mut entries, mut at) = (Vec::new(), 0);
@@ -144,7 +144,7 @@ impl Manifest {
         Ok(entries)
     }
 
-    /// Bytes of the zone that is written: up to which entries reach, and how many they may take.
+    /// Position in the current zone, and the zone's size, in bytes.
     pub(crate) fn extent(&self) -> (usize, usize) {
         (self.position, self.zones[self.current].bytes())
     }
@@ -153,29 +153,29 @@ impl Manifest {
         self.incarnation
     }
 
-    /// The zone that is written.
+    /// The current zone.
     #[cfg(test)]
     pub(super) fn current(&self) -> usize {
         self.current
     }
 
-    /// Bytes that are left for edits in the zone that is written.
+    /// Bytes left for edits in the current zone.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.zones[self.current].bytes() - self.position
     }
 
-    /// The segments of data that each zone has.
+    /// The data segments of each zone.
     #[cfg(test)]
     pub(super) fn segments(&self) -> [Vec<SegmentNo>; 2] {
         [0, 1].map(|zone| self.zones[zone].segments().to_vec())
     }
 
-    /// Makes sure that there is room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint
-    /// of what there is after some changes; `None` if those do not fit the state, which is told when they are carried out.
+    /// Ensures room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint of the
+    /// state after some changes; `None` if they do not fit the state. In that case applying them reports the error.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: nothing has happened, and the volume continues to work.
+    /// [`Error::NoSpace`]: nothing has changed, and the volume continues to work.
     pub(super) fn prepare(
         &mut self,
         changes: Vec<Change>,
@@ -207,7 +207,7 @@ impl Manifest {
             room = self.reserve(size, space);
         }
         match room {
-            // What names no more makes room.
+            // An edit that names no more segments makes room.
             Err(Error::NoSpace { .. }) if !names_more(&edit.changes) && !is_last => {}
             Err(Error::NoSpace { .. }) if !names_more(&edit.changes) && size.bytes() <= self.other().room() => {}
             other => other?,
@@ -216,7 +216,7 @@ impl Manifest {
         Ok(edit)
     }
 
-    /// An error if there is no room for changes that add `bytes` to a checkpoint, with which writes continue.
+    /// An error if writes could not continue after changes that make a checkpoint `bytes` large.
     pub(super) fn check_room(&mut self, bytes: usize, space: &Arc<Space>) -> Result<()> {
         let size = Size::exactly(bytes);
         self.reserve(size, space)?;
@@ -226,7 +226,7 @@ impl Manifest {
         }
     }
 
-    /// Looks again whether there is room for writes.
+    /// Checks again whether there is room for writes.
     pub(super) fn look_for_room(&mut self, space: &Arc<Space>) -> Result<()> {
         self.reserve(self.size, space)
     }
@@ -235,7 +235,7 @@ impl Manifest {
         &self.zones[1 - self.current]
     }
 
-    /// Makes room in the other zone for a checkpoint of `size`, and tells writes whether they may continue.
+    /// Makes room in the other zone for a checkpoint of `size`, and notes whether writes may continue.
     fn reserve(&mut self, size: Size, space: &Arc<Space>) -> Result<()> {
         let other = &mut self.zones[1 - self.current];
         let grown = other.grow(&self.device, size.comfortable(), |origin| space.allocate_spare(origin));
@@ -251,8 +251,8 @@ impl Manifest {
         needed
     }
 
-    /// Appends an edit. `state` answers the state after it, for a checkpoint. Answers the proof that the edit, and with it all
-    /// before, is durable, if it is.
+    /// Appends an edit. `state` returns the state after it, in case a checkpoint is due. If the edit is durable, and
+    /// with it everything before, returns the proof.
     pub(super) fn append(
         &mut self,
         edit: Prepared,
@@ -274,8 +274,8 @@ impl Manifest {
         Ok(Some(durable))
     }
 
-    /// Begins the other zone with everything, durably: what it begins with is written last, so that it counts only with all of
-    /// it.
+    /// Begins the other zone with a checkpoint of everything, durably. The head of the zone is written last, so that
+    /// the zone counts only when it is complete.
     fn checkpoint(&mut self, state: VolumeState) -> Result<Durable> {
         let frame = self.encode(EntryBody::Checkpoint(state));
         self.size = Size::exactly(frame.len());
@@ -310,8 +310,8 @@ impl Manifest {
         framed(&self.entry(body))
     }
 
-    /// Applies the entries of the current zone in order, from its checkpoint `first` on, which reaches to
-    /// `end`, and finds the last.
+    /// Applies the entries of the current zone in order, from its checkpoint `first`, which ends at `end`. Finds the
+    /// last entry.
     fn replay(&mut self, zone: &[u8], first: Entry, end: usize) -> Result<VolumeState> {
         let EntryBody::Checkpoint(mut state) = first.body else { unreachable!("the caller looked") };
         let mut incarnation = first.incarnation;
@@ -339,9 +339,9 @@ impl Manifest {
         Ok(state)
     }
 
-    /// The entry that should come next cannot be read: an error if a later one says that it was durable.
+    /// The next entry cannot be read: an error if a later one says that it was durable.
     fn refuse_damage(&self, zone: &[u8], incarnation: Incarnation) -> Result<()> {
-        // Most of a zone is untouched: look at its version byte before decoding.
+        // Most of a zone is untouched, so the version byte is checked before decoding.
         let ahead = (self.position..zone.len()).step_by(FRAME_ALIGN).filter(|at| zone[at + 4] == FRAME_VERSION);
         let mut found = ahead.filter_map(|at| decode(&zone[at..]).ok().flatten());
         let witness = found.find(|(entry, _)| {
@@ -369,7 +369,7 @@ pub(super) fn damaged(device: &Device, offset: u64, detail: String) -> Error {
     Error::Damaged { file: device.file().name().to_owned(), offset, detail, advice: RESTORE }
 }
 
-/// The entry's frame, padded to the next place where a frame may start.
+/// The entry's frame, padded to the next position where a frame may start.
 fn framed(entry: &Entry) -> Vec<u8> {
     let mut frame = Vec::new();
     write_frame(FrameKind::ManifestEdit, entry, &mut frame);

@@ -1,14 +1,14 @@
-//! A volume: one file cut into segments, and the manifest that says what they hold.
+//! A volume: one file of segments, and the manifest that describes their contents.
 //!
-//! - A segment is taken by [`Volume::allocate`] and given back when the last [`Arc`] of it is dropped. The manifest's
-//!   live segments are held by the volume itself, once for each region that names them, so readers and shipments can pin a
-//!   segment beyond its removal. The free list is never stored: after a start it is what the manifest does not name.
+//! - [`Volume::allocate`] takes a segment; dropping the last [`Arc`] of it frees it. The volume itself holds the
+//!   manifest's live segments, once for each region that names them, so readers and shipments can pin a segment beyond
+//!   its removal. The free list is never stored: after a start all segments that the manifest does not name are free.
 //! - A segment that regions share is complete, and is never written to again.
-//! - What the manifest names is in use until the edit that removes the name is durable, whatever fails.
-//! - What is read when it is opened is on the device, and not in the page cache alone (`Device::settle`).
-//! - After a failed write or sync it is unknown what the device holds: the volume takes no more writes, and says so. After a
-//!   panic of a thread that changed something it is unknown what memory holds: likewise.
-//! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last; edits of others are
+//! - A segment that the manifest names is in use until the edit that removes the name is durable, whatever fails.
+//! - The data read at the open is on the device, not only in the page cache (`Device::settle`).
+//! - After a failed write or sync the contents of the device are unknown: the volume takes no more writes, and says so.
+//!   The same holds after a panic of a thread that changed something, because the state in memory is unknown.
+//! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last. Edits of others are
 //!   refused.
 //!
 //! Any thread may call anything. No lock is held across a read. Manifest edits are serialised and hold a lock across
@@ -54,14 +54,14 @@ use std::sync::{Arc, OnceLock};
 /// Options of a volume, the one file that a store consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Segment size in bytes for a new volume: a power of two, 32 KiB to 2 MiB, by default 2 MiB. A volume that exists
-    /// keeps its own. What a batch puts into one log must fit a segment.
+    /// Segment size in bytes for a new volume: a power of two, 32 KiB to 2 MiB, by default 2 MiB. An existing volume
+    /// keeps its own. The records of a batch in one log must fit a segment.
     pub segment_bytes: usize,
     /// The volume grows to at most this many bytes; `None`, the default: as far as the device lets it. Beyond it,
     /// writes return [`Error::NoSpace`](crate::Error::NoSpace).
     pub capacity_bytes: Option<u64>,
-    /// Memory for all that the volume's regions hold, in bytes: L0s, buffers, and the cache, which uses what those
-    /// leave. By default 128 MiB. A region needs at least 64 KiB of it to be of use, and a compaction three segments.
+    /// Memory of all regions of the volume, in bytes: L0s, buffers, and the cache, which uses the rest. By default 128
+    /// MiB. A region needs at least 64 KiB of it to be of use, and a compaction three segments.
     pub memory_budget: u64,
 }
 
@@ -75,10 +75,10 @@ impl Default for VolumeOptions {
 pub const VOLUME_NAME: &str = "volume";
 /// Segments of each manifest zone of a new volume.
 const ZONE_SEGMENTS: u32 = 4;
-/// Memory of a region itself, its parts of the manifest, and what the allocator cannot give back of that, about: a thousand of
-/// them take a thousand times as much.
+/// Approximate memory of a region itself, its parts of the manifest, and the allocator's overhead, in bytes. It matters
+/// with thousands of regions.
 const REGION_BYTES: usize = 12 << 10;
-/// Bytes of a region's number in the manifest, at most.
+/// Bytes of a region's id in the manifest, at most.
 const REGION_ID_BYTES: usize = 5;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
@@ -94,18 +94,18 @@ pub struct Volume {
     memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
-    /// The last field: the directory is released when nothing reads or writes the file any more.
+    /// The last field: the directory is unlocked after all uses of the file have ended.
     lock: OnceLock<DiskLock>,
 }
 
 impl Volume {
-    /// Opens the volume in `file`, making one that is called `new` if the file is empty; answers the regions it holds,
-    /// in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id, and no two
-    /// processes an incarnation, since replica groups would mistake one for the other.
+    /// Opens the volume in `file`; creates one with the id `new` if the file is empty. Returns the regions that it
+    /// holds, in order of their ids. `new` must be drawn at random for each call: no two volumes may ever share an id,
+    /// and no two processes an incarnation, because replica groups would mistake one for the other.
     ///
     /// # Errors
-    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for what this program does not read, [`Error::Damaged`] for a
-    /// volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for absurd options.
+    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for files that this program cannot read, [`Error::Damaged`]
+    /// for a volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for options out of range.
     pub fn open(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
         let device = Arc::new(Device::new(file));
         if !Superblock::is_segment_size(options.segment_bytes) {
@@ -157,13 +157,13 @@ impl Volume {
     /// Takes a free segment for `origin`, growing the file if there is none.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost and the volume continues to work.
+    /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost, and the volume continues to work.
     pub fn allocate(&self, origin: RegionId) -> Result<Arc<Segment>> {
         self.space.allocate(origin)
     }
 
-    /// [`Volume::allocate`] for a tail: the last segments below a declared capacity, a sixteenth of all and at most 32, are kept
-    /// for compactions, without which no space would come back.
+    /// [`Volume::allocate`] for a tail. The last segments below a declared capacity, a sixteenth of all and at most 32,
+    /// are kept for compactions, which make room.
     ///
     /// # Errors
     /// As [`Volume::allocate`].
@@ -183,7 +183,7 @@ impl Volume {
         self.write_again(no, offset, bytes)
     }
 
-    /// [`Volume::write`] of what the segment should hold already.
+    /// [`Volume::write`] of bytes that the segment should hold already.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -200,7 +200,7 @@ impl Volume {
         self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
     }
 
-    /// Memory to append a segment's bytes to: its page cache, where the disk can map it.
+    /// Memory to append a segment's bytes to: its page cache if the disk can map it, otherwise the heap.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -210,8 +210,8 @@ impl Volume {
         Ok(mapped.unwrap_or_else(|| Appender::in_memory(self.segment_bytes)))
     }
 
-    /// Makes sure that `bytes`, for which there is room, can be appended. The memory that the appender has then may be
-    /// another.
+    /// Makes the next `bytes` of an appender ready; there must be room. This may change the memory that the appender
+    /// takes.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -226,7 +226,7 @@ impl Volume {
         reserved.map_err(|error| self.device.failed("write", 0, error))
     }
 
-    /// Shows what was appended.
+    /// Publishes appended bytes to readers.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -276,7 +276,7 @@ impl Volume {
         u64::from(no.0) * self.segment_bytes as u64 + u64::from(offset)
     }
 
-    /// The memory that it has.
+    /// Its memory budget.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -286,17 +286,17 @@ impl Volume {
         self.memory.cache()
     }
 
-    /// The volume, for as long as it exists.
+    /// Id of the volume, which never changes.
     pub fn id(&self) -> VolumeId {
         self.id
     }
 
-    /// The incarnation of the volume: raised and made durable by each open.
+    /// The incarnation of the volume. Each open begins a new one, durably.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Bytes moved to and from the device.
+    /// Bytes read from and written to the device.
     pub fn counters(&self) -> DeviceCounters {
         self.device.file().counters()
     }
@@ -307,12 +307,12 @@ impl Volume {
         (u64::from(used) * self.segment_bytes as u64, u64::from(end) * self.segment_bytes as u64)
     }
 
-    /// Bytes that it may reach, where an operator has set a limit.
+    /// Its limit in bytes, if the operator has set one.
     pub fn capacity(&self) -> Option<u64> {
         self.capacity_bytes
     }
 
-    /// Why it has no room for another segment, as far as the last attempt told; `None` once one is free.
+    /// Why it has no room for another segment, according to the last attempt; `None` once one is free.
     pub fn why_full(&self) -> Option<String> {
         if self.space.why_manifest_is_short().is_some()
             && let Some(mut manifest) = self.manifest.try_lock()
@@ -323,24 +323,24 @@ impl Volume {
         self.space.why_full()
     }
 
-    /// Whether it refuses writes because one failed.
+    /// Whether it refuses writes after a failure.
     pub fn is_failed(&self) -> bool {
         self.device.why_failed().is_some()
     }
 
-    /// The failure since which it refuses writes.
+    /// The failure because of which it refuses writes.
     pub fn failure(&self) -> Option<&str> {
         self.device.why_failed()
     }
 
-    /// Keeps the directory for as long as anything of the volume is in use: snapshots outlive the store, and read segments that
-    /// another store would write to. Only the first lock is kept.
+    /// Keeps the directory locked while any part of the volume is in use: snapshots outlive the store, and read
+    /// segments that another store would write to. Only the first lock is kept.
     pub(crate) fn keep(&self, lock: DiskLock) {
         drop(self.lock.set(lock));
     }
 
-    /// Calls `change`, which changes shared state, under the lock of that state. If it panics, the change may be half done, and
-    /// so nothing is written from then on.
+    /// Calls `change`, which changes shared state, under the lock of that state. If it panics, the change may be
+    /// incomplete, so writes are refused from then on.
     pub(crate) fn in_doubt<T>(&self, change: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(change)).unwrap_or_else(|panic| {
             self.panicked(&*panic);
@@ -348,7 +348,7 @@ impl Volume {
         })
     }
 
-    /// This thread has panicked: see [`Error::Panicked`]. Answers the error that writers get from now on.
+    /// This thread has panicked: see [`Error::Panicked`]. Returns the error that writers get from now on.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> Error {
         self.device.panicked(panic)
     }
@@ -358,8 +358,8 @@ impl Volume {
         self.device.check()
     }
 
-    /// Reads every live segment, one that regions share once, and checks all that has a checksum, beside whatever else goes
-    /// on. A segment that is removed meanwhile is still checked: it is pinned.
+    /// Reads every live segment once, even if regions share it, and checks every checksum, while other operations
+    /// continue. A segment that is removed meanwhile is still checked, because it is pinned.
     pub fn verify(&self) -> Verification {
         let mut verification = Verification::default();
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
@@ -380,7 +380,7 @@ impl Volume {
         self.file_offset(no, offset)
     }
 
-    /// Several regions have it.
+    /// Whether several regions hold it.
     fn is_shared(&self, no: SegmentNo) -> bool {
         self.registry.lock().holders(no).nth(1).is_some()
     }
@@ -393,7 +393,7 @@ impl Volume {
         Some(registry.take(region, reservation))
     }
 
-    /// A second holder of the owner's right: a copy that is written to while its index is built.
+    /// A second holder of the owner's right, for a copy that is written to while its index is built.
     pub(crate) fn share(&self, owner: &Owner) -> Owner {
         owner.share(self.memory.reserve(Purpose::Levels))
     }
@@ -413,7 +413,7 @@ impl Volume {
         Ok(owner)
     }
 
-    /// Makes `state` the state of its region, durably, whether the volume has that or not. `held` are the segments that it names.
+    /// Creates or replaces the region of `state`, durably. `held` are the segments that it names.
     pub(crate) fn put_region(&self, state: RegionState, held: &[(SegmentId, Arc<Segment>)]) -> Result<Owner> {
         let reservation = self.memory.take(Purpose::Levels, REGION_BYTES);
         let owner = self.registry.lock().take(state.region, reservation);
@@ -428,8 +428,8 @@ impl Volume {
         registry.region(owner.region).map(with).ok_or(Error::Superseded(owner.region))
     }
 
-    /// Calls `with` with the state of the owner's region, and with a function that says how its segments are shared with other
-    /// regions.
+    /// Calls `with` with the state of the owner's region, and with a function that returns how a segment is shared with
+    /// other regions.
     pub(crate) fn with_sharing<T>(
         &self,
         owner: &Owner,
@@ -441,12 +441,12 @@ impl Volume {
         Ok(with(state, &|segment| registry.sharing(owner.region, segment)))
     }
 
-    /// A number that changes whenever some region [is called](crate::Region::is_called) that was not.
+    /// A number that changes whenever another region [is called](crate::Region::is_called).
     pub fn calls(&self) -> u64 {
         self.memory().asks().wrapping_add(self.sharing_serial())
     }
 
-    /// A number that changes whenever regions may share other segments, or other parts of shared segments are live.
+    /// A number that changes whenever the sharing of segments, or the live bytes of shared segments, may have changed.
     pub(crate) fn sharing_serial(&self) -> u64 {
         self.registry.lock().sharing_serial()
     }
@@ -456,8 +456,8 @@ impl Volume {
         self.registry.lock().segment(region, id)
     }
 
-    /// What `describe` says of the owner's region, and its live segments at the same instant. An owner that has lost the region
-    /// gets what there is, but can change nothing with it.
+    /// The description by `describe` of the owner's region, and its live segments at the same instant. An owner that
+    /// has lost the region still gets them, but can change nothing.
     pub(crate) fn pin_region<T>(
         &self,
         owner: &Owner,
@@ -468,7 +468,7 @@ impl Volume {
         (describe(state), registry.segments(owner.region))
     }
 
-    /// A region as it is, its segments pinned.
+    /// State of a region, its segments pinned.
     pub(crate) fn state_and_segments(
         &self,
         region: RegionId,
@@ -482,7 +482,7 @@ impl Volume {
         self.registry.lock().segments(region)
     }
 
-    /// An error if the manifest has no room for what `change` adds to it: the volume must keep working long after.
+    /// An error if the manifest has no room for `change` with which writes continue.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -492,7 +492,7 @@ impl Volume {
             _ => None,
         };
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
-        // One region at a time, so that no other thread waits for the lock longer than that.
+        // One region at a time, so that other threads wait for the lock no longer than that.
         let bytes_of =
             |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
         let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
@@ -500,8 +500,9 @@ impl Volume {
         self.manifest.lock().check_room(bytes, &self.space)
     }
 
-    /// One atomic edit of the owner's region. `added` are the segments that it names for the first time; those that it
-    /// no longer names are freed once it is durable. They are never freed if that is unknown: then nothing is written any more.
+    /// Makes one atomic edit of the owner's region. `added` are the segments that it names for the first time. Segments
+    /// that it no longer names are freed once the edit is durable. If it is unknown whether it is, they are never
+    /// freed, and nothing more is written.
     pub(crate) fn commit(
         &self,
         owner: &Owner,
@@ -513,7 +514,7 @@ impl Volume {
         self.device.check()?;
         let (dropped, durable) = self.in_doubt(|| {
             self.registry.lock().check(owner)?;
-            // Refused here, nothing has happened; what fails after it leaves memory ahead of the device.
+            // An error here has no effects. A later error leaves memory ahead of the device.
             let edit = manifest.prepare(changes, &self.space, |changes| self.registry.lock().size_after(changes))?;
             let dropped = {
                 let mut registry = self.registry.lock();
@@ -522,7 +523,7 @@ impl Volume {
             };
             let durability = if dropped.is_empty() { durability } else { Durability::Synced };
             let durable = manifest.append(edit, durability, || self.registry.lock().state.clone());
-            // What is in memory is not on the device, or it is unknown whether it is.
+            // The state in memory is not on the device, or it is unknown whether it is.
             let durable = durable.inspect_err(|error| self.device.fail(&error.to_string()))?;
             Ok((dropped, durable))
         })?;
@@ -536,17 +537,17 @@ impl Volume {
         Ok(())
     }
 
-    /// So little is left of a declared capacity that writes get no more of it.
+    /// Whether so little is left of a declared capacity that writes get no more of it.
     pub(crate) fn is_short_of_space(&self) -> bool {
         self.space.is_short()
     }
 
-    /// Segments that are left of a declared capacity; a great many without one.
+    /// Segments left of a declared capacity; `u32::MAX` without one.
     pub(crate) fn segments_left(&self) -> u32 {
         self.space.left().unwrap_or(u32::MAX)
     }
 
-    /// Gives space back to the device if much is free: worth a call after segments were freed.
+    /// Gives space back to the device if much is free. Called after segments were freed.
     pub(crate) fn release_space(&self) {
         self.space.release();
     }

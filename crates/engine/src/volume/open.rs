@@ -1,6 +1,6 @@
 //! The checks of a volume's file before it is used: superblock, length, and the segments that the manifest names.
 //!
-//! Called by the thread that opens the volume, before any other has it.
+//! Called by the thread that opens the volume, before other threads use it.
 
 use super::manifest::Manifest;
 use super::registry::Registry;
@@ -13,8 +13,8 @@ use leeward_format::{DecodeError, RegionId, SegmentNo, VolumeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The superblock of the volume in the file; `None` if the file holds nothing yet, or what a crash left of making a
-/// volume, which is at most `unmade_bytes` long.
+/// The superblock of the volume in the file. `None` if the file is empty, or has the rest of an interrupted creation,
+/// which is at most `unmade_bytes` long.
 pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Option<Superblock>> {
     let len = file_len(device)?;
     let file = device.file().name().to_owned();
@@ -35,7 +35,7 @@ pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Opti
     })
 }
 
-/// Makes a volume in the file: the manifest first, the superblock, which makes it one, last.
+/// Creates a volume in the file: the manifest first; the superblock, which makes it a volume, last.
 pub(super) fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
     let (version, segment_bytes) = (VOLUME_VERSION, options.segment_bytes as u32);
     let superblock = Superblock { version, segment_bytes, zone_segments: ZONE_SEGMENTS, volume };
@@ -51,8 +51,8 @@ pub(super) fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOpt
     Ok(superblock)
 }
 
-/// Says that the volume is of the present version from now on, before anything is written that was not in its own. One copy
-/// after the other: one of them can be read at any time.
+/// Upgrades the superblock to the present version, before anything is written that the old version did not have. The
+/// copies are written one after the other, so that one is readable at any time.
 pub(super) fn upgrade(device: &Device, superblock: &Superblock) -> Result<()> {
     if superblock.version == VOLUME_VERSION {
         return Ok(());
@@ -78,7 +78,7 @@ pub(super) fn reserved_bytes(superblock: &Superblock) -> u64 {
     u64::from(reserved_segments(superblock)) * u64::from(superblock.segment_bytes)
 }
 
-/// Refuses a file that ends before byte `needed`, which was durable.
+/// An error if the file ends before byte `needed`, which was durable.
 pub(super) fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> {
     let len = file_len(device)?;
     if len >= needed {
@@ -88,16 +88,16 @@ pub(super) fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> 
     Err(Error::Damaged { file: device.file().name().to_owned(), offset: len, detail, advice: RESTORE })
 }
 
-/// Makes sure that the file has every segment that the manifest names; answers how many it has. An entry can survive a
-/// power loss that undid the growth before it, if neither was relied on yet: such a segment has no records. Index, and
-/// log bytes that levels refer to, were durable before they were named.
+/// Grows the file to include every segment that the manifest names; returns its length in segments. After a power loss
+/// a manifest entry may have survived while the growth before it was lost, if nothing depended on either: such a
+/// segment has no records. Index segments, and log bytes that levels refer to, were durable before they were named.
 pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
     let live = || state.regions.values().flat_map(RegionState::needed_segments);
     for segment in live() {
         let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
         if durable > 0 {
             let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
-            check_len(device, needed, "what the manifest names")?;
+            check_len(device, needed, "a segment that the manifest names")?;
         }
     }
     let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
@@ -107,7 +107,8 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
     Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
 }
 
-/// Takes the segments that the manifest names. One that several regions name is theirs together, if they mean the same by it.
+/// Claims the segments that the manifest names. Regions that name the same segment share it, if its identity is the
+/// same in each.
 pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
     let mut registry = Registry::new(state);
     let named = |region: &RegionState| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
@@ -118,7 +119,7 @@ pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState
         let shared = claimed.get(&segment.no).filter(|(known, _)| identity(known) == identity(&segment));
         let shared = shared.map(|(_, shared)| Arc::clone(shared));
         let Some(found) = shared.or_else(|| space.claim(segment.no, segment.origin)) else {
-            let detail = format!("the manifest names segment {} as two things, or as its own", segment.no);
+            let detail = format!("the manifest names segment {} for two uses, or one of its own", segment.no);
             let file = device.file().name().to_owned();
             return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });
         };

@@ -1,9 +1,10 @@
-//! What is live on the volume: the manifest's state in memory, the segments it names, and the owner of each region.
+//! Live state of the volume: the manifest's state in memory, the segments that it names, and the owner of each region.
 //!
-//! Regions that were split from one another share segments: each holds an [`Arc`] of its own, and the number is free when the
-//! last one is dropped. What an edit takes from a region is [`Dropped`]: free only once the edit is durable.
+//! Regions that were split from one another share segments: each holds an [`Arc`] of its own, and the number is free
+//! when the last one is dropped. Segments that an edit takes from a region are [`Dropped`]: free only once the edit is
+//! durable.
 //!
-//! The cost of an edit is that of what it changes: nothing here walks all segments of a region, unless the edit replaces or drops
+//! An edit costs as much as it changes: nothing here walks all segments of a region, unless the edit replaces or drops
 //! it.
 
 use super::device::{Device, Durable};
@@ -16,33 +17,33 @@ use leeward_format::{RegionId, SegmentId, SegmentNo};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// The right to change a region: the copy that was opened last has it.
+/// The right to change a region. The copy that was opened last has it.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) region: RegionId,
     token: u64,
-    /// For what the region has in memory before anything is written to it.
+    /// Memory of the region before anything is written to it.
     _reservation: Reservation,
 }
 
 impl Owner {
-    /// The same right.
+    /// A second holder of the same right.
     pub(super) fn share(&self, reservation: Reservation) -> Owner {
         Owner { region: self.region, token: self.token, _reservation: reservation }
     }
 }
 
-/// Which other regions have a segment.
+/// How a segment is shared with other regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// How many other regions.
+    /// Number of other regions that hold it.
     pub(crate) others: u64,
-    /// Bytes of it that are live for those, together.
+    /// Sum of the bytes that are live in it for those.
     pub(crate) live_bytes: u64,
 }
 
-/// Segments that a region no longer names since an edit. The manifest on the device may still name them. Without the proof that
-/// it does not they stay in use, even if this is dropped.
+/// Segments that a region no longer names after an edit. The manifest on the device may still name them. Until the edit
+/// is known to be durable they stay in use, even if this is dropped.
 #[derive(Debug, Default)]
 #[must_use]
 pub(super) struct Dropped(Vec<Arc<Segment>>);
@@ -56,7 +57,7 @@ impl Dropped {
         self.0.iter().map(|segment| &**segment)
     }
 
-    /// The edit is durable: each segment is free when it is not read any more.
+    /// The edit is durable: each segment is free once no reader uses it.
     pub(super) fn free(self, durable: &Durable) {
         self.iter().for_each(|segment| segment.unname(durable));
     }
@@ -67,9 +68,9 @@ impl Dropped {
 pub(super) struct Registry {
     pub(super) state: VolumeState,
     segments: HashMap<RegionId, HashMap<SegmentId, Arc<Segment>>>,
-    /// Of each segment that a region holds.
+    /// Each segment with each region that holds it.
     holders: BTreeSet<(SegmentNo, RegionId)>,
-    /// Raised by each edit of segments that are shared.
+    /// Incremented by each edit of shared segments.
     sharing: u64,
     owners: HashMap<RegionId, u64>,
     last_token: u64,
@@ -80,7 +81,7 @@ impl Registry {
         Registry { state, ..Registry::default() }
     }
 
-    /// Makes a new owner of `region`; the one before has no rights any more.
+    /// Makes a new owner of `region`; the previous one loses its right.
     pub(super) fn take(&mut self, region: RegionId, reservation: Reservation) -> Owner {
         self.last_token += 1;
         self.owners.insert(region, self.last_token);
@@ -94,7 +95,7 @@ impl Registry {
         }
     }
 
-    /// Holds a segment for `region`; answers the other one that stood for `id` before, if one did.
+    /// Holds a segment for `region`; returns the segment that had `id` before, if it was another one.
     pub(super) fn hold(&mut self, region: RegionId, id: SegmentId, segment: Arc<Segment>) -> Option<Arc<Segment>> {
         let no = segment.no();
         let before = self.segments.entry(region).or_default().insert(id, Arc::clone(&segment));
@@ -125,12 +126,12 @@ impl Registry {
         self.segments.get(&region).cloned().unwrap_or_default()
     }
 
-    /// Which regions beside `region` have a segment.
+    /// How `segment` is shared with regions other than `region`.
     pub(super) fn sharing(&self, region: RegionId, segment: &SegmentState) -> Sharing {
         let mut sharing = Sharing::default();
         for other in self.holders(segment.no).filter(|other| *other != region) {
             sharing.others += 1;
-            // One that only a checkpoint has is not live: no sweep frees it.
+            // A segment that only a checkpoint has is not live: no sweep frees it.
             let known = self.region(other).and_then(|state| state.segments.get(&segment.id));
             let used = segment.bytes.unwrap_or(0);
             sharing.live_bytes += known.map_or(0, |known| u64::from(known.live_bytes().unwrap_or(used)));
@@ -138,20 +139,20 @@ impl Registry {
         sharing
     }
 
-    /// A number that is another whenever something of what [`Registry::sharing`] says may be.
+    /// A number that changes whenever the result of [`Registry::sharing`] may have changed.
     pub(super) fn sharing_serial(&self) -> u64 {
         self.sharing
     }
 
-    /// Bytes of a checkpoint of the state after `changes`; `None` if they do not fit it.
+    /// Bytes of a checkpoint of the state after `changes`; `None` if they do not fit the state.
     pub(super) fn size_after(&self, changes: &[Change]) -> Option<usize> {
         let mut state = self.state.clone();
         changes.iter().try_for_each(|change| state.apply(change)).ok()?;
         Some(measure(state))
     }
 
-    /// Carries out `changes` of `region` and holds what they add; answers the segments that it names no more. Of `changes` that
-    /// do not fit it carries out none; if only the first ones fit, the device takes no more writes.
+    /// Applies `changes` of `region`, holds the added segments, and returns those that the region no longer names. If
+    /// the first change does not fit, none is applied; if a later one does not fit, the device takes no more writes.
     pub(super) fn apply(
         &mut self,
         device: &Device,
@@ -187,7 +188,7 @@ impl Registry {
         Ok(Dropped(dropped))
     }
 
-    /// Appends what `region` may need no more after `change`: no other segment can be.
+    /// Appends the only segments that `region` may no longer need after `change`.
     fn find_candidates(&self, region: RegionId, change: &Change, candidates: &mut Vec<SegmentId>) {
         match change {
             Change::Forget { ids, .. } => candidates.extend(ids),
@@ -203,7 +204,7 @@ impl Registry {
         }
     }
 
-    /// Notes whether what was changed is another region's as well.
+    /// Notes whether changed segments belong to another region as well.
     fn note_sharing(
         &mut self,
         region: RegionId,
@@ -224,7 +225,7 @@ impl Registry {
     }
 }
 
-/// The segments that a region may name since `change`.
+/// The segments that a region may name after `change`.
 fn named(change: &Change) -> Vec<SegmentId> {
     match change {
         Change::OpenLog { id, .. } => vec![*id],

@@ -1,4 +1,4 @@
-//! Tests of the registry: the cost of an edit is that of what it changes, and it frees what it should.
+//! Tests of the registry: an edit costs as much as it changes, and frees the right segments.
 
 use super::*;
 use crate::volume::space::Space;
@@ -43,7 +43,7 @@ impl Fixture {
         (vec![Change::Install { region: REGION, edit, places, commit: Lsn(0) }], held)
     }
 
-    /// Answers how many segments were freed.
+    /// Returns the number of freed segments.
     fn apply(&mut self, changes: &[Change], added: &[(SegmentId, Arc<Segment>)]) -> usize {
         let dropped = self.registry.apply(&self.device, (REGION, changes), added).unwrap();
         let count = dropped.iter().count();
@@ -51,7 +51,7 @@ impl Fixture {
         count
     }
 
-    /// How many segments are visited for `change`.
+    /// Number of segments that `change` visits.
     fn looked_at(&self, change: &Change) -> usize {
         let mut candidates = Vec::new();
         self.registry.find_candidates(REGION, change, &mut candidates);

@@ -1,9 +1,9 @@
-//! Which segments are in use, and the space that the file takes. The free list lives in memory only.
+//! The segments in use, and the space that the file takes. The free list is in memory only.
 //!
-//! A segment that the manifest names is never free, even when nothing in memory holds it any more: only the proof that the
-//! manifest without the name is durable takes a name back ([`Segment::unname`]). If that proof never comes, because the manifest
-//! could not be written, the segment stays in use until the volume is opened again, and its bytes stay as they are. A volume that
-//! has failed hands out no segments and gives no space back.
+//! A segment that the manifest names is never free, even when nothing in memory holds it any more. A name is removed
+//! only with the proof that the manifest without it is durable ([`Segment::unname`]). Without that proof, because the
+//! manifest could not be written, the segment stays in use until the volume is opened again, and its bytes stay
+//! unchanged. A failed volume hands out no segments and gives no space back.
 //!
 //! ```text
 //!   in use --dropped--> free --more are than may be--> hollow, its space given back to the device
@@ -18,15 +18,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Segments that the file grows by at once, at most.
+/// Segments that the file grows by at a time, at most.
 const MOST_GROWTH: u32 = 16;
-/// Of the segments in use, a part so large may be free, and is what the file grows by.
+/// One segment in this many in use may be free, and the file grows by as many.
 const SPARE_SHARE: u32 = 64;
-/// Of the segments below a declared capacity, a part so large is kept for compactions.
+/// One segment in this many below a declared capacity is kept for compactions.
 const KEPT_SHARE: u32 = 16;
-/// At most so many are.
+/// Most segments that are kept for compactions.
 const MOST_KEPT: u32 = 32;
-/// So many may always be free.
+/// Number of segments that may always be free.
 const LEAST_SPARE: u32 = 2;
 
 /// A segment in use. Dropping the last [`Arc`] of it frees the segment, unless the manifest may name it.
@@ -34,9 +34,9 @@ const LEAST_SPARE: u32 = 2;
 pub struct Segment {
     no: SegmentNo,
     origin: RegionId,
-    /// Leaf segments of levels in memory that it is: of several regions, where those share it.
+    /// Leaf segments in memory that are this segment: several if regions share it.
     readers: AtomicU32,
-    /// Regions of which the manifest, in memory or on the device, names it as theirs.
+    /// Number of regions for which the manifest, in memory or on the device, names it.
     names: AtomicU32,
     serial: u64,
     space: Arc<Space>,
@@ -47,32 +47,32 @@ impl Segment {
     pub fn no(&self) -> SegmentNo {
         self.no
     }
-    /// The region that it was taken for: all checksums of what is in it are seeded by that.
+    /// The region that it was allocated for. It seeds all checksums of the contents.
     pub fn origin(&self) -> RegionId {
         self.origin
     }
-    /// Unique among all uses of segments of the volume since it was opened: what a cache may use as a key, where the
-    /// number may come back with other bytes.
+    /// Unique among all uses of segments of the volume since it was opened. A cache uses it as a key, because the
+    /// number may be reused for other bytes.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
-    /// One more leaf segment in memory is this.
+    /// Counts one more leaf segment in memory.
     pub(crate) fn begin_reading(&self) {
         self.readers.fetch_add(1, Ordering::Relaxed);
     }
-    /// One less is; answers whether it was the last.
+    /// Counts one less; returns whether it was the last.
     pub(crate) fn end_reading(&self) -> bool {
         self.readers.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
 impl Segment {
-    /// The manifest is about to name it, for one more region.
+    /// The manifest is about to name it for one more region.
     pub(super) fn name(&self) {
         self.names.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The manifest that does not name it any more, for one of its regions, is durable.
+    /// The manifest no longer names it for one of its regions, and that is durable.
     pub(super) fn unname(&self, _proof: &Durable) {
         let before = self.names.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "segment {} had a name", self.no);
@@ -96,7 +96,7 @@ impl Drop for Segment {
 pub(super) struct Space {
     device: Arc<Device>,
     segment_bytes: u64,
-    /// Segments that the file may have at most.
+    /// Most segments of the file.
     limit: u32,
     state: Mutex<State>,
     /// Held while the file grows; never together with `state` across I/O.
@@ -107,19 +107,19 @@ pub(super) struct Space {
 struct State {
     /// Free, with space on the device.
     free: BTreeSet<SegmentNo>,
-    /// Free, perhaps without.
+    /// Free, perhaps without space on the device.
     hollow: BTreeSet<SegmentNo>,
     /// The file system cannot take space back.
     keeps_all: bool,
-    /// Segments that the file has.
+    /// Length of the file, in segments.
     end: u32,
     /// Serial of the next use.
     serial: u64,
-    /// Why the file did not grow when it last should have.
+    /// Why the file did not grow at the last attempt.
     refusal: Option<String>,
-    /// Too few were left for writes when there was one last.
+    /// At the last attempt to allocate for writes, too few segments were left.
     refuses_writes: bool,
-    /// Why there is no room to name more segments than there are.
+    /// Why the manifest has no room to name more segments.
     manifest_short: Option<String>,
 }
 
@@ -140,8 +140,8 @@ impl Space {
         Arc::new(Space { device, segment_bytes, limit, state: Mutex::new(state), growth: Mutex::new(()) })
     }
 
-    /// Takes `no`, which the manifest names as one of `origin`, when the volume is opened; `None` if it is taken or there is no
-    /// such segment.
+    /// Takes segment `no`, which the manifest names with this `origin`, when the volume is opened; `None` if it is
+    /// taken already or does not exist.
     pub(super) fn claim(self: &Arc<Self>, no: SegmentNo, origin: RegionId) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
         state.hollow.remove(&no).then(|| self.take(&mut state, no, origin))
@@ -159,15 +159,15 @@ impl Space {
                 return Ok(segment);
             }
             self.device.check()?;
-            // Other threads look for a free segment before they take this lock, and may take the new ones.
+            // Other threads try to pop a free segment without this lock, and may take the new ones.
             let grown = self.fill_or_grow();
             self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
             grown?;
         }
     }
 
-    /// [`Space::allocate`] for what is to be written, but for the last segments below a declared capacity: compactions, which
-    /// make room, have those.
+    /// [`Space::allocate`] for writes: not of the last segments below a declared capacity, which are kept for
+    /// compactions, because they make room.
     pub(super) fn allocate_for_writes(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
         if let Some(detail) = self.why_manifest_is_short() {
             return Err(self.no_space(detail));
@@ -180,7 +180,7 @@ impl Space {
         }
     }
 
-    /// [`Space::allocate`] for what can do without: not of the segments that are kept for compactions.
+    /// [`Space::allocate`] for uses that can do without: not of the segments that are kept for compactions.
     pub(super) fn allocate_spare(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
         match self.too_few_for_writes() {
             Some(left) => Err(self.kept_for_compactions(left)),
@@ -188,17 +188,17 @@ impl Space {
         }
     }
 
-    /// Only the last segments below a declared capacity are left, or there is no room to name more.
+    /// Whether only the last segments below a declared capacity are left, or the manifest has no room to name more.
     pub(super) fn is_short(&self) -> bool {
         self.too_few_for_writes().is_some() || self.why_manifest_is_short().is_some()
     }
 
-    /// Why the manifest has no room for more segments, as it was told last.
+    /// Why the manifest has no room for more segments, if it has none.
     pub(super) fn why_manifest_is_short(&self) -> Option<String> {
         self.state.lock().manifest_short.clone()
     }
 
-    /// Says whether it has none.
+    /// Sets why the manifest has no room for more segments.
     pub(super) fn set_manifest_short(&self, why: Option<String>) {
         self.state.lock().manifest_short = why;
     }
@@ -207,17 +207,17 @@ impl Space {
         Error::NoSpace { file: self.device.file().name().to_owned(), detail }
     }
 
-    /// Segments left below a declared capacity.
+    /// Segments left below a declared capacity; `None` without one.
     pub(super) fn left(&self) -> Option<u32> {
         (self.limit < u32::MAX).then(|| self.limit.saturating_sub(self.state.lock().used()))
     }
 
-    /// Those, if they are the last.
+    /// The segments left, if they are too few for writes.
     fn too_few_for_writes(&self) -> Option<u32> {
         self.left().filter(|left| *left <= (self.limit / KEPT_SHARE).min(MOST_KEPT))
     }
 
-    /// What writes are told of the `left` segments that are the last.
+    /// The error of writes when only the last `left` segments are left.
     fn kept_for_compactions(&self, left: u32) -> Error {
         let capacity = u64::from(self.limit) * self.segment_bytes;
         self.no_space(format!(
@@ -225,14 +225,14 @@ impl Space {
         ))
     }
 
-    /// Segments in use, those reserved included, and those that the file has space for.
+    /// Segments in use, reserved ones included; and segments that the file has space for.
     pub(super) fn usage(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.used(), state.end - state.hollow.len() as u32)
     }
 
-    /// Gives space back to the device if more segments are free than should be.
-    /// Nothing after a failure. One after the other: what is on its way is in no list, and looks as if it were in use.
+    /// Gives space back to the device if more segments are free than should be. Nothing after a failure. One segment at
+    /// a time: while it is being released it is in no list, and seems to be in use.
     pub(super) fn release(&self) {
         let excess = {
             let state = self.state.lock();
@@ -246,7 +246,7 @@ impl Space {
             let Some(no) = self.state.lock().free.pop_last() else { return };
             let released = self.device.release(self.offset(no), self.segment_bytes);
             let mut state = self.state.lock();
-            // What was not released is as good as hollow.
+            // A segment that was not released counts as hollow too.
             state.hollow.insert(no);
             state.keeps_all = !matches!(released, Ok(true));
             if let Err(error) = released {
@@ -262,7 +262,7 @@ impl Space {
         u64::from(no.0) * self.segment_bytes
     }
 
-    /// Why there is no room for writes: no segment is free, and the file did not grow; or too few are left.
+    /// Why there is no room for writes: no segment is free and the file did not grow, or too few are left.
     pub(super) fn why_full(&self) -> Option<String> {
         if let Some(detail) = self.why_manifest_is_short() {
             return Some(self.no_space(detail).to_string());
@@ -335,7 +335,7 @@ impl State {
         self.end - self.free.len() as u32 - self.hollow.len() as u32
     }
 
-    /// Segments that may be free.
+    /// Number of segments that may be free.
     fn spare(&self) -> u32 {
         (self.used() / SPARE_SHARE).max(LEAST_SPARE)
     }

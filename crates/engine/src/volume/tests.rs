@@ -28,7 +28,7 @@ fn open_owned(disk: &SimDisk) -> Result<(Arc<Volume>, Owner)> {
     Ok((volume, owner))
 }
 
-/// Adds a log segment; answers its id.
+/// Adds a log segment; returns its id.
 fn add(volume: &Volume, owner: &Owner, id: u64, durability: Durability) -> Result<()> {
     let segment = volume.allocate(REGION)?;
     let id = SegmentId(id);
@@ -82,7 +82,7 @@ fn edits_survive_many_checkpoints_and_a_crash_at_any_of_them() {
         let (volume, owner) = open_owned(&disk).unwrap();
         assert_eq!(ids(&volume, &owner), live);
         disk.set_faults(FaultPlan { at: vec![(1 + rng.below(500), Fault::Kill)], ..FaultPlan::default() });
-        // What was being done when it died may or may not count.
+        // The operation during which it died may or may not count.
         let doubtful = loop {
             if live.len() < 5 || (live.len() < 60 && rng.one_in(2)) {
                 if add(&volume, &owner, next, Durability::Synced).is_err() {
@@ -124,7 +124,7 @@ fn lazy_edits_are_durable_with_the_next_sync() {
         let (volume, owner) = open_owned(&disk).expect("a tear is no damage");
         let found = ids(&volume, &owner);
         assert!(found.len() >= 4 && found == (1..=found.len() as u64).collect::<Vec<_>>(), "{found:?}");
-        // What the tear left behind is not taken up again by what is written over it.
+        // A later write over the torn entry does not revive the rest of it.
         add(&volume, &owner, 100, Durability::Synced).unwrap();
         disk.kill_process();
         let (volume, owner) = open_owned(&disk).unwrap();
@@ -150,7 +150,7 @@ fn damage_before_the_last_entry_is_an_error_that_says_where() {
     assert!(error.to_string().contains("cannot be read"), "{error}");
     disk.kill_process();
     disk.flip_bit("volume", earlier[earlier.len() / 2] + 14, 0);
-    // The last entry might be a tear: it does not count, whatever happened to it.
+    // The last entry might be a tear: it does not count, whatever damaged it.
     disk.flip_bit("volume", last + 14, 0);
     let (volume, owner) = open_owned(&disk).unwrap();
     assert_eq!(ids(&volume, &owner).len(), 8);
@@ -189,7 +189,7 @@ fn segments_are_free_again_when_nothing_holds_them() {
     assert_ne!(again.serial(), serial);
 }
 
-/// A region that has all that another has.
+/// A region that shares all segments of another.
 fn share(volume: &Volume, from: RegionId, to: RegionId) -> Owner {
     let (state, segments) = volume.state_and_segments(from).unwrap();
     let owner = volume.create_region(RegionState::new(to, TableOptions::default())).unwrap();
@@ -237,7 +237,7 @@ fn a_number_that_regions_mean_two_things_by_is_damage() {
     let (id, segment) = (SegmentId(1), volume.segment(REGION, SegmentId(1)).unwrap());
     let other = RegionId(2);
     let theirs = volume.create_region(RegionState::new(other, TableOptions::default())).unwrap();
-    // Made for itself: another segment, whose id happens to be the same.
+    // Made for the region itself: another segment with the same id by chance.
     let opened = Change::OpenLog { region: other, log: LogKind::Recovery, id, no: segment.no() };
     volume.commit(&theirs, vec![opened], &[(id, segment)], Durability::Synced).unwrap();
     disk.kill_process();
@@ -245,7 +245,7 @@ fn a_number_that_regions_mean_two_things_by_is_damage() {
     assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("as two things"), "{error}");
 }
 
-/// Also what stood for an identity before is used again only when the manifest does not name it any more.
+/// A segment that had the same id before is reused only when the manifest no longer names it, too.
 #[test]
 fn a_segment_that_is_replaced_is_given_back() {
     let disk = SimDisk::new(11, 1 << 30);
@@ -264,7 +264,7 @@ fn a_segment_that_is_replaced_is_given_back() {
     assert_ne!(volume.segment(REGION, id).unwrap().no(), before);
 }
 
-/// Whichever operation of the edit fails, that of a full zone included.
+/// For any failed operation of the edit, also when the zone is full.
 #[test]
 fn what_an_edit_that_failed_let_go_of_is_never_used_again() {
     let mut failed = 0;
@@ -360,7 +360,8 @@ fn a_failed_sync_ends_all_writing() {
     assert_eq!(back, [1; 4096], "reads go on");
 }
 
-/// The page cache has it still, for the next process too: no later sync would write it, and a power loss would take it.
+/// The page cache still has the data, also for the next process: no later sync would write it, and a power loss would
+/// lose it.
 #[test]
 fn what_a_failed_sync_has_lost_is_not_read_by_the_next_process() {
     for fault in [Fault::Fail, Fault::Writeback] {

@@ -1,12 +1,12 @@
-//! A zone of the manifest as one range of bytes: its own place, and the segments of data that it continues in.
+//! A zone of the manifest as one range of bytes: its own place, and the data segments that it continues in.
 //!
 //! ```text
 //!   own place                       segment      segment
 //!   | Zone, checkpoint, edits .. |M|  .. edits  |  .. edits  |      M: FRAME_ALIGN bytes for `Moved`, outside of the range
 //! ```
-//! A segment is filled with zeroes when it joins a zone, so that nothing a client ever wrote is read as an entry. The zone
-//! that is not written keeps its segments: they are the room of the next checkpoint. Called under the volume's manifest
-//! lock.
+//! A segment is filled with zeroes when it joins a zone, so that client data in it is never read as an entry. The zone
+//! that is not current keeps its segments: they are the room for the next checkpoint. Called under the volume's
+//! manifest lock.
 
 use super::device::Device;
 use super::manifest::{damaged, decode};
@@ -20,33 +20,33 @@ use leeward_platform::Block;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Zeroes are written so many at a time.
+/// Zeroes are written in pieces of this size.
 static ZEROES: [u8; 32 << 10] = [0; 32 << 10];
-/// No zone is longer: frames have lengths of 32 bits.
+/// Largest zone, in bytes: frames have lengths of 32 bits.
 const MOST_BYTES: usize = 1 << 30;
-/// Of an encoded number of a segment, at most.
+/// Bytes of an encoded segment number, at most.
 const NUMBER_BYTES: usize = 5;
-/// Of a `Zone` entry without segments, its padding included, at most.
+/// Bytes of a `Zone` entry without segments, its padding included, at most.
 const EMPTY_BYTES: usize = (FRAME_HEADER_BYTES + 3 * 10 + 1 + NUMBER_BYTES).next_multiple_of(FRAME_ALIGN);
 /// Origin of the manifest's segments, which hold no checksums of a region.
 const NO_REGION: RegionId = RegionId(0);
 
-/// See above.
+/// A zone of the manifest: see the module.
 #[derive(Debug)]
 pub(super) struct Zone {
-    /// Where its own place starts, and its length, in bytes.
+    /// Start and length of its own place, in bytes.
     start: u64,
     own_bytes: usize,
     segment_bytes: usize,
     segments: Vec<SegmentNo>,
-    /// Those, once they are taken: never, if a volume is only inspected.
+    /// The same segments, once they are claimed: never, if a volume is only inspected.
     held: Vec<Arc<Segment>>,
 }
 
-/// How a zone begins.
+/// The head of a zone.
 pub(super) struct Head {
     pub(super) sequence: u64,
-    /// It was given up for the other zone.
+    /// The zone was given up for the other one.
     pub(super) is_moved: bool,
     segments: Vec<SegmentNo>,
     /// Bytes before its checkpoint.
@@ -54,7 +54,7 @@ pub(super) struct Head {
 }
 
 impl Zone {
-    /// Both zones of a volume.
+    /// Both zones of a volume, without segments.
     pub(super) fn both(superblock: &Superblock) -> [Zone; 2] {
         let segment_bytes = superblock.segment_bytes as usize;
         let own_bytes = superblock.zone_segments as usize * segment_bytes;
@@ -85,7 +85,7 @@ impl Zone {
         &self.segments
     }
 
-    /// Where byte `at` lies in the file, and how many bytes follow there.
+    /// Offset of byte `at` in the file, and the number of bytes that follow there.
     pub(super) fn place(&self, at: usize) -> (u64, usize) {
         let own = self.own_entries();
         if at < own || self.segments.is_empty() {
@@ -112,13 +112,13 @@ impl Zone {
         Ok(())
     }
 
-    /// Writes the frame that says that this zone is given up.
+    /// Writes the frame that marks this zone as given up.
     pub(super) fn write_moved(&self, device: &Device, frame: &[u8]) -> Result<()> {
         assert!(frame.len() <= FRAME_ALIGN, "there is no more room");
         device.write_buffered(self.slot(), frame)
     }
 
-    /// All bytes of entries. A block: an allocator that has been given back so much would keep as much for good.
+    /// All bytes of entries. In a block, because an allocator would keep that much memory forever.
     pub(super) fn read(&self, device: &Device) -> Result<Block> {
         let mut bytes = Block::bare(self.bytes());
         let mut at = 0;
@@ -130,7 +130,7 @@ impl Zone {
         Ok(bytes)
     }
 
-    /// How it begins; `None` if it does not begin with anything that counts.
+    /// Its head; `None` if it does not begin with a valid entry of that kind.
     pub(super) fn read_head(&self, device: &Device) -> Result<Option<Head>> {
         let mut bytes = Block::bare(self.own_bytes);
         device.read(self.start, &mut bytes)?;
@@ -146,13 +146,14 @@ impl Zone {
         Ok(Some(Head { sequence: first.sequence, is_moved, segments, bytes }))
     }
 
-    /// Goes on where `head` says. `reserved` is the first segment that may be one of data, `file_bytes` the length of the file.
+    /// Continues in the segments that `head` names. `reserved` is the first possible data segment, `file_bytes` the
+    /// length of the file.
     pub(super) fn follow(&mut self, device: &Device, head: &Head, reserved: u32, file_bytes: u64) -> Result<()> {
         let ends = file_bytes / self.segment_bytes as u64;
         let (mut seen, all) = (BTreeSet::new(), &head.segments);
         let wrong = all.iter().find(|no| no.0 < reserved || u64::from(no.0) >= ends || !seen.insert(**no));
         if let Some(no) = wrong {
-            let detail = format!("the manifest goes on in segment {no}, which is not there, or is something else");
+            let detail = format!("the manifest continues in segment {no}, which does not exist or has another use");
             return Err(damaged(device, self.start, detail));
         }
         self.segments.clone_from(all);
@@ -163,14 +164,14 @@ impl Zone {
     pub(super) fn claim(&mut self, device: &Device, space: &Arc<Space>) -> Result<()> {
         for no in &self.segments {
             let Some(segment) = space.claim(*no, NO_REGION) else {
-                return Err(damaged(device, self.start, format!("the manifest goes on in segment {no} twice")));
+                return Err(damaged(device, self.start, format!("the manifest continues in segment {no} twice")));
             };
             self.held.push(segment);
         }
         Ok(())
     }
 
-    /// Takes segments from `allocate` until there is room for `bytes`.
+    /// Adds segments from `allocate` until there is room for `bytes`.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; those of writing.
@@ -198,7 +199,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Gives segments back that are more than room for `bytes` takes. For a zone that no entry is read from any more.
+    /// Gives back segments that are not needed for `bytes`. For a zone whose entries are not read any more.
     pub(super) fn shrink(&mut self, bytes: usize) {
         while !self.segments.is_empty() && self.room() >= bytes.saturating_add(self.segment_bytes) {
             self.segments.pop();

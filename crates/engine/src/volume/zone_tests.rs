@@ -50,7 +50,7 @@ fn add(volume: &Volume, owner: &Owner, first: u64, count: u64) -> Result<()> {
     volume.commit(owner, named.iter().map(open).collect(), &named, Durability::Synced)
 }
 
-/// A region of `count` segments that no open looks into.
+/// A region of `count` segments, which no open examines.
 fn add_leaves(volume: &Volume, region: RegionId, count: u64) -> Owner {
     let mut state = RegionState::new(region, TableOptions::default());
     let mut held = Vec::new();
@@ -72,14 +72,14 @@ fn ids(volume: &Volume, owner: &Owner) -> BTreeSet<u64> {
     volume.with_region(owner, |state| state.segments.keys().map(|id| id.0).collect()).unwrap()
 }
 
-/// A region that names all that another does: a larger manifest, and no larger disk.
+/// A region that names all segments of another: a larger manifest, but no larger disk.
 fn share(volume: &Volume, from: RegionId, to: RegionId) -> Result<Owner> {
     let (state, segments) = volume.state_and_segments(from).unwrap();
     let held: Vec<_> = segments.into_iter().collect();
     volume.put_region(RegionState { region: to, ..state }, &held)
 }
 
-/// Segments that the manifest has taken.
+/// Segments that the manifest has allocated.
 fn taken(volume: &Volume) -> usize {
     volume.manifest.lock().segments().iter().map(Vec::len).sum()
 }
@@ -90,7 +90,7 @@ fn a_manifest_grows_far_beyond_its_own_place_and_shrinks_again() {
     let volume = open(&disk).unwrap();
     let first = add_leaves(&volume, RegionId(1), 1000);
     assert_eq!(taken(&volume), 0, "a thousand names fit");
-    // As many names as 16 GiB of such segments have: 120 times those at which the manifest was full.
+    // As many names as 16 GiB of such segments have: 120 times as many as once filled the manifest.
     let others: Vec<Owner> = (2..502).map(|to| share(&volume, RegionId(1), RegionId(to)).unwrap()).collect();
     assert!(!volume.is_failed());
     let most = taken(&volume);
@@ -106,7 +106,7 @@ fn a_manifest_grows_far_beyond_its_own_place_and_shrinks_again() {
         let owner = own(&volume, RegionId(region)).unwrap();
         volume.commit(&owner, vec![Change::Drop(RegionId(region))], &[], Durability::Synced).unwrap();
     }
-    // The next checkpoints give back what they need no more.
+    // The next checkpoints free the segments that they no longer need.
     let owner = own(&volume, RegionId(1)).unwrap();
     let switches = |volume: &Volume| volume.manifest.lock().current();
     for _ in 0..2 {
@@ -123,7 +123,7 @@ fn a_manifest_grows_far_beyond_its_own_place_and_shrinks_again() {
     assert_eq!(volume.usage().0, (RESERVED + 1000) * SEGMENT_BYTES as u64);
 }
 
-/// The cost of checkpoints stays in proportion to that of the edits.
+/// Checkpoints cost in proportion to edits.
 #[test]
 fn a_checkpoint_comes_after_as_many_bytes_of_edits_as_it_has() {
     let disk = SimDisk::new(2, 1 << 30);
@@ -144,8 +144,8 @@ fn a_checkpoint_comes_after_as_many_bytes_of_edits_as_it_has() {
     assert!(written < 4 * of_edits, "{written} bytes for {of_edits} of edits");
 }
 
-/// Has regions share all that the first has, up to the last before the zones are switched, with one that has segments of data.
-/// Answers how many regions there are then.
+/// Has regions share all segments of the first one, until the current zone has data segments and is nearly full.
+/// Returns the number of regions.
 fn fill(volume: &Volume) -> u32 {
     add_leaves(volume, RegionId(1), 200);
     let (mut regions, mut before) = (1, 0);
@@ -162,7 +162,7 @@ fn fill(volume: &Volume) -> u32 {
     }
 }
 
-/// The file of a volume that was filled so, and how many regions it has.
+/// The file of such a volume, and its number of regions.
 fn filled() -> (Vec<u8>, u64) {
     let disk = SimDisk::new(3, 1 << 30);
     let volume = open(&disk).unwrap();
@@ -181,7 +181,8 @@ fn disk_with(contents: &[u8], seed: u64) -> SimDisk {
     disk
 }
 
-/// Opens the volume and has regions share what the first has, up to a switch. Answers how many were acknowledged at least.
+/// Opens the volume and has regions share the first one's segments, up to a switch. Returns how many were acknowledged
+/// at least.
 fn switch(disk: &SimDisk, regions: u64) -> (u64, Result<()>) {
     let mut certain = regions;
     let switched = open(disk).and_then(|volume| {
@@ -195,7 +196,7 @@ fn switch(disk: &SimDisk, regions: u64) -> (u64, Result<()>) {
     (certain, switched)
 }
 
-/// Each I/O of growing, of switching zones and of giving segments back, with and without power.
+/// Faults at each I/O of growing, switching zones and freeing segments, with and without a power loss.
 #[test]
 fn a_crash_at_any_io_of_a_switch_loses_nothing() {
     let (contents, regions) = filled();
@@ -219,7 +220,7 @@ fn a_crash_at_any_io_of_a_switch_loses_nothing() {
             let found = volume.registry.lock().state.regions.len() as u64;
             let expected = certain..=certain + u64::from(outcome.is_err());
             assert!(expected.contains(&found), "operation {op}, {fault:?}, power {power}: {found} of {expected:?}");
-            // It continues.
+            // The volume continues to work.
             let owner = share(&volume, RegionId(1), RegionId(9999)).unwrap();
             assert_eq!(ids(&volume, &owner).len(), 200);
         }
@@ -274,7 +275,7 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
     let volume = open_with(&disk, limited(RESERVED + 240)).unwrap();
     let owner = own(&volume, RegionId(1)).unwrap();
     add(&volume, &owner, 1, 200).unwrap();
-    // Names that take no segments: only the manifest needs more.
+    // Names that take no segments: only the manifest needs more space.
     let mut to = 1;
     let refused = loop {
         to += 1;
@@ -289,7 +290,7 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
     assert!(error.contains("no space") && error.contains("manifest"), "{error}");
     assert!(volume.why_full().is_some_and(|why| why.contains("manifest")));
     assert!(volume.is_short_of_space());
-    // Edits that name less continue without limit, through checkpoints.
+    // Edits that name fewer segments continue without limit, through checkpoints.
     let region = volume.take_region(RegionId(2)).unwrap();
     let before = volume.manifest.lock().current();
     let mut id = 1;
@@ -310,12 +311,12 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
     assert_eq!(volume.registry.lock().state.regions.len(), 1);
 }
 
-/// What a client wrote to a segment before the manifest went on in it is never read as an entry.
+/// Client data in a segment that the manifest continues in later is never read as an entry.
 #[test]
 fn bytes_of_clients_are_no_entries() {
     let disk = SimDisk::new(5, 1 << 30);
     let volume = open(&disk).unwrap();
-    // Whatever comes next, one of these is it; and all say that they were durable.
+    // Whichever number is next, one of these entries has it; and all say that they were durable.
     let mut forged = Vec::new();
     for at in 0..SEGMENT_BYTES / FRAME_ALIGN {
         let body = EntryBody::Edit(vec![Change::Drop(RegionId(1))]);
@@ -369,7 +370,7 @@ fn damage_of_a_large_manifest_is_told() {
     assert_eq!(volume.registry.lock().state.regions.len() as u64, regions);
 }
 
-/// A `Zone` entry that names what cannot be: the checksum is right.
+/// A `Zone` entry with impossible segments and a correct checksum.
 #[test]
 fn a_zone_in_impossible_segments_is_damage() {
     for segments in [vec![0], vec![3], vec![9, 9], vec![u32::MAX], vec![1 << 20], (9..4000).collect()] {
@@ -392,8 +393,8 @@ fn framed(entry: &Entry) -> Vec<u8> {
     frame
 }
 
-/// A volume of version 8 whose manifest was found too large for its zone, as that program left it: a checkpoint that fills
-/// nearly all of its zone, and edits up to where the next would not fit. Answers how many segments it names.
+/// A volume of version 8 with a manifest too large for its zone, as that program left it: a checkpoint that nearly
+/// fills its zone, and edits up to the one that would not fit. Returns the number of segments that it names.
 fn overfull(disk: &SimDisk) -> u64 {
     let (region, incarnation) = (RegionId(1), Incarnation(1));
     let mut state = VolumeState { incarnation, ..VolumeState::default() };
@@ -419,11 +420,11 @@ fn overfull(disk: &SimDisk) -> u64 {
     let mut zone = checkpoint(&state);
     let mut sequence = 78;
     loop {
-        // An edit takes fewer bytes than what it adds to a checkpoint.
+        // An edit is smaller than what it adds to a checkpoint.
         let changes: Vec<Change> = (next..next + 40).map(open_log).collect();
         let body = EntryBody::Edit(changes.clone());
         let frame = framed(&Entry { sequence, durable: sequence - 1, incarnation, body });
-        // The room that it kept for `Moved`.
+        // Room kept for `Moved`.
         if zone.len() + frame.len() + 2 * FRAME_ALIGN > ZONE_BYTES {
             break;
         }
@@ -472,7 +473,7 @@ fn a_volume_of_version_8_that_has_outgrown_its_zone_opens_and_goes_on() {
 fn a_crash_at_any_io_of_the_upgrade_loses_nothing() {
     let disk = SimDisk::new(0, 1 << 30);
     let named = overfull(&disk);
-    // Nothing is in the segments that it names.
+    // The named segments have no contents.
     let mut contents = disk.contents("volume");
     contents.truncate(RESERVED as usize * SEGMENT_BYTES);
     let (mut op, mut struck) = (0, true);

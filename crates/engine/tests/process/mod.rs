@@ -5,19 +5,19 @@ use std::time::Duration;
 
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Bytes of this process that are not the page cache's.
+/// Bytes of this process, without the page cache.
 pub(crate) fn memory_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells");
     let line = status.lines().find(|line| line.starts_with("RssAnon")).expect("the kernel tells");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") << 10
 }
 
-/// The most that the process had since it was last asked.
+/// Peak memory of the process since the last call.
 #[derive(Default)]
 pub(crate) struct Peak(AtomicUsize);
 
 impl Peak {
-    /// Bytes; begins anew.
+    /// Peak in bytes; begins anew.
     pub(crate) fn take(&self) -> usize {
         self.0.swap(memory_bytes(), Relaxed).max(memory_bytes())
     }

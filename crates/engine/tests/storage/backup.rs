@@ -1,7 +1,7 @@
-//! A backup that the test connects to its primary by itself.
+//! A backup that the test itself connects to its primary.
 //!
-//! The test plays the part of the fabric (mirror buffers are plain vectors) and of the messages, in the order in which
-//! replication sends them, so that the guarantees of a replica are tested without either.
+//! The test replaces the fabric (mirror buffers are plain vectors) and the messages, in replication's order. So a
+//! replica's guarantees are tested without either.
 
 use crate::support::{History, REGION, now, open_volume, table_options, volume_options};
 use leeward_engine::compaction::{Compaction, Step};
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub(crate) const DISK_BYTES: u64 = 256 << 20;
-/// Of a backup that builds its own index.
+/// Builder id of a backup that builds its own index.
 pub(crate) const BUILDER: ServerId = ServerId(7);
 
 /// A backup as its primary sees it.
@@ -46,7 +46,7 @@ impl Backup {
         Backup { volume, replica, buffers, opened, base_lsn: Lsn(0), _shift }
     }
 
-    /// Brings it to the primary's state; answers how many segments were shipped.
+    /// Brings it in sync with the primary; returns the number of shipped segments.
     pub(crate) fn sync(&mut self, primary: &Region) -> Result<usize, Error> {
         primary.seal_tails();
         let pinned = primary.base();
@@ -68,7 +68,7 @@ impl Backup {
         Ok(missing.len())
     }
 
-    /// Takes a segment, of which all is rewritten or nothing.
+    /// Stores a segment, of which all bytes are rewritten, or none.
     pub(crate) fn store(
         &mut self,
         primary: &Region,
@@ -86,7 +86,7 @@ impl Backup {
         log.index() * 2 + (index % 2) as usize
     }
 
-    /// The primary's tails that continue behind the base.
+    /// The primary's tails after the base.
     fn tails(&self, primary: &Region) -> Vec<Arc<Tail>> {
         let tails = LogKind::APPENDED.into_iter().flat_map(|log| primary.tails(log));
         tails.filter(|tail| tail.last_lsn() > self.base_lsn).collect()
@@ -104,7 +104,7 @@ impl Backup {
         Ok(())
     }
 
-    /// Persists what the buffers of open tails hold.
+    /// Persists the contents of the buffers of open tails.
     pub(crate) fn save(&mut self, primary: &Region) -> Result<(), Error> {
         for tail in self.tails(primary) {
             let buffer = &self.buffers[Backup::buffer(tail.log(), tail.index())][..tail.filled() as usize];
@@ -133,7 +133,7 @@ impl Backup {
         Ok(())
     }
 
-    /// Compacts at the primary, and at a backup that builds its own index, there too.
+    /// Compacts at the primary; also at a backup that builds its own index.
     fn compact_each(&mut self, primary: &Region) -> Result<bool, Error> {
         self.save(primary)?;
         self.replica.set_committed(primary.commit());
@@ -182,7 +182,7 @@ pub(crate) fn finish(region: &Region, compaction: &mut Compaction) -> Result<(),
     }
 }
 
-/// Takes writes, with upkeep, until `batches` are done; all of them are mirrored. An error is the backup's.
+/// Appends `batches`, with upkeep; all of them are mirrored. An error is the backup's.
 pub(crate) fn try_work(
     primary: &Region,
     backup: &mut Backup,

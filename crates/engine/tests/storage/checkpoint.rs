@@ -1,4 +1,4 @@
-//! Checkpoints: they hold what the region held, whatever becomes of the region, of the process and of the machine. The space that
+//! Checkpoints keep the region's contents, whatever happens to the region, the process and the machine. The space that
 //! they keep is freed when they are dropped.
 
 use crate::support::{
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const DISK_BYTES: u64 = 256 << 20;
 
-/// Names of checkpoints, and the last LSN of each as far as it was told.
+/// Names of checkpoints, and the last LSN of each if it was acknowledged.
 type Made = BTreeMap<String, Option<Lsn>>;
 
 fn contents(checkpoint: &Checkpoint) -> Model {
@@ -35,7 +35,7 @@ fn work(disk: &SimDisk, rng: &mut Rng, history: &mut History, made: &mut Made, b
             16 => {
                 let name = format!("at-{}", region.last_lsn());
                 let last = region.last_lsn();
-                // Until it is answered it may be there or not.
+                // Until it is acknowledged it may exist or not.
                 made.entry(name.clone()).or_insert(None);
                 region.checkpoint(&name)?;
                 history.synced = last.0;
@@ -82,7 +82,7 @@ fn checkpoints_survive_crashes_and_hold_what_was_there() {
             assert!(last.0 >= guaranteed, "seed {seed}, round {round}: {last} of {guaranteed}");
             assert_eq!(region.volume().verify().damaged.len(), 0);
             check(&region, &made, &history);
-            // A checkpoint whose creation was not answered may be there or not.
+            // A checkpoint whose creation was not acknowledged may exist or not.
             let there: Vec<String> = region.checkpoints().into_iter().map(|info| info.name).collect();
             made.retain(|name, _| there.contains(name));
             history.cut(last);

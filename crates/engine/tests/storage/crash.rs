@@ -1,10 +1,10 @@
-//! Crash tests: the process or the machine dies at every single operation on the device, and nothing that is guaranteed
-//! is lost.
+//! Crash tests: the process or the machine dies at every single operation on the device, and everything guaranteed
+//! survives.
 //!
-//! The guarantee: after `kill -9`, everything up to the last `write_tails` is there; after a power loss, everything up to the
-//! last `sync_tails` or install. In both cases what is found is a prefix of the history that ends with a whole batch, and
-//! recovery never takes a tear for damage. A failed sync loses what a power loss would: the next process does not read what only
-//! the page cache has.
+//! The guarantee: after `kill -9`, everything up to the last `write_tails` is there; after a power loss, everything up
+//! to the last `sync_tails` or install. In both cases a prefix of the history remains that ends with a whole batch, and
+//! recovery never takes a tear for damage. A failed sync loses what a power loss would: the next process does not read
+//! data that only the page cache has.
 
 use crate::support::{History, assert_holds, choose_options, compact, end_process, flush, open_region};
 use leeward_engine::Error;
@@ -50,7 +50,7 @@ fn disk(seed: u64, maps: bool) -> SimDisk {
     disk
 }
 
-/// Of a history of so many batches.
+/// A history of so many batches.
 pub(crate) fn crash_at_every_operation(seed: u64, batches: u64, power: bool) {
     choose_options(&mut Rng::new(seed));
     for maps in [false, true] {
@@ -77,7 +77,7 @@ fn crash_everywhere(seed: u64, batches: u64, power: bool, maps: bool) {
         }
         let guaranteed = if power { history.synced } else { history.written };
         check(&disk, &mut history, guaranteed, &context);
-        // And it continues from there.
+        // The history continues from there.
         work(&disk, &mut rng, &mut history, 30).unwrap_or_else(|error| panic!("{context}: {error}"));
         let written = history.written;
         check(&disk, &mut history, written, &context);

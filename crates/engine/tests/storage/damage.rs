@@ -1,4 +1,4 @@
-//! Damage: bytes that were durable and are not what was written any more. Acknowledged data is never silently gone.
+//! Damage: durable bytes that have changed. Acknowledged data is never lost silently.
 
 use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
@@ -8,7 +8,7 @@ use leeward_platform::{Disk, Rng, SimDisk};
 
 const DISK_BYTES: u64 = 256 << 20;
 
-/// A region whose process died after `writes` writes, all durable; answers where its log's first segment lies, in
+/// A region whose process died after `writes` writes, all durable; returns the offset of its log's first segment, in
 /// bytes.
 fn written(disk: &SimDisk, writes: u32) -> u64 {
     let region = open_region(disk).unwrap();
@@ -28,7 +28,7 @@ const RECORD_BYTES: u64 = 20 + 6 + 100;
 fn a_flipped_bit_below_the_recorded_commit_is_an_error_that_says_where_and_what_to_do() {
     let disk = SimDisk::new(1, DISK_BYTES);
     let log = written(&disk, 50);
-    // Serving records all that was found as committed.
+    // Serving records all recovered writes as committed.
     drop(open_region(&disk).unwrap());
     disk.kill_process();
     disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
@@ -36,7 +36,7 @@ fn a_flipped_bit_below_the_recorded_commit_is_an_error_that_says_where_and_what_
     let Error::Damaged { file, offset, detail, advice } = &error else { panic!("{error}") };
     assert_eq!((&file[..], *offset), ("volume", log + 64 + 30 * RECORD_BYTES));
     assert!(detail.contains("checksum") && advice.starts_with("restore the volume"), "{error}");
-    // Nothing was dropped: if the bytes come back, so does everything.
+    // Nothing was dropped: if the bytes come back, all data does.
     disk.kill_process();
     disk.flip_bit("volume", log + 64 + 30 * RECORD_BYTES + 50, 3);
     assert_eq!(open_region(&disk).unwrap().last_lsn(), Lsn(50));
@@ -51,7 +51,7 @@ fn a_flipped_bit_beyond_the_recorded_commit_is_a_tear() {
     assert_eq!(region.last_lsn(), Lsn(30));
     assert!(matches!(region.get(b"key029", Reach::Device, &UnixMs::default), Ok(Lookup::Found { .. })));
     assert_eq!(region.get(b"key030", Reach::Device, &UnixMs::default).unwrap(), Lookup::Absent);
-    // The cut is durable: what stood behind it never comes back.
+    // The cut is durable: records after it never come back.
     region.append(&[Write::put(b"new", b"1")]).unwrap();
     region.sync_tails().unwrap();
     disk.lose_power(&mut Rng::new(2));
@@ -173,7 +173,7 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
     for at in [0, SUPERBLOCK_COPY_OFFSET] {
         let mut superblock = [0; 512];
         file.read_at(&mut superblock, at).unwrap();
-        // Another version may have its checksum elsewhere: this one does not fit any more.
+        // Another format version may have its checksum elsewhere: here the checksum does not fit any more.
         superblock[8] = 10;
         file.write_at(&superblock, at).unwrap();
     }

@@ -1,5 +1,5 @@
-//! Ingest of sorted pairs among everything else: all of them or none, newer than what was before and older than what comes
-//! after, in whatever level they land, and through crashes.
+//! Ingest of sorted pairs among other operations: all pairs or none, newer than earlier writes and older than later
+//! ones, in any level, and through crashes.
 
 use crate::support::{
     History, Model, assert_holds, compact, contents, end_process, flush, open_region, read_all, volume_options,
@@ -18,7 +18,7 @@ const DISK_BYTES: u64 = 256 << 20;
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Sorted pairs of some part of the keys that histories write.
+/// Sorted pairs of a part of the keys that histories write.
 fn random_pairs(rng: &mut Rng) -> Pairs {
     let (first, step) = (rng.below(2000), 1 + rng.below(5));
     let pair = |n: u64| {
@@ -28,8 +28,7 @@ fn random_pairs(rng: &mut Rng) -> Pairs {
     (0..rng.below(400)).map(pair).collect()
 }
 
-/// Ingests as [`Db::ingest`] does, with some writes meanwhile; answers the last LSN that it took, with the error if there is
-/// one.
+/// Ingests like [`Db::ingest`], with some writes meanwhile; returns the last LSN that it took, and the error, if any.
 fn ingest(region: &Region, rng: &mut Rng, history: &mut History, pairs: &Pairs, last: &mut u64) -> Result<(), Error> {
     let most = pairs.len().max(1) as u64 + rng.below(3);
     let mut builder = loop {
@@ -115,7 +114,7 @@ fn ingests_are_atomic_and_in_order_through_crashes() {
             let last = region.last_lsn();
             assert!(last.0 >= guaranteed && last.0 <= history.last(), "{context}: {last} of {guaranteed}");
             history.cut(last);
-            // One that was not answered may have been installed.
+            // An ingest that was not acknowledged may have been installed.
             if open.0 > 0 && open.0 <= last.0 {
                 let is_taken = contents(&region) != history.model(last);
                 taken[usize::from(is_taken)] += 1;
@@ -151,7 +150,7 @@ fn pairs_land_in_the_deepest_level_that_has_room_for_them() {
     assert_eq!(after[deepest].entries, before[deepest].entries + 2000);
     assert!(region.volume().counters().bytes_read < read + (1 << 20), "nothing was merged");
     assert_holds(&region, &history.model(region.last_lsn()), "above all keys");
-    // What overlaps is merged, and wins.
+    // Overlapping pairs are merged, and the newer ones win.
     let over: Pairs = (0..2000).map(|n| (format!("key{n:05}").into_bytes(), vec![8; 10])).collect();
     ingest(&region, &mut Rng::new(0), &mut history, &over, &mut 0).unwrap();
     assert_holds(&region, &history.model(region.last_lsn()), "over all keys");
@@ -177,7 +176,7 @@ fn what_is_not_sorted_changes_nothing() {
     let expected = Model::from([(b"m".to_vec(), b"there".to_vec())]);
     assert_eq!(read_all(&db.snapshot()), expected);
     assert!(db.stats().used_bytes <= used + 4 * volume_options().segment_bytes as u64, "what was built is free again");
-    // Of unknown number, twice, and found again.
+    // Twice, with an unknown number of pairs, and recovered.
     for round in 1..3 {
         let mut left = many.clone();
         assert_eq!(db.ingest(std::iter::from_fn(|| left.next())).unwrap(), 5000, "round {round}");
@@ -217,8 +216,8 @@ fn writers_and_readers_go_on_beside_an_ingest() {
     assert_eq!(read_all(&db.snapshot()).len(), 1000);
 }
 
-/// What was written beside an ingest could be compacted before the ingest was installed, and then lay below it; of what was
-/// deleted nothing was left.
+/// Story of a bug: writes made during an ingest could be compacted before the ingest was installed, and then lay below
+/// it; of deleted keys nothing was left.
 #[test]
 fn what_is_written_beside_an_ingest_is_newer_although_it_is_compacted_first() {
     let key = |n: u32| format!("k{n:05}").into_bytes();
@@ -245,7 +244,7 @@ fn what_is_written_beside_an_ingest_is_newer_although_it_is_compacted_first() {
     }
 }
 
-/// An ingest takes its LSNs when it begins: they are lower than what a snapshot shows that does not know it.
+/// An ingest takes its LSNs when it begins: they are lower than that of a snapshot that does not see the pairs.
 #[test]
 fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
     let options = DbOptions { volume: volume_options(), l0_bytes: 64 << 10, ..DbOptions::default() };
@@ -274,8 +273,8 @@ fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
     assert!(matches!(before.get(b"beside", Reach::Device).unwrap(), Lookup::Found { .. }));
 }
 
-/// A region that copies pairs from elsewhere skips LSNs: what is written next is newer than all that was written there. A node
-/// that opens the region knows that requests from before may have been carried out there.
+/// A region that copies pairs from elsewhere skips LSNs: later writes are newer than all writes made there. A node that
+/// opens the region knows that earlier requests may have been carried out there.
 #[test]
 fn lsns_that_are_skipped_stay_so_and_requests_from_before_are_forgotten() {
     let disk = SimDisk::new(1, DISK_BYTES);
@@ -300,7 +299,7 @@ fn lsns_that_are_skipped_stay_so_and_requests_from_before_are_forgotten() {
         (request(2), 501),
         (request(3), 503)
     ]));
-    // Nothing is left to be replayed but what comes then.
+    // Only later records are left to replay.
     flush(&region).unwrap();
     while compact(&region).unwrap() {}
     assert_eq!(region.skip_lsns(Lsn(900)).unwrap(), Lsn(900));

@@ -1,5 +1,5 @@
-//! A backup whose copy is read while it follows its primary: the copy shows the primary's state at some LSN, and what readers
-//! have pinned stays.
+//! A backup whose copy is read while it follows its primary: the copy shows the primary's state at some LSN, and pinned
+//! data stays.
 
 use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
@@ -9,7 +9,7 @@ use leeward_format::cluster::BackupMode;
 use leeward_platform::{Rng, SimDisk};
 use std::collections::VecDeque;
 
-/// Snapshots that are kept for a while, with what they must show.
+/// Snapshots that are kept for a while, and their expected contents.
 #[derive(Default)]
 struct Pinned(VecDeque<(Snapshot, Model)>);
 

@@ -82,7 +82,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
             assert!(round < 3 || total < 12 || shipped < total, "{context}: {shipped} of {total} shipped");
             let batches = 100 + rng.below(400);
             work(&primary, &mut backup, &mut history, &mut rng, batches);
-            // Writes that reach no backup: the primary dies with them, and its copy must lose them.
+            // Writes that reach no backup: the primary dies with them, and its copy must drop them.
             for _ in 0..rng.below(30) {
                 match primary.append(&[leeward_engine::Write::put(b"lost", b"lost")]) {
                     Ok(_) => {}
@@ -99,8 +99,8 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
     }
 }
 
-/// All members lost their power. One of them has committed and durable records that no remaining member has. It follows a member
-/// that had less, and may have written more since, and forgets that it had more.
+/// All members lost power. One of them has committed, durable records that no remaining member has. It follows a member
+/// that had fewer, and may have written more since, and drops its extra records.
 #[test]
 fn a_copy_that_has_more_than_is_left_takes_what_is_left() {
     for (seed, mode) in (0..32).flat_map(|seed| MODES.map(|mode| (seed, mode))) {
@@ -144,8 +144,8 @@ fn a_copy_that_has_more_than_is_left_takes_what_is_left() {
     }
 }
 
-/// What a backup's volume holds after its death is a prefix of its primary's history, whatever it was at; and it is
-/// brought in sync again from there.
+/// After a backup's death, its volume has a prefix of the primary's history, whatever it was doing. It is brought in
+/// sync again from there.
 #[test]
 fn a_backup_dies_at_any_operation() {
     for seed in 0..60 {
@@ -173,7 +173,7 @@ fn a_backup_dies_at_any_operation() {
             let (_, last) = found.replica.position();
             assert!(last.0 <= history.last(), "{context}");
             if rng.one_in(3) {
-                // It is asked to serve what it has, without an effect: the history continues without that.
+                // It is asked to serve, without an effect: the history continues without that.
                 let alone = serve(found.replica);
                 assert_eq!(alone.last_lsn(), last, "{context}");
                 assert_holds(&alone, &history.model(last), &format!("{context}, after {outcome:?}"));
@@ -210,7 +210,7 @@ pub(crate) fn torn_buffers(seeds: Range<u64>) {
         backup.mirror(&primary).unwrap();
         let mut buffers = backup.buffers.clone();
         for _ in 0..1 + rng.below(3) {
-            // A piece of a one-sided write that never arrived, or arrived damaged.
+            // A part of a one-sided write that never arrived, or arrived damaged.
             let buffer = rng.index(4);
             let at = rng.index(buffers[buffer].len() / 4);
             let end = at + rng.index(600);
@@ -252,8 +252,8 @@ fn buffers_of_other_lives_are_passed_over() {
     assert_eq!(backup.replica.position(), before);
 }
 
-/// Replicas agree on the digest of each segment that both have, with either addressing; what is damaged on one is found and
-/// written anew from the other, and nothing else is.
+/// Replicas agree on the digest of each segment that both have, with either addressing. Damage on one is found and
+/// repaired from the other, and nothing else is rewritten.
 #[test]
 fn replicas_prove_that_they_are_equal_and_repair_each_other() {
     let mut repaired = 0;
@@ -415,8 +415,7 @@ fn a_superseded_region_changes_nothing_any_more() {
     assert!(matches!(replica.serve(Epoch(1)), Err(Error::StaleTerm { .. })));
 }
 
-/// A full device prevents a promotion, but not for good: nothing of what was mirrored is lost, and the promotion succeeds once
-/// there is room.
+/// A full device delays a promotion: no mirrored record is lost, and the promotion succeeds once there is room.
 #[test]
 fn a_promotion_that_there_was_no_room_for_succeeds_later() {
     let disks = [0, 1].map(|number| SimDisk::new(number, DISK_BYTES));
@@ -427,7 +426,7 @@ fn a_promotion_that_there_was_no_room_for_succeeds_later() {
     for _ in 0..20 {
         history.append(&primary, &mut rng).unwrap();
     }
-    // Mirrored, and the volume knows of none of it.
+    // The records are mirrored, and the volume knows none of their segments.
     let tails = LogKind::APPENDED.into_iter().flat_map(|log| primary.tails(log));
     let buffers: Vec<Vec<u8>> = tails.map(|tail| tail.bytes()[..tail.filled() as usize].to_vec()).collect();
     assert!(!buffers.is_empty());

@@ -1,5 +1,5 @@
-//! Regions that were split: both sides have all that was there, continue independently, and share no more than what both name; at
-//! a primary, and at backups, whatever happens to process and machine.
+//! Split regions: both sides have all data, continue independently, and share only the segments that both name; at a
+//! primary and at backups, whatever happens to process and machine.
 
 use crate::backup::{Backup, serve, try_work, work};
 use crate::support::{
@@ -23,14 +23,14 @@ const MOST_REGIONS: usize = 5;
 /// Segments that a volume takes for itself.
 const RESERVED: usize = 9;
 
-/// Names of the live segments, as the manifest has them.
+/// Names of the live segments, according to the manifest.
 fn named(disk: &SimDisk) -> Result<usize, Error> {
     let image = Image::read(disk.open("volume").expect("it is there"))?.expect("a volume");
     let regions = image.state().regions.values();
     Ok(regions.flat_map(|region| region.needed_segments().map(|segment| segment.no)).collect::<BTreeSet<_>>().len())
 }
 
-/// Nothing leaks, and nothing that is named is free.
+/// No segment leaks, and no named segment is free.
 fn assert_names(disk: &SimDisk, volume: &Volume, context: &str) {
     let named = named(disk).expect("a sound disk");
     assert_eq!(used(volume), RESERVED + named, "{context}: segments in use");
@@ -43,9 +43,9 @@ fn used(volume: &Volume) -> usize {
 /// Regions on one volume, each with its history.
 #[derive(Default)]
 struct Regions {
-    /// Those that are there.
+    /// Existing regions.
     certain: BTreeMap<RegionId, History>,
-    /// Those that were being made or dropped when the process died.
+    /// Regions that were being created or dropped when the process died.
     doubtful: BTreeMap<RegionId, History>,
     next: u32,
 }
@@ -128,7 +128,7 @@ impl Regions {
         Ok(())
     }
 
-    /// After a crash, every region holds what it must, and nothing else is there.
+    /// After a crash, every region has its guaranteed data, and no other region exists.
     fn check(&mut self, disk: &SimDisk, is_power: bool, context: &str) {
         let (volume, open) = open_all(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
         let doubtful = std::mem::take(&mut self.doubtful);
@@ -157,7 +157,7 @@ impl Regions {
     }
 }
 
-/// Serves what was split from `parent`.
+/// Serves the child of `parent`.
 fn serve_split(parent: &Region, copy: Replica, term: Epoch, below: SegmentId) -> Result<Arc<Region>, Error> {
     assert_eq!(copy.position(), (parent.term(), parent.last_lsn()));
     let child = copy.serve(term)?;
@@ -200,7 +200,7 @@ pub(crate) fn continue_independently(seeds: Range<u64>) {
     assert!(split > 0, "none was split");
 }
 
-/// A copy whose segments were made for another region reads, moves and proves them all the same.
+/// A copy with segments of another origin reads, moves and proves them all the same.
 #[test]
 fn segments_made_for_another_region() {
     for seed in 0..10 {
@@ -244,7 +244,7 @@ fn fill(region: &Region, history: &mut History, rng: &mut Rng, batches: u64) {
     }
 }
 
-/// Deletes by ranges, some at a time, what is not of `own`, and has compactions collect it.
+/// Deletes the keys outside `own` by ranges, some at a time, and has compactions collect them.
 fn trim(region: &Region, own: (&[u8], Option<&[u8]>)) {
     let delete = |start: &[u8], end: Option<&[u8]>| {
         region.append(&[Write::delete_range(start, end)]).expect("there is room");
@@ -266,7 +266,8 @@ fn trim(region: &Region, own: (&[u8], Option<&[u8]>)) {
     }
 }
 
-/// Each side deletes what is not its own, by ordinary writes: then it has its half, and the other half's bytes are collected.
+/// Each side deletes the other's keys by ordinary writes: then it has its half, and the other half's bytes are
+/// collected.
 #[test]
 fn each_side_is_left_with_its_half() {
     for seed in 0..12 {
@@ -322,7 +323,7 @@ fn copy_of_child(backup: &Backup) -> Result<Backup, Error> {
     Ok(Backup::of(&backup.volume, copy))
 }
 
-/// Splits a region at its primary and at its backup. Answers the child's primary and backup.
+/// Splits a region at its primary and at its backup. Returns the child's primary and backup.
 fn split_both(primary: &Arc<Region>, backup: &mut Backup, context: &str) -> (Arc<Region>, Backup) {
     let child = split_quiesced(primary, backup, primary.term().next()).unwrap();
     let mut theirs = copy_of_child(backup).unwrap();
@@ -334,7 +335,7 @@ fn split_both(primary: &Arc<Region>, backup: &mut Backup, context: &str) -> (Arc
     (child, theirs)
 }
 
-/// With either addressing, and where backups are sent the index or build their own.
+/// With either addressing, and with send-index and build-index.
 #[test]
 fn a_backup_is_split_by_reference_too() {
     for (seed, mode) in (0..20).flat_map(|seed| BackupMode::ALL.map(|mode| (seed, mode))) {
@@ -365,8 +366,8 @@ fn a_backup_is_split_by_reference_too() {
     }
 }
 
-/// What an attempt left behind is replaced by the next one; and a server that was away when the region was split, or at which
-/// that went on before the child came, takes what it has of it.
+/// The next attempt replaces the rest of a failed one. A server that was away during the split, or where the parent
+/// continued before the child came, uses what it has of the child.
 #[test]
 fn attempts_are_repeated_and_late_copies_share_what_they_have() {
     let (mut shipped, mut all) = (0, 0);
@@ -382,7 +383,7 @@ fn attempts_are_repeated_and_late_copies_share_what_they_have() {
         let (child, mut childs) = split_both(&primary, &mut backup, &context);
         work(&child, &mut childs, &mut history.split(), &mut rng, 40);
         drop((child, childs));
-        // It had no effect but on what is stored there. The parent continues to serve, perhaps in the term that the child had.
+        // It had effects only on its own volume. The parent continues to serve, perhaps in the term that the child had.
         if rng.one_in(2) {
             primary = serve(primary.into_replica().unwrap());
             backup.sync(&primary).unwrap();
@@ -405,7 +406,7 @@ fn attempts_are_repeated_and_late_copies_share_what_they_have() {
             fill(&child, &mut childs_history, &mut rng, 100);
         }
         if !is_away {
-            // What the parent does from then on is not the child's, but that it went on.
+            // Later writes of the parent do not concern the child.
             work(&primary, &mut backup, &mut history, &mut rng, 200);
         }
         let mut childs = copy_of_child(&backup).unwrap();
@@ -423,8 +424,7 @@ fn attempts_are_repeated_and_late_copies_share_what_they_have() {
     assert!(shipped < all * 3 / 4, "{shipped} of {all} segments were shipped");
 }
 
-/// Serves what is on a disk from a copy of it, so that the disk itself does not change. Each region holds a prefix of its
-/// history.
+/// Serves a copy of a disk, so that the disk itself does not change. Each region has a prefix of its history.
 fn look_aside<const N: usize>(disk: &SimDisk, histories: [(RegionId, &History); N], context: &str) {
     let aside = SimDisk::new(1, DISK_BYTES);
     aside.open("volume").unwrap().write_at(&disk.contents("volume"), 0).unwrap();
@@ -438,8 +438,8 @@ fn look_aside<const N: usize>(disk: &SimDisk, histories: [(RegionId, &History); 
     assert_names(&aside, &volume, context);
 }
 
-/// Whatever a backup is at when it dies, each of its copies is a prefix of its region's history, and can be brought in sync
-/// again.
+/// Whatever a backup does when it dies, each of its copies is a prefix of its region's history, and can be brought in
+/// sync again.
 #[test]
 fn a_backup_dies_at_any_operation_of_a_split() {
     for seed in 0..80 {

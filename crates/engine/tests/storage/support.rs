@@ -1,5 +1,5 @@
-//! Shared by the engine's tests: a region that the test drives step by step on a simulated disk, and the history that it must
-//! agree with.
+//! Shared by the engine's tests: a region that the test drives step by step on a simulated disk, and the history that
+//! it must agree with.
 
 use leeward_engine::{
     AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, Requests, ScanBounds, Snapshot, Volume,
@@ -21,22 +21,22 @@ pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) const REGION: RegionId = RegionId(1);
 
 thread_local! {
-    /// Memory of volumes that are opened, in bytes.
+    /// Memory budget of opened volumes, in bytes.
     static BUDGET: Cell<u64> = const { Cell::new(1 << 20) };
-    /// Of regions that are made.
+    /// Options of created regions.
     static MERGING: Cell<(u32, CompactionMode)> = const { Cell::new((4, CompactionMode::Partial)) };
     static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
     static ADDRESSING: Cell<Addressing> = const { Cell::new(Addressing::Physical) };
     static BACKUPS: Cell<BackupMode> = const { Cell::new(BackupMode::SendIndex) };
 }
 
-/// How backups of regions that this thread makes from now on keep their copies.
+/// How backups of regions that this thread creates later keep their copies.
 pub(crate) fn choose_backups(mode: BackupMode) {
     BACKUPS.set(mode);
 }
 
-/// Volumes that this thread opens have little memory from now on, or enough, and regions that it makes are compressed, or not, as
-/// `rng` says.
+/// Draws from `rng` whether volumes that this thread opens later have little memory, and whether regions that it
+/// creates are compressed.
 pub(crate) fn choose_options(rng: &mut Rng) {
     BUDGET.set([16 << 10, 64 << 10, 256 << 10, 4 << 20][rng.below(4) as usize]);
     MERGING.set((
@@ -70,7 +70,7 @@ pub(crate) fn open_volume(disk: &SimDisk) -> Result<(Arc<Volume>, Vec<Replica>),
     Volume::open(disk.open("volume").expect("a simulated file opens"), VolumeId(1), volume_options())
 }
 
-/// Opens the volume and serves its region, which is made if there is none, in the next term.
+/// Opens the volume and serves its region, which is created if there is none, in the next term.
 pub(crate) fn open_region(disk: &SimDisk) -> Result<Arc<Region>, Error> {
     let (volume, replicas) = open_volume(disk)?;
     let replica = match replicas.into_iter().next() {
@@ -83,16 +83,17 @@ pub(crate) fn open_region(disk: &SimDisk) -> Result<Arc<Region>, Error> {
     Ok(region)
 }
 
-/// A write, and what it does to a model.
+/// A write, and its effect on a model.
 #[derive(Clone)]
 pub(crate) enum Change {
     Put(Vec<u8>, Vec<u8>, Option<Expiry>),
     Delete(Vec<u8>),
     /// No end: up to the last key.
     DeleteRange(Vec<u8>, Option<Vec<u8>>),
-    /// A request of this number wrote nothing.
+    /// A request with this number that wrote nothing.
     Refused(u32),
-    /// Pairs that were ingested, with the last of its LSNs, the first of which is the first pair's; no pairs with the others.
+    /// Ingested pairs, and the last LSN taken for them. The first pair has the first LSN; LSNs after the last pair have
+    /// none.
     Ingest(u64, Vec<(Vec<u8>, Vec<u8>)>),
 }
 
@@ -142,7 +143,7 @@ impl Change {
         key[key.len() - 1].is_multiple_of(3).then_some(RequestId { client: 7, sequence })
     }
 
-    /// What a record of it says of such a request.
+    /// Effect of such a request according to its record.
     fn effect(&self) -> Effect {
         match self {
             Change::Put(_, value, _) => Effect::of(RecordKind::Put, value),
@@ -166,8 +167,8 @@ impl Change {
 }
 
 impl Change {
-    /// What it says of a key: `None` nothing, otherwise its value, if it has one.
-    /// And its LSN, if `lsn` is that of the change.
+    /// The change of a key: `None` if it does not concern the key, otherwise its value, if it has one.
+    /// The LSN too, if `lsn` is that of the change.
     fn of(&self, lsn: u64, key: &[u8]) -> Option<(u64, Option<&[u8]>)> {
         match self {
             Change::Put(of, value, expires) if of == key => Some((lsn, is_live(*expires).then_some(&value[..]))),
@@ -201,7 +202,7 @@ fn is_live(expires: Option<Expiry>) -> bool {
 #[derive(Clone, Default)]
 pub(crate) struct History {
     writes: Vec<Change>,
-    /// Requests that write nothing are among them.
+    /// Including requests that write nothing.
     has_refusals: bool,
     /// Ends of batches.
     ends: Vec<u64>,
@@ -209,7 +210,7 @@ pub(crate) struct History {
     pub(crate) written: u64,
     /// Last LSN that was made durable.
     pub(crate) synced: u64,
-    /// An earlier moment of the region as it is open now, and its last LSN.
+    /// An earlier moment of the open region, and its last LSN.
     before: Option<(u64, Moment)>,
 }
 
@@ -225,12 +226,12 @@ impl History {
         model
     }
 
-    /// That of a region that was split from this one: all of it is durable.
+    /// History of a region split from this one: all of it is durable.
     pub(crate) fn split(&self) -> History {
         History { written: self.last(), synced: self.last(), before: None, ..self.clone() }
     }
 
-    /// What was recovered becomes the truth.
+    /// The recovered state becomes the expected one.
     pub(crate) fn cut(&mut self, last: Lsn) {
         assert!(last.0 == 0 || self.ends.contains(&last.0), "{last} is not the end of a batch");
         self.writes.truncate(last.0 as usize);
@@ -238,7 +239,7 @@ impl History {
         (self.written, self.synced, self.before) = (last.0, last.0, None);
     }
 
-    /// The region, which was just opened, has found every request with an id that it does not say to have forgotten.
+    /// The region, just opened, has found every request with an id after the LSN up to which it has forgotten them.
     pub(crate) fn assert_requests(&self, region: &Region, context: &str) {
         let Requests { forgotten, found } = region.take_requests();
         let rest = self.writes[..region.last_lsn().0 as usize].iter().enumerate().skip(forgotten.0 as usize);
@@ -263,7 +264,7 @@ impl History {
         self.writes.len() as u64
     }
 
-    /// Appends a random batch, making room for it as an upkeep would.
+    /// Appends a random batch, with the upkeep that makes room for it.
     pub(crate) fn append(&mut self, region: &Region, rng: &mut Rng) -> Result<(), Error> {
         if self.before.is_none() || self.last().is_multiple_of(31) {
             self.before = Some((self.last(), region.moment()));
@@ -294,7 +295,7 @@ impl History {
             }
         };
         let first = self.last() + 1;
-        // A batch that failed may have been written all the same.
+        // A failed batch may have been written all the same.
         self.writes.extend(batch);
         self.ends.push(self.last());
         match result {
@@ -305,7 +306,7 @@ impl History {
         Ok(())
     }
 
-    /// Appends a write that was decided on what its key has; one that was decided on what it had before is not appended.
+    /// Appends a conditional write, decided on the current pair; one decided on an older pair is not appended.
     fn append_after_a_look(
         &self,
         region: &Region,
@@ -362,7 +363,7 @@ pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// The process is over: of a fault if it `died`, otherwise it is killed; or the machine loses its power. Answers the last LSN
+/// Ends the process: by a fault if it `died`, otherwise it is killed, or the machine loses power. Returns the last LSN
 /// that must have survived.
 pub(crate) fn end_process(disk: &SimDisk, rng: &mut Rng, history: &History, died: bool) -> u64 {
     disk.set_faults(FaultPlan::default());

@@ -1,4 +1,4 @@
-//! Verification finds every flipped bit of what has a checksum, says where, and changes nothing.
+//! Verification finds every flipped bit under a checksum, tells where it is, and changes nothing.
 
 use crate::support::{History, compact, flush, open_region, volume_options};
 use leeward_engine::Write;
@@ -39,7 +39,8 @@ fn image(disk: &SimDisk) -> Image {
     Image::read(disk.open("volume").unwrap()).unwrap().expect("there is a volume")
 }
 
-/// Bytes of the segment that no checksum covers: between filter and keys of a leaf segment, and beyond what is durable.
+/// Whether a checksum covers byte `at` of the segment. None covers the bytes between filter and keys of a leaf segment,
+/// and those beyond the durable end.
 fn is_covered(image: &Image, segment: &SegmentState, at: u64) -> bool {
     let region = image.state().regions.values().next().expect("one");
     match segment.kind {
@@ -101,7 +102,7 @@ fn a_walk_shows_what_the_region_holds() {
     let image = image(&disk);
     assert!(image.superblock_copies().unwrap().iter().all(Result::is_ok));
     let manifest = image.manifest().unwrap();
-    // What the zone continues in is written with the checkpoint, as one.
+    // The continuation of the zone is written together with the checkpoint.
     let (head, entries) = manifest.split_first().expect("a zone begins with what it goes on in");
     assert!(matches!(head.entry.body, EntryBody::Zone(_)) && head.entry.sequence == entries[0].entry.sequence);
     assert!(entries.windows(2).all(|pair| pair[0].entry.sequence + 1 == pair[1].entry.sequence));
@@ -126,7 +127,7 @@ fn a_volume_in_use_is_verified_beside_its_writes() {
     let region = open_region(&disk).unwrap();
     let verification = region.volume().verify();
     assert!(verification.damaged.is_empty() && verification.entries > 0, "{verification:?}");
-    // What is being written when it looks is no damage.
+    // Data that is being written during the verification is no damage.
     region.append(&[Write::put(b"new", b"1")]).unwrap();
     assert!(region.volume().verify().damaged.is_empty());
 }

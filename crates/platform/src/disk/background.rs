@@ -1,8 +1,7 @@
-//! Device I/O beside the thread that wants it: a compaction goes on while its last segment is written and its next leaves are
-//! read.
+//! Device I/O on other threads: a compaction continues while its last segment is written and its next leaves are read.
 //!
-//! [`Pending`] is the answer to come. What it writes from and reads to is its own, so that a caller without further interest may
-//! drop it. Dropping waits, because what the bytes belong to may be given to another owner then.
+//! [`Pending`] is the result to come. It owns the memory that is written from or read to, so a caller may drop it at
+//! any time. Dropping waits for the end of the I/O, because the range of the file may get another owner afterwards.
 
 use crate::Block;
 use crate::cpu::Charge;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Threads of a file.
+/// I/O threads of a file.
 const THREADS: usize = 2;
 
 /// I/O that was begun.
@@ -28,12 +27,12 @@ enum State {
 }
 
 impl Pending {
-    /// I/O that is over.
+    /// I/O that has ended.
     pub fn done(result: io::Result<Block>) -> Pending {
         Pending(State::Done(result))
     }
 
-    /// Waits for its end; the bytes that were read, none if it wrote.
+    /// Waits for the end. Returns the bytes that were read; no bytes if it was a write.
     ///
     /// # Errors
     /// Those of the I/O.
@@ -79,7 +78,7 @@ impl Background {
         let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
         let charge = Charge::of_this_thread();
         let job = move || {
-            // There is room for it. If no caller waits for it, it was given up.
+            // The channel has room. If no caller waits, the I/O was given up.
             let _ = answer.send(charge.bear(io));
         };
         match self.0.send(Box::new(job)) {

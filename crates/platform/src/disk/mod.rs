@@ -1,9 +1,8 @@
 //! Files as a volume needs them: positioned reads and writes, growth, and a sync that means durable.
 //!
 //! Two implementations: [`RealDisk`], a directory, with direct I/O where the file system allows it; and [`SimDisk`],
-//! memory that loses power and processes on command. A write is visible to every read that starts after it returned,
-//! whichever of the two ways it was written; it survives the death of the process, and after [`File::sync`] a power
-//! loss as well.
+//! memory that loses power and processes on command. A write, direct or buffered, is visible to every read that starts
+//! after it returned. It survives the death of the process, and after [`File::sync`] a power loss as well.
 
 mod append;
 mod background;
@@ -26,8 +25,8 @@ use std::sync::Arc;
 /// Alignment, in bytes, of offset and length for direct I/O.
 pub const DIRECT_ALIGN: usize = 4096;
 
-/// Calls `with` with `bytes` bytes of memory that belongs to this thread, aligned for direct I/O: to read into what is
-/// looked at and not kept. Its contents are left over from before. Not to be called within `with`.
+/// Calls `with` with `bytes` bytes of scratch memory of this thread, aligned for direct I/O, for data that is not kept.
+/// The contents are arbitrary. A call within `with` panics.
 pub fn with_scratch<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local! {
         static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -44,7 +43,7 @@ fn aligned(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     &mut buffer[start..start + bytes]
 }
 
-/// Bytes that a file's owner moved to and from the device, by the engine's own account.
+/// Bytes read from and written to the device through a file, as the engine counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Bytes read.
@@ -56,15 +55,15 @@ pub struct DeviceCounters {
 /// One of several reads.
 #[derive(Debug)]
 pub struct Read<'a> {
-    /// Where, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What is filled.
+    /// Memory to fill.
     pub buffer: &'a mut [u8],
 }
 
 /// An open file. Calls may come from any thread, also at the same time.
 pub trait File: Send + Sync + Debug {
-    /// What to call it in messages: its path.
+    /// Its path, for messages.
     fn name(&self) -> &str;
     /// Its length in bytes.
     ///
@@ -83,15 +82,15 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// [`File::read_at`] for each of `reads`, several at a time where the device is real. All or nothing: after an error the
-    /// buffers hold anything.
+    /// [`File::read_at`] for each of `reads`, several at a time where the device is real. After an error the contents
+    /// of all buffers are undefined.
     ///
     /// # Errors
-    /// That of any that failed.
+    /// That of one of the failed reads.
     fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset))
     }
-    /// Begins [`File::read_at`] into `buffer`, beside the caller where the device is real.
+    /// Begins [`File::read_at`] into `buffer`, on another thread where the device is real.
     fn begin_read(&self, mut buffer: Block, offset: u64) -> Pending {
         Pending::done(self.read_at(&mut buffer, offset).map(|()| buffer))
     }
@@ -101,7 +100,7 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Begins [`File::write_at`], beside the caller where the device is real.
+    /// Begins [`File::write_at`], on another thread where the device is real.
     fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
         Pending::done(self.write_at(&bytes, offset).map(|()| Block::default()))
     }
@@ -110,10 +109,10 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by stores
-    /// to memory; `None` where the file system or the kernel cannot do that safely. The range must not be written in
-    /// another way until the [`AppendBuffer`] is gone, and must never be cut off the file. Reads see what was
-    /// published.
+    /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by
+    /// stores to memory; `None` where the file system or the kernel cannot do that safely. The range must not be
+    /// written in another way until the [`AppendBuffer`] is dropped, and must never be cut off the file. Reads see
+    /// published bytes.
     ///
     /// # Errors
     /// Whatever the operating system says.
@@ -123,18 +122,20 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says; the caller must then assume that any unsynced write is lost.
     fn sync(&self) -> io::Result<()>;
-    /// Has later reads come from the device. After a write that the device has lost, the page cache still has it, also for the
-    /// next process, and no later sync writes it. To be called after a [`File::sync`], when nothing of the file is mapped.
+    /// Drops the file from the page cache, so that later reads come from the device. After a failed writeback the page
+    /// cache still has the lost bytes, also for the next process, and no later sync writes them. Call it after a
+    /// [`File::sync`], while nothing of the file is mapped.
     ///
     /// # Errors
     /// Whatever the operating system says.
     fn forget_cached(&self) -> io::Result<()>;
-    /// Grows the file to at least `len` bytes with space that writes cannot run out of.
+    /// Grows the file to at least `len` bytes. Where the file system can, it allocates the space, so no write runs out
+    /// of it.
     ///
     /// # Errors
     /// `StorageFull` where the device has no room; the file keeps its old length.
     fn allocate(&self, len: u64) -> io::Result<()>;
-    /// Takes the space of a range of the file, which reads as before or, where it was released, as zeroes.
+    /// Allocates the space of a range of the file. Bytes that were not released keep their contents.
     ///
     /// # Errors
     /// As [`File::allocate`].
@@ -165,7 +166,7 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Whatever the operating system says.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Takes the directory for this process until the answer is dropped.
+    /// Locks the directory for this process until the returned lock is dropped.
     ///
     /// # Errors
     /// `WouldBlock` when another process has it.

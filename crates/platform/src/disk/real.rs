@@ -1,9 +1,9 @@
 //! A directory of the operating system.
 //!
 //! Every file is opened twice: through the page cache, and with `O_DIRECT` where the file system takes it. Aligned
-//! writes and all reads of volumes go direct, so that the engine's own cache is the only one; the kernel keeps both
-//! ways coherent. Direct I/O wants aligned memory: unless the caller's happens to be, bytes go through a bounce buffer
-//! of the calling thread.
+//! writes and all reads of volumes are direct, so that the engine's own cache is the only one; the kernel keeps both
+//! views coherent. Direct I/O needs aligned memory. Bytes of other memory go through a bounce buffer of the calling
+//! thread.
 
 use super::background::{Background, Pending};
 use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
@@ -21,21 +21,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Name of the file whose lock stands for the directory.
+/// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
 /// Largest piece that goes through a bounce buffer at once, in bytes.
 const BOUNCE_BYTES: usize = 256 * 1024;
-/// Bytes between two of several reads that are read along: they cost less than another read.
+/// Bytes between two reads that are read along with them: that costs less than another read.
 const GAP_BYTES: u64 = 8 << 10;
-/// Bytes that several reads take at most when they are made one.
+/// Largest read, in bytes, that several reads are combined into.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Threads that read at a time where the kernel has no rings for us.
+/// Threads that read in parallel where `io_uring` is not available.
 const READ_THREADS: usize = 8;
 
-/// ext2 to ext4, XFS and tmpfs, by their magic numbers: a page that was written once is written back to the blocks it
-/// has, and stores to it cannot run out of space. Those that copy on write can.
+/// ext2 to ext4, XFS and tmpfs, by their magic numbers. They write a page back to the blocks that it has, so a store to
+/// a written page cannot run out of space. On file systems that copy on write it can.
 const MAPPED_FILE_SYSTEMS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
-/// What a mapped range is filled with before it is handed out.
+/// Filling of a mapped range before it is handed out.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A directory of the operating system.
@@ -48,7 +48,7 @@ impl RealDisk {
     /// Uses the directory `root`, creating it where it does not exist.
     ///
     /// # Errors
-    /// Whatever the operating system says; if a file is in the way, what to do.
+    /// Those of the operating system; if a file is in the way, the message says what to do.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
         fs::create_dir_all(&root).map_err(|error| match error.kind() {
@@ -122,8 +122,7 @@ fn refuses_direct(error: &io::Error) -> bool {
     errno == Some(Errno::INVAL.raw_os_error()) || errno == Some(Errno::OPNOTSUPP.raw_os_error())
 }
 
-/// Calls `with` with `bytes` bytes of aligned memory that belongs to this thread; its contents are left over from
-/// before.
+/// Calls `with` with `bytes` bytes of aligned memory of this thread; the contents are arbitrary.
 fn with_bounce<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local! {
         static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -148,7 +147,7 @@ struct RealFile {
     name: String,
     /// Whether ranges may be mapped.
     maps: bool,
-    /// What is mapped of it.
+    /// Its mapped ranges.
     mapped: Mutex<Vec<Weak<AppendBuffer>>>,
     /// Started when it is first used.
     background: OnceLock<Background>,
@@ -174,13 +173,13 @@ impl RealRange {
         &self.handles.buffered
     }
 
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Writes zeroes to whole pages of the page cache, which are not read for that. They count as written here: the
-    /// device gets them once, with what was stored to them until then.
+    /// Writes zeroes to whole pages of the page cache, without reading them. They count as written here: the device
+    /// gets each page once, with the bytes that were stored to it until then.
     pub(super) fn fill(&self, at: usize, bytes: usize) -> io::Result<()> {
         self.handles.counters.written.fetch_add(bytes as u64, Relaxed);
         self.handles.buffered.write_all_at(&ZEROES[..bytes], self.offset + at as u64)
@@ -229,7 +228,7 @@ impl Handles {
             }
         };
         std::thread::scope(|scope| {
-            // Where there can be no more threads, fewer read more.
+            // If no more threads can be started, fewer read more.
             let start = |_| std::thread::Builder::new().spawn_scoped(scope, read_parts).ok();
             let others: Vec<_> = (1..READ_THREADS).map_while(start).collect();
             let own = read_parts();
@@ -237,7 +236,8 @@ impl Handles {
         })
     }
 
-    /// As many pieces at a time as the ring takes; what it does not read whole is read again, which tells why.
+    /// Reads as many pieces at a time as the ring takes. A piece that it did not read whole is read again, which tells
+    /// why.
     fn read_through_ring(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.sort_unstable_by_key(|read| read.offset);
         let pieces = pieces(reads);
@@ -309,11 +309,11 @@ impl Handles {
 struct Piece {
     offset: u64,
     bytes: usize,
-    /// Positions of the reads.
+    /// Positions of those reads.
     reads: Range<usize>,
 }
 
-/// The pieces that `reads`, in order of their offsets, make: those near each other are one.
+/// Combines `reads`, ordered by offset, into pieces: reads near each other share one.
 fn pieces(reads: &[Read<'_>]) -> Vec<Piece> {
     const ALIGN: u64 = DIRECT_ALIGN as u64;
     let mut pieces: Vec<Piece> = Vec::with_capacity(reads.len());
@@ -333,7 +333,7 @@ fn pieces(reads: &[Read<'_>]) -> Vec<Piece> {
     pieces
 }
 
-/// `false` where the file system cannot.
+/// `false` where the file system does not support it.
 fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, bytes: u64) -> io::Result<bool> {
     match retry(|| Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)) {
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
@@ -412,8 +412,8 @@ impl File for RealFile {
         }
     }
 
-    /// To write a page back, the kernel takes it out of every mapping and tells every processor, page by page. What is
-    /// filled is taken out at once before.
+    /// To write a page back, the kernel removes it from every mapping and notifies every processor, page by page. So
+    /// all filled pages are removed at once before.
     fn sync(&self) -> io::Result<()> {
         self.mapped.lock().retain(|buffer| buffer.upgrade().inspect(|buffer| buffer.detach()).is_some());
         self.handles.buffered.sync_data()
@@ -456,7 +456,7 @@ impl File for RealFile {
 }
 
 impl RealFile {
-    /// Begins `io` on a thread of the file, or does it here if there can be none.
+    /// Begins `io` on a thread of the file, or does it here if no thread can be started.
     fn in_background(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
         let started = self.background.get().or_else(|| {
             let started = Background::start().ok()?;

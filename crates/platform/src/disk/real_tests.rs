@@ -50,7 +50,7 @@ fn several_reads_are_those_of_one_after_the_other() {
     let file = disk.open("volume").unwrap();
     let written: Vec<u8> = (0..2_000_000u32).map(|at| (at % 253) as u8).collect();
     file.write_buffered_at(&written, 0).unwrap();
-    // More than a ring takes, of every length and alignment, also across its end.
+    // More reads than a ring takes, of every length and alignment, also across the end of the file.
     let places: Vec<(usize, usize)> = (0..200).map(|i| (i * 7919 % 1_900_000, i * i % 40_000)).collect();
     for ways in 0..2 {
         let mut buffers: Vec<Vec<u8>> = places.iter().map(|(_, bytes)| vec![0; *bytes]).collect();

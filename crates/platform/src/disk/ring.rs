@@ -1,9 +1,9 @@
 //! Several reads in flight from one thread, by `io_uring`: one system call submits them and waits for all.
 //!
-//! Each thread has a ring of its own, made at its first use. The kernel writes only into memory that the ring owns, and
-//! [`read`] returns when it has written all; what it was still to write when waiting failed is leaked, never freed. A
-//! kernel or a sandbox that does not have rings is asked once. A shortage, of memory or of file descriptors, is over at some
-//! time: the reads at hand go another way, and the next ask again.
+//! Each thread has its own ring, made at its first use. The kernel writes only into memory that the ring owns, and
+//! [`read`] returns after all of these writes. If waiting fails, the memory is leaked, never freed. A kernel or a
+//! sandbox without rings is asked once. A shortage of memory or of file descriptors passes: the current reads go
+//! another way, and the next reads ask for a ring again.
 #![expect(unsafe_code, reason = "the kernel is given addresses to write to")]
 
 use super::{DIRECT_ALIGN, aligned};
@@ -20,10 +20,10 @@ const GET_EVENTS: u32 = 1;
 /// Most reads at a time.
 pub(super) const MOST_READS: usize = 64;
 
-/// Of this process.
+/// State of this process.
 static RINGS: Rings = Rings::new();
 
-/// Whether there are rings.
+/// Whether rings work in this process.
 struct Rings {
     refused: AtomicBool,
 }
@@ -34,7 +34,7 @@ thread_local! {
 
 struct Ring {
     io: IoUring,
-    /// Where the kernel reads to.
+    /// Memory that the kernel reads into.
     memory: Vec<u8>,
 }
 
@@ -54,7 +54,7 @@ impl Rings {
         Rings { refused: AtomicBool::new(false) }
     }
 
-    /// A ring by `make`, unless rings are known not to work.
+    /// Opens a ring with `make`, unless rings are known not to work.
     fn open<T>(&self, make: impl FnOnce() -> io::Result<T>) -> Option<T> {
         if self.refused.load(Relaxed) {
             return None;
@@ -62,7 +62,7 @@ impl Rings {
         make().inspect_err(|error| self.failed(error)).ok()
     }
 
-    /// A ring could not be had, or used.
+    /// Notes that a ring could not be opened or used.
     fn failed(&self, error: &io::Error) {
         if is_for_good(error) {
             self.refused.store(true, Relaxed);
@@ -70,15 +70,14 @@ impl Rings {
     }
 }
 
-/// Whether an error means that there are no rings, and not that something is short or in the way at the moment.
+/// Whether an error means that rings never work here. Otherwise something is short or in the way at the moment.
 fn is_for_good(error: &io::Error) -> bool {
     const PASSING: [Errno; 6] = [Errno::NOMEM, Errno::AGAIN, Errno::BUSY, Errno::INTR, Errno::MFILE, Errno::NFILE];
     !error.raw_os_error().is_some_and(|errno| PASSING.iter().any(|passing| passing.raw_os_error() == errno))
 }
 
-/// Reads at each of `wanted`, an aligned offset and length, and calls `see` with the position of each and the bytes that
-/// were read: fewer or none at the end of the file or after an error. `false` if nothing was read because there are no
-/// rings.
+/// Reads each of `wanted`, an aligned offset and length. Calls `see` with the position of each and the bytes read:
+/// fewer, or none, at the end of the file or after an error. `false` if nothing was read because there is no ring.
 pub(super) fn read(file: &File, wanted: &[(u64, usize)], mut see: impl FnMut(usize, &[u8])) -> bool {
     assert!(wanted.len() <= MOST_READS, "a ring takes {MOST_READS} reads");
     RING.with_borrow_mut(|ring| {
@@ -98,7 +97,8 @@ pub(super) fn read(file: &File, wanted: &[(u64, usize)], mut see: impl FnMut(usi
             Err(Failed { error, is_idle }) => {
                 match ring.take() {
                     Some(idle) if is_idle => drop(idle),
-                    // What it may still write to must outlive it. It is a ring that cannot even be waited for: one is enough.
+                    // The kernel may still write to its memory, so it is leaked. A ring that cannot be waited for is
+                    // not tried twice.
                     at_work => {
                         std::mem::forget(at_work);
                         RINGS.refused.store(true, Relaxed);
@@ -114,12 +114,12 @@ pub(super) fn read(file: &File, wanted: &[(u64, usize)], mut see: impl FnMut(usi
 /// Why a ring did not read.
 struct Failed {
     error: io::Error,
-    /// The kernel has nothing of it any more.
+    /// The kernel uses no memory of the ring any more.
     is_idle: bool,
 }
 
 impl Ring {
-    /// All of `wanted`, one after the other in memory, and how much of each was read.
+    /// Reads all of `wanted`, one after the other in memory; returns also how much of each was read.
     fn read(&mut self, file: &File, wanted: &[(u64, usize)]) -> Result<(&[u8], Vec<usize>), Failed> {
         let total = wanted.iter().map(|(_, len)| len).sum();
         let memory = aligned(&mut self.memory, total);
@@ -132,8 +132,8 @@ impl Ring {
                 .offset(*offset)
                 .build()
                 .user_data(i as u64);
-            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved before
-            // every read was completed: see `read` above. The file stays open as long, since we wait here.
+            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved
+            // before every read was completed: see `read` above. The file stays open as long, since we wait here.
             let pushed = unsafe { self.io.submission().push(&read) };
             // Nothing was submitted yet.
             pushed.map_err(|full| Failed { error: io::Error::other(full), is_idle: true })?;
@@ -160,7 +160,7 @@ impl Ring {
     }
 }
 
-/// Waits until `submitted` reads are complete, of which `done` are, and submits none. `false` if it cannot wait.
+/// Waits until `submitted` reads are complete, `done` of them already. Submits none. `false` if it cannot wait.
 fn await_all(io: &mut IoUring, submitted: usize, mut done: usize) -> bool {
     while done < submitted {
         // SAFETY: nothing is submitted, and no argument is given.

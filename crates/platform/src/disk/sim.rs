@@ -1,10 +1,10 @@
 //! A disk in memory that loses power, runs full and fails on command, the same way for the same seed.
 //!
-//! For every 512-byte sector that was written since the last sync it remembers what stood there before; a power loss
-//! then chooses, sector by sector, which version the platters got. A sector is never torn inside, as on real devices.
+//! For every 512-byte sector that was written since the last sync, the disk keeps the earlier versions. A power loss
+//! then chooses a version, sector by sector. A sector is never torn, as on real devices.
 //!
-//! A sync that fails behaves as on Linux: it tells of the error once, what it should have made durable counts as written
-//! from then on, and no later sync makes it durable or fails because of it. Reads have it until [`File::forget_cached`].
+//! A failed sync behaves as on Linux. It reports the error once. The data counts as written from then on: no later sync
+//! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
 use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
@@ -13,40 +13,41 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// What a power loss cannot tear, in bytes.
+/// Bytes that a power loss cannot tear.
 pub const SECTOR_BYTES: usize = 512;
-/// Sectors of a block that a device's cache may have written out as one.
+/// Sectors of a block that a device's cache may write out as one.
 const BLOCK_SECTORS: usize = 64;
 /// Versions of a sector remembered between two syncs, the durable one included.
 const MAX_VERSIONS: usize = 4;
 
-/// What a released range is filled with.
+/// Filling of a released range.
 const RELEASED: u8 = 0xdd;
 
-/// What goes wrong with one operation.
+/// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails, the process goes on.
+    /// The operation fails; the process continues.
     Fail,
-    /// Of a write: it succeeds, and the device takes none of it. The next sync fails, and only that. A sync itself fails.
+    /// A write succeeds, but the device takes none of it: the next sync fails, and only that one. A sync fails.
     Writeback,
-    /// The process dies in it: of a write, the first sectors may be written; it and every later operation by handles
-    /// opened before fail.
+    /// The process dies in the operation. A write may have written its first sectors. The operation fails, and so does
+    /// every later one by handles that were opened before.
     Kill,
 }
 
-/// When something goes wrong.
+/// Faults to inject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Operations, counted from [`SimDisk::set_faults`] and from 1, and what happens to them.
     pub at: Vec<(u64, Fault)>,
-    /// The same, counting only syncs: the moments at which most is under way.
+    /// The same, counting only syncs.
     pub at_sync: Vec<(u64, Fault)>,
     /// One in this many reads fails; 0 for none.
     pub read_errors_one_in: u64,
     /// One in this many writes and syncs fails; 0 for none.
     pub write_errors_one_in: u64,
-    /// One in this many allocations finds no room, also below the length of its file: there are holes; 0 for none.
+    /// One in this many allocations finds no room, even below the length of its file, where there are holes; 0 for
+    /// none.
     pub no_room_one_in: u64,
 }
 
@@ -81,7 +82,7 @@ struct Contents {
     unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
     /// The device has refused a write, and no sync has told of it yet.
     refused: bool,
-    /// What the device has of sectors that a failed sync gave up, and that were not written again.
+    /// The durable contents of sectors that a failed sync gave up, and that were not written again.
     given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
     counters: DeviceCounters,
 }
@@ -124,12 +125,12 @@ impl SimDisk {
         (state.ops, state.syncs) = (0, 0);
     }
 
-    /// Whether a sync has failed since this was asked last: what it was to make durable is lost with the cache.
+    /// Whether a sync has failed since the last call. What it should have made durable is lost with the cache.
     pub fn take_failed_sync(&self) -> bool {
         std::mem::take(&mut self.state.lock().has_failed_sync)
     }
 
-    /// What [`SimDisk::take_failed_sync`] would answer.
+    /// As [`SimDisk::take_failed_sync`], without resetting it.
     pub fn has_failed_sync(&self) -> bool {
         self.state.lock().has_failed_sync
     }
@@ -144,12 +145,13 @@ impl SimDisk {
         self.state.lock().capacity = bytes;
     }
 
-    /// Whether [`File::map`] maps, from now on; at first it does.
+    /// Whether [`File::map`] maps from now on. A new disk maps.
     pub fn set_maps(&self, maps: bool) {
         self.state.lock().maps = maps;
     }
 
-    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since [`SimDisk::incarnation`] returned `incarnation`.
+    /// Whether a [`Fault::Kill`] or [`SimDisk::kill_process`] struck since [`SimDisk::incarnation`] returned
+    /// `incarnation`.
     pub fn died_since(&self, incarnation: u64) -> bool {
         self.state.lock().incarnation != incarnation
     }
@@ -164,8 +166,8 @@ impl SimDisk {
         self.state.lock().kill();
     }
 
-    /// The machine dies, and the process with it: of the writes since the last sync, sector by sector, any version that
-    /// stood there may be what is left. Some losses take everything or nothing, or all or nothing of a whole block.
+    /// The machine dies, and the process with it. Each sector that was written since the last sync gets any one of its
+    /// versions. Some power losses keep all writes or none, or all or none of a whole block.
     pub fn lose_power(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         state.kill();
@@ -220,7 +222,7 @@ impl State {
         self.locked = false;
     }
 
-    /// Counts an operation of a handle of `incarnation`, and decides its fate.
+    /// Counts an operation of a handle of `incarnation`, and decides its outcome.
     fn begin(&mut self, incarnation: u64, kind: OpKind) -> io::Result<Option<Fault>> {
         if incarnation != self.incarnation {
             return Err(io::Error::other("the simulated process is dead"));
@@ -297,7 +299,7 @@ impl Contents {
         Ok(())
     }
 
-    /// A sector is as it was.
+    /// Restores a sector to `version`.
     fn put_back(&mut self, sector: usize, version: &[u8; SECTOR_BYTES]) {
         let start = sector * SECTOR_BYTES;
         let end = self.bytes.len().min(start + SECTOR_BYTES);
@@ -371,12 +373,12 @@ pub(super) struct SimRange {
 }
 
 impl SimRange {
-    /// What was appended at `at` reaches the page cache.
+    /// Writes appended bytes to the page cache, at `at` of the range.
     pub(super) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         self.file.put(OpKind::Store, bytes, self.offset + at as u64)
     }
 
-    /// Bytes are made ready to be appended to: what can fail of appending fails here.
+    /// Makes bytes ready to be appended to. Every error that appending may have is an error here.
     pub(super) fn make_ready(&self) -> io::Result<()> {
         self.file.state.lock().begin(self.file.incarnation, OpKind::Ready).map(drop)
     }
@@ -388,8 +390,8 @@ impl SimFile {
         state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Carries an operation out, unless it fails or the process is dead: nothing comes between that and the operation, so that a
-    /// thread of a dead process changes nothing.
+    /// Carries out an operation, unless it fails or the process is dead. The check and the operation share one lock, so
+    /// a thread of a dead process changes nothing.
     fn operate<T>(&self, kind: OpKind, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         let mut state = self.state.lock();
         state.begin(self.incarnation, kind)?;
@@ -491,7 +493,8 @@ impl File for SimFile {
         self.state.lock().begin(self.incarnation, OpKind::Allocate).map(drop)
     }
 
-    /// What stood there must not be looked at any more: nothing else tells whether the range has space.
+    /// Overwrites the range: a reader that still uses it must notice, and nothing else tells that the range has no
+    /// space.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         self.operate(OpKind::Allocate, |contents| {
             let end = contents.bytes.len().min((offset + bytes) as usize);

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk: what it keeps, what it may lose, and that it does so by the seed.
+//! Tests of the simulated disk: what it keeps and may lose, and that the seed decides it.
 
 use super::*;
 

@@ -1,19 +1,19 @@
-//! Memory in blocks that returns to the system when it is given back: a process has no more memory than its blocks have.
+//! Memory in blocks that returns to the system when it is freed: a process takes no more memory than its blocks.
 //!
-//! An allocator keeps freed memory for the thread that had it, and for its size. Where memory moves between threads and
-//! purposes all the time, as that of a cache does, a process comes to have a multiple of what is in use.
+//! An allocator keeps freed memory for the thread and the size that it had. The memory of a cache moves between threads
+//! and purposes all the time, so a process with such an allocator comes to hold a multiple of what is in use.
 //!
 //! ```text
 //!  sizes      4 KiB, 8, 12, 16 ... 64, 80, 96, 112, 128 ... 2 MiB    a larger block is a mapping of its own
 //!  slabs      | block | block | ... 2 to 64 of them |  | block | ...   mapped once, unmapped with the pool
 //!  a block    in use, idle (its pages are there), or bare (the system has them)
 //! ```
-//! A few idle blocks are kept for the next callers: a block of a kept size then costs no system call. Any thread may take a
-//! block, and any other may give it back.
+//! A few idle blocks are kept for the next callers, which then need no system call. Any thread may take a block, and
+//! any other may give it back.
 //!
 //! Invariants that the unsafe code relies on:
-//! - A block in use is on no list of its size class: its owner alone has its bytes. [`Block`]s keep their pool, and the pool its
-//!   slabs.
+//! - A block in use is on no list of its size class; only its owner has its bytes. A [`Block`] keeps its pool alive,
+//!   and the pool its slabs.
 //! - All bytes are initialised: a mapping begins with zeroes, and is zeroes again where its pages were given back.
 
 mod pages;
@@ -29,20 +29,20 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Unit of the system's memory, in bytes: what a block has is a multiple.
+/// Page size of the system, in bytes. The memory of a block is a multiple of it.
 pub const PAGE_BYTES: usize = 4096;
 /// Pages of the blocks of each size class: a block has at most a quarter more than it needs.
 const SIZE_CLASS_PAGES: [usize; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320,
     384, 448, 512,
 ];
-/// Bytes of a slab, at most, if its blocks are not so large that two have more.
+/// Bytes of a slab, at most; but a slab has at least two blocks.
 const SLAB_BYTES: usize = 4 << 20;
 
-/// Blocks that give way to each other. Any thread may take one and drop it.
+/// A pool of blocks of memory. Any thread may take a block and drop it.
 pub struct Pool {
     size_classes: [SizeClass; SIZE_CLASS_PAGES.len()],
-    /// Bytes of idle blocks that it may have.
+    /// Bytes of idle blocks that the pool keeps at most.
     most_idle: usize,
     idle: AtomicUsize,
 }
@@ -50,9 +50,9 @@ pub struct Pool {
 /// Blocks of one size.
 struct SizeClass {
     block_bytes: usize,
-    /// How many a slab has.
+    /// Blocks of a slab.
     slab_blocks: usize,
-    /// Bytes of those that are idle.
+    /// Bytes of its idle blocks.
     idle: AtomicUsize,
     lists: Mutex<Lists>,
 }
@@ -64,7 +64,7 @@ struct Lists {
     slabs: Vec<NonNull<u8>>,
 }
 
-// SAFETY: the pointers lead to mappings that the pool owns, whichever thread looks at them.
+// SAFETY: the pointers lead to mappings that the pool owns; any thread may use them.
 unsafe impl Send for Lists {}
 
 /// Bytes of a pool, or of a mapping of their own, with one owner.
@@ -93,7 +93,7 @@ impl Pool {
         Arc::new(Pool { size_classes: SIZE_CLASS_PAGES.map(size_class), most_idle, idle: AtomicUsize::new(0) })
     }
 
-    /// A block of so many bytes, which hold anything and are about to be written to.
+    /// A block of `bytes` bytes with arbitrary contents, for a caller that is about to write to it.
     pub fn take(self: &Arc<Pool>, bytes: usize) -> Block {
         match size_class_of(bytes) {
             Some(at) => {
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of memory that a block of so many bytes takes.
+    /// Bytes of memory that a block of `bytes` bytes takes.
     pub fn memory_bytes(bytes: usize) -> usize {
         size_class_of(bytes).map_or(bytes.next_multiple_of(PAGE_BYTES), |at| SIZE_CLASS_PAGES[at] * PAGE_BYTES)
     }
@@ -151,14 +151,15 @@ impl Pool {
     /// # Safety
     /// `start` is a block of `size_class` in use, and its owner lets go of it.
     unsafe fn give(&self, size_class: &SizeClass, start: NonNull<u8>) {
-        // Counted before another thread can take it.
+        // Counted first: another thread may take it as soon as it is on the list.
         size_class.idle.fetch_add(size_class.block_bytes, Relaxed);
         self.idle.fetch_add(size_class.block_bytes, Relaxed);
         size_class.lists.lock().idle.push(start);
         while self.idle_bytes() > self.most_idle && self.strip() {}
     }
 
-    /// Gives the pages of one idle block to the system, of the size class that has most; `false` if there is none.
+    /// Returns the pages of one idle block to the system, of the size class with the most idle bytes; `false` if there
+    /// is none.
     fn strip(&self) -> bool {
         let most = self
             .size_classes
@@ -192,13 +193,14 @@ impl Drop for Pool {
 }
 
 impl Block {
-    /// A mapping of its own: zeroes, without any page yet.
+    /// A block with a mapping of its own: zeroes, with no page present yet.
     pub fn bare(bytes: usize) -> Block {
         let memory_bytes = bytes.max(1).next_multiple_of(PAGE_BYTES);
         Block { start: pages::map(memory_bytes), bytes, memory_bytes, home: None }
     }
 
-    /// Brings the pages of `bytes` bytes from `at` on, which are about to be written to: one call costs less than a fault a page.
+    /// Makes the pages of `bytes` bytes from `at` on present, before they are written to: one call costs less than a
+    /// fault a page.
     pub fn make_ready(&mut self, at: usize, bytes: usize) {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "{bytes} bytes at {at} of {self:?}");
         let (start, end) = (at / PAGE_BYTES * PAGE_BYTES, (at + bytes).next_multiple_of(PAGE_BYTES));
@@ -208,7 +210,7 @@ impl Block {
         }
     }
 
-    /// Where its bytes begin, aligned to a page: they stay there.
+    /// Address of its first byte, aligned to a page. It never changes.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -1,6 +1,6 @@
-//! Pages of the system: mapped, without what is in them, and unmapped.
+//! Maps, populates, strips and unmaps pages of the system.
 //!
-//! Under Miri, which knows no such calls, they are the heap's.
+//! Miri knows no such calls: there the pages are on the heap.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ fn layout(bytes: usize) -> Layout {
     Layout::from_size_align(bytes, super::PAGE_BYTES).expect("it is far below the address space")
 }
 
-/// Zeroes; they take memory when they are written to. `bytes` is a multiple of the page size and not 0.
+/// Maps zeroes, which take memory once they are written to. `bytes` is a multiple of the page size and not 0.
 #[cfg(not(miri))]
 pub(super) fn map(bytes: usize) -> NonNull<u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -19,7 +19,7 @@ pub(super) fn map(bytes: usize) -> NonNull<u8> {
     start.ok().and_then(|start| NonNull::new(start.cast())).unwrap_or_else(|| handle_alloc_error(layout(bytes)))
 }
 
-/// Makes the pages present. Where the kernel cannot (Linux before 5.14), each is when it is written to.
+/// Makes the pages present. Linux before 5.14 cannot: there each page becomes present at the first write to it.
 ///
 /// # Safety
 /// They lie in a mapping of [`map`], and begin at a page.

@@ -1,4 +1,4 @@
-//! Blocks are their owners' alone, and unused memory returns to the system.
+//! Each block belongs to one owner, and unused memory returns to the system.
 
 use super::*;
 use crate::Rng;

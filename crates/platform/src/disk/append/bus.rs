@@ -1,17 +1,18 @@
-//! Bus errors as I/O errors: what a thread gets that reads or writes a mapped page which the kernel cannot have, because the
-//! device or the file system has failed.
+//! Turns bus errors into I/O errors. A thread gets a bus error when it reads or writes a mapped page that the kernel
+//! cannot provide, because the device or the file system has failed.
 //!
-//! A signal's action is one for the whole process, so the owner of the process asks for it, by [`catch_bus_errors`]: the
-//! `leeward` binary does, a library never. Until it was asked for, and for addresses that are not ours, the signal does what it
-//! did before.
+//! The action of a signal applies to the whole process, so the owner of the process installs it with
+//! [`catch_bus_errors`]: the `leeward` binary does, a library never. Before that, and for addresses outside the watched
+//! mappings, the signal does what it did before.
 //!
 //! ```text
 //!  load or store -> SIGBUS -> handler: a fresh page of zeroes in the failed one's place, the mapping is marked
 //!                             the load or the store is repeated, on that page
 //!  publish       -> the mark is seen: an error, and nothing of it was acknowledged
 //! ```
-//! The handler may run on any thread, in the middle of anything. It takes no lock, allocates nothing and looks only at atomics: a
-//! list of [`Watch`]es that only grows, whose elements are never freed and serve one mapping after the other.
+//! The handler may run on any thread, between any two instructions. It takes no lock, allocates nothing and reads only
+//! atomics: a list of [`Watch`]es. The list only grows. Its elements are never freed; each serves one mapping after
+//! another.
 
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -22,11 +23,11 @@ use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 
-/// The newest of the list of watches.
+/// Head of the list of watches, the newest.
 static NEWEST: AtomicPtr<Watch> = AtomicPtr::new(ptr::null_mut());
-/// Those of the list that serve no mapping.
+/// Elements of the list that serve no mapping.
 static IDLE: Mutex<Vec<&'static Watch>> = Mutex::new(Vec::new());
-/// What a bus error does that is not ours.
+/// The action of the signal before the handler was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// Set before the handler is installed.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -35,19 +36,19 @@ static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 struct Watch {
     start: AtomicUsize,
-    /// 0: of no mapping.
+    /// 0: serves no mapping.
     bytes: AtomicUsize,
     has_failed: AtomicBool,
-    /// The next older one; set before it is in the list.
+    /// The next older element; set before this one is in the list.
     next: *const Watch,
 }
 
-// SAFETY: `next` is written before the element is in the list, and leads to one that is never freed.
+// SAFETY: `next` is written before the element is in the list, and points to one that is never freed.
 unsafe impl Sync for Watch {}
 // SAFETY: as above.
 unsafe impl Send for Watch {}
 
-/// A mapping that is watched until this is dropped, which must be before it is unmapped.
+/// Watches a mapping until this is dropped, which must be before the mapping is unmapped.
 #[derive(Debug)]
 pub(super) struct Watched(&'static Watch);
 
@@ -62,10 +63,10 @@ impl Watched {
         Watched(watch)
     }
 
-    /// Whether each page of it is the file's still. What this thread stored before is in the file if it says so.
+    /// Whether no page of the mapping was lost. If so, everything that this thread stored before is in the file.
     #[inline]
     pub(super) fn is_sound(&self) -> bool {
-        // The handler runs on the thread that stores, between two of its instructions: only the compiler could look too early.
+        // The handler runs on the storing thread, between two instructions: only the compiler could move this load up.
         compiler_fence(Ordering::SeqCst);
         !self.0.has_failed.load(Ordering::Relaxed)
     }
@@ -97,8 +98,8 @@ fn add() -> &'static Watch {
     }
 }
 
-/// From now on, in this process, a page of a mapped file that the kernel cannot have is an I/O error of what is appended
-/// there, and no signal. Other bus errors do what they did before. For the owner of the process, at its start.
+/// From now on, in this process, a lost page of a mapped file is an I/O error of the append, and no signal. Other bus
+/// errors do what they did before. The owner of the process calls this at its start.
 ///
 /// # Errors
 /// Those of `sigaction`.
@@ -110,13 +111,13 @@ pub fn catch_bus_errors() -> io::Result<()> {
     }
     PAGE_BYTES.store(rustix::param::page_size(), Ordering::SeqCst);
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: it asks for the action, into memory that is there.
+    // SAFETY: it only reads the action, into valid memory.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call has filled it.
     let before = unsafe { before.assume_init() };
-    // Before the handler is there, which looks at it.
+    // Set before the handler is installed, because the handler reads it.
     BEFORE.get_or_init(|| before);
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
     let mut action = before;
@@ -130,8 +131,8 @@ pub fn catch_bus_errors() -> io::Result<()> {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a handler with `SA_SIGINFO` the signal's information; a code above 0 says that it comes from the
-    // kernel, and that the address is there.
+    // SAFETY: the kernel gives a handler with `SA_SIGINFO` the signal's information; a code above 0 says that it comes
+    // from the kernel, and that the address is valid.
     let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
     // SAFETY: the thread's own `errno`, which the call that was interrupted may be about to look at.
     let errno = unsafe { *libc::__errno_location() };
@@ -142,7 +143,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Puts a page of zeroes in the place of the one at `address`, if that is in a mapping that is watched, and marks that.
+/// If a watched mapping contains `address`: replaces the page there by zeroes, and marks the watch.
 fn take_over(address: usize) -> bool {
     let page_bytes = PAGE_BYTES.load(Ordering::SeqCst);
     let mut is_ours = false;
@@ -150,7 +151,7 @@ fn take_over(address: usize) -> bool {
     // SAFETY: elements of the list are never freed, and `next` does not change.
     while let Some(watch) = unsafe { at.as_ref() } {
         let (start, bytes) = (watch.start.load(Ordering::SeqCst), watch.bytes.load(Ordering::SeqCst));
-        // The element with `address` is in use and does not change. Another element may become another mapping's meanwhile.
+        // The element that contains `address` is in use and does not change. Others may get another mapping meanwhile.
         let is_same = watch.start.load(Ordering::SeqCst) == start;
         if is_same && address.checked_sub(start).is_some_and(|offset| offset < bytes) {
             watch.has_failed.store(true, Ordering::SeqCst);
@@ -160,20 +161,21 @@ fn take_over(address: usize) -> bool {
     }
     let page = address - address % page_bytes;
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-    // SAFETY: the page lies in a mapping that begins at a page and is not unmapped before it is no more watched, since the
-    // thread that faults has a reference to its bytes. To other readers they change as those of any mapped file may that is lost:
-    // they are bytes, and a reader that uses them as records checks the CRC.
+    // SAFETY: the page lies in a mapping that begins at a page and stays mapped, because the faulting thread has a
+    // reference to its bytes. Other readers see the bytes change, as those of any mapped file that is lost: they are
+    // plain bytes, and a reader checks the CRC before it uses them as records.
     is_ours
         && unsafe { rustix::mm::mmap_anonymous(ptr::with_exposed_provenance_mut(page), page_bytes, protection, flags) }
             .is_ok()
 }
 
-/// What the signal did before there was a handler.
+/// Does what the signal did before the handler was installed.
 fn do_as_before(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(before) = BEFORE.get() else { return };
     match before.sa_sigaction {
         libc::SIG_IGN | libc::SIG_DFL => {
-            // SAFETY: an action that the system gave. What faults is repeated, and ends the process; what was sent is sent again.
+            // SAFETY: the system returned this action. A faulting instruction is repeated, and ends the process; a sent
+            // signal is sent again.
             unsafe {
                 libc::sigaction(signal, before, ptr::null_mut());
                 libc::raise(signal);

@@ -1,4 +1,4 @@
-//! Memory that one appends to while others read what it has filled.
+//! Memory that one thread appends to while others read the filled part.
 //!
 //! ```text
 //!  0             filled                 capacity
@@ -9,11 +9,11 @@
 //! - There is one [`Spare`] of each [`AppendBuffer`]; it alone hands out bytes beyond `filled`, and only while it is
 //!   borrowed mutably.
 //! - `filled` never falls. What is below it is never written again.
-//! - A mapped buffer is a range of a file that the engine has for itself: the directory's lock keeps other processes out, and
-//!   nothing in this process writes to the range while it is mapped, but for the zeroes beyond what was handed out. (The file's
-//!   `sync` may hold a buffer for the moment of [`AppendBuffer::detach`] after all others have let go of it; it touches none of
-//!   its bytes.) The kernel reads the pages when it writes them back. Where it loses one, [`bus`](super::bus) puts zeroes in its
-//!   place.
+//! - A mapped buffer is a range of a file that belongs to the engine alone. The directory's lock keeps other processes
+//!   out. While the range is mapped, nothing in this process writes to it, except zeroes beyond the bytes that were
+//!   handed out. (The file's `sync` may hold a buffer during [`AppendBuffer::detach`] after all other owners are gone;
+//!   it touches none of its bytes.) The kernel reads the pages when it writes them back. If a page is lost,
+//!   [`bus`](super::bus) puts zeroes in its place.
 //! - Every byte is initialised: the heap's by `alloc_zeroed`, a file's by the file.
 
 use super::bus::Watched;
@@ -35,9 +35,9 @@ pub struct AppendBuffer {
     start: NonNull<u8>,
     capacity: usize,
     filled: AtomicUsize,
-    /// Of a mapped buffer, how far [`AppendBuffer::detach`] has come: a multiple of the page size.
+    /// End of the pages that [`AppendBuffer::detach`] has released from a mapped buffer: a multiple of the page size.
     detached: AtomicUsize,
-    /// Of a mapped buffer.
+    /// Set for a mapped buffer.
     watched: Option<Watched>,
 }
 
@@ -67,7 +67,7 @@ impl AppendBuffer {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.filled()) }
     }
 
-    /// Lets go of the filled pages of a mapped buffer. A later read finds them in the page cache.
+    /// Releases the filled pages of a mapped buffer. A later read finds them in the page cache.
     pub(in crate::disk) fn detach(&self) {
         let page_bytes = rustix::param::page_size();
         let (from, to) = (self.detached.load(Ordering::Relaxed), self.filled() / page_bytes * page_bytes);
@@ -75,8 +75,8 @@ impl AppendBuffer {
             return;
         }
         self.detached.store(to, Ordering::Relaxed);
-        // SAFETY: the range lies within the mapping. Of a shared mapping of a file, the advice drops the entries of the page
-        // table and no byte of the file's pages: the next access finds what was stored before.
+        // SAFETY: the range lies within the mapping. Of a shared mapping of a file, the advice drops the entries of the
+        // page table and no byte of the file's pages: the next access finds what was stored before.
         let advised = unsafe {
             let start = self.start.as_ptr().add(from).cast();
             rustix::mm::madvise(start, to - from, Advice::LinuxDontNeed)
@@ -84,13 +84,13 @@ impl AppendBuffer {
         debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
     }
 
-    /// Whether all that was stored to it so far by this thread is in it, and no page of a mapped one was lost.
+    /// Whether the buffer has all that this thread stored so far, and no page of a mapped buffer was lost.
     #[inline]
     pub(in crate::disk) fn is_sound(&self) -> bool {
         self.watched.as_ref().is_none_or(Watched::is_sound)
     }
 
-    /// Bytes that were let go of so far.
+    /// Bytes that [`AppendBuffer::detach`] has released so far.
     pub(in crate::disk) fn detached(&self) -> usize {
         self.detached.load(Ordering::Relaxed)
     }
@@ -113,7 +113,7 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, ALIGN).expect("a buffer is far below the address space")
 }
 
-/// The writer's side: the bytes beyond those filled. There is one of each buffer.
+/// The writer's side: the bytes beyond the filled ones. Each buffer has one.
 #[derive(Debug)]
 pub(super) struct Spare {
     buffer: Arc<AppendBuffer>,
@@ -166,15 +166,15 @@ impl Spare {
         unsafe { slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(at), bytes) }
     }
 
-    /// Everything below `end` may be read from now on.
+    /// Makes everything below `end` visible to readers.
     #[inline]
     pub(super) fn publish(&mut self, end: usize) {
         assert!((self.buffer.filled()..=self.buffer.capacity).contains(&end), "a buffer filled up to {end}");
         self.buffer.filled.store(end, Ordering::Release);
     }
 
-    /// Of a mapped buffer: brings the pages of `at..at + bytes`, page-aligned, into memory, writable. What would be a signal
-    /// at the first access is an error here.
+    /// For a mapped buffer: makes the page-aligned range `at..at + bytes` present and writable. A failure is an error
+    /// here, instead of a signal at the first access.
     pub(super) fn populate(&mut self, at: usize, bytes: usize) -> io::Result<()> {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.buffer.capacity), "{bytes} bytes at {at}");
         // SAFETY: the range lies within the buffer. The advice changes no byte; that the pages become present is all.

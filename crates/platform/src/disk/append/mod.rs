@@ -1,25 +1,25 @@
 //! Appending to a range of a file by plain stores: the open end of a log.
 //!
-//! [`File::map`] answers an [`Appender`] whose memory *is* the file's page cache: what was published survives the death of
-//! the process without a system call, and after [`File::sync`] a power loss as well. Where that cannot be had,
+//! [`File::map`] returns an [`Appender`] whose memory *is* the file's page cache: published bytes survive the death of
+//! the process without a system call, and after [`File::sync`] a power loss as well. Where a file cannot be mapped,
 //! [`Appender::in_memory`] has the same interface and leaves the writing to its owner.
 //!
-//! **What is mapped.** It is mapped because a system call a batch costs too much: records of 100 bytes, put one by one, take 1.8
-//! us each to a mapped tail and 4.8 us where each is written with `pwrite`, 2.7 and 3.0 us where 16 are put at once. The price is
-//! that a load or a store may need the file system, and has no result that could be an error. So:
+//! **Mapping.** Tails are mapped because a system call per batch costs too much. Records of 100 bytes, put one by one,
+//! take 1.8 us each in a mapped tail, and 4.8 us each with `pwrite`; with 16 put at once, 2.7 and 3.0 us. The price: a
+//! load or a store may need the file system, and neither can return an error. So:
 //!
-//! - *A store without a page.* Bytes are handed out only after [`Appender::reserve`] has written zeroes over them through the
-//!   page cache, which takes the space and reads nothing from the device, and has made the pages present; both answer errors like
-//!   any other write. Only file systems that write a page back to the blocks it has are mapped at all.
-//! - *A store after a writeback.* A page that was written back is clean. The kernel asks the file system before it is stored to
-//!   again, which refuses once it has shut itself down; or it has dropped the page, and reads it from the device, which
-//!   may fail. Nothing that is done before the store excludes this, for the writeback may come in between.
-//! - *A load* of a page that was dropped reads it from the device. That may fail, or, where the writeback had failed, find
-//!   what stood there before.
+//! - *A store to a missing page.* [`Appender::reserve`] first writes zeroes through the page cache, which allocates the
+//!   space and reads nothing from the device. Then it makes the pages present. Both steps return errors like any other
+//!   write. Only file systems that write a page back to the blocks it has are mapped at all.
+//! - *A store after a writeback.* A page that was written back is clean. At the next store the kernel asks the file
+//!   system, which refuses once it has shut itself down. Or the kernel has dropped the page and reads it from the
+//!   device, which may fail. No check before the store excludes this, because the writeback may come in between.
+//! - *A load* of a dropped page reads it from the device. The read may fail. If the writeback had failed, it returns
+//!   the older contents.
 //!
-//! What fails is a bus error. Where the owner of the process has asked for it ([`catch_bus_errors`]), that is an error of
-//! the next [`Appender::publish`], before anything of it is acknowledged; readers find zeroes. So a load is never
-//! trusted to find what was stored: before a reader uses bytes of a mapped buffer as a record, it checks the CRC.
+//! Such a failure is a bus error. If the owner of the process has called [`catch_bus_errors`], the failure is an error
+//! of the next [`Appender::publish`], before anything of it is acknowledged; readers find zeroes. So no load is
+//! trusted: before a reader uses bytes of a mapped buffer as a record, it checks the CRC.
 //!
 //! One thread appends; any number read the [`AppendBuffer`] beside it.
 //!
@@ -42,21 +42,21 @@ use memory::Spare;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that are made ready at once, where memory is not short: a multiple of 4096.
+/// Bytes made ready at a time, unless memory is short: a multiple of 4096.
 const READY_BYTES: usize = 64 << 10;
 
 /// The one writer of an [`AppendBuffer`].
 #[derive(Debug)]
 pub struct Appender {
     spare: Spare,
-    /// End of what was appended; published up to `filled` of the buffer.
+    /// End of the appended bytes. `filled` of the buffer is the end of the published ones.
     end: usize,
-    /// End of what can be appended without an error.
+    /// End of the bytes that can be appended without an error.
     ready: usize,
     range: Range,
 }
 
-/// What stands behind the memory.
+/// What backs the memory.
 #[derive(Debug)]
 enum Range {
     Nothing,
@@ -82,7 +82,7 @@ impl Appender {
         Appender { spare, end: 0, ready, range }
     }
 
-    /// What readers share.
+    /// The buffer, for readers.
     pub fn buffer(&self) -> &Arc<AppendBuffer> {
         self.spare.buffer()
     }
@@ -114,8 +114,8 @@ impl Appender {
         self.end + bytes <= self.ready
     }
 
-    /// [`Appender::reserve`], with as little beyond as makes a multiple of `window`, itself a multiple of 4096 and at most
-    /// 64 KiB. Each call costs some system calls; what is ready takes memory.
+    /// As [`Appender::reserve`], but makes ready only up to a multiple of `window`, which is a multiple of 4096 and at
+    /// most 64 KiB. Each call costs some system calls; bytes made ready take memory.
     ///
     /// # Errors
     /// Those of writing to the file.
@@ -137,19 +137,19 @@ impl Appender {
         Ok(())
     }
 
-    /// Bytes of memory that it holds: of a mapped one, those of pages that are present.
+    /// Bytes of memory that it holds; for a mapped buffer, those of present pages.
     pub fn resident_bytes(&self) -> usize {
         self.ready - self.buffer().detached()
     }
 
-    /// Lets go of the filled pages, if the buffer is mapped. They stay in the page cache, and the next read of a page makes it
-    /// present again.
+    /// Releases the filled pages, if the buffer is mapped. They stay in the page cache, and the next read of a page
+    /// makes it present again.
     pub fn shed(&self) {
         self.buffer().detach();
     }
 
-    /// Appends `bytes` bytes, which were reserved, as `fill` writes them; returns their offset. No reader sees them before
-    /// they are published.
+    /// Appends `bytes` reserved bytes, which `fill` writes; returns their offset. No reader sees them before
+    /// [`Appender::publish`].
     #[inline]
     pub fn append(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> usize {
         let at = self.end;
@@ -159,11 +159,11 @@ impl Appender {
         at
     }
 
-    /// Shows what was appended to readers; mapped, it survives the process from now on.
+    /// Publishes the appended bytes to readers. In a mapped buffer they survive the process from now on.
     ///
     /// # Errors
-    /// A page of a mapped buffer was lost: see [`catch_bus_errors`]. On a simulated disk, where the process may die here, with
-    /// a part of it written.
+    /// A page of a mapped buffer was lost: see [`catch_bus_errors`]. On a simulated disk also where the process dies
+    /// here, with a part of the bytes written.
     #[inline]
     pub fn publish(&mut self) -> io::Result<()> {
         let at = self.spare.buffer().filled();

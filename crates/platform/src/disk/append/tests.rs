@@ -65,7 +65,7 @@ fn a_mapped_range_is_the_files_page_cache() {
     let file = RealDisk::open(dir.path()).unwrap().open("f").unwrap();
     old_bytes(&*file, 2 * RANGE);
     let before = file.counters();
-    // Not on every file system; where it is not, there is nothing to test.
+    // Not every file system maps; without that there is nothing to test.
     let Some(mut appender) = file.map(RANGE as u64, RANGE).unwrap() else { return };
     let bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8 + 1).collect();
     for piece in bytes.chunks(777) {
@@ -140,7 +140,7 @@ fn what_was_published_survives_the_simulated_process_and_what_was_synced_the_pow
     assert!(lost > 5, "{lost}");
 }
 
-/// A refused write must not be found later: what can fail, fails before a byte is stored.
+/// A refused write must not be found later: everything that can fail, fails before a byte is stored.
 #[test]
 #[cfg_attr(miri, ignore = "a simulated disk is slow there")]
 fn making_room_can_fail_and_publishing_cannot() {
@@ -198,7 +198,7 @@ fn a_mapped_range_lets_go_of_what_is_filled_and_loses_nothing() {
     assert_eq!(back, bytes);
 }
 
-/// As where the device fails: the kernel cannot have the pages any more.
+/// As after a failure of the device: the kernel cannot provide the pages any more.
 #[test]
 #[cfg_attr(miri, ignore = "maps a file")]
 fn a_page_that_is_lost_is_an_error_of_the_next_publish() {
@@ -214,7 +214,7 @@ fn a_page_that_is_lost_is_an_error_of_the_next_publish() {
     append(&mut other, &[1; 10]);
     other.publish().unwrap();
     std::fs::OpenOptions::new().write(true).open(dir.path().join("f")).unwrap().set_len(0).unwrap();
-    // Within what was made ready before.
+    // Within the part that was made ready before.
     append(&mut appender, &[2; 1000]);
     assert!(appender.publish().is_err(), "what was stored is in no file");
     assert_eq!(appender.buffer().filled(), 5000);
