@@ -8,24 +8,49 @@ use leeward_format::op::{OpError, OpResult};
 use leeward_format::{Lsn, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::time::Duration;
 
 /// How long an answer may wait to be committed, or for the lease, before the client gets "not known".
 pub(super) const OP_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 struct Held {
+    /// The last LSN that the answer shows.
+    lsn: Lsn,
     to: ReplyTo,
     result: OpResult,
     is_write: bool,
     since: Nanos,
 }
 
+/// The lowest LSN is the first of a heap.
+impl Ord for Held {
+    fn cmp(&self, other: &Held) -> Ordering {
+        other.lsn.cmp(&self.lsn)
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Held) -> bool {
+        self.lsn == other.lsn
+    }
+}
+
+impl Eq for Held {}
+
 /// Answers that have not left yet.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Answers that wait for their LSN to be committed.
-    held: BTreeMap<Lsn, Vec<Held>>,
+    held: BinaryHeap<Held>,
     /// Answers whose LSN is committed. They wait for the end of the turn, for the lease, or, if they are of writes that are
     /// throttled, for the end of that.
     due: Vec<Held>,
@@ -70,7 +95,7 @@ impl Answers {
 
     /// Answers everything with "not known": the node has lost the primary role.
     pub(super) fn abandon(&mut self, region: RegionId, out: &mut Vec<Answer>) {
-        for held in std::mem::take(&mut self.held).into_values().flatten().chain(self.due.drain(..)) {
+        for held in self.held.drain().chain(self.due.drain(..)) {
             out.push((held.to, lost_answer(region, held.is_write, "the node lost the primary role")));
         }
         out.append(&mut self.ready);
@@ -78,15 +103,12 @@ impl Answers {
 
     /// Gives up answers that have waited for too long.
     pub(super) fn expire(&mut self, now: Nanos, region: RegionId, out: &mut Vec<Answer>) {
-        let mut end_late = |held: &mut Vec<Held>| {
-            let late = held.extract_if(.., |held| now - held.since > OP_TIMEOUT);
+        let mut held = std::mem::take(&mut self.held).into_vec();
+        for answers in [&mut self.due, &mut held] {
+            let late = answers.extract_if(.., |held| now - held.since > OP_TIMEOUT);
             out.extend(late.map(|held| (held.to, lost_answer(region, held.is_write, "not confirmed in time"))));
-        };
-        end_late(&mut self.due);
-        self.held.retain(|_, held| {
-            end_late(held);
-            !held.is_empty()
-        });
+        }
+        self.held = held.into();
     }
 }
 
@@ -94,11 +116,11 @@ impl Serving {
     /// Holds an answer until `lsn` is committed.
     pub(super) fn hold(&mut self, now: Nanos, lsn: Lsn, to: ReplyTo, is_write: bool, result: OpResult) {
         let lsn = if planted(Bug::ServeUncommitted) && !is_write { Lsn(0) } else { lsn };
-        let held = Held { to, result, is_write, since: now };
+        let held = Held { lsn, to, result, is_write, since: now };
         // What was committed once stays committed, also while the session of a member begins anew.
         match lsn <= self.answers.acknowledged {
             true => self.answers.due.push(held),
-            false => self.answers.held.entry(lsn).or_default().push(held),
+            false => self.answers.held.push(held),
         }
     }
 
@@ -117,14 +139,7 @@ impl Serving {
         {
             return;
         }
-        let Answers { held, due, acknowledged, slowed_until, .. } = &mut self.answers;
-        while let Some(first) = held.first_entry().filter(|first| first.key() <= acknowledged) {
-            due.append(&mut first.remove());
-        }
-        if due.is_empty() {
-            return;
-        }
-        let is_slowed = now < *slowed_until && self.is_active();
+        let is_slowed = now < self.answers.slowed_until && self.is_active();
         // While a write was held other members may have failed. A write that only the last member has is not acknowledged.
         let lacks = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync));
         let id = self.id();
@@ -132,7 +147,14 @@ impl Serving {
             Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
             _ => (held.to, held.result),
         };
-        out.extend(self.answers.due.extract_if(.., |held| !(held.is_write && is_slowed)).map(answer));
+        let Answers { held, due, acknowledged, .. } = &mut self.answers;
+        out.extend(due.extract_if(.., |held| !(held.is_write && is_slowed)).map(answer));
+        while let Some(first) = held.peek_mut().filter(|first| first.lsn <= *acknowledged) {
+            match PeekMut::pop(first) {
+                held if held.is_write && is_slowed => due.push(held),
+                held => out.push(answer(held)),
+            }
+        }
     }
 }
 
