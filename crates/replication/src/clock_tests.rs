@@ -1,4 +1,4 @@
-//! What is a stop of the boot clock, and what is a clock that runs a little fast or slow.
+//! Stops of the boot clock are told from clocks that run a little fast or slow.
 
 use super::*;
 
