@@ -3,7 +3,7 @@
 
 use leeward_format::ring::{Identity, RingKind, RingMessage, Slot, read_message, write_message};
 
-/// The bytes of an annotated file: what stands before `#` on each line, two digits a byte.
+/// The bytes of an annotated file: on each line the digits before `#`, two for each byte.
 fn golden(file: &str) -> Vec<u8> {
     let digits = file.lines().flat_map(|line| line.split('#').next().expect("split answers once").split_whitespace());
     digits.map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits")).collect()

@@ -1,4 +1,4 @@
-//! Terms against what they stand for: histories that fork, with each record's term.
+//! Terms against a model: histories that fork, with each record's term.
 
 use super::Terms;
 use crate::{Epoch, Lsn};
