@@ -1,4 +1,4 @@
-//! Scans that cross regions, against nodes by script that hold a sorted map each.
+//! Scans that cross regions, against scripted nodes with a sorted map each.
 
 use crate::fake::{Act, FakeNode, map};
 use bytes::Bytes;
@@ -110,7 +110,7 @@ fn hashed(keys: &'static [&'static str]) -> Client {
     Client::connect(&[&a], ClientOptions::default()).expect("the node answers")
 }
 
-/// What a region answers that has these keys; at most two at a time.
+/// The answer of a region with the keys `own`: at most two at a time.
 fn part(own: &[&str], op: &RangeOp) -> OpResult {
     let RangeOp::Scan(ScanRange { start, end, reverse, limit, .. }) = op else {
         return match op {
