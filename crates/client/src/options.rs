@@ -26,8 +26,8 @@ pub struct ClientOptions {
     pub table: TableName,
     /// How long an operation may take, retries included. 30 s by default.
     pub deadline: Duration,
-    /// How long connecting may take until some node has answered. 2 s by default, which is shorter than
-    /// [`ClientOptions::deadline`]: if nothing listens at any address, the caller should learn that soon.
+    /// How long connecting may take until some node has answered. 2 s by default, shorter than
+    /// [`ClientOptions::deadline`]: if nothing listens at any address, the caller should learn it soon.
     pub connect_within: Duration,
     /// Whether connecting waits until there is a region, as it does by default. A client that creates the first table
     /// must not wait.
@@ -40,9 +40,9 @@ pub struct ClientOptions {
     /// threads. Beyond it [`Session::submit`](crate::Session::submit) returns [`Busy`], and calls of a
     /// [`Client`](crate::Client) wait. A batch may be larger if it is alone.
     pub max_outstanding: usize,
-    /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put whose
-    /// answer is lost is retried, and carried out once. Without, it costs less, and such a put returns [`OpError::Unknown`].
-    /// All other writes have request ids. `false` by default.
+    /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put
+    /// whose answer is lost is retried, and carried out once. Without, it costs less, and such a put returns
+    /// [`OpError::Unknown`]. All other writes have request ids. `false` by default.
     pub retry_puts: bool,
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a
     /// multiple of 64, at least 4 KiB, by default 256 KiB. A node grants less if its own limit is lower. Messages
@@ -52,9 +52,9 @@ pub struct ClientOptions {
     /// default is 100 us with four cores or more, and 0 with fewer, where the node may need the core. An address may
     /// override it.
     pub ring_spin: Duration,
-    /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much, in
-    /// tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the primary
-    /// if a member cannot answer. `None`, the default: reads always go to the primary.
+    /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much,
+    /// in tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the
+    /// primary if a member cannot answer. `None`, the default: reads always go to the primary.
     pub at_most_stale: Option<Duration>,
     /// When a request is unanswered for this long, by default 1 s, the client asks other nodes for newer routes.
     pub answer_timeout: Duration,
@@ -121,7 +121,8 @@ pub enum ClientError {
         /// Why the last attempt failed.
         reason: String,
     },
-    /// A node answered, but knew no region until the deadline: it has not found its coordinator, or no table was created.
+    /// A node answered, but knew no region until the deadline: it has not found its coordinator, or no table was
+    /// created.
     #[error("{seeds}: a node answers, but it knows no region; /readyz of its admin port says why")]
     NoRegions {
         /// Addresses that were tried.
@@ -135,7 +136,8 @@ pub enum ClientError {
         /// Why, and what to do.
         reason: String,
     },
-    /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was changed.
+    /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was
+    /// changed.
     #[error("too many operations were in flight until the deadline")]
     Busy,
     /// An address is not of the form `host:port`, or its host is unknown.

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Most entries that one request asks for.
 const PAGE_ENTRIES: u32 = 512;
 
-/// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one value.
+/// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one
+/// value.
 const WHOLE_ANSWERS: usize = 2;
 
 /// What to scan. The default is everything, in key order. A bound may be any bytes up to the length of a key, and need

@@ -171,8 +171,8 @@ pub trait Fabric: Send + Sync {
     fn disconnect(&self, peer: PeerId);
     /// Sends `message` (at most [`MAX_MESSAGE_BYTES`], else it panics); dropped if the link is not up.
     fn send(&self, peer: PeerId, message: &[u8]);
-    /// Writes `bytes` (less than 4 GiB) to `offset` of the peer's memory `to`; `op` comes back in the event. Dropped if the link
-    /// is not up.
+    /// Writes `bytes` (less than 4 GiB) to `offset` of the peer's memory `to`; `op` comes back in the event. Dropped if
+    /// the link is not up.
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64);
     /// Reads `len` bytes at `offset` of the peer's memory `from`; `op` comes back in the event. Dropped if the link is
     /// not up.

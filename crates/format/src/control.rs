@@ -1,5 +1,5 @@
-//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the session of a primary
-//! with one backup about one region.
+//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the session of a
+//! primary with one backup about one region.
 //!
 //! Bulk data never travels here. One-sided writes put records and segments into the backup's registered memory. A
 //! message only announces them, and is sent after the writes have completed: the fabric and this channel have no common
@@ -57,8 +57,8 @@ pub enum Control {
         op: Op,
         /// Its request id, if it is to be carried out once.
         once: Option<Once>,
-        /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns the newer
-        /// first.
+        /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns
+        /// the newer first.
         epoch: Epoch,
     },
     /// Its answer.
@@ -67,7 +67,8 @@ pub enum Control {
         id: u64,
         /// The answer.
         result: OpResult,
-        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender knows.
+        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender
+        /// knows.
         committed: Option<(RegionId, Lsn)>,
     },
     /// A primary to one of its backups or learners.
@@ -124,8 +125,8 @@ impl Control {
     }
 }
 
-/// A region's safe LSN, published by a primary that holds its lease: every write that was acknowledged before an instant has this
-/// LSN or a lower one.
+/// A region's safe LSN, published by a primary that holds its lease: every write that was acknowledged before an
+/// instant has this LSN or a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SafeLsnOf {
     /// The region.
@@ -204,8 +205,8 @@ pub enum ToPrimary {
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.
         slots: Vec<Vec<u8>>,
-        /// Term of the last primary that its copy was in sync with, and the copy's last LSN, now that no older term can add to
-        /// it; `None` for a damaged copy.
+        /// Term of the last primary that its copy was in sync with, and the copy's last LSN, now that no older term can
+        /// add to it; `None` for a damaged copy.
         reach: Option<(Epoch, Lsn)>,
     },
     /// Segments of the base that it lacks.

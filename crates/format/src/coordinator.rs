@@ -10,7 +10,8 @@
 //!                           Changed | Heartbeat | Done ...
 //! log file                  LogBatch(Snapshot), LogBatch ...                frames of kind CoordinatorLog
 //! ```
-//! `docs/formats/coordinator.md` describes the exchange and the file. The types are plain data; any thread may use them.
+//! `docs/formats/coordinator.md` describes the exchange and the file. The types are plain data; any thread may use
+//! them.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};

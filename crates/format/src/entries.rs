@@ -1,5 +1,5 @@
-//! The entries of a scan, packed into one block. The node that finds them writes the block once. It is sent and kept as it is,
-//! and decoded only by a reader that wants a key or a value.
+//! The entries of a scan, packed into one block. The node that finds them writes the block once. It is sent and kept as
+//! it is, and decoded only by a reader that wants a key or a value.
 //!
 //! ```text
 //!  0              2                6

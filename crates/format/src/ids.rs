@@ -195,8 +195,8 @@ impl SegmentId {
         let fits = term.can_be_term() && counter < 1 << COUNTER_BITS;
         fits.then(|| SegmentId(u64::from(term.0) << COUNTER_BITS | counter))
     }
-    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such
-    /// id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
+    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is
+    /// no such id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, ServerId};

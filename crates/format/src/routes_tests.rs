@@ -1,4 +1,5 @@
-//! Packed routes are unpacked as they were. A client applies an update that continues from what it knows, and nothing else.
+//! Packed routes are unpacked as they were. A client applies an update that continues from what it knows, and nothing
+//! else.
 
 use super::*;
 use crate::cluster::Member;

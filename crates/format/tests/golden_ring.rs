@@ -1,5 +1,5 @@
-//! Golden files of ring messages: their bytes as they stand in a peer's memory, range by range. A change of these bytes is a
-//! change of the protocol.
+//! Golden files of ring messages: their bytes as they stand in a peer's memory, range by range. A change of these bytes
+//! is a change of the protocol.
 
 use leeward_format::ring::{Identity, RingKind, RingMessage, Slot, read_message, write_message};
 

@@ -2,10 +2,10 @@
 //! While it holds them, no other member can have become primary. So its reads are current, and its successor will find
 //! every write that it acknowledges.
 //!
-//! Backups grant leases, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a grant
-//! expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked, less a margin,
-//! and the granter from when it answered. Both use a clock that is never slewed and that runs through suspends. Where that clock
-//! may have been stopped ([`crate::clock`]), the holder forgets all grants.
+//! Backups grant leases, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a
+//! grant expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked,
+//! less a margin, and the granter from when it answered. Both use a clock that is never slewed and that runs through
+//! suspends. Where that clock may have been stopped ([`crate::clock`]), the holder forgets all grants.
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -26,8 +26,8 @@ impl Grants {
         assert!(entry.0 <= term, "a lease is never granted to an older term");
         *entry = (term, entry.1.max(now + timing.lease));
     }
-    /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older terms are
-    /// deposed.
+    /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older
+    /// terms are deposed.
     pub fn newest(&self, region: RegionId) -> Option<Epoch> {
         self.until.get(&region).map(|(term, _)| *term)
     }

@@ -44,8 +44,8 @@ pub struct Timing {
     /// A member in sync that has not renewed its lease grant for this long is proposed for removal, if writes wait for
     /// it and enough members are left without it. Less than `lease`, so that reads do not stop meanwhile.
     pub lease_grant_timeout: Nanos,
-    /// A member that owes an answer for this long is proposed for removal. More than `lease`, because a backup that joins a
-    /// new term first lets its last lease grant expire.
+    /// A member that owes an answer for this long is proposed for removal. More than `lease`, because a backup that
+    /// joins a new term first lets its last lease grant expire.
     pub answer_timeout: Nanos,
     /// How often a primary publishes the LSN up to which its volume is durable ([`Floor`]), if that has advanced. An
     /// older copy of the volume, put back in its place, is recognized by this.

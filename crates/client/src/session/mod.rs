@@ -1,5 +1,5 @@
-//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread of its own; its owner drives
-//! it by [`Session::poll`].
+//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread of its own; its owner
+//! drives it by [`Session::poll`].
 //!
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
@@ -130,8 +130,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where regions
-    /// are.
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where
+    /// regions are.
     ///
     /// # Errors
     /// - The address asks for rings, and there are none ([`ClientError::Rings`]).
@@ -208,9 +208,9 @@ impl Session {
         total
     }
 
-    /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to the same
-    /// node. Operations on one region are carried out in order, unless errors make some of them wait. They are on the table of
-    /// [`ClientOptions::table`].
+    /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
+    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are
+    /// on the table of [`ClientOptions::table`].
     ///
     /// # Errors
     /// The batch is given back if more than [`ClientOptions::max_outstanding`] operations would be in flight.

@@ -85,7 +85,8 @@ fn keys_only_leaves_the_values_out() {
     assert!(entries.iter().all(|entry| entry.as_ref().is_ok_and(|(_, value)| value.is_empty())));
 }
 
-/// Regions of a table that is partitioned by hash, each with the keys that belong to it; the second is on the second node.
+/// Regions of a table that is partitioned by hash, each with the keys that belong to it; the second is on the second
+/// node.
 fn hashed(keys: &'static [&'static str]) -> Client {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
     let partition = Partition::Hash { tokens: 3 };

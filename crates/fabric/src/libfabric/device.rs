@@ -87,8 +87,8 @@ impl Queue {
     }
 }
 
-// SAFETY: the objects behind the pointers belong to no thread (FI_THREAD_SAFE was asked for), and all calls on them are made
-// under `calls`.
+// SAFETY: the objects behind the pointers belong to no thread (FI_THREAD_SAFE was asked for), and all calls on them are
+// made under `calls`.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -119,7 +119,8 @@ impl Device {
     }
 
     fn with_info(library: &'static Library, info: *mut Info) -> io::Result<Device> {
-        // SAFETY: `info` is one that `Library::offer` answered, so its attributes are there; the texts in it end with a zero.
+        // SAFETY: `info` is one that `Library::offer` answered, so its attributes are there; the texts in it end with a
+        // zero.
         let (name, mr_mode) = unsafe {
             let name = CStr::from_ptr((*(*info).fabric_attr).prov_name).to_string_lossy().into_owned();
             (name, (*(*info).domain_attr).mr_mode)
@@ -141,8 +142,8 @@ impl Device {
         let check = |what: &str, answer: c_int| {
             if answer < 0 { Err(library.error(what, answer as isize)) } else { Ok(()) }
         };
-        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the library's own
-        // making; the results are stored where they are closed.
+        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the
+        // library's own making; the results are stored where they are closed.
         unsafe {
             let answer = (library.fabric)((*info).fabric_attr, &raw mut device.fabric, ptr::null_mut());
             check("cannot open the fabric", answer)?;
@@ -178,7 +179,8 @@ impl Device {
     /// A duplicate of a queue's descriptor. The lock is held.
     pub(super) fn descriptor(&self, queue: *mut FidCq) -> io::Result<Arc<OwnedFd>> {
         let mut ready: RawFd = -1;
-        // SAFETY: a queue that was opened with FI_WAIT_FD answers its descriptor into an int, and keeps it open meanwhile.
+        // SAFETY: a queue that was opened with FI_WAIT_FD answers its descriptor into an int, and keeps it open
+        // meanwhile.
         unsafe {
             let answer = ((*(*queue).fid.ops).control)(&raw mut (*queue).fid, FI_GETWAIT, (&raw mut ready).cast());
             if answer < 0 {
@@ -269,7 +271,8 @@ impl Device {
     /// Appends the completions of a queue. The lock is held.
     fn read(&self, queue: &Queue, ended: &mut Vec<End>) -> Result<(), String> {
         let mut entries = [CqEntry { op_context: ptr::null_mut() }; BATCH];
-        // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked for.
+        // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked
+        // for.
         let answer = unsafe { ((*(*queue.queue).ops).read)(queue.queue, entries.as_mut_ptr().cast(), BATCH) };
         match usize::try_from(answer) {
             Ok(count) => {
@@ -354,8 +357,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and registrations
-        // hold the device, so none is left. `info` came from the library and nothing else frees it.
+        // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and
+        // registrations hold the device, so none is left. `info` came from the library and nothing else frees it.
         unsafe {
             if !self.domain.is_null() {
                 close(self.library, "a domain", &raw mut (*self.domain).fid);

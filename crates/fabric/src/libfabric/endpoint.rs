@@ -48,8 +48,8 @@ impl Registration {
             let key_bytes = unsafe { (*(*device.info).domain_attr).mr_key_size };
             let key = calls.keys.u64() >> (64 - 8 * key_bytes);
             let mut region = ptr::null_mut();
-            // SAFETY: the domain is open, and the memory is mapped until after the region is closed. It is shared memory of
-            // atomic words, so that others may write it at any time.
+            // SAFETY: the domain is open, and the memory is mapped until after the region is closed. It is shared
+            // memory of atomic words, so that others may write it at any time.
             let answer = unsafe {
                 let domain = device.domain;
                 let register = (*(*domain).mr).reg;
@@ -91,9 +91,10 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let device = &self.device;
         let calls = device.calls.lock();
-        // SAFETY: the region was opened by `new` and is closed once. Nothing writes there any more: near ends belong to an
-        // endpoint, which is closed first, and what peers were granted is kept until they have given it back or their endpoint is
-        // closed. One that gives it back and writes all the same is a broken process of our own cluster.
+        // SAFETY: the region was opened by `new` and is closed once. Nothing writes there any more: near ends belong to
+        // an endpoint, which is closed first, and what peers were granted is kept until they have given it back or
+        // their endpoint is closed. One that gives it back and writes all the same is a broken process of our own
+        // cluster.
         let is_closed = device.failure().is_none()
             && unsafe { close(device.library, "registered memory", &raw mut (*self.region).fid) };
         drop(calls);
@@ -201,8 +202,8 @@ impl Drop for Endpoint {
         let mut calls = self.device.calls.lock();
         calls.queues.retain(|other| other.queue != self.queue);
         let library = self.device.library;
-        // SAFETY: whatever is not null was opened by `open` and is closed once, the endpoint before what it is bound to, which
-        // stays if the endpoint does; the thread that makes progress has no use for the queue any more.
+        // SAFETY: whatever is not null was opened by `open` and is closed once, the endpoint before what it is bound
+        // to, which stays if the endpoint does; the thread that makes progress has no use for the queue any more.
         let is_closed = unsafe {
             let is_closed = self.endpoint.is_null() || close(library, "an endpoint", &raw mut (*self.endpoint).fid);
             if is_closed && !self.addresses.is_null() {
@@ -293,8 +294,9 @@ impl Initiator {
         let remote = RmaIov { addr: address, len: near.len(), key };
         let _calls = device.calls.lock();
         self.endpoint.check()?;
-        // SAFETY: the endpoint is open, and so is the staging memory's region. The message is read during the call only. The
-        // bytes are mapped until the endpoint is closed; the context is a number that is never followed as a pointer.
+        // SAFETY: the endpoint is open, and so is the staging memory's region. The message is read during the call
+        // only. The bytes are mapped until the endpoint is closed; the context is a number that is never followed as a
+        // pointer.
         let answer = unsafe {
             let mut descriptor = (*self.staging.region).mem_desc;
             let message = MsgRma {

@@ -55,7 +55,8 @@ impl Library {
     }
 
     fn open(name: &CStr) -> Result<Library, String> {
-        // SAFETY: `name` ends with a zero. What runs while the library is loaded are its own constructors, which may run at any time.
+        // SAFETY: `name` ends with a zero. What runs while the library is loaded are its own constructors, which may
+        // run at any time.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(format!(
@@ -94,8 +95,8 @@ impl Library {
         let node = host.map(CString::new).transpose().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), FI_SOURCE));
         let mut offers = ptr::null_mut();
-        // SAFETY: `dupinfo` of null answers empty hints with all attributes, or null. The provider's name is ours: it is taken
-        // out again before the library frees the hints.
+        // SAFETY: `dupinfo` of null answers empty hints with all attributes, or null. The provider's name is ours: it
+        // is taken out again before the library frees the hints.
         let answer = unsafe {
             let hints = (self.dupinfo)(ptr::null());
             if hints.is_null() {

@@ -24,8 +24,8 @@
 //! - Each link takes memory at both ends: staging memory at the writer's (4 MiB, if used), and an endpoint at each end,
 //!   whose size depends on the provider (tcp 80 MiB, shm 16 MiB).
 //!
-//! A provider may set handlers of signals when the library is opened. A process that handles signals sets its own handlers before
-//! [`LibfabricFabric::bind`].
+//! A provider may set handlers of signals when the library is opened. A process that handles signals sets its own
+//! handlers before [`LibfabricFabric::bind`].
 
 #[expect(unsafe_code, reason = "libfabric is a C library")]
 mod device;
@@ -165,8 +165,8 @@ impl LibfabricFabric {
     /// with this address if it uses host addresses.
     ///
     /// # Errors
-    /// libfabric is not installed, or offers no such provider; the address is malformed or taken; there are no threads or
-    /// descriptors left.
+    /// libfabric is not installed, or offers no such provider; the address is malformed or taken; there are no threads
+    /// or descriptors left.
     pub fn bind(
         me: PeerId,
         address: &str,

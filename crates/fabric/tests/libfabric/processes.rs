@@ -20,8 +20,9 @@ const CHILD: &str = "LEEWARD_FABRIC_TEST_LIBFABRIC_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
 const PAIR: usize = 16;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each
-/// line of its input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is.
+/// At each line of its input it revokes the memory and sends what it holds; at the end of its input it sends that and
+/// ends.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn libfabric_child() {

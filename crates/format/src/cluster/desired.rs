@@ -1,5 +1,5 @@
-//! The desired state of a replica group, and of a server: which member should be primary, which should leave, and whether a
-//! region should be split, or merged into its neighbour.
+//! The desired state of a replica group, and of a server: which member should be primary, which should leave, and
+//! whether a region should be split, or merged into its neighbour.
 //!
 //! The desired state is part of the configuration, so every member and every later primary finds it. The master or an
 //! operator records it by compare-and-set. Only the group's primary carries it out, and its successor continues.

@@ -150,8 +150,8 @@ pub struct GroupConfig {
     pub epoch: Epoch,
     /// Epoch at which `primary` became primary. Changes of members under the same primary keep it.
     pub term: Epoch,
-    /// The member that serves the region. `None` until the region is first assigned, and after an operator has given up the
-    /// volume of the last primary ([`GroupConfig::without_volume`]).
+    /// The member that serves the region. `None` until the region is first assigned, and after an operator has given up
+    /// the volume of the last primary ([`GroupConfig::without_volume`]).
     pub primary: Option<Member>,
     /// Members in sync beside the primary. A write is committed once all of them have it, or as many as
     /// [`TableOptions::quorum`] asks for.
@@ -167,7 +167,8 @@ pub struct GroupConfig {
     /// members, itself included, it must hear before it knows which copy is the longest. 0: its own copy is known to be
     /// long enough.
     pub recovery_quorum: u32,
-    /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else 0.
+    /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else
+    /// 0.
     pub relinquished_term: Epoch,
     /// Requests of the master or an operator that are not carried out yet.
     pub desired: DesiredState,
@@ -221,7 +222,8 @@ impl GroupConfig {
             floor: None,
         }
     }
-    /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known incarnation.
+    /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known
+    /// incarnation.
     pub fn candidates(&self) -> impl Iterator<Item = Member> + '_ {
         self.in_sync().chain(self.prior_members.iter().map(|former| former.member))
     }
@@ -316,9 +318,9 @@ impl GroupConfig {
         next.primary = Some(target);
         next
     }
-    /// The next configuration, without [`GroupConfig::prior_members`]. The primary proposes this once everything that it took over is
-    /// durable on its own volume under its term, and nothing needs to wait for it. For a table with a quorum it proposes this
-    /// only once every backup has all of that as well, and it serves nothing before.
+    /// The next configuration, without [`GroupConfig::prior_members`]. The primary proposes this once everything that
+    /// it took over is durable on its own volume under its term, and nothing needs to wait for it. For a table with a
+    /// quorum it proposes this only once every backup has all of that as well, and it serves nothing before.
     #[must_use]
     pub fn settled(&self) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), prior_members: Vec::new(), recovery_quorum: 0, ..self.clone() }

@@ -1,5 +1,5 @@
-//! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same on every
-//! replica.
+//! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same
+//! on every replica.
 
 use super::{GroupConfig, Reads};
 use crate::packed::{Codec, Compression};
@@ -14,8 +14,8 @@ use std::str::FromStr;
 /// when the table is made, and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Pairs of at least this many bytes, up to `large_from`, are medium: above the last level their values are in sorted
-    /// runs of the medium log, in the last level in leaves. Smaller ones live in leaves.
+    /// Pairs of at least this many bytes, up to `large_from`, are medium: above the last level their values are in
+    /// sorted runs of the medium log, in the last level in leaves. Smaller ones live in leaves.
     pub medium_from: u32,
     /// Pairs of at least this many bytes are large: their values stay in the large log.
     pub large_from: u32,

@@ -1,5 +1,5 @@
-//! The leaf segment: leaves, the index nodes above them, a filter over their keys, range tombstones and a footer; and the
-//! index segment, which holds the nodes above leaf segments.
+//! The leaf segment: leaves, the index nodes above them, a filter over their keys, range tombstones and a footer; and
+//! the index segment, which holds the nodes above leaf segments.
 //!
 //! ```text
 //!  0                                      tree                          filter                                       end

@@ -1,6 +1,6 @@
-//! The entries of a leaf, read in place. Each entry has a *shape*, its kind and lengths, which determines where its parts
-//! are. A leaf with slots stores the shape of each entry in front of it. A uniform leaf, whose entries all have the same shape,
-//! stores it once, and its entries are found by multiplication.
+//! The entries of a leaf, read in place. Each entry has a *shape*, its kind and lengths, which determines where its
+//! parts are. A leaf with slots stores the shape of each entry in front of it. A uniform leaf, whose entries all have
+//! the same shape, stores it once, and its entries are found by multiplication.
 //!
 //! Everything here but `check_leaf_entry` and [`Shape::new`] reads what [`Node::parse`] has checked.
 

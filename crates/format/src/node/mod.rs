@@ -23,12 +23,12 @@
 //!   value in place that fits no other).
 //! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
 //!   it leads to everything below pivot 1, so two children fit whatever their keys are.
-//! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a search
-//!   finds its entries by multiplication.
+//! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a
+//!   search finds its entries by multiplication.
 //! - A node is never changed after it is built, so the data directly follows the slots. The one exception is that
 //!   pointers are rewritten in place ([`crate::leaf_segment::translate`]).
-//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: an earlier node at the same place on the
-//!   device never passes for this one.
+//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: an earlier node at the same
+//!   place on the device never passes for this one.
 //!
 //! [`Node::parse`] checks every offset and length once, so that searching needs no further error paths. Pure
 //! functions; any thread may call them.

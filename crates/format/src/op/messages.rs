@@ -30,8 +30,8 @@ pub enum Request {
     Ops {
         /// Chosen by the client, echoed.
         id: u64,
-        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead of
-        /// forwarding.
+        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead
+        /// of forwarding.
         direct: bool,
         /// The table that they are on.
         table: TableName,
@@ -46,8 +46,8 @@ pub enum Request {
     Identify,
     /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
     RingOffer,
-    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
-    /// or by [`Reply::RingRefused`].
+    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's
+    /// memory, or by [`Reply::RingRefused`].
     RingOpen {
         /// Where the client's fabric listens.
         address: String,
@@ -147,7 +147,8 @@ pub enum Reply {
     },
     /// The rings are open. They end with the connection.
     RingOpen {
-        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow
+        /// it.
         request: Bytes,
         /// Key of the messages in the request ring.
         request_key: u64,

@@ -449,7 +449,8 @@ pub enum OpResult {
     Entries {
         /// Keys with values, which are empty if only keys were asked for.
         entries: Vec<(Bytes, Bytes)>,
-        /// Where to continue: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is complete.
+        /// Where to continue: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is
+        /// complete.
         resume: Option<Bytes>,
     },
     /// It was not carried out, or its outcome is unknown.
@@ -549,8 +550,9 @@ pub enum OpError {
         /// `min_in_sync` of its table.
         needed: u32,
     },
-    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the primary role,
-    /// before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request id, may be retried.
+    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the
+    /// primary role, before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request
+    /// id, may be retried.
     #[error("outcome unknown: {0}")]
     Unknown(String),
     /// This server is not the primary of that key's region: refresh the routes. Nothing was changed.

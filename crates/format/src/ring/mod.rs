@@ -17,8 +17,8 @@
 //! CRC over all the rest decides. It is seeded with key, sequence number and place. Bytes of an earlier lap have
 //! another number, and a user's value cannot know the key. So neither passes, and no side needs to zero what was read.
 //!
-//! Pure functions over hostile bytes. [`space`] is the client's record of which parts of a ring are in use. [`Cursor`] is the
-//! server's position in it.
+//! Pure functions over hostile bytes. [`space`] is the client's record of which parts of a ring are in use. [`Cursor`]
+//! is the server's position in it.
 
 mod cursor;
 pub mod space;

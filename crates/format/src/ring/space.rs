@@ -1,4 +1,5 @@
-//! The client's record of the space in use in a ring: space is allocated in order and given back in any order (Tebis 3.4.1).
+//! The client's record of the space in use in a ring: space is allocated in order and given back in any order (Tebis
+//! 3.4.1).
 //!
 //! ```text
 //!        tail                          head

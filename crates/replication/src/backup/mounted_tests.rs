@@ -92,8 +92,8 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }
 
-/// The kernel drops pages that it could not write back. A node that became primary with what is left would have lost acknowledged
-/// writes.
+/// The kernel drops pages that it could not write back. A node that became primary with what is left would have lost
+/// acknowledged writes.
 #[test]
 fn what_was_saved_and_cannot_be_read_again_is_not_given_up_as_if_it_were_not_there() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
