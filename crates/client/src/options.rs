@@ -145,7 +145,7 @@ pub enum ClientError {
     Address {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The operating system refused a resource to the client.

@@ -16,8 +16,8 @@ const PAGE_ENTRIES: u32 = 512;
 /// value.
 const WHOLE_ANSWERS: usize = 2;
 
-/// What to scan. The default is everything, in key order. A bound may be any bytes up to the length of a key, and need
-/// not be a key that exists.
+/// The keys that a scan covers, and its options. The default is everything, in key order. A bound may be any bytes up
+/// to the length of a key, and need not be a key that exists.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
     /// First key, inclusive; empty for the first of all.
@@ -37,7 +37,7 @@ pub struct Range {
 #[derive(Debug)]
 pub struct Scan {
     client: Client,
-    /// What is left to fetch; `None` once the scan is complete.
+    /// The range that is left to fetch; `None` once the scan is complete.
     rest: Option<Range>,
     page: VecDeque<(Bytes, Bytes)>,
     age: Duration,

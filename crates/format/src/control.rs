@@ -178,7 +178,7 @@ pub enum ToBackup {
     Ship {
         /// The slot.
         slot: u32,
-        /// What it is.
+        /// Its description.
         shipped: Shipped,
         /// Bytes in the slot.
         bytes: u32,

@@ -158,7 +158,7 @@ pub enum CoordinatorRequest {
     Submit {
         /// Echoed with the answer.
         id: u64,
-        /// What to do.
+        /// The operation.
         op: CoordinatorOp,
     },
     /// End the session now: its ephemeral paths are removed at once.

@@ -94,7 +94,7 @@ pub enum DecodeError {
     Invalid {
         /// Structure being decoded.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
 }

@@ -141,7 +141,7 @@ impl NewTable {
     /// Checks that the table can be made.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for the caller.
+    /// The reason, with the allowed values.
     pub fn check(&self) -> Result<(), String> {
         self.options.check()?;
         if self.options.partition.is_hash() && !self.splits.is_empty() {
@@ -238,7 +238,7 @@ impl TableOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for the caller.
+    /// The reason, with the allowed values.
     pub fn check(&self) -> Result<(), String> {
         let TableOptions {
             name,

@@ -17,7 +17,7 @@ use leeward_format::{LogKind, Lsn, SegmentId};
 use leeward_platform::{Backoff, Nanos};
 use std::collections::VecDeque;
 
-/// What a primary wants done for one peer.
+/// An action for one peer.
 #[derive(Debug)]
 pub enum PeerAction {
     /// Send a message of the session.

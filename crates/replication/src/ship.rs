@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 /// A segment with its bytes, shared by all backups that it goes to.
 #[derive(Clone, Debug)]
 pub struct Parcel {
-    /// What it is.
+    /// Its identity, kind and encoding.
     pub shipped: Shipped,
     /// Its bytes as they are sent, up to the end of its used part.
     pub bytes: Bytes,
@@ -44,13 +44,13 @@ impl Parcel {
 pub struct SlotWrite {
     /// The slot.
     pub slot: usize,
-    /// What goes there.
+    /// The parcel.
     pub parcel: Parcel,
     /// Names the write in its completion.
     pub op: u64,
 }
 
-/// What is to be done for one backup's shipments.
+/// A step of one backup's shipments.
 #[derive(Debug)]
 pub enum ShipStep {
     /// Post a write.

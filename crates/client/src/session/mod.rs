@@ -55,7 +55,7 @@ pub struct Ticket(pub u64);
 /// A batch that is done.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What [`Session::submit`] returned.
+    /// The ticket that [`Session::submit`] returned.
     pub ticket: Ticket,
     /// One result per operation, in the order of the batch.
     pub results: Vec<OpResult>,

@@ -55,8 +55,8 @@ impl Library {
     }
 
     fn open(name: &CStr) -> Result<Library, String> {
-        // SAFETY: `name` ends with a zero. What runs while the library is loaded are its own constructors, which may
-        // run at any time.
+        // SAFETY: `name` ends with a zero. Loading the library runs only its own constructors, which may run at any
+        // time.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(format!(

@@ -203,7 +203,7 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    /// What is at the other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
+    /// The other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
     pub(crate) fn peer(&self) -> io::Result<String> {
         if self.network == Network::Tcp {
             let peer = net::getpeername(&self.fd)?.and_then(|peer| SocketAddr::try_from(peer).ok());

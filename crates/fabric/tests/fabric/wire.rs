@@ -57,7 +57,7 @@ fn welcomed(node: &Node, own: u32) -> TcpStream {
     stream
 }
 
-/// What `stream` still holds when its other end has hung up.
+/// The bytes that `stream` still holds when its other end has hung up.
 fn remainder(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut bytes = Vec::new();

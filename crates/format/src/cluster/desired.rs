@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What was requested of a replica group and has not been reached yet.
+/// The requests to a replica group that are not carried out yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredState {
     /// The server that should be primary, as soon as it is in sync.

@@ -41,7 +41,7 @@ pub struct BaseSegment {
     pub id: SegmentId,
     /// See [`SegmentState::origin`].
     pub origin: RegionId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
     /// Its number on the primary's volume.
     pub primary: SegmentNo,
@@ -109,7 +109,7 @@ pub struct Have {
 pub struct Shipped {
     /// Its identity.
     pub id: SegmentId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
     /// Its number on the primary's volume, by which pointers refer to it with physical addressing.
     pub primary: SegmentNo,

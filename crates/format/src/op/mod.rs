@@ -182,7 +182,7 @@ pub enum Op {
     Add {
         /// The key.
         key: Bytes,
-        /// What to add.
+        /// The number to add.
         delta: i64,
     },
     /// Appends to the value at a key (a missing key counts as empty), and keeps the expiry. Answers
@@ -190,7 +190,7 @@ pub enum Op {
     Append {
         /// The key.
         key: Bytes,
-        /// What to append.
+        /// The bytes to append.
         suffix: Bytes,
     },
     /// Reads entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region
@@ -264,7 +264,7 @@ pub enum Op {
     /// once the coordinator has recorded it, before the table's regions follow; or [`OpError::Invalid`] if there is no
     /// such table, or the options are not valid.
     AlterTable {
-        /// What changes.
+        /// The change.
         change: Box<TableChange>,
     },
     /// For operators: the digests of the receiving node's segments of a region, whether or not it is the primary.
@@ -508,7 +508,7 @@ pub enum OpResult {
 pub struct SegmentDigest {
     /// Its identity.
     pub id: SegmentId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
     /// Bytes in use.
     pub bytes: u32,

@@ -32,7 +32,7 @@ pub struct PrimarySession {
     pub session: u64,
 }
 
-/// What a backup wants done.
+/// An action that a backup asks its caller for.
 #[derive(Debug)]
 pub enum BackupAction {
     /// Run a piece of work on the replica; answer with [`Backup::done`]. One piece runs at a time.

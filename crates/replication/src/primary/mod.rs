@@ -32,7 +32,7 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
-/// What a primary wants done.
+/// An action that a primary asks its caller for.
 #[derive(Debug)]
 pub enum PrimaryAction {
     /// Carry out an action for one peer.
@@ -48,14 +48,14 @@ pub enum PrimaryAction {
     Propose(GroupConfig),
     /// Ask the coordinator to replace the configuration and to create a region, atomically.
     Split {
-        /// What this region's configuration becomes.
+        /// The new configuration of this region.
         left: Box<GroupConfig>,
         /// The configuration of the region that is created.
         right: Box<GroupConfig>,
     },
     /// Ask the coordinator to replace the configuration and to end a region, atomically.
     Merge {
-        /// What this region's configuration becomes.
+        /// The new configuration of this region.
         wider: Box<GroupConfig>,
         /// The configuration of the region that ends, the merge source.
         source: Box<GroupConfig>,
