@@ -1,4 +1,4 @@
-//! The native client: how it is told to retry, puts and gets, a conditional write, and a scan.
+//! The native client: options for retries, puts and gets, a conditional write, and a scan.
 //!
 //! It takes the native addresses of some nodes; without any, the first node of `leeward dev` on this machine.
 //!
@@ -15,11 +15,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let options = ClientOptions {
         name: "example".into(),
-        // How long a call may take, retries included. A region whose primary died is back within it.
+        // How long a call may take, retries included. A failover takes less.
         deadline: Duration::from_secs(10),
         // Fails sooner if nothing listens.
         connect_within: Duration::from_secs(2),
-        // Every put has a request id: one whose answer is lost is sent again, and carried out once.
+        // Every put has a request id: a put whose answer is lost is sent again, and carried out once.
         retry_puts: true,
         ..ClientOptions::default()
     };
@@ -31,14 +31,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("cape: {:?}", client.get("example/cape")?);
 
-    // The second writer lets the first one's value be: the version that it has read is not the newest any more.
+    // The second put is refused, because the version that was read is no longer the newest.
     let read = client.get_pair("example/cape")?.ok_or("the pair was deleted meanwhile")?;
     let if_unchanged = PutOptions { when: Condition::Version(read.version), ..PutOptions::default() };
     let first = client.put_with("example/cape", "35 kn", if_unchanged.clone())?;
     let second = client.put_with("example/cape", "28 kn", if_unchanged)?;
     println!("first: {}, second: {}", first.done, second.done);
 
-    // Pages are fetched as the loop goes. `0` comes after `/`, so this is all that begins with `example/`.
+    // Pages are fetched as the loop goes. `0` comes after `/`, so the range has all keys that begin with `example/`.
     let range = Range { start: "example/".into(), end: Some("example0".into()), ..Range::default() };
     for entry in client.scan(range) {
         let (key, value) = entry?;

@@ -1,4 +1,4 @@
-//! The address of a node and the way to reach it, from one string. Pure.
+//! The address of a node and the way to reach it, parsed from one string.
 
 use crate::options::ClientError;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 /// Longest spin time that an address may set, in microseconds: a tenth of a second, as for nodes.
 const MOST_SPIN_US: u64 = 100_000;
 
-/// How requests and answers travel.
+/// How requests and answers are transported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Over a TCP connection.
     Tcp,
-    /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the client's.
-    /// The node says which fabric it has them on; by default that is shared memory, for clients on its host. Connections
-    /// remain, for the handshake, for waking a side that sleeps, and for what no ring can hold.
+    /// Through rings in registered memory (Tebis 3.4): one-sided writes into the node's memory, and back into the
+    /// client's. The node says which fabric it offers; by default that is shared memory, for clients on its host. The
+    /// TCP connection remains for the handshake, for waking a side that sleeps, and for messages that no ring can hold.
     Rings {
         /// How long a call spins for answers before it sleeps, in place of
         /// [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin).
@@ -34,18 +34,18 @@ pub enum Way {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// How to get there.
+    /// The way to reach it.
     pub way: Way,
     /// `host:port`.
     pub host_port: String,
 }
 
 impl Address {
-    /// Reads `host:port`, `leeward://host:port` or `leeward+ring://host:port`, the last perhaps with `?spin_us=N`: up to
+    /// Parses `host:port`, `leeward://host:port` or `leeward+ring://host:port`; the last may have `?spin_us=N`, up to
     /// 100,000 microseconds.
     ///
     /// # Errors
-    /// It is none of them.
+    /// [`ClientError::Address`]: the text has none of these forms.
     pub fn parse(text: &str) -> Result<Address, ClientError> {
         let bad = |reason: &str| ClientError::Address { address: text.to_string(), reason: reason.into() };
         let (way, rest) = match text.split_once("://") {
@@ -71,7 +71,7 @@ impl Address {
         }
     }
 
-    /// Reads all of `texts`, which must agree in their way.
+    /// Parses all of `texts`, which must have the same way.
     pub(crate) fn parse_all<S: AsRef<str>>(texts: &[S]) -> Result<(Way, Vec<String>), ClientError> {
         let mut all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let way = all.first().map_or(Way::Tcp, |first| first.way);

@@ -1,14 +1,14 @@
-//! The least of HTTP that is needed to read a node's admin port: one GET, one answer, blocking, with a time limit.
+//! A minimal HTTP client for a node's admin port: one GET, one answer, blocking, with a time limit.
 
 use leeward_format::status::NodeStatus;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longest answer taken, in bytes.
+/// Longest accepted answer, in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
-/// Gets `path` from the admin port at `address` (`host:port`); answers the HTTP status and the body.
+/// Gets `path` from the admin port at `address` (`host:port`). Returns the HTTP status and the body.
 ///
 /// # Errors
 /// The node cannot be reached, does not answer within `timeout`, or does not speak HTTP.
@@ -29,7 +29,7 @@ pub fn get(address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec
 /// The status of the node whose admin port is at `address` (`host:port`).
 ///
 /// # Errors
-/// The node cannot be reached, does not answer within `timeout`, or answers something else than a status.
+/// The node cannot be reached, does not answer within `timeout`, or does not answer with a status.
 pub fn status(address: &str, timeout: Duration) -> io::Result<NodeStatus> {
     match get(address, "/status", timeout)? {
         (200, body) => serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
@@ -37,7 +37,7 @@ pub fn status(address: &str, timeout: Duration) -> io::Result<NodeStatus> {
     }
 }
 
-/// What the system calls a read that took too long, in words.
+/// Replaces the system's error of a read that timed out by a clear one.
 pub(crate) fn too_late(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {

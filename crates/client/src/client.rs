@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// A blocking handle on one table, cheap to clone and shared by any number of threads.
 ///
-/// Each call waits for its answer, up to [`ClientOptions::deadline`]. Calls of several threads go over several
-/// connections. Keys and values are [`Bytes`], so that `&'static str`, `String` and `Vec<u8>` will do. A key has 1 to
+/// Each call waits for its answer, up to [`ClientOptions::deadline`]. Concurrent calls use several connections. Keys
+/// and values are anything that converts into [`Bytes`], such as `&'static str`, `String` and `Vec<u8>`. A key has 1 to
 /// 4096 bytes, a value up to 1 MiB.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -31,8 +31,8 @@ pub struct Client {
 pub struct Stale<T> {
     /// The value.
     pub value: T,
-    /// The value includes every write that was acknowledged this long before the read, or earlier; the read was during the
-    /// call. Zero: the primary answered.
+    /// The value includes every write that was acknowledged at least this long before the read, which took place during
+    /// the call. Zero: the primary answered.
     pub age: Duration,
 }
 
@@ -41,7 +41,7 @@ struct Inner {
     seeds: Vec<String>,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
-    /// Operations of all threads in flight. `room` wakes the threads that wait for it to be lower.
+    /// Operations in flight, of all threads. `room` wakes threads that wait for a lower number.
     under_way: Mutex<usize>,
     room: Condvar,
 }
@@ -49,7 +49,7 @@ struct Inner {
 /// Most regions that are asked at the same time.
 pub(crate) const AT_ONCE: usize = 256;
 
-/// Room for so many operations, until it is dropped.
+/// Room for this many operations, until it is dropped.
 struct Room<'a>(&'a Inner, usize);
 
 impl Drop for Room<'_> {
@@ -60,7 +60,7 @@ impl Drop for Room<'_> {
 }
 
 impl Inner {
-    /// Waits until so many more operations may be in flight.
+    /// Waits until `ops` more operations may be in flight.
     fn room(&self, ops: usize) -> Result<Room<'_>, ClientError> {
         let deadline = Instant::now() + self.options.deadline;
         let mut under_way = self.under_way.lock();
@@ -81,7 +81,7 @@ impl Client {
     /// use leeward_client::{Client, ClientError, ClientOptions};
     /// use std::time::Duration;
     ///
-    /// // Nothing listens there, and the client says so soon.
+    /// // Nothing listens there, and the client soon returns an error.
     /// let options = ClientOptions { connect_within: Duration::from_millis(50), ..ClientOptions::default() };
     /// let refused = Client::connect(&["127.0.0.1:1"], options);
     /// assert!(matches!(refused, Err(ClientError::Unreachable { .. })));
@@ -97,15 +97,15 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner { seeds, options, idle, under_way, room }), table })
     }
 
-    /// A handle on another table, which shares this one's connections. That there is no such table is told by operations.
+    /// A handle on another table, which shares this one's connections. If there is no such table, operations fail.
     pub fn table(&self, table: TableName) -> Client {
         Client { inner: Arc::clone(&self.inner), table }
     }
 
-    /// The value at `key`, or `None` where the key does not exist.
+    /// The value at `key`, or `None` if the key does not exist.
     ///
     /// # Errors
-    /// - [`ClientError::Op`] if the cluster refuses the key or does not answer in time: the variant of [`OpError`] says
+    /// - [`ClientError::Op`] if the cluster refuses the key or does not answer in time. The variant of [`OpError`] says
     ///   what to do.
     /// - [`ClientError::Busy`] if too many operations were in flight until the deadline.
     /// - As [`Session::connect`], if another connection is needed and cannot be made.
@@ -116,9 +116,9 @@ impl Client {
         }
     }
 
-    /// The value at `key`, or `None` where the key did not exist, as of an instant that is at most so long ago, from
-    /// any member in sync, if the table's [options](crate::TableOptions::reads) allow it: else, or where that cannot
-    /// tell, as [`Client::get`].
+    /// The value at `key`, or `None` if the key did not exist, as of an instant that is at most `at_most` ago. Any
+    /// member in sync may answer, if the table's [options](crate::TableOptions::reads) allow it. If they do not, or the
+    /// member cannot answer, the primary does, as for [`Client::get`].
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -129,17 +129,18 @@ impl Client {
         }
     }
 
-    /// Sets `key`. When it answers, every in-sync replica holds the write.
+    /// Sets `key`. When it returns, the write is on every replica in sync, or on a quorum of them, as the table's
+    /// options say.
     ///
     /// # Errors
-    /// As [`Client::get`]. After [`OpError::Unknown`] the write may have happened. It is not asked for again then,
-    /// unless [`ClientOptions::retry_puts`] says so.
+    /// As [`Client::get`]. After [`OpError::Unknown`] the write may have happened. A put is only retried then if
+    /// [`ClientOptions::retry_puts`] is set.
     pub fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<(), ClientError> {
         self.put_with(key, value, PutOptions::default()).map(drop)
     }
 
-    /// Sets `key` as `options` say: if a condition holds, for some time, or both. Answers whether it did. With a
-    /// condition it is asked for again while its outcome is unknown, and carried out once.
+    /// Sets `key` under a condition, with an expiry, or both. Returns whether it was set. A put with a condition is
+    /// retried while its outcome is unknown, and carried out once.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -156,7 +157,7 @@ impl Client {
         }
     }
 
-    /// Version and expiry of `key`, with its value; `None` where the key does not exist.
+    /// Version, expiry and value of `key`; `None` if the key does not exist.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -167,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Changes when `key` expires, if it exists and the condition holds; answers whether it did.
+    /// Changes when `key` expires, if the key exists and the condition holds. Returns whether it did.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -178,11 +179,11 @@ impl Client {
         }
     }
 
-    /// Removes `key`; answers the value it had.
+    /// Removes `key`. Returns the value it had.
     ///
     /// # Errors
-    /// As [`Client::put`]; [`OpError::AnswerGone`](crate::OpError::AnswerGone) if it was removed by an attempt whose answer
-    /// was lost, so that its value is not known any more.
+    /// As [`Client::put`]; [`OpError::AnswerGone`](crate::OpError::AnswerGone) if an attempt whose answer was lost
+    /// removed it, so that the value is no longer known.
     pub fn delete(&self, key: impl Into<Bytes>) -> Result<Option<Bytes>, ClientError> {
         match self.one(Op::Delete { key: key.into(), when: Condition::Always })? {
             OpResult::Deleted { done: true, old: None, .. } => Err(OpError::AnswerGone { done: true }.into()),
@@ -191,7 +192,7 @@ impl Client {
         }
     }
 
-    /// Removes `key` if the condition holds. Answers whether it did.
+    /// Removes `key` if the condition holds. Returns whether it did.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -202,8 +203,8 @@ impl Client {
         }
     }
 
-    /// Removes every key from `start` up to, and without, `end`; an empty start and no end are no bounds. Atomic in each
-    /// region, and not over several: after an error some may be done.
+    /// Removes every key from `start` to `end`, exclusive. An empty start and no end mean no bounds. It is atomic in
+    /// each region, but not over regions: after an error some regions may be done.
     ///
     /// # Errors
     /// As [`Client::put`]; also [`OpError::Invalid`] for a range that is empty or reversed.
@@ -225,10 +226,10 @@ impl Client {
         }
     }
 
-    /// Adds `delta` to the decimal integer at `key` and answers the sum; a missing key counts as 0.
+    /// Adds `delta` to the decimal integer at `key`, and returns the sum. A missing key counts as 0.
     ///
     /// # Errors
-    /// As [`Client::put`]; also [`OpError::Invalid`] where the value is no integer or the sum overflows.
+    /// As [`Client::put`]; also [`OpError::Invalid`] if the value is no integer or the sum overflows.
     pub fn add(&self, key: impl Into<Bytes>, delta: i64) -> Result<i64, ClientError> {
         match self.one(Op::Add { key: key.into(), delta })? {
             OpResult::Integer(sum) => Ok(sum),
@@ -236,10 +237,10 @@ impl Client {
         }
     }
 
-    /// Appends `suffix` to the value at `key` and answers its new length in bytes; a missing key counts as empty.
+    /// Appends `suffix` to the value at `key`, and returns its new length in bytes. A missing key counts as empty.
     ///
     /// # Errors
-    /// As [`Client::put`]; also [`OpError::Invalid`] where the value would be too long.
+    /// As [`Client::put`]; also [`OpError::Invalid`] if the value would be too long.
     pub fn append(&self, key: impl Into<Bytes>, suffix: impl Into<Bytes>) -> Result<i64, ClientError> {
         match self.one(Op::Append { key: key.into(), suffix: suffix.into() })? {
             OpResult::Integer(length) => Ok(length),
@@ -247,8 +248,8 @@ impl Client {
         }
     }
 
-    /// Gives up, for an operator, what only the volumes of `server` hold that `region` waits for: the region goes on
-    /// without them.
+    /// For operators: `region` continues without the volumes of `server` that it waits for. Data that only they hold is
+    /// lost.
     ///
     /// # Errors
     /// The region does not wait for that server, or the cluster does not answer in time.
@@ -259,7 +260,7 @@ impl Client {
         }
     }
 
-    /// Writes down a request for a region. Its primary carries it out while it serves.
+    /// Records a request for a region. Its primary carries it out while it serves.
     ///
     /// # Errors
     /// The request cannot be carried out, or the cluster does not answer in time.
@@ -270,7 +271,7 @@ impl Client {
         }
     }
 
-    /// Asks a server to leave every group, or to stop for a restart; `None`: it may stay.
+    /// Requests that a server leaves every group, for good or for a restart; `None`: it may stay.
     ///
     /// # Errors
     /// Too few servers would be left, or the cluster does not answer in time.
@@ -281,11 +282,11 @@ impl Client {
         }
     }
 
-    /// Makes a table with its regions, whole or not at all. They are served a moment later; until then operations on them
-    /// are retried.
+    /// Makes a table with its regions, atomically. They are served a moment later; until then operations on them are
+    /// retried.
     ///
     /// # Errors
-    /// There is such a table, what is asked for cannot be, or the cluster does not answer in time; after
+    /// The table exists, its options or regions are not valid, or the cluster does not answer in time; after
     /// [`OpError::Unknown`] it may have been made.
     pub fn create_table(&self, table: NewTable) -> Result<(), ClientError> {
         match self.one(Op::CreateTable { table: Box::new(table) })? {
@@ -294,7 +295,7 @@ impl Client {
         }
     }
 
-    /// Drops a table: from then on there is none, and what it held is gone for good. Its regions are removed after that.
+    /// Drops a table and all of its data. Its regions are removed a moment later.
     ///
     /// # Errors
     /// There is no such table, it is the default one, or the cluster does not answer in time; after
@@ -306,11 +307,11 @@ impl Client {
         }
     }
 
-    /// Changes options of a table while it serves. Its regions follow a moment later; where members must be built anew, one
-    /// after the other.
+    /// Changes options of a table while it serves. Its regions follow a moment later. Members that must be built anew
+    /// follow one after the other.
     ///
     /// # Errors
-    /// There is no such table, what is asked for cannot be, or the cluster does not answer in time.
+    /// There is no such table, the options are not valid, or the cluster does not answer in time.
     pub fn alter_table(&self, change: TableChange) -> Result<(), ClientError> {
         match self.one(Op::AlterTable { change: Box::new(change) })? {
             OpResult::Done => Ok(()),
@@ -318,15 +319,14 @@ impl Client {
         }
     }
 
-    /// The entries of `range` in order, fetched as they are consumed. Each region answers as of one instant; where keys are
-    /// partitioned by hash, each page asks all regions anew.
+    /// The entries of `range` in order, fetched as they are consumed. Each page shows one instant of its region. If
+    /// keys are partitioned by hash, each page asks all regions anew.
     pub fn scan(&self, range: Range) -> Scan {
         Scan::new(self.clone(), range)
     }
 
-    /// About how many pairs the keys from `start` up to, and without, `end` have, and how many bytes of keys and values;
-    /// without an end, all from `start` on. Overwrites, deletes and what has expired are counted until compactions have
-    /// seen them.
+    /// Estimates the pairs from `start` to `end`, exclusive (no end: from `start` on), and the bytes of their keys and
+    /// values. Overwritten, deleted and expired pairs count until compactions have removed them.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -354,18 +354,18 @@ impl Client {
         }
     }
 
-    /// Carries out a batch: operations on one region in order, regions beside each other. One result an operation. Waits while
-    /// [as many operations as may be](ClientOptions::max_outstanding) are under way.
+    /// Carries out a batch: operations on one region in order, regions in parallel. Returns one result for each
+    /// operation. Waits while [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
     ///
     /// # Errors
-    /// [`ClientError::Busy`] if they are until the deadline; no connection could be made. What the cluster refuses is among
-    /// the results.
+    /// [`ClientError::Busy`] if they are until the deadline; or no connection could be made. Refused operations are
+    /// errors among the results.
     pub fn execute(&self, ops: Vec<Op>) -> Result<Vec<OpResult>, ClientError> {
         let _room = self.inner.room(ops.len())?;
         self.with_session(|session| session.execute_in(&self.table, ops))
     }
 
-    /// The region map, freshly asked for.
+    /// Fetches the region map.
     ///
     /// # Errors
     /// No node answers within the deadline.
@@ -373,8 +373,8 @@ impl Client {
         self.with_session(Session::fetch_map)
     }
 
-    /// What every region answers to `op`, which depends on how many there are, in any order; `None`: keys are not partitioned
-    /// by hash, so that one region answers at a time. `at_once` are asked beside each other.
+    /// The results of all regions for `op`, which gets the number of regions, in any order; `None` if keys are not
+    /// partitioned by hash. `at_once` regions are asked in parallel.
     pub(crate) fn everywhere(
         &self,
         at_once: usize,
@@ -393,7 +393,7 @@ impl Client {
         self.aged(op).map(|(result, _)| result)
     }
 
-    /// What an operation came to, and how stale that may be.
+    /// The result of an operation, and how stale it may be.
     pub(crate) fn aged(&self, op: Op) -> Result<(OpResult, Duration), ClientError> {
         let result = self.execute(vec![op])?.pop().expect("one result an operation");
         let (result, age_ms) = result.fresh();
@@ -404,7 +404,7 @@ impl Client {
         let idle = self.inner.idle.lock().pop();
         let mut session = match idle {
             Some(session) => session,
-            // There was a cluster when the client was made. So this waits for it as long as for an answer.
+            // The cluster existed when the client was made. So this waits for it as long as for an answer.
             None => {
                 let options = &self.inner.options;
                 let options = ClientOptions { connect_within: options.deadline, ..options.clone() };
@@ -417,7 +417,7 @@ impl Client {
     }
 }
 
-/// What was answered, if that is no error.
+/// The result, if it is no error.
 fn answered(result: OpResult) -> Result<OpResult, ClientError> {
     match result {
         OpResult::Error(error) => Err(error.into()),

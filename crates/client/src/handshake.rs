@@ -1,5 +1,5 @@
-//! Asks one node, and no other, for its identity and its view of the cluster: blocking, on a connection of its own. For tools
-//! that must show nodes that are not part of the cluster; a [`Session`](crate::Session) would ask another node.
+//! Asks one given node for its identity and its view of the cluster: blocking, on a connection of its own. For tools
+//! that must show nodes outside of the cluster, where a [`Session`](crate::Session) would ask another node.
 
 use crate::address::Address;
 use crate::admin::too_late;
@@ -12,14 +12,14 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// What a node answers.
+/// The answer of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
     /// Its number.
     pub server: ServerId,
     /// Where operators reach it.
     pub admin_address: String,
-    /// The cluster as it knows it; no region if it knows of none.
+    /// Its region map, without regions if it knows none.
     pub map: RegionMap,
 }
 
@@ -42,7 +42,7 @@ pub fn shake_hands(address: &str, name: &str, timeout: Duration) -> io::Result<H
     })
 }
 
-/// Has the node at `address` carry out an operation that is about what that node has.
+/// Lets the node at `address` carry out an operation about its own data.
 ///
 /// # Errors
 /// As [`shake_hands`].
@@ -59,7 +59,7 @@ fn unasked() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "an answer to a question that was not asked")
 }
 
-/// What was read is no reply of a node that speaks as this program does.
+/// The error for bytes that are no reply, or one of another protocol version.
 pub(crate) fn odd_reply(error: DecodeError) -> io::Error {
     let why = match error.other_version() {
         Some(found) => format!(
@@ -71,7 +71,7 @@ pub(crate) fn odd_reply(error: DecodeError) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why)
 }
 
-/// Says hello and asks; `hear` is told each reply until it has what it wants.
+/// Says hello and sends `requests`. `hear` gets each reply until it returns a result.
 fn converse<T>(
     address: &str,
     name: &str,

@@ -1,7 +1,7 @@
 //! The native client of Leeward, a replicated, persistent, ordered key-value store.
 //!
-//! A client knows where each region of a table is, sends every operation straight to its primary, and retries until a
-//! deadline what can be retried without harm.
+//! A client knows where each region of a table is, and sends every operation straight to its primary. Until a deadline
+//! it retries whatever can be retried without harm.
 //!
 //! ```no_run
 //! use leeward_client::{Client, ClientOptions, Condition, PutOptions, Range};
@@ -35,9 +35,9 @@
 //! - [`Range`] says what a [`Scan`] covers; [`PutOptions`], [`Condition`] and [`Lifetime`] say how a pair is written.
 //! - [`Client::create_table`] makes a [`NewTable`] with [`TableOptions`]; [`Client::region_map`] shows the cluster.
 //! - [`ClientError`] is why a call failed; [`OpError`] is what the cluster refused, sorted by what the caller must do.
-//! - [`Address`] is how nodes are named: `host:port` or `leeward://host:port` for TCP. With `leeward+ring://host:port`
-//!   requests and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less.
-//!   Nothing else differs: the same calls, answers, retries and redirects.
+//! - [`Address`] names a node: `host:port` or `leeward://host:port` for TCP. With `leeward+ring://host:port` requests
+//!   and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
+//!   else differs: the same calls, answers, retries and redirects.
 //!
 //! # What it guarantees
 //!
@@ -46,7 +46,7 @@
 //! - **Consistency.** Reads and writes of a key are linearizable. A read is stale only if the caller allows it:
 //!   [`Client::get_stale`], [`ClientOptions::at_most_stale`].
 //! - **Once.** No write is carried out twice, whatever is retried.
-//! - **Time.** An operation ends by [`ClientOptions::deadline`]. Then the client returns the last error.
+//! - **Time.** An operation ends within [`ClientOptions::deadline`]. Then the client returns the last error.
 //! - **Threads.** Neither handle has threads of its own. A connection through rings has those of its transport.
 //!
 //! # What is retried
@@ -60,8 +60,8 @@
 //! once, whichever server is its primary by then. All writes have an id but plain puts, which have one if
 //! [`ClientOptions::retry_puts`] says so.
 //!
-//! A write without an id returns [`OpError::Unknown`], and so does a write that the region does not remember far enough
-//! back to be certain of. The caller must find out what happened.
+//! A write without an id returns [`OpError::Unknown`]. So does a write whose id the region may have forgotten. The
+//! caller must find out what happened.
 //!
 //! # Limits
 //!
@@ -73,7 +73,7 @@
 //! # What it does not do
 //!
 //! - There are no transactions over several keys. The operations of a batch succeed or fail one by one.
-//! - A scan is of one instant only within a page of a region, not over regions or pages.
+//! - A scan shows one instant only within a page of a region, not over regions or pages.
 //! - Connections are neither encrypted nor authenticated.
 #![forbid(unsafe_code)]
 

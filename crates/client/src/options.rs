@@ -4,7 +4,7 @@ use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
 use std::time::Duration;
 
-/// How a client behaves. The defaults suit an application on the same network as the cluster.
+/// Options of a client. The defaults suit an application on the same network as the cluster.
 ///
 /// ```
 /// use leeward_client::{ClientOptions, TableName};
@@ -26,8 +26,8 @@ pub struct ClientOptions {
     pub table: TableName,
     /// How long an operation may take, retries included. 30 s by default.
     pub deadline: Duration,
-    /// How long connecting may take until some node has answered. 2 s by default, which is shorter than
-    /// [`ClientOptions::deadline`]: if nothing listens at any address, the caller should learn that soon.
+    /// How long connecting may take until some node has answered. 2 s by default, shorter than
+    /// [`ClientOptions::deadline`]: if nothing listens at any address, the caller should learn it soon.
     pub connect_within: Duration,
     /// Whether connecting waits until there is a region, as it does by default. A client that creates the first table
     /// must not wait.
@@ -40,28 +40,28 @@ pub struct ClientOptions {
     /// threads. Beyond it [`Session::submit`](crate::Session::submit) returns [`Busy`], and calls of a
     /// [`Client`](crate::Client) wait. A batch may be larger if it is alone.
     pub max_outstanding: usize,
-    /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put whose
-    /// answer is lost is retried, and carried out once. Without, it costs less, and such a put returns [`OpError::Unknown`].
-    /// All other writes have request ids. `false` by default.
+    /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put
+    /// whose answer is lost is retried, and carried out once. Without, it costs less, and such a put returns
+    /// [`OpError::Unknown`]. All other writes have request ids. `false` by default.
     pub retry_puts: bool,
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a
-    /// multiple of 64, at least 4 KiB, by default 256 KiB. A node grants less where its own limit is lower. What is
-    /// larger than half a ring goes over TCP.
+    /// multiple of 64, at least 4 KiB, by default 256 KiB. A node grants less if its own limit is lower. Messages
+    /// larger than half a ring go over TCP.
     pub ring_bytes: usize,
     /// How long a call spins on its rings for answers before it sleeps. While it spins, the node need not wake it. The
-    /// default is 100 us with four cores or more, and 0 with fewer: the node that it waits for may need its core. An address
-    /// may override it.
+    /// default is 100 us with four cores or more, and 0 with fewer, where the node may need the core. An address may
+    /// override it.
     pub ring_spin: Duration,
-    /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much, in
-    /// tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the primary
-    /// if a member cannot answer. `None`, the default: reads always go to the primary.
+    /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much,
+    /// in tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the
+    /// primary if a member cannot answer. `None`, the default: reads always go to the primary.
     pub at_most_stale: Option<Duration>,
-    /// When a request is unanswered for this long, by default 1 s, the client asks other nodes whether its primary
-    /// still is the primary.
+    /// When a request is unanswered for this long, by default 1 s, the client asks other nodes for newer routes.
     pub answer_timeout: Duration,
 }
 
-/// Whether a thread may spin. With fewer cores it could keep the thread that it waits for from running.
+/// Whether there are enough cores to spin. With fewer, a spinning thread could take the core of the thread that it
+/// waits for.
 pub(crate) fn has_many_cores() -> bool {
     const MANY_CORES: usize = 4;
     std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= MANY_CORES)
@@ -89,7 +89,7 @@ impl Default for ClientOptions {
 /// Bytes moved over connections to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes handed to the kernel.
+    /// Bytes passed to the kernel, or written into rings.
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
@@ -102,7 +102,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// A batch that was not accepted, because [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
+/// A batch was not accepted, because [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many operations are in flight: poll first")]
 pub struct Busy(
@@ -121,7 +121,8 @@ pub enum ClientError {
         /// Why the last attempt failed.
         reason: String,
     },
-    /// A node answered, but knew no region until the deadline: it has not found its coordinator, or no table was created.
+    /// A node answered, but knew no region until the deadline: it has not found its coordinator, or no table was
+    /// created.
     #[error("{seeds}: a node answers, but it knows no region; /readyz of its admin port says why")]
     NoRegions {
         /// Addresses that were tried.
@@ -135,7 +136,8 @@ pub enum ClientError {
         /// Why, and what to do.
         reason: String,
     },
-    /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was changed.
+    /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was
+    /// changed.
     #[error("too many operations were in flight until the deadline")]
     Busy,
     /// An address is not of the form `host:port`, or its host is unknown.
@@ -143,7 +145,7 @@ pub enum ClientError {
     Address {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The operating system refused a resource to the client.

@@ -1,5 +1,5 @@
-//! Scans over any number of regions, page by page: of one region after the other, or, where keys are partitioned by hash,
-//! each merged from what all regions answer. Belongs to the thread that consumes it.
+//! Scans over any number of regions, page by page: of one region after the other or, if keys are partitioned by hash,
+//! merged from the answers of all regions. A scan belongs to the thread that consumes it.
 
 use crate::client::{AT_ONCE, Client, mismatch};
 use crate::options::ClientError;
@@ -9,21 +9,22 @@ use leeward_format::op::{OpError, OpResult, RangeOp, ScanRange};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Entries asked for by one request.
+/// Most entries that one request asks for.
 const PAGE_ENTRIES: u32 = 512;
 
-/// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one value.
+/// Number of regions whose answers fit one message, however long keys and values are: each has about a MiB, plus one
+/// value.
 const WHOLE_ANSWERS: usize = 2;
 
-/// What to scan. The default is everything, in key order. A bound may be any bytes up to the length of a key, and need
-/// not be a key that exists.
+/// The keys that a scan covers, and its options. The default is everything, in key order. A bound may be any bytes up
+/// to the length of a key, and need not be a key that exists.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
     /// First key, inclusive; empty for the first of all.
     pub start: Bytes,
     /// Key after the last, exclusive; `None` for no bound.
     pub end: Option<Bytes>,
-    /// From the end down to the start.
+    /// Descending, from the end to the start.
     pub reverse: bool,
     /// At most this many entries; `None` for all.
     pub limit: Option<u64>,
@@ -32,11 +33,11 @@ pub struct Range {
 }
 
 /// Iterator over the pairs of a [`Range`]: keys and values. It fetches 512 pairs, or about a MiB, at a time. After an
-/// error it ends. What a page has is of one instant of its region; later pages see later writes.
+/// error it ends. A page shows one instant of its region; later pages see later writes.
 #[derive(Debug)]
 pub struct Scan {
     client: Client,
-    /// What is left to fetch; `None` once the scan is complete.
+    /// The range that is left to fetch; `None` once the scan is complete.
     rest: Option<Range>,
     page: VecDeque<(Bytes, Bytes)>,
     age: Duration,
@@ -48,7 +49,7 @@ impl Scan {
         Scan { client, rest: (!empty).then_some(range), page: VecDeque::new(), age: Duration::ZERO }
     }
 
-    /// How stale what has come so far may be: see [`ClientOptions::at_most_stale`](crate::ClientOptions::at_most_stale).
+    /// How stale the pairs so far may be: see [`ClientOptions::at_most_stale`](crate::ClientOptions::at_most_stale).
     pub fn age(&self) -> Duration {
         self.age
     }
@@ -72,7 +73,7 @@ impl Scan {
         Ok(())
     }
 
-    /// At most `limit` entries from the bound on that the scan begins at, and how stale they may be.
+    /// The next page of at most `limit` entries, and how stale they may be.
     fn page(&self, range: &Range, limit: u32) -> Result<(Page, Duration), ClientError> {
         let scan = |limit| {
             RangeOp::Scan(ScanRange {
@@ -86,16 +87,16 @@ impl Scan {
         for at_once in [AT_ONCE, WHOLE_ANSWERS] {
             let scan = |regions| scan(merge::share(limit, regions));
             let answers = match self.client.everywhere(at_once, scan) {
-                // So many answers do not even fit if they say no more than where to go on.
+                // This many answers do not fit one message, even without entries.
                 Err(ClientError::Op(OpError::Invalid(_))) if at_once != WHOLE_ANSWERS => continue,
                 answers => answers?,
             };
             let Some(answers) = answers else { break };
             let parts = answers.into_iter().map(part).collect::<Result<Vec<Page>, ClientError>>()?;
             let page = merge::page(parts, limit as usize, range.reverse);
-            // What did not fit one message may be all that comes next.
+            // The entries that did not fit may be the next ones: without any entry, ask fewer regions at a time.
             if page.resume.is_none() || !page.entries.is_empty() || at_once == WHOLE_ANSWERS {
-                // The primaries gave all of them.
+                // All answers came from primaries.
                 return Ok((page, Duration::ZERO));
             }
         }

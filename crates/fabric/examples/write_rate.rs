@@ -1,10 +1,10 @@
-//! How fast one process writes the memory of another: 64 B and 4 KiB, over TCP, shared memory, and libfabric's tcp and shm
-//! providers where it is installed.
+//! Measures how fast one process writes the memory of another: 64 B and 4 KiB, over TCP, shared memory, and libfabric's
+//! tcp and shm providers if libfabric is installed.
 //!
-//! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target,
-//! then for each transport and size keeps a window of writes in flight, flushing after every batch as a server does
-//! after every turn of its loop, and last sends one write at a time to see its latency. The first write of a link, posted half a
-//! second after it is up, is timed by itself. Machines are noisy: compare rows of one run, and nothing else.
+//! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target.
+//! For each transport and size it keeps a window of writes in flight, and flushes after every batch, as a server does
+//! after every turn of its loop. Then it sends one write at a time to measure latency. The first write of a link,
+//! posted half a second after it is up, is timed by itself. Machines are noisy: compare only rows of one run.
 
 use leeward_fabric::{
     Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric,
@@ -93,7 +93,7 @@ fn measure(transport: &str, span: Duration) -> io::Result<()> {
     let address = String::from_utf8(messages.next().ok_or_else(ended)?).map_err(io::Error::other)?;
     fabric.connect(TARGET, &address);
     while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
-    // A provider that connects meanwhile has the time to.
+    // Gives the provider time to connect.
     thread::sleep(Duration::from_millis(500));
     let mut first = format!("{:.1}", first_write(&*fabric, &events, &memory).as_secs_f64() * 1e3);
     for bytes in [64, 4096] {

@@ -1,7 +1,7 @@
-//! Registered memory on the heap, the table a transport finds it in, and what a descriptor holds.
+//! Registered memory on the heap, the table in which a transport finds it, and the content of descriptors.
 //!
-//! Used by the transports whose remote side is a thread or a simulator of this process. The only lock is held for the
-//! length of one copy by a remote access and by [`Memory::revoke`], so that no copy is under way once it returns.
+//! Used by the transports whose remote side is a thread or a simulator of this process. A remote access holds the only
+//! lock, shared, during one copy. [`Memory::revoke`] takes it exclusively, so no copy is under way once it returns.
 
 use crate::{Descriptor, Memory, sparse::Sparse, words};
 use leeward_platform::Rng;
@@ -15,7 +15,8 @@ use std::{
     },
 };
 
-/// What a descriptor says: which memory of its owner, and the key that proves it was handed out in this incarnation.
+/// The content of a descriptor: the memory's number at its owner, and a key, which proves that the descriptor is of
+/// this incarnation.
 ///
 /// ```text
 ///  0           1         9         17        25
@@ -25,13 +26,13 @@ use std::{
 pub(crate) struct Handle {
     /// Number of the memory at its owner, never reused within an incarnation.
     pub(crate) id: u64,
-    /// Random, so that a descriptor of another incarnation does not fit.
+    /// Random, so that a descriptor of another incarnation does not match.
     pub(crate) key: u64,
     /// Bytes of the memory.
     pub(crate) len: u64,
 }
 
-/// Which transport a descriptor is for.
+/// The transport of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Transport {
@@ -44,7 +45,7 @@ pub(crate) enum Transport {
 impl Handle {
     const BYTES: usize = 25;
 
-    /// As peers carry it.
+    /// Encodes it for peers.
     pub(crate) fn descriptor(self, transport: Transport) -> Descriptor {
         let mut bytes = Vec::with_capacity(Handle::BYTES);
         bytes.push(transport as u8);
@@ -54,7 +55,7 @@ impl Handle {
         Descriptor(bytes)
     }
 
-    /// From what a peer sent; `None` if it is not a descriptor of `transport`.
+    /// Decodes the bytes from a peer; `None` if they are not a descriptor of `transport`.
     pub(crate) fn parse(descriptor: &Descriptor, transport: Transport) -> Option<Handle> {
         let bytes: &[u8; Handle::BYTES] = descriptor.0.as_slice().try_into().ok()?;
         let (kind, fields) = bytes.split_first().expect("it has 25 bytes");
@@ -64,7 +65,7 @@ impl Handle {
     }
 }
 
-/// Every registered memory of one incarnation of one fabric, by id. Memory takes itself out when it is dropped.
+/// Every registered memory of one incarnation of one fabric, by id. A memory removes itself when it is dropped.
 pub(crate) struct Registry<M> {
     next: Mutex<(u64, Rng)>,
     memory: RwLock<HashMap<u64, (u64, Weak<M>)>>,
@@ -101,19 +102,20 @@ impl<M> Registry<M> {
         self.memory.write().remove(&id);
     }
 
-    /// Every memory there is.
+    /// All memories.
     pub(crate) fn all(&self) -> Vec<Arc<M>> {
         self.memory.read().values().filter_map(|(_, memory)| memory.upgrade()).collect()
     }
 }
 
-/// Memory that a thread of this process writes and reads on behalf of peers that ask by frames.
+/// Memory that a thread of this process writes and reads for peers, which ask by frames.
 pub(crate) trait Framed: Send + Sync {
     /// Whether a peer may use `len` bytes at `offset`.
     fn admits(&self, offset: u64, len: u64) -> bool;
-    /// A peer's bytes for a range that is within the memory. False if it is revoked: then the bytes are never read.
+    /// Writes a peer's bytes to a range within the memory. Returns false if it is revoked: then the bytes are never
+    /// read.
     fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool;
-    /// Bytes for a peer, of a range that is within the memory. False if the memory is revoked.
+    /// Reads a range within the memory for a peer. Returns false if the memory is revoked.
     fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool;
 }
 
@@ -145,7 +147,7 @@ impl HeapMemory {
         memory
     }
 
-    /// The memory with every page of a range, for writing there.
+    /// Allocates the pages of a range, and returns the memory for writing there.
     fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, State> {
         let state = self.state.read();
         if state.pages.has(offset, len) {
@@ -216,7 +218,7 @@ impl Drop for HeapMemory {
     }
 }
 
-/// The owner's own accesses stay inside; anything else is its bug.
+/// Asserts that an access of the owner is within the memory.
 pub(crate) fn assert_range(available: usize, offset: usize, len: usize) {
     assert!(
         words::within(offset as u64, len as u64, available),

@@ -1,7 +1,7 @@
-//! Zeroed memory on the heap whose pages are taken when they are written first, and can be given back.
+//! Zeroed memory on the heap. Its pages are allocated when they are first written, and can be given back.
 //!
-//! Any number of threads copy in and out beside each other ([`words`]); taking pages and giving them back is exclusive.
-//! Callers check that a range is within the memory.
+//! Any number of threads copy in and out at the same time ([`words`]); allocating pages and giving them back is
+//! exclusive. Callers check that a range is within the memory.
 
 use crate::{
     PAGE_BYTES,
@@ -12,11 +12,11 @@ use std::{collections::BTreeMap, ops::Range, sync::atomic::AtomicU64};
 /// See the module.
 pub(crate) struct Sparse {
     len: usize,
-    /// By their number. The last one may be shorter.
+    /// By page number. The last one may be shorter.
     pages: BTreeMap<usize, Box<[AtomicU64]>>,
 }
 
-/// The parts of a range that lie on one page each: the page's number, the offset on it, and the part of the range.
+/// Splits a range by pages: for each part the page's number, the offset on the page, and the part of the range.
 fn parts(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     let end = offset + len;
     std::iter::successors(Some(offset), |at| Some((at / PAGE_BYTES + 1) * PAGE_BYTES))
@@ -28,17 +28,17 @@ fn parts(offset: usize, len: usize) -> impl Iterator<Item = (usize, usize, Range
 }
 
 impl Sparse {
-    /// `len` bytes, none of which takes memory.
+    /// `len` bytes, without allocated pages.
     pub(crate) fn new(len: usize) -> Sparse {
         Sparse { len, pages: BTreeMap::new() }
     }
 
-    /// Whether every page of a range is there to be written.
+    /// Whether every page of a range is allocated.
     pub(crate) fn has(&self, offset: usize, len: usize) -> bool {
         parts(offset, len).all(|(page, ..)| self.pages.contains_key(&page))
     }
 
-    /// Takes the pages of a range that are not there.
+    /// Allocates the missing pages of a range.
     pub(crate) fn take(&mut self, offset: usize, len: usize) {
         for (page, ..) in parts(offset, len) {
             let bytes = (self.len - page * PAGE_BYTES).min(PAGE_BYTES);
@@ -46,7 +46,8 @@ impl Sparse {
         }
     }
 
-    /// Gives back the pages that lie whole in `range`; the last page does if its end is the memory's.
+    /// Gives back the pages that are wholly in `range`. A shorter last page counts as whole if `range` reaches the end
+    /// of the memory.
     pub(crate) fn release(&mut self, range: Range<usize>) {
         let last = if range.end == self.len { self.len.div_ceil(PAGE_BYTES) } else { range.end / PAGE_BYTES };
         let first = range.start.div_ceil(PAGE_BYTES);
@@ -56,7 +57,7 @@ impl Sparse {
         }
     }
 
-    /// Copies `bytes` to `offset`, where every page is there.
+    /// Copies `bytes` to `offset`. The pages must be allocated.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         for (page, at, part) in parts(offset, bytes.len()) {
             words::copy_in(&self.pages[&page], at, &bytes[part]);
@@ -79,7 +80,7 @@ impl Sparse {
         self.pages.get(&(offset / PAGE_BYTES)).map_or(0, |page| words::load(page, offset % PAGE_BYTES))
     }
 
-    /// Stores the word at `offset`, whose page is there.
+    /// Stores the word at `offset`. Its page must be allocated.
     pub(crate) fn store(&self, offset: usize, value: u64) {
         words::store(&self.pages[&(offset / PAGE_BYTES)], offset % PAGE_BYTES, value);
     }

@@ -1,13 +1,13 @@
 //! Copies into and out of memory that others use at the same time.
 //!
-//! Registered memory is a slice of 64-bit atomics and is touched in no other way, by its owner and by the threads or
-//! processes that stand in for a NIC alike. A race between a copy in and a copy out is therefore an ordinary race of
-//! relaxed atomics: the reader may see any mix of old and new *words*, which is what the fabric's contract says, and
-//! nothing is undefined. All accesses are whole aligned words (Rust leaves mixed sizes undefined), so a copy that
-//! begins or ends inside a word merges its bytes by compare-and-swap and never disturbs its neighbours.
+//! Registered memory is a slice of 64-bit atomics. Its owner, and the threads or processes that stand in for a NIC,
+//! access it only as such. So a race between a copy in and a copy out is an ordinary race of relaxed atomics. The
+//! reader may see any mix of old and new *words*, as the fabric's contract says, and nothing is undefined. All accesses
+//! are whole aligned words (Rust leaves mixed sizes undefined), so a copy that begins or ends inside a word merges its
+//! bytes by compare-and-swap and never disturbs its neighbours.
 //!
-//! Byte `i` of the memory is byte `i % 8`, from the low end, of word `i / 8`. Ranges are checked by the callers;
-//! one that is outside panics by the slice's bounds check.
+//! Byte `i` of the memory is byte `i % 8`, from the low end, of word `i / 8`. Callers check ranges. A range outside the
+//! slice panics by its bounds check.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -19,7 +19,8 @@ pub(crate) fn zeroed(len: usize) -> Box<[AtomicU64]> {
     std::iter::repeat_with(|| AtomicU64::new(0)).take(len.div_ceil(WORD)).collect()
 }
 
-/// Copies `bytes` to `offset`. What the caller saw or wrote before is visible to every thread that acquires any of the words.
+/// Copies `bytes` to `offset`. Everything that the caller saw or wrote before is visible to a thread that acquires any
+/// of the words.
 pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
     fence(Ordering::Release);
     let mut at = offset / WORD;
@@ -76,12 +77,12 @@ pub(crate) fn store(words: &[AtomicU64], offset: usize, value: u64) {
     words[offset / WORD].store(value, Ordering::Release);
 }
 
-/// Whether `len` bytes at `offset` are within `available`; holds for any numbers a peer may send.
+/// Whether `len` bytes at `offset` are within `available`. Correct for any numbers that a peer may send.
 pub(crate) fn within(offset: u64, len: u64, available: usize) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= available as u64)
 }
 
-/// Replaces the bytes of `word` from `skip` on by `bytes`, which end within the word.
+/// Replaces the bytes of `word` from `skip` on with `bytes`, which end within the word.
 fn merge(word: &AtomicU64, skip: usize, bytes: &[u8]) {
     let (mut mask, mut value) = ([0; WORD], [0; WORD]);
     mask[skip..skip + bytes.len()].fill(0xff);

@@ -1,9 +1,9 @@
-//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the session of a primary
-//! with one backup about one region.
+//! Node to node messages, over the fabric's ordered control channel: leases, forwarded operations, and the session of a
+//! primary with one backup about one region.
 //!
-//! Bulk data never travels here. One-sided writes put records and segments into the backup's registered memory. A message only
-//! says that they are there, and is sent after their completion: the fabric and this channel have no common order. Each message
-//! is one [`crate::frame`] of kind `Control`.
+//! Bulk data never travels here. One-sided writes put records and segments into the backup's registered memory. A
+//! message only announces them, and is sent after the writes have completed: the fabric and this channel have no common
+//! order. Each message is one [`crate::frame`] of kind `Control`.
 
 use crate::cluster::{Member, TableOptions};
 use crate::frame::FRAME_HEADER_BYTES;
@@ -30,10 +30,11 @@ pub enum Control {
         sent: u64,
         /// Regions and the terms in which the sender is their primary.
         regions: Vec<(RegionId, Epoch)>,
-        /// The receiver's clock, as its last lease grant told the sender. The safe LSNs hold as of this instant. `None`: there
-        /// was no grant.
+        /// The receiver's clock in its last lease grant. The safe LSNs hold as of this instant. `None`: there was no
+        /// grant.
         heard: Option<u64>,
-        /// Safe LSNs of regions whose reads every member in sync may answer: they cover all that was acknowledged by then.
+        /// Safe LSNs of regions whose reads every member in sync may answer. They cover every write that was
+        /// acknowledged by then.
         safe_lsns: Vec<SafeLsnOf>,
     },
     /// The lease grant.
@@ -45,19 +46,19 @@ pub enum Control {
         /// The sender's clock when it granted, in nanoseconds. Only the sender uses it.
         now: u64,
     },
-    /// An operation for a region whose primary is the receiver.
+    /// An operation that the sender forwards to the primary of its region.
     Forward {
-        /// Chosen by the sender, echoed in the answer. No other process of its server uses the same id: the answer may arrive
-        /// after the sender has ended.
+        /// Chosen by the sender, echoed in the answer. No other process of the server uses the same id, because an
+        /// answer may arrive after the sending process has ended.
         id: u64,
         /// The table of the operation.
         table: TableName,
         /// The operation.
         op: Op,
-        /// How it is asked for, if it is to be carried out once.
+        /// Its request id, if it is to be carried out once.
         once: Option<Once>,
-        /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns the newer
-        /// first.
+        /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns
+        /// the newer first.
         epoch: Epoch,
     },
     /// Its answer.
@@ -66,7 +67,8 @@ pub enum Control {
         id: u64,
         /// The answer.
         result: OpResult,
-        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender knows.
+        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender
+        /// knows.
         committed: Option<(RegionId, Lsn)>,
     },
     /// A primary to one of its backups or learners.
@@ -91,29 +93,29 @@ pub enum Control {
         /// The message.
         body: ToPrimary,
     },
-    /// The sender's load, to the master, every few seconds. No answer.
+    /// The sender's load, sent to the master every few seconds. No answer.
     Load(ServerLoad),
-    /// The sender was the primary of these regions in these terms, and is no longer: it has handed them over. It no longer relies
-    /// on the leases that it was granted in them. No answer.
+    /// The sender has handed over the primary role of these regions, which it had in these terms. It no longer relies
+    /// on the lease grants in them. No answer.
     Released {
         /// Regions and terms.
         regions: Vec<(RegionId, Epoch)>,
     },
 }
 
-/// What a message is about, so that a receiver can decide which of several to handle first.
+/// The subject of a message, by which a receiver decides which of several to handle first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A lease is asked for or granted.
+    /// A request for a lease, or a grant.
     Lease,
     /// An operation of a client, or its answer.
     Operation,
-    /// All else, including a frame that makes no sense.
+    /// Everything else, including a frame that does not decode.
     Other,
 }
 
 impl Control {
-    /// What the message in `frame` is about, by its first byte: nothing is checked.
+    /// The subject of the message in `frame`, by the first byte of its body. Nothing is checked.
     pub fn subject(frame: &[u8]) -> Subject {
         match frame.get(FRAME_HEADER_BYTES) {
             Some(0 | 1) => Subject::Lease,
@@ -123,13 +125,13 @@ impl Control {
     }
 }
 
-/// A region's safe LSN, published by a primary that holds its lease: every write that was acknowledged before an instant has this
-/// LSN or a lower one.
+/// A region's safe LSN, published by a primary that holds its lease: every write that was acknowledged before an
+/// instant has this LSN or a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SafeLsnOf {
     /// The region.
     pub region: RegionId,
-    /// Epoch of the configuration by which the primary serves the region: the safe LSN is about the keys of that configuration.
+    /// Epoch of the primary's configuration of the region: the safe LSN is about the keys of that configuration.
     pub epoch: Epoch,
     /// Every acknowledged write has this LSN or a lower one, and all records up to it may be shown to readers.
     pub lsn: Lsn,
@@ -138,13 +140,13 @@ pub struct SafeLsnOf {
 /// The messages of a primary to a backup, in the order of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToBackup {
-    /// Join this term: wait until the last lease has expired, persist what earlier buffers hold, give up those buffers, and offer
-    /// new ones. Answered by [`ToPrimary::Opened`].
+    /// Join this term: wait until the last lease grant has expired, persist what the old buffers hold, give them up,
+    /// and offer new ones. Answered by [`ToPrimary::Opened`].
     Open {
         /// Options of the region's table.
         options: TableOptions,
     },
-    /// The segments that the backup must end up with. Answered by [`ToPrimary::Missing`].
+    /// The segments that the backup must have when it is in sync. Answered by [`ToPrimary::Missing`].
     Base(Base),
     /// A new log segment begins in mirror buffer `index % MIRROR_BUFFERS`; the log map gets its entry.
     OpenTail {
@@ -158,7 +160,7 @@ pub enum ToBackup {
         /// Its number on the primary's volume.
         segment: SegmentNo,
     },
-    /// A full log segment lies complete in its mirror buffer: persist it. Answered by [`ToPrimary::Flushed`].
+    /// A full log segment is complete in its mirror buffer: persist it. Answered by [`ToPrimary::Flushed`].
     Flush {
         /// The log.
         #[serde(deserialize_with = "LogKind::deserialize_appended")]
@@ -172,11 +174,11 @@ pub enum ToBackup {
         /// Last LSN in it.
         last_lsn: Lsn,
     },
-    /// A segment lies complete in a ship slot: unpack, translate and persist it. Answered by [`ToPrimary::Stored`].
+    /// A segment is complete in a ship slot: unpack, translate and persist it. Answered by [`ToPrimary::Stored`].
     Ship {
         /// The slot.
         slot: u32,
-        /// What it is.
+        /// Its description.
         shipped: Shipped,
         /// Bytes in the slot.
         bytes: u32,
@@ -187,12 +189,12 @@ pub enum ToBackup {
     Install(InstallEdit),
     /// The primary gave up a compaction: free these segments of it, which were shipped.
     Discard(Vec<SegmentId>),
-    /// Everything up to here is committed: a backup that builds its own index may compact it. Answered later by
+    /// Everything up to this LSN is committed: a backup that builds its own index may compact it. Answered later by
     /// [`ToPrimary::Applied`].
     Committed(Lsn),
 }
 
-/// What a backup answers.
+/// The messages of a backup to its primary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToPrimary {
     /// The term is joined.
@@ -203,8 +205,8 @@ pub enum ToPrimary {
         buffers: Vec<Vec<u8>>,
         /// Fabric descriptors of the ship slots.
         slots: Vec<Vec<u8>>,
-        /// Term of the last primary that its copy was in sync with, and the copy's last LSN, now that no older term can add to
-        /// it; `None` for a damaged copy.
+        /// Term of the last primary that its copy was in sync with, and the copy's last LSN, now that no older term can
+        /// add to it; `None` for a damaged copy.
         reach: Option<(Epoch, Lsn)>,
     },
     /// Segments of the base that it lacks.
@@ -228,9 +230,10 @@ pub enum ToPrimary {
     BaseInstalled,
     /// A compaction is installed.
     Installed,
-    /// Everything up to here is in the index that it builds.
+    /// Everything up to this LSN is in the index that it builds.
     Applied(Lsn),
-    /// The backup cannot continue: its volume failed, or the messages make no sense to it. Begin again, or do without it.
+    /// The backup cannot continue, for this reason: its volume failed, or the messages do not fit its state. The
+    /// primary begins another session, or removes the backup.
     Failed(String),
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::{FrameKind, read_frame, write_frame};
 
-/// Nodes keep the state of tails in arrays of the logs that are appended to. A message about another log is none.
+/// Nodes keep the state of tails in arrays of the logs that are appended to. A message about another log is refused.
 #[test]
 fn a_message_about_a_tail_of_the_medium_log_is_refused() {
     let (index, id, bytes, last_lsn) = (0, SegmentId(7), 64, Lsn(1));

@@ -1,8 +1,8 @@
-//! What processes say to the coordinator, what it answers, and what the embedded one writes to its log.
+//! The messages between processes and the embedded coordinator, and the entries of its log.
 //!
-//! The coordinator keeps a flat set of paths. Each holds a value and the **version** at which it was last changed:
-//! one counter numbers every change of the whole tree, so versions rise in time, and a path that was deleted and made
-//! again never has a version that it had before.
+//! The coordinator keeps a flat set of paths. Each holds a value and the **version** at which it was last changed: one
+//! counter numbers every change of the whole tree, so versions rise in time, and a path that is deleted and made again
+//! never repeats a version.
 //!
 //! ```text
 //! process -> coordinator    Attach, then Heartbeat | Submit | Leave ...     frames of kind CoordinatorRequest
@@ -10,14 +10,15 @@
 //!                           Changed | Heartbeat | Done ...
 //! log file                  LogBatch(Snapshot), LogBatch ...                frames of kind CoordinatorLog
 //! ```
-//! `docs/formats/coordinator.md` describes the exchange and the file. The types are plain data; any thread may use them.
+//! `docs/formats/coordinator.md` describes the exchange and the file. The types are plain data; any thread may use
+//! them.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Longest path, in bytes.
 pub const MAX_PATH_BYTES: usize = 256;
-/// Longest value of one path, in bytes: what ZooKeeper takes by default.
+/// Longest value of one path, in bytes, within ZooKeeper's default limit.
 pub const MAX_NODE_BYTES: usize = 1024 * 1024 - 1024;
 /// Most operations that one [`CoordinatorOp::All`] holds.
 pub const MAX_ALL_OPS: usize = 16 * 1024;
@@ -26,11 +27,11 @@ pub const MAX_COORDINATOR_BYTES: usize = 8 * 1024 * 1024;
 /// Longest batch of the log, in bytes of body. A snapshot of the largest tree fits.
 pub const MAX_LOG_BATCH_BYTES: usize = 128 * 1024 * 1024;
 
-/// One session of a process with the coordinator. Ephemeral paths live as long as the session that made them.
+/// One session of a process with the coordinator. Ephemeral paths are removed with the session that made them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
-/// A change that a process asks for. Each is done whole or not at all.
+/// A change that a process asks for. Each is atomic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoordinatorOp {
     /// Make a path that does not exist.
@@ -39,7 +40,7 @@ pub enum CoordinatorOp {
         path: String,
         /// With which value.
         value: Bytes,
-        /// It vanishes with the session that made it.
+        /// It is removed with the session that made it.
         ephemeral: bool,
     },
     /// Compare-and-set: replace the value of a path that was last changed at `version`.
@@ -58,11 +59,11 @@ pub enum CoordinatorOp {
         /// Only if it was last changed at this version.
         version: Option<u64>,
     },
-    /// All of these in order, or, if one is refused, none. They do not nest.
+    /// All of these in order, or none if one is refused. They do not nest.
     All(#[serde(deserialize_with = "singles")] Vec<CoordinatorOp>),
 }
 
-/// What [`CoordinatorOp::All`] may hold, encoded as a [`CoordinatorOp`] is: decoding it cannot nest, so hostile bytes
+/// An operation within [`CoordinatorOp::All`], encoded like a [`CoordinatorOp`]. It cannot nest, so hostile bytes
 /// cannot exhaust the stack.
 #[derive(Deserialize)]
 enum Single {
@@ -103,13 +104,13 @@ impl CoordinatorOp {
 /// Why an operation was not done, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CoordinatorError {
-    /// The path to create is there already: look at it.
+    /// The path to create exists already: read it.
     #[error("the path exists already, last changed at version {version}")]
     Exists {
         /// Version at which it was last changed.
         version: u64,
     },
-    /// The path to set or delete is not there: look again.
+    /// The path to set or delete does not exist: read again.
     #[error("the path does not exist")]
     Missing,
     /// The path was changed since it was read: read it again and decide again.
@@ -118,27 +119,27 @@ pub enum CoordinatorError {
         /// Version at which it was last changed.
         version: u64,
     },
-    /// The operation breaks a limit or makes no sense; asking again does not help.
+    /// The operation breaks a limit or is malformed. Do not retry.
     #[error("refused: {0}")]
     Refused(String),
-    /// The connection was lost before the answer came: it may or may not have been done. After the next
-    /// synchronisation the tree tells.
+    /// The connection was lost before the answer came: the operation may or may not have been done. The tree shows it
+    /// after the next synchronisation.
     #[error("the connection to the coordinator was lost before it answered")]
     Disconnected,
 }
 
-/// One change of the tree, as every process that watches it is told.
+/// One change of the tree, as it is sent to every process that watches it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// What changed.
+    /// The path that changed.
     pub path: String,
-    /// Number of the change; in a first snapshot, of the last change of the path.
+    /// Number of this change; in the first synchronisation, of the last change of the path.
     pub version: u64,
     /// Its value from now on; `None` when it was removed.
     pub value: Option<Bytes>,
 }
 
-/// Process to coordinator. The first on a connection is [`CoordinatorRequest::Attach`], and no other is.
+/// Process to coordinator. The first message on a connection, and no other, is [`CoordinatorRequest::Attach`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoordinatorRequest {
     /// Begin a session, or continue one on a new connection.
@@ -153,14 +154,14 @@ pub enum CoordinatorRequest {
         /// Echoed.
         nonce: u64,
     },
-    /// Do this.
+    /// Carry out an operation.
     Submit {
         /// Echoed with the answer.
         id: u64,
-        /// What to do.
+        /// The operation.
         op: CoordinatorOp,
     },
-    /// End the session now: its ephemeral paths vanish at once.
+    /// End the session now: its ephemeral paths are removed at once.
     Leave,
 }
 
@@ -179,7 +180,7 @@ pub enum CoordinatorReply {
     Unknown,
     /// The tree changed.
     Changed(Change),
-    /// The whole tree was told, as of this version.
+    /// The whole tree has been sent, as of this version.
     Synced {
         /// Number of the last change that it holds.
         version: u64,
@@ -207,7 +208,7 @@ pub struct NodeSnapshot {
     pub version: u64,
     /// Its value.
     pub value: Bytes,
-    /// The session that it vanishes with.
+    /// The session with which it is removed, if it is ephemeral.
     pub owner: Option<SessionId>,
 }
 
@@ -238,7 +239,7 @@ pub enum LogEntry {
     },
     /// An operation succeeded.
     Applied {
-        /// Whose it was; `None` for the coordinator's host itself.
+        /// The session that submitted it; `None` for the process that hosts the coordinator.
         session: Option<SessionId>,
         /// The operation.
         op: CoordinatorOp,
@@ -250,10 +251,10 @@ pub enum LogEntry {
     },
 }
 
-/// What one append to the log holds: everything that was decided together and made durable together.
+/// One append to the log: entries that were decided and made durable together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogBatch {
-    /// Rises by one from batch to batch, over compactions too.
+    /// Rises by one from batch to batch, also across compactions of the log.
     pub sequence: u64,
     /// In the order in which they happened.
     pub entries: Vec<LogEntry>,

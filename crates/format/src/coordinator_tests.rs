@@ -1,4 +1,4 @@
-//! Golden bytes of the coordinator's messages and log, and what damaged bytes do.
+//! Golden bytes of the coordinator's messages and log, and refusal of damaged bytes.
 
 use super::*;
 use crate::cluster::{

@@ -1,12 +1,12 @@
-//! The entries of a scan, packed into one block. The node that finds them writes the block once. It is sent and kept as it is,
-//! and decoded only by a reader that wants a key or a value.
+//! The entries of a scan, packed into one block. The node that finds them writes the block once. It is sent and kept as
+//! it is, and decoded only by a reader that wants a key or a value.
 //!
 //! ```text
 //!  0              2                6
 //!  | key bytes u16 | value bytes u32 | key | value |   and so on, without a gap
 //! ```
 //! Numbers are little-endian. In a message the number of entries precedes the block, see `docs/formats/op.md`. An
-//! [`Entries`] always holds whole entries: what a peer sends is walked once when it is decoded. Pure functions; any
+//! [`Entries`] always holds whole entries: the block of a peer is checked once when it is decoded. Pure functions; any
 //! thread may call them.
 
 use crate::{DecodeError, MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -25,7 +25,7 @@ pub struct Entries {
     block: Bytes,
 }
 
-/// What a peer sent.
+/// A block from a peer, not checked yet.
 #[derive(Deserialize)]
 struct Unchecked {
     count: u32,
@@ -55,7 +55,7 @@ impl Entries {
         self.count as usize
     }
 
-    /// There are none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -65,7 +65,7 @@ impl Entries {
         self.block.len() - self.len() * HEADER_BYTES
     }
 
-    /// Bytes of the block: the room that the entries need in a message.
+    /// Bytes of the block, headers included: the room that the entries need in a message.
     pub fn block_bytes(&self) -> usize {
         self.block.len()
     }
@@ -125,7 +125,7 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-/// What an entry begins with.
+/// The header of an entry.
 struct Lengths {
     key: usize,
     value: usize,
@@ -145,7 +145,7 @@ impl Lengths {
     }
 }
 
-/// Where a value belongs that was not at hand when its entry was pushed.
+/// The place of a value that is filled in after its entry was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     key_at: u32,
@@ -202,7 +202,7 @@ impl EntriesBuilder {
         self.count as usize
     }
 
-    /// There are none yet.
+    /// Whether there are none yet.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

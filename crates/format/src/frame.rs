@@ -6,8 +6,8 @@
 //!  | crc32c | ver | kind | reserved | body bytes | body ...
 //!  | u32    | u8  | u8   | u16 = 0  | u32        |
 //! ```
-//! The header is 12 bytes. The CRC covers everything after itself, seeded by nothing. A reader never allocates by
-//! the length before it has checked it against its own limit.
+//! The header is 12 bytes. The CRC covers everything after itself, without a seed. A reader checks the length against
+//! its own limit before it allocates.
 
 use bytes::BufMut;
 use postcard::ser_flavors::{Flavor, Size};
@@ -15,13 +15,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of the header before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
-/// Version of frames that are kept: edits of manifests, the coordinator's log. Others are refused.
+/// Version of stored frames: edits of manifests, and the coordinator's log. Frames of another version are refused.
 pub const FRAME_VERSION: u8 = 1;
-/// Version of all messages between processes, and of what they keep at the coordinator. From the first release on, a change of
-/// any message, or of the value of any path, raises it. A process that finds another version goes no further, and says so.
+/// Version of all messages between processes, and of values at the coordinator. From the first release on, a change of
+/// any message, or of the value of any path, raises it. A process that finds another version stops there and reports
+/// it.
 pub const PROTOCOL_VERSION: u8 = 1;
 
-/// What a frame holds. A stream of one kind never accepts another.
+/// The content of a frame. A stream of one kind never accepts another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -55,7 +56,7 @@ impl FrameKind {
     }
 }
 
-/// Why bytes are not what they should be. The bytes come from a disk or a peer, so this is a fault, never a bug.
+/// Why bytes do not decode. They come from a disk or a peer, so this is a fault, never a bug.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end before the structure does.
@@ -93,13 +94,13 @@ pub enum DecodeError {
     Invalid {
         /// Structure being decoded.
         what: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
 }
 
 impl DecodeError {
-    /// Version that the other side of a connection speaks, if that is what is wrong.
+    /// Version of the sender, if the error is another version.
     pub fn other_version(&self) -> Option<u32> {
         match self {
             DecodeError::Version { found, .. } => Some(*found),
@@ -113,8 +114,8 @@ impl DecodeError {
     }
 }
 
-/// A frame of `kind` that says nothing but the version of its kind: an answer to one of another version, before the connection
-/// ends, so that the other side hears what is spoken here. Its place in the header is the same in every version.
+/// A frame of `kind` without a body. It answers a frame of another version before the connection ends, and tells the
+/// peer the version of this side. The version's place in the header is the same in every version.
 pub fn version_frame(kind: FrameKind) -> [u8; FRAME_HEADER_BYTES] {
     let mut frame = [0; FRAME_HEADER_BYTES];
     (frame[4], frame[5]) = (kind.version(), kind as u8);
@@ -137,12 +138,12 @@ pub fn write_frame<T: Serialize>(kind: FrameKind, body: &T, out: &mut (impl BufM
     frame[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Bytes that `body` needs in a frame, behind the header.
+/// Bytes of `body` in a frame, without the header.
 pub fn body_bytes<T: Serialize>(body: &T) -> usize {
     postcard::serialize_with_flavor(body, Size::default()).expect("counting cannot fail")
 }
 
-/// Where postcard writes to. Its own flavors copy byte by byte; values are long.
+/// The output of postcard. Its own flavors copy byte by byte, which is slow for long values.
 struct Appending<'a, B>(&'a mut B);
 
 impl<B: BufMut> Flavor for Appending<'_, B> {
@@ -189,8 +190,8 @@ pub fn frame_bytes(kind: FrameKind, bytes: &[u8], limit: usize) -> Result<Option
     Ok(Some(FRAME_HEADER_BYTES + body))
 }
 
-/// Decodes the frame at the start of `bytes`; answers it and its length, header included, or `None` while the frame
-/// is incomplete.
+/// Decodes the frame at the start of `bytes`. Returns it and its length, header included; `None` while the frame is
+/// incomplete.
 ///
 /// # Errors
 /// The bytes are not a frame of `kind` with a body of at most `limit` bytes.

@@ -1,4 +1,4 @@
-//! The numbers that name everything, and the limits that everything obeys.
+//! Ids and numbers of regions, segments, epochs and so on, and the size limits of keys, values and segments.
 //!
 //! All are plain integers in little endian wherever they are stored. They are distinct types so that a segment
 //! number can never be passed where a segment id is meant.
@@ -52,14 +52,14 @@ number!(
     ServerId(u32)
 );
 number!(
-    /// One incarnation of a volume: each process that opens the volume has a higher one than the processes before it, and has
-    /// nothing of their memory. Two volumes count separately. The high 32 bits are a count; the process draws the low ones at
-    /// random. So two copies of a volume have different incarnations, although their counts are the same.
+    /// One incarnation of a server's process on a volume. Each process that opens the volume has a higher one than
+    /// those before it, and has lost their memory. Each volume counts by itself. The high 32 bits are a count, the low
+    /// ones are random. So processes on two copies of a volume differ even if their counts are the same.
     Incarnation(u64)
 );
 
 impl Incarnation {
-    /// That of the next process, which has drawn `drawn`; `None` after as many as can be counted.
+    /// The incarnation of the next process, with the random bits `drawn`; `None` if the count is exhausted.
     pub fn next(self, drawn: u32) -> Option<Incarnation> {
         let count = u32::try_from(self.0 >> 32).expect("32 bits are left").checked_add(1)?;
         Some(Incarnation(u64::from(count) << 32 | u64::from(drawn)))
@@ -70,8 +70,8 @@ number!(
     SegmentNo(u32)
 );
 number!(
-    /// What pointers call a segment, 43 bits: with physical addressing its number on the volume, with logical addressing what its
-    /// identity says ([`SegmentId::name`]). See [`crate::cluster::Addressing`].
+    /// The name of a segment in pointers, 43 bits: with physical addressing its number on the volume, with logical
+    /// addressing a part of its id ([`SegmentId::name`]). See [`crate::cluster::Addressing`].
     SegmentName(u64)
 );
 number!(
@@ -80,8 +80,8 @@ number!(
     SegmentId(u64)
 );
 
-/// A volume, drawn at random when it is made: a server that is back with another one has lost what it held. Written as
-/// 16 hex digits wherever people read it.
+/// A volume's id, drawn at random when the volume is made. A server that returns with another volume has lost its data.
+/// Shown as 16 hex digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VolumeId(pub u64);
 
@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for VolumeId {
 }
 
 impl RegionId {
-    /// The lowest number of a region: 0 is that of none.
+    /// The lowest number of a region. 0 is never used.
     pub const FIRST: RegionId = RegionId(1);
     /// The highest number of a region.
     pub const LAST: RegionId = RegionId(u32::MAX - 1);
@@ -136,10 +136,10 @@ impl Lsn {
 }
 
 impl Epoch {
-    /// The highest epoch in which a primary can begin: its term is part of the ids of what it makes.
+    /// The highest epoch in which a primary can begin: its term is part of the ids of its segments.
     pub const LAST_TERM: Epoch = Epoch((1 << TERM_BITS) - 1);
 
-    /// The epoch after this one. The last of all has none: whatever is proposed then is not newer, and is refused.
+    /// The epoch after this one. The last epoch stays: a proposal in it is not newer, and is refused.
     pub fn next(self) -> Epoch {
         Epoch(self.0.saturating_add(1))
     }
@@ -149,7 +149,7 @@ impl Epoch {
     }
 }
 
-/// Highest number of a server whose backups can build their own index: it is part of the ids of what they build.
+/// Highest number of a server whose backups can build their own index: it is part of the ids of their segments.
 pub const MAX_BUILDER: u32 = (1 << 12) - 1;
 const BUILDER_COUNTER_BITS: u32 = 27;
 /// Bits of a [`SegmentId`].
@@ -162,7 +162,7 @@ const NAME_ORDINAL_BITS: u32 = 32;
 const BUILT_BY_BACKUP: u64 = 1 << (COUNTER_BITS - 1);
 
 impl SegmentId {
-    /// Segments that one primary can make in one term: with logical addressing pointers have so many names for them.
+    /// Segments that one primary can make in one term: the ordinals that fit into a logical [`SegmentName`].
     pub const MOST_OF_TERM: u64 = 1 << NAME_ORDINAL_BITS;
 
     /// Segments that one backup can build by itself in one term.
@@ -171,7 +171,7 @@ impl SegmentId {
     /// The `counter`-th segment made by the primary of `term`.
     ///
     /// # Panics
-    /// There is no such id: see [`SegmentId::made_by`], which is for numbers that are not known beforehand.
+    /// If there is no such id. [`SegmentId::made_by`] returns `None` instead.
     pub fn new(term: Epoch, counter: u64) -> SegmentId {
         SegmentId::made_by(term, counter).expect("a segment id out of range")
     }
@@ -187,7 +187,7 @@ impl SegmentId {
     pub fn made_by(term: Epoch, counter: u64) -> Option<SegmentId> {
         (counter < SegmentId::MOST_OF_TERM).then(|| SegmentId::of(term, counter)).flatten()
     }
-    /// What no segment of `term`, or of a later one, is below.
+    /// The lowest id of `term`: ids of this and of later terms are not below it.
     pub fn first_of(term: Epoch) -> SegmentId {
         SegmentId::of(term, 0).unwrap_or(SegmentId(u64::MAX))
     }
@@ -195,8 +195,8 @@ impl SegmentId {
         let fits = term.can_be_term() && counter < 1 << COUNTER_BITS;
         fits.then(|| SegmentId(u64::from(term.0) << COUNTER_BITS | counter))
     }
-    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is no such
-    /// id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
+    /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is
+    /// no such id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, ServerId};
@@ -225,9 +225,9 @@ impl SegmentId {
     pub fn counter(self) -> u64 {
         self.0 & ((1 << COUNTER_BITS) - 1)
     }
-    /// What pointers call it on every volume that has it, with logical addressing: whether a backup built it (1 bit), the lowest
-    /// bits of its term (10) and its ordinal (32). No two segments that a copy has at the same time have the same name, except by
-    /// a chance that takes 1024 terms: a node that makes a segment passes over names that are in use.
+    /// Its name in pointers with logical addressing, the same on every volume: whether a backup built it (1 bit), the
+    /// lowest bits of its term (10) and its ordinal (32). Names can repeat only after 1024 terms, and a node that makes
+    /// a segment skips names that are in use. So a copy's segments have different names.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId, SegmentName};
@@ -238,7 +238,7 @@ impl SegmentId {
             Some((_, number)) => (1, number),
             None => (0, self.counter()),
         };
-        // No node makes a segment that has more; an id that says so came from elsewhere, and is the name of no segment.
+        // No node makes a segment with a higher ordinal. Such an id comes from hostile bytes, and names no segment.
         let ordinal = ordinal & (SegmentId::MOST_OF_TERM - 1);
         let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
         SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
@@ -246,24 +246,23 @@ impl SegmentId {
 }
 
 impl SegmentNo {
-    /// What pointers call it with physical addressing.
+    /// Its name in pointers with physical addressing.
     pub fn name(self) -> SegmentName {
         SegmentName(self.0.into())
     }
 }
 
 impl SegmentName {
-    /// Segments whose terms are nearer to each other than so many have different names, with logical addressing.
+    /// With logical addressing, segments whose terms differ by less than this have different names.
     pub const TERMS: u32 = 1 << NAME_TERM_BITS;
 
-    /// The segment's number on the volume, if addressing is physical; a hostile name's excess high bits are kept out by
-    /// saturating.
+    /// The segment's number on the volume, with physical addressing. A hostile name with higher bits saturates.
     pub fn no(self) -> SegmentNo {
         SegmentNo(u32::try_from(self.0).unwrap_or(u32::MAX))
     }
 }
 
-/// Where something is in a region's segments: the segment's name in the high 43 bits, the offset in it in the low 21.
+/// A place in a region's segments: the segment's name in the high 43 bits, the offset in bytes in the low 21.
 ///
 /// ```
 /// use leeward_format::{Pointer, SegmentName};
@@ -295,27 +294,27 @@ impl fmt::Debug for Pointer {
     }
 }
 
-/// Which of a region's logs.
+/// One of a region's logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LogKind {
-    /// Records that live in place once compacted; trimmed as L0s are installed (Anthus 2.4.4).
+    /// Records of small and medium values while they are in L0; trimmed when L0s are compacted (Anthus 2.4.4).
     Recovery,
     /// Records of large values, which leaves point to (Anthus 2.4.2).
     Large,
-    /// Records of medium values on their way down, as sorted runs that compactions write (Anthus 2.4.3). It has
-    /// no tail, and no replay reads it.
+    /// Medium values above the last level, as sorted runs that compactions write (Anthus 2.4.3). It has no tail, and
+    /// replay does not read it.
     Medium,
 }
 
 impl LogKind {
-    /// The logs that writes are appended to, and which a replay merges; in the order of [`LogKind::index`].
+    /// The logs that writes are appended to and that replay reads, in the order of [`LogKind::index`].
     pub const APPENDED: [LogKind; 2] = [LogKind::Recovery, LogKind::Large];
     /// Position in per-log arrays.
     pub fn index(self) -> usize {
         self as usize
     }
-    /// For messages about tails, which the medium log has none of: refuses it, so that what is kept for each log that is appended
-    /// to is there for every message that was decoded.
+    /// For messages about tails: refuses the medium log, which has none. So arrays with a place for each appended log
+    /// can be indexed by any decoded message.
     pub(crate) fn deserialize_appended<'de, D: Deserializer<'de>>(input: D) -> Result<LogKind, D::Error> {
         let log = LogKind::deserialize(input)?;
         match LogKind::APPENDED.contains(&log) {
@@ -323,7 +322,7 @@ impl LogKind {
             false => Err(D::Error::custom("a message about a tail of a log that is not appended to")),
         }
     }
-    /// Leaves point to its records.
+    /// Whether leaves point to its records.
     pub fn holds_values(self) -> bool {
         self != LogKind::Recovery
     }

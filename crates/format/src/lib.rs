@@ -1,8 +1,8 @@
 //! Every byte of Leeward that outlives a process or crosses a wire.
 //!
-//! One module a structure, each with its drawing, its encoder and its decoder; `docs/formats/` has a page for each.
-//! Decoders accept hostile bytes: they return an error, never panic, and never allocate by a length they have not
-//! checked. Nothing here does I/O, reads a clock or starts a thread.
+//! Each structure has a module with its drawing, its encoder and its decoder, and a page in `docs/formats/`. Decoders
+//! accept hostile bytes: they return an error, never panic, and never allocate by a length that they have not checked.
+//! Nothing here does I/O, reads a clock or starts a thread.
 #![forbid(unsafe_code)]
 
 pub mod cluster;

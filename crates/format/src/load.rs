@@ -1,40 +1,42 @@
-//! The load of a server, as it reports it to the master, which spreads copies and primary roles by it.
+//! The load that a server reports to the master. The master balances copies and primary roles by it.
 
 use crate::RegionId;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One server's share of the work.
+/// The load of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerLoad {
     /// Bytes of segments in use on its volume.
     pub used: u64,
-    /// Bytes that the volume may reach; `None`: as far as the device lets it.
+    /// Declared capacity of the volume in bytes; `None`: limited only by the device.
     pub capacity: Option<u64>,
     /// The regions that it serves.
     pub regions: Vec<RegionLoad>,
 }
 
-/// What one region is to the server that serves it.
+/// The load of a region on its primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionLoad {
     /// The region.
     pub region: RegionId,
-    /// Bytes of the segments of one copy, in whole segments. Those that it shares with another region of the volume count too: on
-    /// another server it would have them for itself.
+    /// Bytes of the segments of one copy, in whole segments. Segments that are shared with another region of the volume
+    /// count in full: on another server the copy would need them for itself.
     pub bytes: u64,
     /// Operations a second, reads and writes, since the server's last report.
     pub ops: u64,
     /// Bytes of keys and values written a second, since then.
     pub written: u64,
-    /// Of its bytes, those that other regions of the volume count: of a segment that several have, each counts an equal part.
+    /// The part of `bytes` that is accounted to other regions of the volume: each region with a shared segment counts
+    /// an equal part.
     pub shared: u64,
-    /// Of the rest, garbage that a split has left: it will be collected whether or not the region is split again.
+    /// Garbage in the rest that a split has left, and that will be collected anyway.
     pub inherited: u64,
-    /// It holds nothing any more of a region that was split off.
+    /// It no longer holds data of a region that was split off.
     pub is_trimmed: bool,
-    /// A key with about half of the latest operations below it; none if there were few, or most were on few keys.
+    /// A key with about half of the recent operations below it; `None` if there were few, or most were on few keys.
     pub middle: Option<Bytes>,
-    /// Bytes of keys and values, about: what was overwritten and is not merged yet counts, space that segments waste does not.
+    /// Estimated bytes of keys and values. Overwritten pairs count until they are merged; unused space in segments does
+    /// not.
     pub pair_bytes: u64,
 }

@@ -4,8 +4,8 @@
 //! range   key "orders/7"                 ---------------------> the region whose bounds hold it
 //! hash    key "orders/7" -> token 9c4e0a51d3f27b68 (8 bytes) --> the region whose bounds hold that
 //! ```
-//! The bounds of a region are keys in the one case and tokens in the other; both are compared byte by byte. Inside a region pairs
-//! lie by key, whatever its bounds are.
+//! The bounds of a region are keys or tokens, and are compared byte by byte. Inside a region, pairs are sorted by key
+//! in either case.
 //!
 //! Invariant: the token of a key depends on the key alone, and never changes. Plain data; any thread may use it.
 
@@ -15,21 +15,22 @@ use std::fmt;
 use std::ops::{Deref, RangeInclusive};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// How many tokens a table may have, each of them a region.
+/// How many tokens a table may have. Each is a region.
 pub const TOKENS: RangeInclusive<u32> = 1..=16 * 1024;
 /// Tokens of a table that does not say how many.
 pub const DEFAULT_TOKENS: u32 = 16;
 
-/// Other hashes of keys have no seed: the filters of a region would be of little use if all of its keys began alike in them.
+/// The seed makes tokens independent of the hashes in filters. Otherwise the filter hashes of a region's keys would all
+/// begin alike, and its filters would be of little use.
 const TOKEN_SEED: u64 = 0x7c67_1e5a_0b6d_94f3;
 
-/// What of keys decides about their region.
+/// How the region of a key is determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Partition {
-    /// The keys themselves: a region has those from its start up to its end, and can become two.
+    /// By the key: a region has the keys from its start up to its end, and can be split.
     #[default]
     Range,
-    /// Their tokens: a region has the same part of all tokens as every other, and stays one.
+    /// By its token: every region has an equal part of all tokens, and is never split.
     Hash {
         /// Regions of the table.
         tokens: u32,
@@ -46,12 +47,12 @@ impl fmt::Display for Partition {
 }
 
 impl Partition {
-    /// Its regions are parts of the tokens, not of the keys.
+    /// Whether its regions are ranges of tokens, not of keys.
     pub fn is_hash(self) -> bool {
         matches!(self, Partition::Hash { .. })
     }
 
-    /// Where a key lies among the bounds of regions.
+    /// The place of a key among the bounds of regions.
     pub fn place(self, key: &[u8]) -> Place<'_> {
         match self {
             Partition::Range => Place::Key(key),
@@ -59,7 +60,7 @@ impl Partition {
         }
     }
 
-    /// The first tokens of the regions after the first; none of a table that is split by keys.
+    /// The first tokens of all regions but the first; none for [`Partition::Range`].
     pub fn splits(self) -> impl Iterator<Item = Bytes> {
         let tokens = match self {
             Partition::Range => 1,
@@ -71,8 +72,8 @@ impl Partition {
         })
     }
 
-    /// A bound of a region, to be read: a key as `text` says, a token as `#` and its hexadecimal digits. The first region's start
-    /// is empty in either case.
+    /// A bound of a region as text: a key by `text`, a token as `#` and its hexadecimal digits. The first region's
+    /// start is the empty key in either case.
     pub fn bound_text(self, bound: &[u8], text: impl Fn(&[u8]) -> String) -> String {
         match self {
             Partition::Hash { .. } if !bound.is_empty() => {
@@ -82,7 +83,7 @@ impl Partition {
         }
     }
 
-    /// Which of the regions of a table with tokens begins at `start`, counted from 0; `None`: the table has none.
+    /// Index, from 0, of the region that begins at the token `start`; `None` for [`Partition::Range`].
     pub fn token_index(self, start: &[u8]) -> Option<u32> {
         let Partition::Hash { tokens } = self else { return None };
         let first = <[u8; 8]>::try_from(start).map_or(0, u64::from_be_bytes);
@@ -95,12 +96,12 @@ fn token(key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, TOKEN_SEED)
 }
 
-/// Where a key lies among the bounds of regions: bytes that are compared with those.
+/// The place of a key among the bounds of regions: bytes that are compared with the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    /// By itself.
+    /// The key itself.
     Key(&'a [u8]),
-    /// By its token.
+    /// Its token, big endian.
     Token([u8; 8]),
 }
 

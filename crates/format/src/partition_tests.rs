@@ -1,11 +1,11 @@
-//! Which region a key goes to, and that tokens stay what they are.
+//! The region of a key, and that tokens never change.
 
 use super::*;
 use proptest::prelude::*;
 
 #[test]
 fn tokens_do_not_change() {
-    // What one build has written another must find.
+    // A build must find the data of earlier builds.
     let partition = Partition::Hash { tokens: 1 };
     let of = |key: &[u8]| partition.bound_text(&partition.place(key), |_| unreachable!("it is no key"));
     assert_eq!([of(b"a"), of(b"orders/7")], ["#5d9c72d942965107", "#77552980a425c395"]);
@@ -40,7 +40,7 @@ fn keys_spread_over_regions() {
 }
 
 proptest! {
-    /// What a filter sees of the keys of one region is as if they were any keys.
+    /// To a filter, the keys of one region look like any keys.
     #[test]
     fn a_token_says_nothing_of_the_hash_in_filters(seed in any::<u32>()) {
         let partition = Partition::Hash { tokens: 16 };

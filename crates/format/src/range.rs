@@ -1,15 +1,16 @@
-//! Range tombstones: what `delete_range` leaves behind, in an L0 and in leaf segments.
+//! Range tombstones, written by `delete_range`, in an L0 and in leaf segments.
 //!
 //! ```text
 //!  section     | crc32c | fragment | fragment | ...
 //!  fragment    | flags u8 | LSN u64 | start bytes u16 | start | end bytes u16 | end |
 //! ```
-//! Fragments are disjoint and ascend; of each key the newest range tombstone counts, so a later one cuts what lies below it.
-//! A fragment goes from its start up to, and without, its end. Flags: 1, it starts where the one before ends (the first: at
-//! the segment's first key); 2, it ends at the segment's last key (the last fragment only); 4, it has no end. What a flag
-//! says is left out, its length as well. The CRC covers everything after itself, seeded with the [`Address`] of the section.
+//! Fragments are disjoint and ascend. The newest range tombstone of a key counts, so a newer one cuts those that it
+//! overlaps. The end of a fragment is exclusive. Flags: 1, it starts where the one before ends (the first: at the
+//! segment's first key); 2, it ends at the segment's last key (the last fragment only); 4, it has no end. A bound that
+//! a flag gives is left out, with its length. The CRC covers everything after itself, seeded with the [`Address`] of
+//! the section.
 //!
-//! A range without an end has in memory the end [`NO_END`], which is above every key, so that ends compare as bytes.
+//! In memory, a range without an end has the end [`NO_END`], which is above every key, so that ends compare as bytes.
 //! Pure functions; any thread may call them.
 
 use crate::node::Address;
@@ -32,12 +33,12 @@ const FOLLOWS: u8 = 1;
 const ENDS_LAST: u8 = 2;
 const ENDLESS: u8 = 4;
 
-/// Whether keys may lie between `start` and `end`, as a record has them: an empty end is none.
+/// Whether `start` and `end` of a record are a valid range that is not empty. An empty end means no end.
 pub fn is_range(start: &[u8], end: &[u8]) -> bool {
     start.len() <= MAX_KEY_BYTES && end.len() <= MAX_KEY_BYTES && (end.is_empty() || start < end)
 }
 
-/// The least bound above `key`: no key lies between the two. `None`: no key is above it.
+/// The lowest bound above `key`, with no key between the two; `None` if no key is above it.
 pub fn after(key: &[u8]) -> Option<Vec<u8>> {
     if key.len() < MAX_KEY_BYTES {
         return Some([key, &[0]].concat());
@@ -48,19 +49,19 @@ pub fn after(key: &[u8]) -> Option<Vec<u8>> {
     Some(next)
 }
 
-/// Every key in a range was deleted.
+/// The deletion of every key in a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeTombstone {
     /// First key.
     pub start: Bytes,
     /// Key after the last; [`NO_END`] for no end.
     pub end: Bytes,
-    /// LSN of the record: older versions are hidden.
+    /// LSN of the record. It hides older versions.
     pub lsn: Lsn,
 }
 
 impl RangeTombstone {
-    /// The one that a record says, whose empty end is none.
+    /// The range tombstone of a record. An empty end means no end.
     pub fn new(start: &[u8], end: &[u8], lsn: Lsn) -> RangeTombstone {
         let end = if end.is_empty() { Bytes::from_static(NO_END) } else { Bytes::copy_from_slice(end) };
         RangeTombstone { start: Bytes::copy_from_slice(start), end, lsn }
@@ -77,14 +78,14 @@ impl RangeTombstone {
     }
 }
 
-/// A part of the key space about which [`RangeTombstones`] say the same.
+/// A part of the key space that one range tombstone covers, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// First key.
     pub start: Bytes,
     /// Key after the last; [`NO_END`] for no end.
     pub end: Bytes,
-    /// LSN of the range tombstone that covers it; `None`: none does.
+    /// LSN of the range tombstone that covers it, if any.
     pub lsn: Option<Lsn>,
 }
 
@@ -101,7 +102,7 @@ impl Window {
 pub struct RangeTombstones(Vec<RangeTombstone>);
 
 impl RangeTombstones {
-    /// There are none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -116,10 +117,11 @@ impl RangeTombstones {
         &self.0
     }
 
-    /// Appends one that lies behind all others; what only continues becomes one fragment.
+    /// Appends one that is above all others. If it continues the last one with the same LSN, the two become one
+    /// fragment.
     ///
     /// # Panics
-    /// In tests, if it does not.
+    /// In debug builds, if it is not above all others.
     pub fn push(&mut self, next: RangeTombstone) {
         debug_assert!(next.start < next.end && self.0.last().is_none_or(|last| last.end <= next.start));
         match self.0.last_mut() {
@@ -128,7 +130,7 @@ impl RangeTombstones {
         }
     }
 
-    /// Cuts off and answers what the last one has from `bound` on.
+    /// Cuts off the part of the last one from `bound` on, and returns it.
     pub fn cut(&mut self, bound: &[u8]) -> Option<RangeTombstone> {
         let last = self.0.pop_if(|last| &last.end[..] > bound)?;
         if &last.start[..] >= bound {
@@ -146,7 +148,7 @@ impl RangeTombstones {
         self.0[..above].last().filter(|range| key < &range.end[..])
     }
 
-    /// The widest part around `key` about which they say the same.
+    /// The widest window around `key`.
     pub fn window(&self, key: &[u8]) -> Window {
         let above = self.0.partition_point(|range| &range.start[..] <= key);
         let before = above.checked_sub(1).map(|before| &self.0[before]);
@@ -162,7 +164,7 @@ impl RangeTombstones {
         }
     }
 
-    /// Whether every key from `first` to `last` is covered; the last one itself need not be if it `is_open`.
+    /// Whether every key from `first` to `last` is covered; `last` itself is excluded if `is_open`.
     pub fn cover(&self, first: &[u8], last: &[u8], is_open: bool) -> bool {
         let above = self.0.partition_point(|range| &range.start[..] <= first);
         let Some(from) = above.checked_sub(1) else { return false };
@@ -179,7 +181,7 @@ impl RangeTombstones {
         false
     }
 
-    /// These with `newer` above them, which hides what it covers.
+    /// Both sets in one. `newer` replaces these where it covers.
     #[must_use]
     pub fn under(&self, newer: &RangeTombstones) -> RangeTombstones {
         let mut all = RangeTombstones(Vec::with_capacity(self.len() + newer.len()));
@@ -209,7 +211,7 @@ impl RangeTombstones {
         all
     }
 
-    /// These as of a newer one.
+    /// These with one newer range tombstone, which replaces them where it covers.
     #[must_use]
     pub fn with(&self, newer: RangeTombstone) -> RangeTombstones {
         self.under(&RangeTombstones(vec![newer]))
@@ -225,7 +227,7 @@ impl FromIterator<RangeTombstone> for RangeTombstones {
     }
 }
 
-/// Bytes that one fragment takes at most.
+/// Most bytes that one fragment takes.
 pub(crate) fn fragment_bytes(range: &RangeTombstone) -> usize {
     let end = if is_endless(range) { 0 } else { range.end.len() };
     FIXED_BYTES + range.start.len() + end
@@ -235,7 +237,8 @@ fn is_endless(range: &RangeTombstone) -> bool {
     range.end.len() > MAX_KEY_BYTES
 }
 
-/// Appends the section of `ranges`, which will live at `address`, to `out`; `first` and `last` are the keys of its segment.
+/// Appends the section of `ranges`, which will be at the address `at`, to `out`. `first` and `last` are the keys of its
+/// segment.
 pub(crate) fn write_section(ranges: &RangeTombstones, (first, last): (&[u8], &[u8]), at: Address, out: &mut Vec<u8>) {
     let section = out.len();
     out.extend_from_slice(&[0; CRC_BYTES]);
@@ -300,7 +303,7 @@ pub(crate) fn read_section(
     Ok(RangeTombstones(all))
 }
 
-/// What is left of a section.
+/// A reader of a section.
 struct Section<'a> {
     bytes: &'a Bytes,
     at: usize,

@@ -16,7 +16,7 @@ fn any_ranges(at_least: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
     vec(range, at_least..20)
 }
 
-/// What deletes of `ranges` leave, the first with `lsn`; an end beyond all keys is none.
+/// The result of deletes of `ranges`, the first with `lsn`. An end beyond all keys means no end.
 fn build(ranges: &[(u8, u8)], lsn: u64) -> (RangeTombstones, Model) {
     let (mut all, mut model) = (RangeTombstones::default(), [0; KEYS as usize]);
     for ((start, end), lsn) in ranges.iter().zip(lsn..) {

@@ -1,17 +1,16 @@
-//! A record: one put, delete or delete of a range, or a request that wrote nothing. It is the same, byte for byte, in a log, in a
-//! mirror buffer and on the fabric.
+//! A record: one put, delete or delete of a range, an ingest, or a request that wrote nothing. Its bytes are the same
+//! in a log, in a mirror buffer and on the fabric.
 //!
 //! ```text
 //!  0        4         6      7       8          16           20
 //!  | crc32c | key len | kind | flags | LSN      | value len  | expires    | request id | key ... | value ...
 //!  | u32    | u16     | u8   | u8    | u64      | u32        | u64, if it | 12, if it  |
 //! ```
-//! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, milliseconds since 1970 UTC; [`FLAG_REQUEST`] whether it has
-//! a [request id](crate::request).
-//! Little endian, not aligned, one right after the other. The CRC covers everything after itself and is seeded by
-//! region, log and segment ([`RecordSeed`]), so that a stale record of an earlier use of the same bytes never passes
-//! (DESIGN 3). A key length of 0 ends the records of a segment: untouched bytes read as the end. A record cut off by
-//! the end of the bytes is an end as well.
+//! The flag [`FLAG_EXPIRES`] says whether a record has an expiry, in milliseconds since 1970 UTC; [`FLAG_REQUEST`]
+//! whether it has a [request id](crate::request). Little endian, not aligned, without gaps. The CRC covers everything
+//! after itself and is seeded by region, log and segment ([`RecordSeed`]), so that a stale record of an earlier use of
+//! the same bytes never passes. A key length of 0 ends the records of a segment, so untouched bytes read as
+//! the end. So does a header that the end of the bytes cuts off.
 
 use crate::request::{REQUEST_ID_BYTES, RequestId};
 use crate::{DecodeError, Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, SegmentId, Stamp};
@@ -19,17 +18,17 @@ use crate::{DecodeError, Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, R
 /// Bytes that every record begins with.
 pub const RECORD_HEADER_BYTES: usize = 20;
 const EXPIRY_BYTES: usize = 8;
-/// Of the version in a refusal.
+/// Bytes of the version in a refusal.
 const VERSION_BYTES: usize = size_of::<Lsn>();
 
-/// [`Record::flags`]: the next LSN belongs to the same batch, and replay takes all of a batch or nothing of it.
+/// [`Record::flags`]: the next LSN belongs to the same batch. Replay takes a batch atomically.
 pub const FLAG_BATCH_CONTINUES: u8 = 1;
-/// In the flags as they are stored: the record is a put that expires.
+/// In the stored flags: the record is a put that expires.
 pub const FLAG_EXPIRES: u8 = 2;
-/// In the flags as they are stored: the write has a request id.
+/// In the stored flags: the write has a request id.
 pub const FLAG_REQUEST: u8 = 4;
 
-/// Where a record's CRC starts from: says which region, log and segment it was written for.
+/// Initial value of a record's CRC, from the region, log and segment that the record was written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSeed(u32);
 
@@ -44,7 +43,7 @@ impl RecordSeed {
     }
 }
 
-/// What a record does.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -52,13 +51,13 @@ pub enum RecordKind {
     Put = 1,
     /// Removes the key.
     Delete = 2,
-    /// Removes every key from this one up to, and without, the value; up to the last if the value is empty.
+    /// Removes every key from this one to the value, exclusive; to the last key if the value is empty.
     DeleteRange = 3,
-    /// As many LSNs as the value says, 8 bytes, from this one on are those of pairs that were ingested. There is nothing to
-    /// replay; the key is a byte 0.
+    /// Reserves LSNs from this one on, as many as the value says (8 bytes), for pairs that were ingested. Replay does
+    /// nothing. The key is a byte 0.
     Ingest = 4,
-    /// A write with this request id was decided, and wrote nothing: its condition did not hold. The value is the version of the
-    /// pair that there was, 8 bytes, or empty; the key is a byte 0.
+    /// A write with this request id was decided and wrote nothing: its condition did not hold. The value is the version
+    /// of the existing pair (8 bytes), or empty. The key is a byte 0.
     Refused = 5,
 }
 
@@ -67,15 +66,15 @@ pub enum RecordKind {
 pub struct Record<'a> {
     /// Its place in the region's history, and when it expires; a delete never does.
     pub stamp: Stamp,
-    /// What it does.
+    /// Its kind.
     pub kind: RecordKind,
     /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
     pub flags: u8,
-    /// The id of the request for the write, if it may be asked for again.
+    /// The request id of the write, if it has one.
     pub request: Option<RequestId>,
     /// The key, 1 byte to [`MAX_KEY_BYTES`].
     pub key: &'a [u8],
-    /// The value, up to [`MAX_VALUE_BYTES`]; empty for a delete; the end of a range, see [`RecordKind::DeleteRange`].
+    /// The value, up to [`MAX_VALUE_BYTES`]. It is empty for a delete; for other kinds see [`RecordKind`].
     pub value: &'a [u8],
 }
 
@@ -87,14 +86,14 @@ pub const fn record_bytes(key_bytes: usize, value_bytes: usize, expires: Option<
 }
 
 impl Record<'_> {
-    /// The LSN after the last one that it stands for, if it stands for LSNs of ingested pairs.
+    /// For a valid ingest, the LSN after the last one that it reserves.
     fn ingested(&self) -> Option<Lsn> {
         let count = u64::from_le_bytes(*self.value.first_chunk()?);
         let end = self.stamp.lsn.0.checked_add(count)?;
         (self.value.len() == size_of::<u64>() && count > 0 && end < u64::MAX).then_some(Lsn(end))
     }
 
-    /// The last LSN that it stands for: its own, but for an ingest.
+    /// The last LSN that it covers: its own, except for an ingest.
     #[inline]
     pub fn last_lsn(&self) -> Lsn {
         match self.kind {
@@ -103,13 +102,13 @@ impl Record<'_> {
         }
     }
 
-    /// Bytes that it takes.
+    /// Its length in bytes.
     pub fn bytes(&self) -> usize {
         let request_bytes = if self.request.is_some() { REQUEST_ID_BYTES } else { 0 };
         record_bytes(self.key.len(), self.value.len(), self.stamp.expires) + request_bytes
     }
 
-    /// Writes it to `out`, which has exactly [`Record::bytes`].
+    /// Writes it to `out`, which is exactly [`Record::bytes`] long.
     #[inline]
     pub fn write_to(&self, seed: RecordSeed, out: &mut [u8]) {
         debug_assert!(!self.key.is_empty() && self.key.len() <= MAX_KEY_BYTES && self.value.len() <= MAX_VALUE_BYTES);
@@ -147,8 +146,8 @@ impl Record<'_> {
     }
 }
 
-/// Decodes the record at the start of `bytes`, which reach to the end of the segment's bytes; `None` at the end of the
-/// records. Its length is [`Record::bytes`].
+/// Decodes the record at the start of `bytes`, which reach to the end of the segment; `None` at the end of the records.
+/// Its length is [`Record::bytes`].
 ///
 /// # Errors
 /// The bytes are no record of `seed`: torn, damaged, or left by an earlier use of the same bytes.
@@ -164,7 +163,7 @@ pub fn read_record(seed: RecordSeed, bytes: &[u8]) -> Result<Option<Record<'_>>,
     Ok(record)
 }
 
-/// [`read_record`] without a look at the CRC: for bytes that were checked before.
+/// [`read_record`] without a check of the CRC, for bytes that were checked before.
 ///
 /// # Errors
 /// A field has a value that no record has.

@@ -1,16 +1,16 @@
-//! Writes that may be asked for more than once and are carried out once.
+//! Writes that a client may send more than once, and that are carried out once.
 //!
-//! A client names such a write by a [`RequestId`], and uses the same id for every attempt. The write's record carries the id, so
-//! a node that has the log knows that the write was carried out. The primary remembers its last ids, and answers a request that
-//! it remembers instead of carrying it out again. It also remembers attempts whose condition did not hold, because an earlier
-//! attempt may still be on its way.
+//! A client gives such a write a [`RequestId`], and uses the same id for every attempt. The write's record carries the
+//! id, so a node that has the log knows that the write was carried out. The primary remembers recent ids, and answers a
+//! request that it remembers instead of carrying it out again. It also remembers writes whose condition did not hold,
+//! because another attempt may still be on its way.
 //!
-//! The primary does not remember for ever. An attempt says since when earlier ones may have been made, by an LSN that was
-//! committed before any of them. The primary refuses the attempt if that is longer ago than it remembers
-//! ([`OpError::Forgotten`]). So it carries out an attempt only if certainly none was carried out before.
+//! The primary forgets old ids. So an attempt carries an LSN that was committed before the first attempt. The primary
+//! refuses the attempt if that LSN is older than what it remembers ([`OpError::Forgotten`]). So it carries out an
+//! attempt only if certainly none was carried out before.
 //!
-//! [`Attempts`] is the asking side's part of the rule: what to send the next time, and what an answer means. It is a value,
-//! without time or randomness; clients, nodes that forward, and the simulator use the same.
+//! [`Attempts`] is the sender's side: what to send the next time, and what an answer means. It is a value, without time
+//! or randomness. Clients, forwarding nodes and the simulator use it.
 
 use crate::op::{Op, OpError, OpResult};
 use crate::record::RecordKind;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Bytes of a [`RequestId`] in a record.
 pub const REQUEST_ID_BYTES: usize = 12;
 
-/// Bytes of the longest end of a range that is remembered, so that what is remembered of a write is bounded.
+/// Bytes of the longest end of a range that is remembered. It bounds the memory for a write.
 pub const LONGEST_END: usize = 256;
 
 /// Bytes of the longest decimal integer of 64 bits.
@@ -33,7 +33,8 @@ const LONGEST_INTEGER: usize = 20;
 pub struct RequestId {
     /// The client, a number drawn at random: no two clients ever have the same.
     pub client: u64,
-    /// Which of its requests. Short, since it stands in records: a client that comes to the end takes another number for itself.
+    /// Number of the request. It is short, because records hold it. After the last one the client takes another number
+    /// for itself.
     pub sequence: u32,
 }
 
@@ -46,7 +47,7 @@ impl RequestId {
         bytes
     }
 
-    /// The one that has these bytes.
+    /// Decodes [`RequestId::to_bytes`].
     pub fn from_bytes(bytes: &[u8; REQUEST_ID_BYTES]) -> RequestId {
         let [client, sequence] = [&bytes[..8], &bytes[8..]];
         RequestId {
@@ -56,12 +57,12 @@ impl RequestId {
     }
 }
 
-/// The ids that one client gives, none of them twice.
+/// The request ids of one client, each used once.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestIds(RequestId);
 
 impl RequestIds {
-    /// Those of a client with this number, drawn at random.
+    /// The ids of a client with this number, which must be drawn at random.
     pub fn new(client: u64) -> RequestIds {
         RequestIds(RequestId { client, sequence: 0 })
     }
@@ -70,28 +71,28 @@ impl RequestIds {
     pub fn next_id(&mut self) -> RequestId {
         let id = self.0;
         let (sequence, is_over) = id.sequence.overflowing_add(1);
-        // Far from the numbers of others, as far as one can be.
+        // A number that is as unlikely to be another client's as a random one.
         let client = if is_over { id.client.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 1 } else { id.client };
         self.0 = RequestId { client, sequence };
         id
     }
 }
 
-/// How a write is asked for that is to be carried out once.
+/// The part of a request that makes a write be carried out once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Once {
-    /// Its name.
+    /// Its id.
     pub request: RequestId,
-    /// The region that it is in, as far as the client knows: LSNs are a region's own.
+    /// The region of the write, as far as the client knows. `since` is an LSN of this region.
     pub region: RegionId,
-    /// An LSN that was committed in that region before the write was asked for the first time; 0: nothing is known.
+    /// An LSN that was committed in that region before the first attempt; 0: none is known.
     pub since: Lsn,
-    /// An earlier attempt may have been carried out, or may still be on its way: the primary must remember the outcome of this
-    /// one even if nothing is written.
+    /// An earlier attempt may have been carried out, or may still be on its way. So the primary must remember the
+    /// outcome of this one even if nothing is written.
     pub is_again: bool,
 }
 
-/// What a record with a request id says of the write that it was written for.
+/// The effect of a write with a request id, as its record shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A pair was put.
@@ -103,20 +104,20 @@ pub enum Effect {
     },
     /// The key was removed.
     Deleted,
-    /// A range of keys was removed, up to this one; empty: up to the last.
+    /// A range of keys was removed.
     RangeDeleted {
-        /// Key after the last; `None` if it is longer than [`LONGEST_END`].
+        /// Exclusive end, empty for no end; `None` if it is longer than [`LONGEST_END`].
         end: Option<Bytes>,
     },
     /// Nothing was written: the condition did not hold.
     Refused {
-        /// Version of the pair that there was.
+        /// Version of the existing pair.
         version: Option<Lsn>,
     },
 }
 
 impl Effect {
-    /// That of a record of this kind and value.
+    /// The effect of a record with this kind and value.
     pub fn of(kind: RecordKind, value: &[u8]) -> Effect {
         match kind {
             RecordKind::Put => Effect::Put { value_bytes: value.len() as u32, integer: integer(value) },
@@ -134,8 +135,8 @@ impl Effect {
     /// The answer to another attempt at `op`, which the record at `lsn` decided with this effect.
     ///
     /// # Errors
-    /// [`OpError::AnswerGone`] if the answer is not known any more: the value that the operation found, or up to which key longer
-    /// than [`LONGEST_END`] a range was deleted; [`OpError::Invalid`] if another operation had the id.
+    /// [`OpError::AnswerGone`] if the answer needs what the record does not show: the value before, or a range's end
+    /// that is longer than [`LONGEST_END`]. [`OpError::Invalid`] if another operation had the id.
     pub fn answer(&self, lsn: Lsn, op: &Op) -> Result<OpResult, OpError> {
         let put = |version| OpResult::Put { done: true, old: None, version };
         if let Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } = op {
@@ -165,60 +166,60 @@ impl Effect {
     }
 }
 
-/// The decimal integer that these bytes are.
+/// The value of a decimal integer.
 fn integer(bytes: &[u8]) -> Option<i64> {
     let text = (bytes.len() <= LONGEST_INTEGER).then(|| std::str::from_utf8(bytes))?;
     text.ok()?.parse().ok()
 }
 
-/// What is known to be committed in regions, from answers: for [`Once::since`].
+/// The commit LSNs of regions, from answers of nodes: for [`Once::since`].
 #[derive(Clone, Debug, Default)]
 pub struct Heard(BTreeMap<RegionId, Lsn>);
 
 impl Heard {
-    /// A node said that everything up to `lsn` is committed. The last word counts, not the highest: should a region lose its
-    /// newest writes, its LSNs are given anew.
+    /// Notes that everything up to `lsn` is committed. The last note counts, not the highest LSN: if a region loses its
+    /// newest writes, their LSNs are assigned again.
     pub fn note(&mut self, region: RegionId, lsn: Lsn) {
         self.0.insert(region, lsn);
     }
 
-    /// The last that was heard of a region.
+    /// The last noted LSN of a region; 0 if there is none.
     pub fn of(&self, region: RegionId) -> Lsn {
         self.get(region).unwrap_or_default()
     }
 
-    /// [`Heard::of`], if anything was.
+    /// The last noted LSN of a region.
     pub fn get(&self, region: RegionId) -> Option<Lsn> {
         self.0.get(&region).copied()
     }
 }
 
-/// What an answer means for the client that asked.
+/// What the client does after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the answer.
+    /// Take it as the final answer.
     Final(OpResult),
-    /// Ask again at once: nothing was done, and the next attempt will succeed.
+    /// Retry at once: nothing was done, and the next attempt carries a newer LSN.
     AtOnce,
-    /// Ask again after a pause, if there is time: nothing was done for the given reason, or the outcome is unknown.
+    /// Retry after a pause, if there is time: nothing was done for the given reason, or the outcome is unknown.
     Later(OpError),
 }
 
-/// All attempts at one operation, as far as the next one depends on them.
+/// The state of the attempts at one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempts {
-    /// `None`: it has no name, and is asked for again only if that does no harm or certainly nothing was done.
+    /// `None`: it has no request id, and is retried only if it is repeatable or certainly nothing was done.
     once: Option<Once>,
     is_doubtful: bool,
 }
 
 impl Attempts {
-    /// At an operation that has no name.
+    /// Attempts at an operation without a request id.
     pub const fn unnamed() -> Attempts {
         Attempts { once: None, is_doubtful: false }
     }
 
-    /// At a write that has one.
+    /// Attempts at a write with a request id.
     pub fn named(request: RequestId) -> Attempts {
         Attempts {
             once: Some(Once { request, region: RegionId(0), since: Lsn(0), is_again: false }),
@@ -226,17 +227,17 @@ impl Attempts {
         }
     }
 
-    /// It has a name.
+    /// Whether it has a request id.
     pub fn is_named(&self) -> bool {
         self.once.is_some()
     }
 
-    /// An earlier attempt may have been carried out.
+    /// Whether an earlier attempt may have been carried out.
     pub fn is_doubtful(&self) -> bool {
         self.is_doubtful
     }
 
-    /// How to ask the next time, with what was heard of its region.
+    /// The [`Once`] of the next attempt, in `region`; `None` without a request id.
     pub fn ask(&mut self, region: RegionId, heard: &Heard) -> Option<Once> {
         let once = self.once.as_mut()?;
         once.is_again = self.is_doubtful;
@@ -246,24 +247,23 @@ impl Attempts {
         Some(*once)
     }
 
-    /// Something else was heard of its region than when it was asked for the last time, or it is in another.
+    /// Whether its region, or the noted LSN of the region, has changed since the last attempt.
     pub fn has_news(&self, region: RegionId, heard: &Heard) -> bool {
         self.once.is_some_and(|once| once.region != region || once.since != heard.of(region))
     }
 
-    /// How it was asked for the last time.
+    /// The [`Once`] of the last attempt.
     pub fn once(&self) -> Option<Once> {
         self.once
     }
 
-    /// The last attempt was answered.
+    /// The last attempt was answered. Returns what to do.
     pub fn answered(&mut self, op: &Op, result: OpResult) -> Verdict {
         match result {
             OpResult::Error(OpError::Unknown(why)) => self.lost(op, why),
             OpResult::Error(OpError::Forgotten(_)) if !self.is_doubtful => Verdict::AtOnce,
             OpResult::Error(error) if error.is_passing() => Verdict::Later(error),
-            // The last attempt changed nothing, but an earlier one may have. One that is known to have changed something is no
-            // doubt.
+            // The last attempt changed nothing, but an earlier one may have. With `AnswerGone` the outcome is known.
             OpResult::Error(error) if self.is_doubtful && !matches!(error, OpError::AnswerGone { .. }) => {
                 Verdict::Final(OpResult::Error(OpError::Unknown(error.to_string())))
             }
@@ -271,7 +271,7 @@ impl Attempts {
         }
     }
 
-    /// The outcome of the last attempt will stay unknown.
+    /// The outcome of the last attempt will stay unknown. Returns what to do.
     pub fn lost(&mut self, op: &Op, why: String) -> Verdict {
         self.is_doubtful |= op.is_write();
         let error = OpError::Unknown(why);
@@ -281,7 +281,7 @@ impl Attempts {
         }
     }
 
-    /// The answer when there is no time for another attempt, and `error` is what the last one met.
+    /// The answer if there is no time for another attempt. `error` is that of the last one.
     pub fn give_up(&self, error: OpError) -> OpResult {
         OpResult::Error(match error {
             OpError::Unknown(_) => error,

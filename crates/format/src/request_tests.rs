@@ -1,4 +1,4 @@
-//! What a client that asks for a write makes of answers, and what a write that was carried out is answered.
+//! The client's handling of answers to a write, and the answers to repeated attempts.
 
 use super::*;
 use crate::op::{Condition, Lifetime};

@@ -1,16 +1,16 @@
-//! The routes that nodes send to clients: tables, first keys, primaries and backups, and no more of a configuration than
-//! routing needs.
+//! The routes that nodes send to clients: the parts of configurations that routing needs, which are tables, first keys,
+//! primaries and backups.
 //!
 //! ```text
 //!  node (version w)                                         client (version v)
 //!    what has changed after v, or everything ---- RoutesUpdate ----> RouteCache
 //!                                                               same digest, or it asks for everything
 //! ```
-//! A client says which version of the coordinator's state it knows, and the node sends what is newer. A region needs about ten
-//! bytes and the part of its first key that it does not share with the one before it.
+//! A client says which version of the coordinator's state it knows, and the node sends newer routes. A region needs
+//! about ten bytes, and the part of its first key that it does not share with the region before it.
 //!
-//! Invariant: after [`RouteCache::apply`] returns that it applied an update, the cache holds what the node held. Plain data; any
-//! thread may use it.
+//! Invariant: after [`RouteCache::apply`] has applied an update, the cache has the same routes as the node. Plain data;
+//! any thread may use it.
 
 use crate::cluster::{GroupConfig, RegionMap};
 use crate::partition::Partition;
@@ -21,29 +21,29 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most bytes of first keys that one update may tell: what keys share is told once, so that a short message could ask for much
-/// memory.
+/// Most bytes of first keys in one update, decoded. Shared prefixes are sent once, so a short message could otherwise
+/// take much memory.
 const MAX_KEYS_BYTES: usize = 64 << 20;
 
-/// What leads from one version to another.
+/// An update of routes from one version to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutesUpdate {
-    /// Version of the coordinator's state that it leads to.
+    /// Version of the coordinator's state after the update.
     pub version: u64,
-    /// It leads there from this version, and from any between; `None`: it is everything.
+    /// It applies to this version and to any between; `None`: it has all routes.
     pub since: Option<u64>,
-    /// [`RouteIndex::digest`] of what it leads to.
+    /// [`RouteIndex::digest`] after the update.
     pub digest: u64,
-    /// Tables that changed, came or went, and those of regions that changed or came; by name.
+    /// By name, tables that were added, changed or removed, and tables with regions that were added or changed.
     pub tables: Vec<TableRoutes>,
-    /// Regions that are no more.
+    /// Regions that were removed.
     pub gone: Vec<RegionId>,
     /// All live servers, and where native clients reach them.
     pub servers: Vec<(ServerId, String)>,
 }
 
 impl RoutesUpdate {
-    /// Everything that routing needs of a region map: what a node by script, which has nothing but the map, says in tests.
+    /// All routes of a region map. Scripted nodes in tests use it, which have only the map.
     pub fn everything(map: &RegionMap) -> RoutesUpdate {
         let mut index = RouteIndex::default();
         map.tables.iter().for_each(|table| index.set_table(&table.name, Some(table.partition)));
@@ -61,18 +61,18 @@ impl RoutesUpdate {
     }
 }
 
-/// What is told of a table.
+/// The routes of a table in an update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRoutes {
     /// Its name.
     pub name: String,
     /// How its keys are split; `None`: there is no such table.
     pub partition: Option<Partition>,
-    /// Its regions, as far as they are told of, ascending by first key or token.
+    /// Its regions in the update, ascending by first key or token.
     regions: Vec<PackedRoute>,
 }
 
-/// A region, told by what sets it apart from the one before it in its table.
+/// A region, encoded by its difference from the one before it in its table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct PackedRoute {
     /// Its number less that of the one before.
@@ -87,7 +87,7 @@ struct PackedRoute {
 }
 
 impl TableRoutes {
-    /// Tells of a table, and of `regions` of it, which ascend by first key or token.
+    /// Encodes a table and some of its `regions`, which ascend by first key or token.
     pub fn pack<'a>(
         name: &str,
         partition: Option<Partition>,
@@ -110,7 +110,7 @@ impl TableRoutes {
         TableRoutes { name: name.to_owned(), partition, regions: regions.into_iter().map(pack).collect() }
     }
 
-    /// The regions that it tells of, whose first keys take at most `room` bytes, of which that is taken off.
+    /// Decodes the regions. Their first keys may take at most `room` bytes, from which they are subtracted.
     fn unpack(self, room: &mut usize) -> Result<Vec<RegionRoute>, DecodeError> {
         let table: Arc<str> = self.name.into();
         let (mut number, mut key) = (0_u32, Bytes::new());
@@ -137,7 +137,7 @@ impl TableRoutes {
     }
 }
 
-/// A region as a client knows it.
+/// The route to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionRoute {
     /// Its number.
@@ -172,7 +172,7 @@ impl Route for Arc<RegionRoute> {
     }
 }
 
-/// What a client knows of where regions are.
+/// The routes that a client knows.
 #[derive(Clone, Debug, Default)]
 pub struct RouteCache {
     version: u64,
@@ -180,28 +180,28 @@ pub struct RouteCache {
     servers: BTreeMap<ServerId, String>,
 }
 
-/// What became of an update.
+/// The outcome of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// It was taken, and is newer than what was known.
+    /// It was applied, and is newer than the routes before.
     Newer,
-    /// There is nothing new in it.
+    /// It has nothing new.
     Known,
-    /// It does not lead on from what is known: everything is to be asked for, which [`RouteCache::version`] says too. What was
-    /// known may still be routed by.
+    /// It does not apply to the known version. Ask for all routes; [`RouteCache::version`] is 0 now. The routes may
+    /// still be used.
     Unfit,
 }
 
 impl RouteCache {
-    /// Version of the coordinator's state that is known; 0: none.
+    /// Version of the coordinator's state whose routes are known; 0: none.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Takes what a node says. An older state than the one that is known is not taken.
+    /// Applies an update of a node, unless it is older than the known state.
     ///
     /// # Errors
-    /// It makes no sense; what was known is as it was.
+    /// The update is not valid. The routes are unchanged.
     pub fn apply(&mut self, update: RoutesUpdate) -> Result<Applied, DecodeError> {
         let RoutesUpdate { version, since, digest, tables, gone, servers } = update;
         if version < self.version {
@@ -233,17 +233,17 @@ impl RouteCache {
         Ok(if version > before { Applied::Newer } else { Applied::Known })
     }
 
-    /// The live servers, and where they are reached.
+    /// The live servers and their addresses.
     pub fn servers(&self) -> impl Iterator<Item = (ServerId, &str)> {
         self.servers.iter().map(|(server, address)| (*server, &address[..]))
     }
 
-    /// Where a server is reached, if it is alive.
+    /// Address of a server, if it is live.
     pub fn address(&self, server: ServerId) -> Option<&str> {
         self.servers.get(&server).map(|address| &address[..])
     }
 
-    /// The regions, and which of the tables are there.
+    /// The regions and tables.
     pub fn regions(&self) -> &RouteIndex<Arc<RegionRoute>> {
         &self.regions
     }

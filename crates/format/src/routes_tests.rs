@@ -1,4 +1,5 @@
-//! Packed routes are unpacked as they were. A client applies an update that continues from what it knows, and nothing else.
+//! Packed routes are unpacked as they were. A client applies an update that continues from what it knows, and nothing
+//! else.
 
 use super::*;
 use crate::cluster::Member;
@@ -20,7 +21,7 @@ fn config(id: u32, start: &[u8], epoch: u32, primary: Option<u32>, backups: &[u3
     }
 }
 
-/// What is there, as a node would tell it.
+/// An update as a node would send it.
 fn update(version: u64, since: Option<u64>, all: &[GroupConfig], told: &[GroupConfig], gone: &[u32]) -> RoutesUpdate {
     let mut index = RouteIndex::default();
     index.set_table("a", Some(Partition::Range));
@@ -70,7 +71,7 @@ fn a_client_follows_versions() {
     assert_eq!((primary(&cache, b"a"), primary(&cache, b"x")), (Some(ServerId(1)), Some(ServerId(2))));
     assert_eq!((cache.address(ServerId(1)), cache.address(ServerId(2))), (Some("host:1"), None));
 
-    // The second is no more, and the first has another primary.
+    // The second region is gone, and the first has another primary.
     let moved = config(1, b"", 2, Some(3), &[]);
     let delta = update(7, Some(5), std::slice::from_ref(&moved), std::slice::from_ref(&moved), &[2]);
     assert_eq!(cache.apply(delta.clone()), Ok(Applied::Newer));
@@ -89,12 +90,12 @@ fn what_does_not_lead_on_has_a_client_ask_for_everything() {
         assert_eq!(cache.apply(update(5, None, all, all, &[])), Ok(Applied::Newer));
         cache
     };
-    // One between is missing.
+    // An update between is missing.
     let mut cache = known(std::slice::from_ref(&first));
     let later = update(9, Some(7), &[first.clone(), second.clone()], std::slice::from_ref(&second), &[]);
     assert_eq!((cache.apply(later), cache.version()), (Ok(Applied::Unfit), 0));
     assert!(cache.region_of("a", b"x").is_some(), "it still routes by what it knew");
-    // The node has something that it does not tell.
+    // The node has a region that it does not send.
     let mut cache = known(std::slice::from_ref(&first));
     let all = [first.clone(), second.clone()];
     assert_eq!((cache.apply(update(9, Some(5), &all, &[], &[])), cache.version()), (Ok(Applied::Unfit), 0));

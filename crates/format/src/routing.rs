@@ -1,7 +1,8 @@
-//! Which region an operation goes to, as nodes and clients find it: regions by number, and those of a table by first key.
+//! The index by which nodes and clients find the region of an operation: regions by number, and those of a table by
+//! first key.
 //!
-//! Invariant: what is found depends on the present regions and tables, not on the order in which they were added. Nothing is
-//! found in a table that does not exist, whatever regions name it. Plain data; any thread may use it.
+//! Invariant: results depend on the present regions and tables, not on the order in which they were added. Nothing is
+//! found in a table that does not exist, even if regions name it. Plain data; any thread may use it.
 
 use crate::cluster::GroupConfig;
 use crate::partition::Partition;
@@ -12,7 +13,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A region, as far as routing is concerned.
+/// The properties of a region that routing needs.
 pub trait Route {
     /// Its number.
     fn region(&self) -> RegionId;
@@ -22,7 +23,7 @@ pub trait Route {
     fn start(&self) -> &Bytes;
     /// The version of its configuration.
     fn epoch(&self) -> Epoch;
-    /// Whether it holds what lies at this [place](Partition::place), which is not below its start.
+    /// Whether this [place](Partition::place), which is not below its start, is within its bounds.
     fn holds(&self, place: &[u8]) -> bool;
 }
 
@@ -44,29 +45,29 @@ impl Route for Arc<GroupConfig> {
     }
 }
 
-/// Something that knows where operations go: see [`crate::op::Op::region_in`].
+/// A source of routes: see [`crate::op::Op::region_in`].
 pub trait Routing {
-    /// What is known of a region.
+    /// The route to a region.
     type Region: Route;
     /// How the keys of `table` are split; `None`: there is no such table.
     fn partition(&self, table: &str) -> Option<Partition>;
     /// The region of `table` that holds `key`.
     fn region_of(&self, table: &str, key: &[u8]) -> Option<&Self::Region>;
-    /// The region of `table`, which is split by keys, that holds the greatest keys below `end`, or the greatest of all; the first
-    /// one where no key is below.
+    /// The region with the greatest keys below `end`, or of all; the first region if no key is below `end`. Only for a
+    /// `table` that is split by keys.
     fn region_below(&self, table: &str, end: Option<&[u8]>) -> Option<&Self::Region>;
-    /// The region with this number, of whatever table.
+    /// The region with this number, of any table.
     fn region(&self, id: RegionId) -> Option<&Self::Region>;
 }
 
-/// Which regions an operation on a range of a table's keys is for.
+/// The regions that an operation on a range of keys goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// That of its bound, and then the next; or the table is not there.
+    /// The region of its bound, then the next ones; or the table does not exist.
     InOrder,
-    /// All of these, since keys are partitioned by hash.
+    /// All of these, because keys are partitioned by hash.
     All(Vec<RegionId>),
-    /// All, but not all are known.
+    /// All regions of the table, but not all are known.
     Unknown,
 }
 
@@ -75,14 +76,15 @@ pub enum Spread {
 pub struct RouteIndex<R> {
     regions: BTreeMap<RegionId, R>,
     tables: BTreeMap<String, Table<R>>,
-    /// Regions that begin where another of a higher number begins: only while tables are made or regions change their bounds.
+    /// Regions that begin at the same key as one with a higher number. This occurs only while tables are made or bounds
+    /// change.
     hidden: BTreeSet<RegionId>,
     digest: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Table<R> {
-    /// `None`: it is not there.
+    /// `None`: the table does not exist.
     partition: Option<Partition>,
     regions: BTreeMap<Bytes, R>,
 }
@@ -94,7 +96,7 @@ impl<R> Default for RouteIndex<R> {
 }
 
 impl<R: Route + Clone> RouteIndex<R> {
-    /// Takes a region, in place of the one with the same number.
+    /// Adds a region, in place of one with the same number.
     pub fn put(&mut self, route: R) {
         self.remove(route.region());
         self.digest = self.digest.wrapping_add(digest_of(&route));
@@ -121,7 +123,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         Some(route)
     }
 
-    /// Has a region be found by key, if none of a higher number begins at the same.
+    /// Makes a region be found by key, unless one with a higher number begins at the same key.
     fn show(&mut self, route: R) {
         let regions = &mut self.table(route.table()).regions;
         let hidden = match regions.get(route.start()).map(R::region) {
@@ -141,7 +143,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.tables.get_mut(name).expect("it is there by now")
     }
 
-    /// From now on there is a table of this name, whose keys are split so; or there is none.
+    /// Adds or changes a table, whose keys are split by `partition`; removes it with `None`.
     pub fn set_table(&mut self, name: &str, partition: Option<Partition>) {
         let before = std::mem::replace(&mut self.table(name).partition, partition);
         let digest = |partition: Option<Partition>| partition.map_or(0, |partition| digest_of_table(name, partition));
@@ -160,7 +162,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.tables.get(name).is_some_and(|table| table.partition.is_some())
     }
 
-    /// The regions of a table that is there, ascending by first key or token.
+    /// The regions of a table, ascending by first key or token; none if the table does not exist.
     pub fn regions_of(&self, table: &str) -> impl DoubleEndedIterator<Item = &R> {
         self.found(table).into_iter().flat_map(BTreeMap::values)
     }
@@ -186,7 +188,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.regions.len()
     }
 
-    /// Whether two regions seem to begin with the same key: what is known of one of them is old.
+    /// Whether two regions seem to begin at the same key, because the route to one of them is old.
     pub fn is_ambiguous(&self) -> bool {
         !self.hidden.is_empty()
     }
@@ -196,7 +198,7 @@ impl<R: Route + Clone> RouteIndex<R> {
         self.regions.is_empty()
     }
 
-    /// Equal where the same tables are there, and the same regions at the same epochs.
+    /// Equal digests mean the same tables, with the same regions at the same epochs.
     pub fn digest(&self) -> u64 {
         self.digest
     }
@@ -231,7 +233,7 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
     }
 }
 
-/// Of a table that is split by keys, that of its name.
+/// For a table that is split by keys, the plain hash of its name.
 fn digest_of_table(name: &str, partition: Partition) -> u64 {
     let tokens = match partition {
         Partition::Range => 0,

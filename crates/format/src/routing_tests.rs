@@ -1,4 +1,4 @@
-//! The index against a plain list of what is there, whatever came and went.
+//! The index against a plain list of regions and tables, after any changes.
 
 use super::*;
 use crate::cluster::Member;
@@ -20,7 +20,7 @@ fn region(id: u32, table: &str, start: &str, end: Option<&str>, epoch: u32) -> A
     })
 }
 
-/// What is there, as a list.
+/// The present regions and tables, as lists.
 #[derive(Default)]
 struct Model {
     tables: BTreeSet<&'static str>,
@@ -192,7 +192,7 @@ fn where_keys_are_partitioned_by_hash_their_tokens_decide() {
     assert_eq!(named.region_in(&index, "a").map(|region| region.region.0), Some(2));
     assert!(!plain.lacks_region(&index, "b"), "what is not there lacks nothing");
 
-    // One that is made anew under its name, split otherwise, is another table.
+    // A table that is made anew under the name, with another partition, is another table.
     let before = index.digest();
     index.set_table("a", Some(Partition::Range));
     assert_ne!(index.digest(), before);

@@ -1,4 +1,4 @@
-//! What stands at the start of a log segment. (Leaf and index segments: [`crate::leaf_segment`].)
+//! The header of a log segment. (Leaf and index segments: [`crate::leaf_segment`].)
 //!
 //! ```text
 //!  0        8         10    11         12       16           24          32              60      64
@@ -6,7 +6,7 @@
 //!  | 8 B    | u16     | u8  | u8 = 0   | u32    | u64        | u64       | 28 B          | u32    |
 //! ```
 //! Little endian. The CRC covers the 60 bytes before it. The header is written together with the segment's first
-//! record. It is the same on every replica and in every mirror buffer, which makes such a buffer self-describing.
+//! record. It is the same on every replica and in every mirror buffer, so a buffer shows which segment it holds.
 
 use crate::{DecodeError, LogKind, Lsn, RegionId, SegmentId};
 
@@ -22,7 +22,7 @@ pub const LOG_VERSION: u16 = 4;
 pub struct LogHeader {
     /// Region that the segment was made for.
     pub region: RegionId,
-    /// Which of its logs.
+    /// Its log.
     pub log: LogKind,
     /// Identity of the segment.
     pub id: SegmentId,

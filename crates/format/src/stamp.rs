@@ -1,4 +1,4 @@
-//! What is known of a version of a key beside its contents: its LSN and, if it has one, the instant at which it expires.
+//! The stamp of a version of a key: its LSN and, if it has one, the instant at which it expires.
 //!
 //! Pure values; any thread may use them.
 
@@ -18,10 +18,10 @@ pub struct UnixMs(pub u64);
 pub struct Expiry(NonZeroU64);
 
 impl Expiry {
-    /// The last one.
+    /// The last possible expiry.
     pub const MAX_MS: u64 = (1 << 48) - 1;
 
-    /// At so many milliseconds since 1970 UTC; `None` if that is 0 or more than [`Expiry::MAX_MS`].
+    /// `ms` milliseconds after 1970 UTC; `None` if that is 0 or more than [`Expiry::MAX_MS`].
     pub const fn from_ms(ms: u64) -> Option<Expiry> {
         match NonZeroU64::new(ms) {
             Some(ms) if ms.get() <= Expiry::MAX_MS => Some(Expiry(ms)),
@@ -29,7 +29,7 @@ impl Expiry {
         }
     }
 
-    /// `ttl` after `now`, as far as there are such instants.
+    /// `ttl` after `now`, limited to the possible instants.
     pub fn after(now: UnixMs, ttl: Duration) -> Expiry {
         let ms = u128::from(now.0) + ttl.as_millis();
         let ms = u64::try_from(ms).unwrap_or(u64::MAX).clamp(1, Expiry::MAX_MS);
@@ -41,7 +41,7 @@ impl Expiry {
         self.0.get()
     }
 
-    /// Whether it has come.
+    /// Whether it has passed at `now`.
     pub const fn is_over(self, now: UnixMs) -> bool {
         self.0.get() <= now.0
     }
@@ -72,20 +72,20 @@ impl fmt::Debug for Expiry {
 pub struct Stamp {
     /// Its place in the region's history.
     pub lsn: Lsn,
-    /// From then on the key reads as deleted by this version; `None`: never. A tombstone that has one takes the place of a
-    /// pair that a compaction found expired; what is read as of an earlier instant cannot tell from it.
+    /// From then on the key reads as deleted by this version; `None`: never. A compaction replaces an expired pair by a
+    /// tombstone with the pair's expiry. Reads as of an earlier instant cannot know the value any more.
     pub expires: Option<Expiry>,
 }
 
 impl Stamp {
-    /// Whether its instant has come.
+    /// Whether it has expired at `now`.
     #[inline]
     pub fn is_over(self, now: UnixMs) -> bool {
         self.expires.is_some_and(|expires| expires.is_over(now))
     }
 }
 
-/// That never expires.
+/// A stamp that never expires.
 impl From<Lsn> for Stamp {
     #[inline]
     fn from(lsn: Lsn) -> Stamp {

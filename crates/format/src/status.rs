@@ -1,7 +1,7 @@
 //! The status of a node: the figures behind `/status`, `/metrics`, `leeward status` and the benchmark's table.
 //!
-//! Counters are totals since the process started. A reader may be of another version than the node: what the node does not send
-//! has its default. An `Option` is where the reader must tell a figure that is not sent from 0.
+//! Counters are totals since the process started. A reader may be of another version than the node: a field that the
+//! node does not send has its default. A field is an `Option` if the reader must tell a missing figure from 0.
 
 use crate::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct NodeStatus {
     pub volume: VolumeId,
     /// The incarnation of this process on the volume.
     pub incarnation: Incarnation,
-    /// Its process id; `None` if it does not tell.
+    /// Its process id; `None` if not sent.
     pub pid: Option<u32>,
     /// It is the master.
     pub is_master: bool,
@@ -30,15 +30,15 @@ pub struct NodeStatus {
     pub not_joined: Option<String>,
     /// Why it should be a member of no group, if so: `leaves` or `restarts`.
     pub intent: Option<String>,
-    /// It is the master, and balances the servers.
+    /// It is the master, and balances servers.
     pub balances: bool,
-    /// Why its volume takes no writes, if it does not.
+    /// Why its volume takes no writes, after a failure.
     pub volume_failure: Option<String>,
-    /// Why its volume has no room for more, if it is full.
+    /// Why its volume has no room, if it is full.
     pub volume_full: Option<String>,
-    /// Bytes moved to and from the volume, by the engine's own count; `None` if it does not tell.
+    /// Bytes read from and written to the volume, counted by the engine; `None` if not sent.
     pub device: Option<DeviceStatus>,
-    /// Bytes moved over the fabric; `None` if it does not tell.
+    /// Bytes moved over the fabric; `None` if not sent.
     pub network: Option<NetworkStatus>,
     /// Look-ups of the cache.
     pub cache: CacheStatus,
@@ -50,9 +50,9 @@ pub struct NodeStatus {
     pub forwarded: u64,
     /// Idle regions that had work to do although no event had woken them: a bug.
     pub missed_wakeups: u64,
-    /// Reads that it answered as a backup, of copies that are behind their primary's.
+    /// Reads that it answered as a backup, which may be stale.
     pub stale_reads: u64,
-    /// What its CPU time is spent on; `None` where that is not measured, as in the simulator.
+    /// Its CPU time by activity; `None` if that is not measured, as in the simulator.
     pub cpu: Option<CpuStatus>,
 }
 
@@ -62,7 +62,7 @@ pub struct NodeStatus {
 pub struct CpuStatus {
     /// User and system time of all of its threads, in nanoseconds.
     pub process_ns: u64,
-    /// What the time was spent on.
+    /// CPU time by activity and role.
     pub spent: Vec<CpuSpent>,
 }
 
@@ -70,9 +70,9 @@ pub struct CpuStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CpuSpent {
-    /// What was done, as `compaction`.
+    /// The activity, for example `compaction`.
     pub activity: String,
-    /// In which role: `primary`, `backup` or `node`.
+    /// The role: `primary`, `backup` or `node`.
     pub role: String,
     /// Nanoseconds.
     pub nanos: u64,
@@ -88,7 +88,7 @@ pub struct DeviceStatus {
     pub bytes_written: u64,
     /// Bytes of segments in use.
     pub segment_bytes_used: u64,
-    /// Most bytes that the volume may have; `None`: as many as fit on the device.
+    /// Declared capacity of the volume in bytes; `None`: limited only by the device.
     pub capacity_bytes: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ pub struct MemoryStatus {
     pub tails: u64,
     /// Metadata of the levels' segments.
     pub levels: u64,
-    /// What primaries have written into this node's memory, as far as the node knows.
+    /// Mirror buffers and ship slots, as far as the node knows what primaries have written into them.
     pub mirrors: u64,
     /// Request rings of clients.
     pub rings: u64,
@@ -150,7 +150,7 @@ pub enum Role {
     Backup,
     /// It holds a copy that is being built.
     Learner,
-    /// It holds a copy that no member counts on; or it has a role that this reader does not know.
+    /// It holds a copy that no configuration names, or it has a role that this reader does not know.
     #[default]
     #[serde(other)]
     None,
@@ -160,7 +160,7 @@ impl Role {
     /// Every role.
     pub const ALL: [Role; 4] = [Role::Primary, Role::Backup, Role::Learner, Role::None];
 
-    /// The role as people read it, and as JSON has it.
+    /// The role in texts and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Role::Primary => "primary",
@@ -193,12 +193,12 @@ pub struct RegionStatus {
     pub term: Epoch,
     /// Last LSN appended (primary) or persisted (others).
     pub last_lsn: Lsn,
-    /// Last LSN that every member in sync holds (primary only).
+    /// Commit LSN (primary only).
     pub commit_lsn: Lsn,
     /// Memory of the L0s, in bytes.
     pub l0_bytes: u64,
-    /// Bytes of the segments of this copy, in whole segments. A segment that several regions of the volume share counts for each
-    /// with an equal part. Copies are balanced by this (primary only).
+    /// Bytes of the segments of this copy, in whole segments. A shared segment counts in equal parts for each region of
+    /// the volume that has it. The master balances copies by this (primary only).
     pub bytes: u64,
     /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
     pub promotion_bytes: u64,
@@ -212,7 +212,7 @@ pub struct RegionStatus {
     pub logs: LogStatus,
     /// The split or merge that is planned for the region (primary only).
     pub plan: Option<PlanStatus>,
-    /// What this node has done for it.
+    /// Work of this node for the region.
     pub counters: RegionCounters,
 }
 
@@ -226,7 +226,7 @@ pub struct PlanStatus {
     pub at: Option<String>,
     /// The neighbour that it is to be merged into.
     pub into: Option<RegionId>,
-    /// What the plan waits for, if for anything but time.
+    /// Why the plan must wait, if it must.
     pub waits_for: Option<String>,
 }
 
@@ -266,7 +266,7 @@ pub struct PeerStatus {
     pub server: ServerId,
     /// `in sync`, `syncing`, `connecting`.
     pub state: String,
-    /// It counts as in sync: no write is acknowledged without it.
+    /// It is a member in sync in the configuration, and counts for the commit LSN.
     pub member: bool,
     /// Log bytes that it has not confirmed.
     pub lag_bytes: u64,
@@ -274,21 +274,21 @@ pub struct PeerStatus {
     pub segments_to_ship: u64,
     /// Segments that it lacked when its session began.
     pub segments_lacked: u64,
-    /// Of those, the ones that were sent.
+    /// How many of those were sent.
     pub segments_sent: u64,
 }
 
-/// What a node did for a region, in the role it had then.
+/// Work of a node for a region, in any role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RegionCounters {
-    /// Operations that read, begun by a primary.
+    /// Reads that were begun, as primary.
     pub reads: u64,
-    /// Operations that write, begun by a primary.
+    /// Writes that were begun, as primary.
     pub writes: u64,
-    /// Compactions finished. Always 0 at a backup that is sent the index.
+    /// Compactions finished. Always 0 at a backup with send-index.
     pub compactions: u64,
-    /// Bytes that compactions read from the device. Always 0 at a backup that is sent the index.
+    /// Bytes that compactions read from the device. Always 0 at a backup with send-index.
     pub compaction_bytes_read: u64,
     /// Bytes that compactions wrote.
     pub compaction_bytes_written: u64,
@@ -300,19 +300,19 @@ pub struct RegionCounters {
     pub run_bytes_shipped: u64,
     /// Bytes of leaf and index segments received from a primary.
     pub index_bytes_received: u64,
-    /// Bytes of them whose pointers were translated.
+    /// Bytes of those segments whose pointers were translated.
     pub index_bytes_rewritten: u64,
-    /// Bytes that a backup read from its device for its index. Always 0 where it is sent.
+    /// Bytes that a backup read from its device for its index. Always 0 with send-index.
     pub index_bytes_read: u64,
     /// Bytes of segments sent to bring a backup in sync.
     pub sync_bytes_shipped: u64,
-    /// Installs of a compaction that was shipped here.
+    /// Installs of compactions that were shipped to this node.
     pub installs: u64,
     /// Nanoseconds during which writes waited because the L0s were full.
     pub stall_l0_full_ns: u64,
     /// Nanoseconds during which writes waited for a log tail.
     pub stall_tail_ns: u64,
-    /// Nanoseconds by which answers of writes were delayed, so that compactions keep up and the L0s do not fill.
+    /// Nanoseconds by which answers to writes were delayed, so that compactions keep up and L0s do not fill.
     pub stall_slowed_ns: u64,
     /// Regions that were split off.
     pub splits: u64,

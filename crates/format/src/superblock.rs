@@ -1,14 +1,14 @@
-//! The first bytes of a volume: what it is and how it is cut.
+//! The first bytes of a volume: its version, id and layout.
 //!
 //! ```text
 //!  0        8         12              16              20          28               508     512
 //!  | magic  | version | segment bytes | zone segments | volume id | reserved = 0   | crc32c |
 //!  | 8 B    | u32     | u32           | u32           | u64       | 480 B          | u32    |
 //! ```
-//! Little endian; the CRC covers the 508 bytes before it. Written when the volume is made, and when one of an older
-//! version is opened, at offsets 0 and [`SUPERBLOCK_COPY_OFFSET`] of segment 0. Two zones of `zone segments` segments
-//! each follow segment 0 and hold the manifest ([`crate::manifest`]), which may continue in later segments; all others are
-//! data.
+//! Little endian; the CRC covers the 508 bytes before it. It is written when the volume is made and when a volume of an
+//! older version is opened, at offsets 0 and [`SUPERBLOCK_COPY_OFFSET`] of segment 0. After segment 0, two zones of
+//! `zone segments` segments each hold the manifest ([`crate::manifest`]), which may continue in later segments. All
+//! other segments are data.
 //!
 //! Magic and version have the same places in every version. They are checked before the checksum, whose place another
 //! version may have changed.
@@ -17,25 +17,25 @@ use crate::{DecodeError, MAX_SEGMENT_BYTES, VolumeId};
 
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 512;
-/// Where its second copy lies.
+/// Offset of its second copy, in bytes.
 pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 /// First bytes of a volume.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
-/// Version of everything on a volume that is not versioned by itself.
+/// Version of everything on a volume that has no version of its own.
 pub const VOLUME_VERSION: u32 = 9;
 /// Oldest version that is read. Version 9 has manifests that continue in segments of data; nothing else is new in it.
 pub const OLDEST_VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;
 
-/// How a volume is cut.
+/// The version, id and layout of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Version of what is on the volume: from [`OLDEST_VOLUME_VERSION`] to [`VOLUME_VERSION`].
+    /// Version of the volume: from [`OLDEST_VOLUME_VERSION`] to [`VOLUME_VERSION`].
     pub version: u32,
     /// Segment size in bytes: a power of two from [`MIN_SEGMENT_BYTES`] to [`MAX_SEGMENT_BYTES`].
     pub segment_bytes: u32,
-    /// Segments of each of the two manifest zones, without those of data in which it continues.
+    /// Segments of each of the two manifest zones, without data segments in which a zone continues.
     pub zone_segments: u32,
     /// The volume.
     pub volume: VolumeId,
@@ -63,7 +63,7 @@ impl Superblock {
     /// Decodes the superblock at the start of `bytes`.
     ///
     /// # Errors
-    /// There is none, one of another version ([`DecodeError::Version`]), or a damaged one.
+    /// There is no superblock, it has another version ([`DecodeError::Version`]), or it is damaged.
     pub fn decode(bytes: &[u8]) -> Result<Superblock, DecodeError> {
         const WHAT: &str = "superblock";
         if !bytes.starts_with(&SUPERBLOCK_MAGIC[..bytes.len().min(8)]) {

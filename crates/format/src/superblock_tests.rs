@@ -22,7 +22,7 @@ fn other_versions_say_which_wherever_their_checksum_is() {
         let known = VOLUME_VERSION;
         assert_eq!(Superblock::decode(&bytes), Err(DecodeError::Version { what: "volume", found, known }));
     }
-    // What is no volume has no version either.
+    // Bytes that are no volume have no version either.
     bytes[0] = 0;
     assert!(matches!(Superblock::decode(&bytes), Err(DecodeError::Invalid { .. })));
 }

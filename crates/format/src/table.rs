@@ -1,6 +1,6 @@
-//! Names of tables, and what a new one is made of. Plain data; any thread.
+//! Names of tables, new tables, changes of tables, and checks of their options. Plain data; any thread.
 //!
-//! Invariant: a [`TableName`] obeys [`check_table_name`], also one that was decoded.
+//! Invariant: a [`TableName`] passes [`check_table_name`], even if it was decoded.
 
 use crate::cluster::{Acknowledge, BackupMode, Posting, Reads, TableOptions};
 use crate::packed::Codec;
@@ -14,30 +14,31 @@ use std::ops::{Deref, RangeInclusive};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The table that is made with the cluster, and that operations go to which name none.
+/// The table that is made with the cluster. Operations that name no table go to it.
 pub const DEFAULT_TABLE: &str = "default";
 /// Longest name, in bytes.
 pub const MAX_TABLE_NAME_BYTES: usize = 64;
 /// Most regions that a table can be made with.
 pub const MAX_NEW_REGIONS: usize = 16 * 1024;
-/// What a table's `l0_bytes` may be.
+/// Allowed values of a table's `l0_bytes`.
 pub const L0_BYTES: RangeInclusive<u64> = 64 << 10..=1 << 30;
-/// What a table's `growth_factor` may be.
+/// Allowed values of a table's `growth_factor`.
 pub const GROWTH_FACTOR: RangeInclusive<u32> = 2..=64;
-/// What a table's `l1_runs` may be: fewer than there is room for, so that new ones come while others are merged.
+/// Allowed values of a table's `l1_runs`: fewer than L1 has positions, so that new runs can come while others are
+/// merged.
 pub const RUNS_OF_L1: RangeInclusive<u32> = 1..=6;
-/// What a table's `garbage_percent` may be.
+/// Allowed values of a table's `garbage_percent`.
 pub const GARBAGE_PERCENT: RangeInclusive<u32> = 1..=90;
-/// What a table's `max_space_percent` may be.
+/// Allowed values of a table's `max_space_percent`.
 pub const MAX_SPACE_PERCENT: RangeInclusive<u32> = 105..=1000;
-/// What a table's `max_unacked_bytes` may be.
+/// Allowed values of a table's `max_unacked_bytes`.
 pub const MAX_UNACKED_BYTES: RangeInclusive<u64> = 4 << 10..=16 << 20;
-/// What a table's `split_bytes` may be, if it is not 0: a region has whole segments of a few kinds, however little is in them.
+/// Allowed values of a table's `split_bytes`, besides 0. Even a small region has whole segments of several kinds.
 pub const SPLIT_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
-/// What a table's `replicas` may be.
+/// Allowed values of a table's `replicas`.
 pub const REPLICAS: RangeInclusive<u32> = 1..=32;
 
-/// Why `name` cannot be that of a table; `None` if it can.
+/// Why `name` cannot be the name of a table; `None` if it can.
 pub fn check_table_name(name: &str) -> Option<String> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     // A first letter keeps names apart from numbers and from options of a command line.
@@ -53,7 +54,7 @@ pub fn check_table_name(name: &str) -> Option<String> {
     })
 }
 
-/// What to tell a caller that names a table that does not exist.
+/// The error for a table that does not exist.
 pub fn unknown_table(name: &str) -> String {
     format!("there is no table {name}; `leeward table list` shows those there are")
 }
@@ -115,16 +116,16 @@ impl<'de> Deserialize<'de> for TableName {
 pub struct NewTable {
     /// Its name and options.
     pub options: TableOptions,
-    /// First keys of its regions after the first, ascending; none where [tokens](crate::partition::Partition::Hash) say how many
-    /// there are.
+    /// First keys of its regions after the first, ascending; empty for a table that is [partitioned by
+    /// hash](crate::partition::Partition::Hash).
     pub splits: Vec<Bytes>,
-    /// The numbers that its regions had, in the order of keys, where servers have copies and the coordinator lost its data;
-    /// otherwise none: new ones are given.
+    /// The numbers of its regions, in key order, if servers have copies of them and the coordinator lost its data.
+    /// Otherwise empty: the regions get new numbers.
     pub numbers: Vec<RegionId>,
 }
 
 impl NewTable {
-    /// One that was not there before.
+    /// A table that did not exist before.
     pub fn new(options: TableOptions, splits: Vec<Bytes>) -> NewTable {
         NewTable { options, splits, numbers: Vec::new() }
     }
@@ -137,10 +138,10 @@ impl NewTable {
             .collect()
     }
 
-    /// Refuses what cannot be made.
+    /// Checks that the table can be made.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for the caller.
+    /// The reason, with the allowed values.
     pub fn check(&self) -> Result<(), String> {
         self.options.check()?;
         if self.options.partition.is_hash() && !self.splits.is_empty() {
@@ -173,7 +174,8 @@ impl NewTable {
     }
 }
 
-/// What changes of the options of a table while it serves; `None` stays as it is. How its data lies is not among it.
+/// A change of a table's options while it serves; `None` leaves an option as it is. Options of the data's layout cannot
+/// change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableChange {
     /// The table.
@@ -197,10 +199,10 @@ pub struct TableChange {
 }
 
 impl TableChange {
-    /// What becomes of `options`.
+    /// `options` with the change.
     ///
     /// # Errors
-    /// No table can have that: what is wrong and what it may be, for the caller.
+    /// The new options are not valid: the reason, with the allowed values.
     pub fn apply(&self, options: &TableOptions) -> Result<TableOptions, String> {
         let changed = TableOptions {
             min_in_sync: self.min_in_sync.unwrap_or(options.min_in_sync),
@@ -217,26 +219,26 @@ impl TableChange {
     }
 }
 
-/// A region that becomes part of its neighbour has at most so many L0s of pairs.
+/// A merge source has at most this many L0s of pairs.
 const MERGED_L0S: u64 = 8;
 
 impl TableOptions {
-    /// Bytes of a region beyond which the master splits it; `None`: it splits no region of the table, not even a busy one.
-    /// A table whose keys are partitioned by hash answers `None`, whatever its options say: it has as many regions as tokens.
+    /// Bytes of a region beyond which the master splits it; `None`: it splits no region of the table, not even a busy
+    /// one. `None` for a table that is partitioned by hash, whatever its options say: it has as many regions as tokens.
     pub fn split_beyond(&self) -> Option<u64> {
         Some(self.split_bytes).filter(|bytes| *bytes > 0 && !self.partition.is_hash())
     }
 
-    /// Bytes of pairs that a region may have at most to become part of its neighbour, where a node copies `merge_bytes` at most:
-    /// no more than the neighbour's L0s take without waiting for many merges. 0: none of the table does.
+    /// Most bytes of pairs that a merge source may have, if a node copies at most `merge_bytes`. The neighbour's L0s
+    /// must take them without waiting for many merges. 0: no regions of the table are merged.
     pub fn merged_up_to(&self, merge_bytes: u64) -> u64 {
         if self.partition.is_hash() { 0 } else { merge_bytes.min(self.l0_bytes.saturating_mul(MERGED_L0S)) }
     }
 
-    /// Refuses what no table can have.
+    /// Checks the options.
     ///
     /// # Errors
-    /// What is wrong and what it may be, for the caller.
+    /// The reason, with the allowed values.
     pub fn check(&self) -> Result<(), String> {
         let TableOptions {
             name,
@@ -248,7 +250,7 @@ impl TableOptions {
             l1_runs,
             garbage_percent,
             max_space_percent,
-            // Every one is possible.
+            // Every value is valid.
             compression: _,
             compaction: _,
             backups: _,

@@ -1,8 +1,8 @@
-//! How a segment travels to a backup: as it is, or compressed as a whole (Talos 3.5 weighs the CPU of it against the network).
+//! How a segment is sent to a backup: as it is, or compressed as a whole (Talos 3.5 weighs CPU time against network).
 //!
-//! Its leaves may be packed already ([`crate::packed`]); then there is little left to gain. If compression does not save an
-//! eighth, the segment travels as it is. A receiver knows the length beforehand and bounds it, and then checks all of the segment
-//! by its CRC.
+//! Its leaves may be packed already ([`crate::packed`]), which leaves little to gain. If compression does not save an
+//! eighth, the segment is sent as it is. The receiver knows and bounds the length beforehand, and checks the whole
+//! segment by its CRC.
 //!
 //! Pure functions; any thread may call them.
 
@@ -12,7 +12,7 @@ use crate::{DecodeError, MAX_SEGMENT_BYTES, SegmentId, SegmentNo};
 
 const WHAT: &str = "shipped segment";
 
-/// The description of the segment `plain`, and the bytes that travel if they are not `plain` themselves.
+/// The description of the segment `plain`, and the bytes to send; `None`: send `plain` itself.
 pub fn pack(
     (id, kind, primary): (SegmentId, SegmentKind, SegmentNo),
     plain: &[u8],
@@ -31,11 +31,11 @@ pub fn checksum(plain: &[u8]) -> u32 {
     crc32c::crc32c(plain)
 }
 
-/// The segment that came as `bytes`; `None`: it is `bytes` themselves. Its content is not checked here: [`check`] does that, and
-/// so does a reader of all of its nodes.
+/// The segment that was sent as `bytes`; `None`: it is `bytes` itself. Its content is not checked: [`check`] does that,
+/// and so does a reader of all of its nodes.
 ///
 /// # Errors
-/// They do not have the length or the form that `shipped` says.
+/// `bytes` do not have the length or the form that `shipped` says.
 pub fn unpack(shipped: &Shipped, bytes: &[u8]) -> Result<Option<Vec<u8>>, DecodeError> {
     let wanted = shipped.bytes as usize;
     if wanted == 0 || wanted > MAX_SEGMENT_BYTES {

@@ -1,4 +1,4 @@
-//! What was packed is unpacked, and nothing else is accepted.
+//! Packed segments are unpacked, and nothing else is accepted.
 
 use super::*;
 use crate::Epoch;

@@ -1,4 +1,4 @@
-//! ZooKeeper's wire protocol, as far as Leeward speaks it: what a client of an ensemble (3.6 or newer) sends and reads.
+//! The part of ZooKeeper's wire protocol that Leeward uses: the messages of a client of an ensemble (3.6 or newer).
 //!
 //! ```text
 //! packet    length i32, body                     big-endian throughout; a string or buffer is a length i32 and bytes,
@@ -8,8 +8,8 @@
 //!           <- xid, zxid, error, body            xid -1: a watched path changed
 //! multi     (type, done, error, body)* , end     <- (type, done, error, result)* , end; of changes, or of reads
 //! ```
-//! The structures are those of ZooKeeper's own `zookeeper.jute`; golden bytes of each are in this module's tests. Decoding
-//! bounds every length by what is there. The types are plain data; any thread may use them.
+//! The structures are those of ZooKeeper's own `zookeeper.jute`; golden bytes of each are in this module's tests.
+//! Decoding bounds every length by the bytes at hand. The types are plain data; any thread may use them.
 
 use crate::DecodeError;
 use crate::coordinator::MAX_NODE_BYTES;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 pub const MAX_REQUEST_BYTES: usize = 0xf_ffff;
 /// Longest packet that is read, in bytes of body: values, or the names beneath a path.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024 * 1024;
-/// Most paths that are read at once: their answer is no longer than [`MAX_REPLY_BYTES`], however long the values.
+/// Most paths that are read at once, so that the answer is no longer than [`MAX_REPLY_BYTES`], however long the values.
 pub const MAX_READS: usize = 64;
 /// Bytes before a packet's body.
 pub const LENGTH_BYTES: usize = 4;
@@ -34,36 +34,36 @@ const _: () = assert!(MAX_READS * (MULTI_HEADER_BYTES + 4 + MAX_NODE_BYTES + STA
 pub const PING_XID: i32 = -2;
 /// Xid of credentials and their answer.
 pub const AUTH_XID: i32 = -4;
-/// Xid of what a watch tells.
+/// Xid of an event of a watch.
 pub const WATCH_XID: i32 = -1;
 
-/// What an ensemble answers when it refuses.
+/// Error codes of replies.
 pub mod error {
     /// Done.
     pub const OK: i32 = 0;
     /// The server does not know the request.
     pub const UNIMPLEMENTED: i32 = -6;
-    /// The path is not there.
+    /// The path does not exist.
     pub const NO_NODE: i32 = -101;
     /// These credentials may not do that.
     pub const NO_AUTH: i32 = -102;
-    /// The path's version is another.
+    /// The path has another version.
     pub const BAD_VERSION: i32 = -103;
     /// An ephemeral path holds no others.
     pub const NO_CHILDREN_FOR_EPHEMERALS: i32 = -108;
-    /// The path is there already.
+    /// The path exists already.
     pub const NODE_EXISTS: i32 = -110;
     /// There are paths beneath it.
     pub const NOT_EMPTY: i32 = -111;
     /// The session is over.
     pub const SESSION_EXPIRED: i32 = -112;
-    /// The server does not take the credentials.
+    /// The server refuses the credentials.
     pub const AUTH_FAILED: i32 = -115;
     /// The session has moved to another server.
     pub const SESSION_MOVED: i32 = -118;
 }
 
-/// Which clients may do what with a path.
+/// The access rights of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A client with the credentials of the session that makes it may do everything, others nothing.
@@ -72,7 +72,7 @@ pub enum Access {
     Anyone,
 }
 
-/// One change. A version is a path's own number of changes.
+/// One change. The version of a path is the number of its changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Make a path.
@@ -81,9 +81,9 @@ pub enum Step {
         path: String,
         /// With which value; `None` is not the empty one.
         value: Option<Bytes>,
-        /// It vanishes with the session.
+        /// It is removed with the session.
         ephemeral: bool,
-        /// Which clients may do what with it.
+        /// Its access rights.
         access: Access,
     },
     /// Replace a value.
@@ -111,16 +111,16 @@ pub enum Step {
     },
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// I am there.
+    /// Keep the session alive.
     Ping,
-    /// I am this `user:password`.
+    /// Authenticate as `user:password`.
     Digest(&'a str),
     /// Catch up with the leader.
     Sync(&'a str),
-    /// Tell me of each change at this path and beneath it, until the connection ends.
+    /// Watch this path and all paths beneath it, until the connection ends.
     Watch(&'a str),
     /// Values and numbers of paths, at most [`MAX_READS`].
     Data(&'a [String]),
@@ -139,9 +139,9 @@ pub struct Connect {
     pub last_zxid: i64,
     /// Silence in milliseconds after which the session is to expire.
     pub timeout_ms: i32,
-    /// 0: a new one.
+    /// The session to continue; 0: begin a new one.
     pub session: i64,
-    /// What the server gave with the session.
+    /// The password of the session.
     pub password: [u8; PASSWORD_BYTES],
 }
 
@@ -152,22 +152,22 @@ pub struct Connected {
     pub timeout_ms: i32,
     /// The session.
     pub session: i64,
-    /// To continue it.
+    /// The password for continuing it.
     pub password: [u8; PASSWORD_BYTES],
 }
 
-/// What each packet after that begins with.
+/// The header of each later packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// Of the request.
+    /// Xid of the request.
     pub xid: i32,
-    /// Number of the newest change, or of this one; -1 before a watch's word.
+    /// Number of the newest change, or of this one; -1 for an event of a watch.
     pub zxid: i64,
     /// One of [`error`].
     pub error: i32,
 }
 
-/// Numbers of a path.
+/// The figures of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
     /// Number of the change that made its value.
@@ -178,15 +178,15 @@ pub struct Stat {
     pub children: i32,
 }
 
-/// What is found at a path, its value and numbers, or one of [`error`].
+/// The value and figures of a path, or one of [`error`].
 pub type Found = Result<(Option<Bytes>, Stat), i32>;
 
 /// How a watched path changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// It was made, its value replaced, or it was removed.
+    /// The path was created, its value was replaced, or it was removed.
     Changed,
-    /// Something else, which does not concern values.
+    /// An event that does not concern values.
     Other,
 }
 
@@ -207,7 +207,7 @@ pub fn write_connect(connect: &Connect, out: &mut Vec<u8>) {
         put_int(out, connect.timeout_ms);
         put_long(out, connect.session);
         put_buffer(out, Some(&connect.password));
-        out.push(0); // Not content with a server that has lost the others.
+        out.push(0); // Not read-only: refuse a server that has lost the ensemble.
     });
 }
 
@@ -231,7 +231,7 @@ pub fn write_request(xid: i32, request: &Request<'_>, out: &mut Vec<u8>) {
             Request::Sync(path) => with_path(out, 9, path),
             Request::Watch(path) => {
                 with_path(out, 106, path);
-                put_int(out, 1); // Persistent, and of everything beneath.
+                put_int(out, 1); // Persistent and recursive.
             }
             Request::Data(paths) => {
                 put_int(out, 22);
@@ -328,7 +328,7 @@ fn put_buffer(out: &mut Vec<u8>, value: Option<&[u8]>) {
 /// The body of the first packet in `bytes`, if all of it is there.
 ///
 /// # Errors
-/// Its length makes no sense.
+/// Its length is not valid.
 pub fn read_packet(bytes: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = i32::from_be_bytes(*length);
@@ -338,7 +338,7 @@ pub fn read_packet(bytes: &[u8]) -> Result<Option<&[u8]>, DecodeError> {
     }
 }
 
-/// A packet's body, from which one thing is read after the other.
+/// A reader of a packet's body.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'a>(&'a [u8]);
 
@@ -412,7 +412,7 @@ impl<'a> Body<'a> {
         Ok(Connected { timeout_ms, session, password })
     }
 
-    /// The head of any later packet.
+    /// The header of any later packet.
     ///
     /// # Errors
     /// The bytes are none.
@@ -420,10 +420,10 @@ impl<'a> Body<'a> {
         Ok(ReplyHeader { xid: self.int()?, zxid: self.long()?, error: self.int()? })
     }
 
-    /// What a watch tells: what happened, and to which path.
+    /// The event of a watch: its kind and path.
     ///
     /// # Errors
-    /// The bytes say nothing of that kind.
+    /// The bytes are no such event.
     pub fn watched(mut self) -> Result<(Watched, String), DecodeError> {
         let kind = self.int()?;
         self.int()?;
@@ -431,7 +431,7 @@ impl<'a> Body<'a> {
         Ok((what, self.string()?))
     }
 
-    /// The answer to [`Request::Data`]: value and numbers of each path, or an error.
+    /// The answer to [`Request::Data`]: value and figures of each path, or an error.
     ///
     /// # Errors
     /// The bytes are none.
@@ -452,7 +452,7 @@ impl<'a> Body<'a> {
     /// # Errors
     /// The bytes are none.
     pub fn children(mut self) -> Result<Vec<String>, DecodeError> {
-        // Each takes four bytes at least, so a hostile count ends soon.
+        // Each name takes at least four bytes, so a hostile count ends soon.
         (0..self.int()?).map(|_| self.string()).collect()
     }
 

@@ -1,5 +1,5 @@
 //! Golden files of frames: the bytes of requests, replies and control messages as they stand on a wire, range by range.
-//! A change of these bytes is a change of the protocol: raise `frame::FRAME_VERSION` and say so in `docs/formats`.
+//! A change of these bytes is a change of the protocol: raise `frame::PROTOCOL_VERSION` and say so in `docs/formats`.
 
 use bytes::Bytes;
 use leeward_format::cluster::{
@@ -23,7 +23,7 @@ use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, Segment
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
-/// The bytes of an annotated file: what stands before `#` on each line, two digits a byte.
+/// The bytes of an annotated file: on each line the digits before `#`, two for each byte.
 fn golden(file: &str) -> Vec<u8> {
     let digits = file.lines().flat_map(|line| line.split('#').next().expect("split answers once").split_whitespace());
     digits.map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits")).collect()

@@ -1,9 +1,9 @@
-//! Golden files of ring messages: their bytes as they stand in a peer's memory, range by range. A change of these bytes is a
-//! change of the protocol.
+//! Golden files of ring messages: their bytes as they stand in a peer's memory, range by range. A change of these bytes
+//! is a change of the protocol.
 
 use leeward_format::ring::{Identity, RingKind, RingMessage, Slot, read_message, write_message};
 
-/// The bytes of an annotated file: what stands before `#` on each line, two digits a byte.
+/// The bytes of an annotated file: on each line the digits before `#`, two for each byte.
 fn golden(file: &str) -> Vec<u8> {
     let digits = file.lines().flat_map(|line| line.split('#').next().expect("split answers once").split_whitespace());
     digits.map(|byte| u8::from_str_radix(byte, 16).expect("two hexadecimal digits")).collect()

@@ -86,7 +86,7 @@ fn index_segments() {
     assert_eq!(node.child(node.child_of(b"user44")), child(8, 3));
 }
 
-/// A leaf of the packed format, as both codecs wrote it: what they write may change, that it can be read may not.
+/// A packed leaf, as both codecs once wrote it. Their output may change, but old output must stay readable.
 #[test]
 fn packed_leaves() {
     let mut builder = LeafSegmentBuilder::new(MIN_SEGMENT_BYTES, address(), SegmentName(7), Codec::Lz4, Vec::new());

@@ -1,4 +1,4 @@
-//! Golden bytes of what a volume and its logs are made of: a change of a format fails here before it loses data.
+//! Golden bytes of the structures of a volume and its logs: a change of a format fails here before it loses data.
 //!
 //! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*28` is a byte 28 times. With
 //! `LEEWARD_GOLDEN=print` a failing test prints the bytes as they are now.

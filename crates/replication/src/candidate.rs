@@ -1,16 +1,16 @@
-//! A member that was chosen as the primary of a table with a quorum, before it serves: it finds out which member has the longest
-//! copy.
+//! The election candidate of a table with a quorum: the member appointed primary, before it serves. It finds out which
+//! member has the longest copy.
 //!
-//! With a quorum of W of N members, what is committed is in W of them. Among any N-W+1 members at least one has it
-//! ([`GroupConfig::recovery_quorum`]). So the elected candidate asks all promotion candidates to join its term, and to say how
-//! far their copies reach (DESIGN 6, "Promotion"). Joining ends what older terms could add to those copies. Once enough members
-//! have answered, the elected candidate serves if no copy is longer than its own. Otherwise it hands the primary role to the
-//! member with the longest.
+//! With a quorum of W of N members, every committed write is in W of them. Among any N-W+1 members at least one has it
+//! ([`GroupConfig::recovery_quorum`]). So it asks all promotion candidates to join its term and to report how far their
+//! copies reach. After joining, a copy takes nothing more from older terms. Once enough members
+//! have answered, the election candidate serves if no copy is longer than its own. Otherwise it hands the primary role
+//! to the member with the longest copy.
 //!
-//! A promotion candidate that was restarted has what its volume has, and may have lost what was in its memory. It does not count
-//! until the volumes of all promotion candidates have been heard from.
+//! A restarted promotion candidate has what its volume has, and may have lost what was in its memory. It does not count
+//! until all promotion candidates have answered, each with its own volume.
 //!
-//! Pure: the node sends the questions and receives the answers. Any thread may use it, one at a time.
+//! The node sends the questions and passes the answers in. Any thread may use it, one at a time.
 
 use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::{Epoch, Lsn, ServerId};
@@ -21,21 +21,21 @@ use std::collections::BTreeMap;
 /// A promotion candidate that has not answered is asked again after this long.
 const ASK_AGAIN: Nanos = Nanos::from_millis(300);
 
-/// If for this long not enough members have answered, and a backup is among those missing, the primary role is offered to that
-/// backup: it may reach others.
+/// If not enough members have answered after this long, and a backup is among the missing ones, the primary role is
+/// offered to that backup: it may reach others.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Messages of a candidate belong to this session. The sessions in which it would bring copies in sync come after it.
+/// Messages of a candidate belong to this session. Sessions that bring copies in sync have higher numbers.
 pub const SESSION: u64 = 0;
 
-/// What comes of an election.
+/// The outcome of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Not known yet.
     Open,
     /// Its own copy has all that was committed.
     Serve,
-    /// The copy of this member is longer, or it may reach more members. Propose [`GroupConfig::handed_to`] it.
+    /// The copy of this member is longer, or this member may reach more others. Propose [`GroupConfig::handed_to`] it.
     HandOver(Member),
 }
 
@@ -46,28 +46,28 @@ pub struct Candidate {
     since: Nanos,
     asked: BTreeMap<ServerId, Nanos>,
     heard: BTreeMap<ServerId, (Member, (Epoch, Lsn))>,
-    /// It proposes to hand the primary role over.
+    /// A proposal to hand the primary role over has not ended.
     proposing: bool,
 }
 
 impl Candidate {
-    /// The primary of `config` campaigns in its term.
+    /// Begins the election of the primary of `config`, in its term.
     pub fn new(now: Nanos, config: GroupConfig) -> Candidate {
         Candidate { config, since: now, asked: BTreeMap::new(), heard: BTreeMap::new(), proposing: false }
     }
 
-    /// Term that it campaigns in.
+    /// Term of the election.
     pub fn term(&self) -> Epoch {
         self.config.term
     }
 
-    /// The configuration as it is now, of the same term.
+    /// Takes a newer configuration of the same term.
     pub fn reconfigure(&mut self, config: &GroupConfig) {
         assert_eq!(config.term, self.config.term, "another term is another candidate");
         self.config = config.clone();
     }
 
-    /// The servers to ask now, of those that can be `reached`: each that has not answered, this one among them.
+    /// The servers to ask now, of those that can be `reached`: each that has not answered, this one included.
     pub fn ask(&mut self, now: Nanos, reached: impl Fn(ServerId) -> bool) -> Vec<ServerId> {
         let candidates = self.config.candidates().map(|candidate| candidate.server);
         let is_due = |asked: &Nanos| now - *asked >= ASK_AGAIN;
@@ -81,9 +81,9 @@ impl Candidate {
         due
     }
 
-    /// A server has joined the term; its copy goes as far as `reach` says. A server with another volume than the promotion
-    /// candidate had does not count, nor does one whose copy is damaged. An empty copy lost its power before anything of it was
-    /// durable.
+    /// Notes that a server has joined the term, with a copy up to `reach`; `None` says that the copy is damaged. A
+    /// server does not count if its copy is damaged or its volume is not that of the promotion candidate. An empty copy
+    /// (term 0) lost power before anything of it was durable.
     pub fn opened(&mut self, member: Member, reach: Option<(Epoch, Lsn)>) {
         let Some(reach) = reach else {
             tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
@@ -94,7 +94,7 @@ impl Candidate {
         }
     }
 
-    /// Promotion candidates whose volumes have not been heard from.
+    /// Promotion candidates whose volumes have not answered.
     fn unheard(&self) -> impl Iterator<Item = Member> + '_ {
         let is_heard = |candidate: &Member| {
             self.heard.get(&candidate.server).is_some_and(|(found, _)| found.has_volume_of(candidate))
@@ -102,11 +102,12 @@ impl Candidate {
         self.config.candidates().filter(move |candidate| !is_heard(candidate))
     }
 
-    /// The verdict by what is known now. A hand-over is returned once, until its proposal has ended.
+    /// The outcome by what is known now. A hand-over is returned once; until its proposal has ended, the outcome is
+    /// `Open`.
     pub fn verdict(&mut self, now: Nanos) -> Verdict {
         let me = self.config.primary.expect("a candidate is the primary of its configuration");
         let Some((_, mine)) = self.heard.get(&me.server) else { return Verdict::Open };
-        // A member that has lived on has followed a term.
+        // A member that kept running has followed a term.
         let has_all =
             |(member, reach): &&(Member, (Epoch, Lsn))| reach.0 > Epoch(0) && self.config.kept_running(*member);
         let kept_running = self.heard.values().filter(has_all).count();
@@ -136,7 +137,8 @@ impl Candidate {
         Verdict::HandOver(target)
     }
 
-    /// The coordinator answered, or will not. If the primary role was handed over, another configuration says so.
+    /// The coordinator answered the proposal, or will not. If the primary role was handed over, a newer configuration
+    /// shows it.
     pub fn proposal_ended(&mut self) {
         self.proposing = false;
     }

@@ -1,24 +1,24 @@
-//! Whether this machine's boot clock was stopped, by comparison with the wall clock.
+//! Detects that this machine's boot clock was stopped, by comparison with the wall clock.
 //!
-//! When a hypervisor stops a virtual machine, the machine's clocks stop too. When it goes on, its boot clock does not show the
-//! time that has passed, and a lease counted by that clock seems to be valid still. The wall clock shows it once the hypervisor's
-//! agent or NTP sets that clock. So once wall time and boot time come apart, nothing counts any more that was counted by the boot
-//! clock before. Until the wall clock is set, no sign of the stop exists: a lease may then be relied on for the part that was
-//! left of it when the machine was stopped.
+//! When a hypervisor stops a virtual machine, the machine's clocks stop too. After it resumes, its boot clock does not
+//! show the time that has passed, and a lease counted by that clock still seems valid. The wall clock shows that time
+//! once the hypervisor's agent or NTP sets it. So once wall time and boot time diverge, the node drops every lease that
+//! it holds. Until the wall clock is set, nothing shows the stop: a lease may then be relied on for the time that it
+//! had left when the machine was stopped.
 //!
-//! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little. That much does not count as a
-//! stop. A stop that is too short to be noticed is shorter than the margin of a lease. An age has no such margin: it adds what
-//! the wall clock has gained on the boot clock since ([`ClockWatch::reading`]).
+//! A wall clock may also be slewed, by up to 10 % on Linux, and clocks of machines differ a little. So much divergence
+//! does not count as a stop. A stop that is too short to be noticed is shorter than the margin of a lease. An
+//! age has no such margin: it adds what the wall clock has gained on the boot clock since ([`ClockWatch::age_ms`]).
 //!
-//! The watch belongs to the node's thread, which gives it both clocks once a turn.
+//! The watch belongs to the node's thread, which passes it both clocks once a turn.
 
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
-/// Wall time and boot time may come apart by one part in this many of the time that passes, or of a lease. That is a little more
-/// than a clock may be slewed by.
+/// Wall time and boot time may diverge by the time that passes (at least a lease) divided by this. That is a little
+/// more than a clock may be slewed by.
 const APART_PART: u64 = 8;
-/// How often both clocks are noted in the time of a lease.
+/// How often both clocks are noted during one lease.
 const NOTES: u64 = 8;
 
 /// Leases allow for a clock that runs at 0.9 times the speed of time. Such a clock lacks a ninth of what it has counted: an
@@ -27,7 +27,7 @@ const SLOWNESS_PART: u64 = 8;
 /// The wall clock is read in milliseconds. It may be so much later.
 const WALL_STEP: i128 = 1_000_000;
 
-/// What both clocks said lately.
+/// Recent readings of both clocks.
 #[derive(Debug, Default)]
 pub struct ClockWatch {
     /// Oldest first.
@@ -35,7 +35,7 @@ pub struct ClockWatch {
     last: ClockReading,
 }
 
-/// What both clocks said at an instant.
+/// The readings of both clocks at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockReading {
     boot: Nanos,
@@ -51,9 +51,9 @@ impl ClockReading {
 }
 
 impl ClockWatch {
-    /// It is `now` by the boot clock and `wall_ms` by the wall clock. Returns by how many milliseconds the wall clock has gone
-    /// farther than the boot clock (negative: less far), if that is more than clocks may differ. `lease` is how long a lease
-    /// lasts.
+    /// It is `now` by the boot clock and `wall_ms` by the wall clock. Returns by how many milliseconds the wall clock
+    /// has advanced more than the boot clock (negative: less), if that is more than clocks may differ. `lease` is how
+    /// long a lease lasts.
     pub fn look(&mut self, now: Nanos, wall_ms: u64, lease: Nanos) -> Option<i64> {
         let ahead = i128::from(wall_ms) * 1_000_000 - i128::from(now.0);
         self.last = ClockReading { boot: now, ahead };

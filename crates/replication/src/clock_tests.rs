@@ -1,11 +1,12 @@
-//! What is a stop of the boot clock, and what is a clock that runs a little fast or slow.
+//! Stops of the boot clock are told from clocks that run a little fast or slow.
 
 use super::*;
 
 const LEASE: Nanos = Nanos::from_millis(600);
 const WALL: u64 = 1_700_000_000_000;
 
-/// A watch that has looked every 10 ms for three seconds, at a wall clock that runs at `percent` of the boot clock's speed.
+/// A watch that has looked every 10 ms for three seconds, at a wall clock that runs at `percent` of the boot clock's
+/// speed.
 fn watched(percent: u64) -> ClockWatch {
     let mut watch = ClockWatch::default();
     for ms in (0..=3_000).step_by(10) {

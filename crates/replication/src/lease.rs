@@ -1,10 +1,11 @@
-//! Leases between a primary and its backups. A primary needs lease grants of as many members as must have a write. While it holds
-//! them, no other member can have become primary. So what it reads is current, and its successor will find what it acknowledges.
+//! Leases between a primary and its backups. A primary needs lease grants of as many members as must have a write.
+//! While it holds them, no other member can have become primary. So its reads are current, and its successor will find
+//! every write that it acknowledges.
 //!
-//! Backups grant leases, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a grant
-//! expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked, less a margin,
-//! and the granter from when it answered. Both use a clock that is never slewed and that runs through suspends. Where that clock
-//! may have been stopped ([`crate::clock`]), the holder forgets all grants.
+//! Backups grant leases, not a coordinator session: a cut-off coordinator follower may still answer pings. Invariant: a
+//! grant expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked,
+//! less a margin, and the granter from when it answered. Both use a clock that is never slewed and that runs through
+//! suspends. Where that clock may have been stopped ([`crate::clock`]), the holder forgets all grants.
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -25,20 +26,20 @@ impl Grants {
         assert!(entry.0 <= term, "a lease is never granted to an older term");
         *entry = (term, entry.1.max(now + timing.lease));
     }
-    /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older terms are
-    /// deposed.
+    /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older
+    /// terms are deposed.
     pub fn newest(&self, region: RegionId) -> Option<Epoch> {
         self.until.get(&region).map(|(term, _)| *term)
     }
-    /// The primary of exactly `term` gave the primary role up and relies on nothing any more: its lease is released. The lease of
-    /// another primary stays valid.
+    /// Releases the lease of the primary of exactly `term`, which gave up the primary role and no longer relies on the
+    /// grant. A lease of another term stays valid.
     pub fn release(&mut self, region: RegionId, term: Epoch) {
         let is_released = |granted: Epoch| granted == term || planted(Bug::ReleaseEverything);
         if self.until.get(&region).is_some_and(|(granted, _)| is_released(*granted)) {
             self.until.remove(&region);
         }
     }
-    /// Until when `region` must stay out of `term`; `None` if it may join now.
+    /// Until when the copy of `region` must not join `term`; `None` if it may join now.
     pub fn blocked_until(&self, now: Nanos, region: RegionId, term: Epoch) -> Option<Nanos> {
         let &(granted, until) = self.until.get(&region)?;
         (granted < term && now <= until).then_some(until)
@@ -52,13 +53,13 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// `backup` granted the request that was sent at `sent`.
+    /// Notes that `backup` granted the request that was sent at `sent`.
     pub fn granted(&mut self, backup: ServerId, sent: Nanos, timing: &Timing) {
         let until = Nanos((sent + timing.lease).0.saturating_sub(timing.lease_margin.0));
         let entry = self.until.entry(backup).or_default();
         *entry = (*entry).max(until);
     }
-    /// When the last request that `backup` granted was sent; 0: it granted none.
+    /// When the last request that `backup` granted was sent; 0 if it granted none.
     pub fn asked(&self, backup: ServerId, timing: &Timing) -> Nanos {
         let until = self.until.get(&backup).copied().unwrap_or_default();
         (until + timing.lease_margin).since(timing.lease)
@@ -71,14 +72,14 @@ impl Lease {
     pub fn forget_all(&mut self) {
         self.until.clear();
     }
-    /// The grant of `backup` is valid beyond `now`.
+    /// Whether the grant of `backup` is valid beyond `now`.
     pub fn is_valid(&self, now: Nanos, backup: ServerId) -> bool {
         self.until.get(&backup).is_some_and(|until| now < *until)
     }
 }
 
-/// How this process was scheduled, by the moments at which it looked at the clock. What other servers did not do while this
-/// process did not run says nothing about them.
+/// Gaps in the scheduling of this process, by the times at which it read the clock. The silence of another server while
+/// this process did not run says nothing about that server.
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulingGap {
     looked: Nanos,
@@ -86,22 +87,22 @@ pub struct SchedulingGap {
 }
 
 impl SchedulingGap {
-    /// The process looks for the first time.
+    /// Begins with a first look at the clock.
     pub fn new(now: Nanos) -> SchedulingGap {
         SchedulingGap { looked: now, since: now }
     }
-    /// The process looks again. If it did not look for longer than `gap`, the count begins anew.
+    /// Notes another look at the clock. If the last one was more than `gap` ago, the count begins anew.
     pub fn look(&mut self, now: Nanos, gap: Nanos) {
         if now - self.looked > gap {
             self.since = now;
         }
         self.looked = now;
     }
-    /// Since when the process has looked without a gap.
+    /// Since when the process has run without a gap.
     pub fn since(&self) -> Nanos {
         self.since
     }
-    /// The process has looked whenever `other` did.
+    /// Takes over the looks of `other`, another record of the same process.
     pub fn follow(&mut self, other: SchedulingGap) {
         *self = SchedulingGap { looked: self.looked.max(other.looked), since: self.since.max(other.since) };
     }
@@ -113,8 +114,9 @@ mod tests {
 
     const REGION: RegionId = RegionId(1);
 
-    /// The instants of real time, in milliseconds, at which the holder relied on a grant although the granter had joined another
-    /// term. Also for how long it relied on the grant. The clocks run at `holder` and `granter` percent of real time.
+    /// The instants of real time, in milliseconds, at which the holder relied on a grant although the granter had
+    /// joined another term; and for how many milliseconds it relied on the grant. The clocks run at `holder` and
+    /// `granter` percent of real time.
     fn relied_on(holder: u64, granter: u64) -> (Vec<u64>, u64) {
         let timing = Timing::default();
         let (mut grants, mut lease) = (Grants::default(), Lease::default());

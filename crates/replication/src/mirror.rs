@@ -1,16 +1,17 @@
-//! The log tails of one backup: what was written into its mirror buffers, how much of it is confirmed, and which buffers
-//! may be written again.
+//! The mirror of the primary's log tails at one backup: what was written into its mirror buffers, how much of that is
+//! confirmed, and which buffers may be written again.
 //!
 //! ```text
 //!   tail n    [========== sealed, written, confirmed ==========]  -> Flush sent -> Flushed: buffer n % 2 is free
 //!   tail n+1  [=== written ===|-- posted --|      room         ]     tail n+2 must not open before that
 //! ```
-//! Writes are posted in batches, in LSN order, each ending at a record's end. A batch is all that is new, with one write for each
-//! log. With [`Posting::PerRecord`] a batch is the records that were appended as one, most often a single record, with one write
-//! for each record. So no batch ends between records that only count together. Writes may complete in any order;
-//! [`Mirror::completed_lsn`] is the last LSN of the longest prefix of batches all of whose writes have completed. A `Flush` is
-//! sent only after every write of its tail has completed: nothing orders the fabric and the control channel but that. Invariant:
-//! a buffer is never written for a tail while the flush of an earlier tail in it has not been answered.
+//! Writes are posted in batches, in LSN order, each ending at a record's end. A batch is all that is new, with one
+//! write for each log. With [`Posting::PerRecord`] a batch is the records of one atomic append, most often a single
+//! record, with one write for each record. So no batch splits an atomic append. Writes may complete in any order;
+//! [`Mirror::completed_lsn`] is the last LSN of the longest prefix of batches all of whose writes have completed. A
+//! `Flush` is sent only after every write of its tail has completed: nothing else orders the fabric and the control
+//! channel. Invariant: a buffer is never written for a tail while the flush of an earlier tail in it has not been
+//! answered.
 
 use crate::unposted;
 use leeward_format::cluster::Posting;
@@ -20,7 +21,7 @@ use leeward_platform::planted::{Bug, planted};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// A log tail of the primary, as far as mirroring must know it.
+/// What mirroring needs to know of a log tail of the primary.
 #[derive(Clone, Copy, Debug)]
 pub struct TailView<'a> {
     /// Its log.
@@ -31,7 +32,7 @@ pub struct TailView<'a> {
     pub id: SegmentId,
     /// Its number on the primary's volume.
     pub segment: SegmentNo,
-    /// What is in it, header included.
+    /// Its bytes so far, header included.
     pub bytes: &'a [u8],
     /// Last LSN in it, once nothing more will be appended.
     pub sealed: Option<Lsn>,
@@ -51,7 +52,7 @@ pub struct MirrorWrite {
 }
 
 impl MirrorWrite {
-    /// Which of the backup's mirror buffers it goes to.
+    /// Index of the backup's mirror buffer that it goes to.
     pub fn buffer(&self) -> usize {
         buffer_of(self.log, self.index)
     }
@@ -62,8 +63,8 @@ pub fn buffer_of(log: LogKind, index: u64) -> usize {
     log.index() * MIRROR_BUFFERS as usize + (index % MIRROR_BUFFERS) as usize
 }
 
-/// Writes that may be under way when another batch of records begins, with a write for each: beyond, batches wait for
-/// completions, so that what is kept of them is some 100 KiB a backup.
+/// With [`Posting::PerRecord`], no batch begins while this many writes are in flight. This bounds the bookkeeping to
+/// some 100 KiB a backup.
 const MOST_WRITES_PER_RECORD: usize = 1024;
 
 #[derive(Debug)]
@@ -111,7 +112,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Begins after `base`, the last LSN that the backup gets by other means, with the tails from `first_index` on.
+    /// Begins after `base`, the last LSN that the backup gets as part of its base, with the tails from `first_index`
+    /// on.
     pub fn new(base: Lsn, first_index: [u64; 2]) -> Mirror {
         Mirror {
             tails: Default::default(),
@@ -124,8 +126,9 @@ impl Mirror {
         }
     }
 
-    /// Posts what is new in `tails` (oldest first within a log) up to `last`: fills `writes`, and `messages` for tails that
-    /// begin. That is all of it, or, with a write for each record, as much as may be under way: the rest by later calls.
+    /// Posts what is new in `tails` (oldest first within a log) up to `last`: fills `writes`, and `messages` about
+    /// tails that begin or may be flushed. [`Posting::PerRecord`] limits the writes in flight, and leaves the rest to
+    /// later calls.
     pub fn post(
         &mut self,
         (tails, last): (&[TailView<'_>], Lsn),
@@ -170,7 +173,7 @@ impl Mirror {
     ) {
         let posted: Vec<_> = tails.map(|view| (*view, self.mirrored(view.log, view.index).posted)).collect();
         let mut batch = self.begin();
-        // Behind the last may be a part of what was to be appended as one when the volume failed.
+        // After `last` there may be a part of an atomic append, if the volume failed in the midst of it.
         for record in unposted::records(&posted).take_while(|record| record.last <= last) {
             if batch.outstanding == 0 && self.writes.len() >= MOST_WRITES_PER_RECORD {
                 break;
@@ -190,7 +193,7 @@ impl Mirror {
         Batch { number: self.next_batch, last: self.posted, bytes: 0, outstanding: 0 }
     }
 
-    /// A write of `batch`: of what is new in a tail up to `end`; `None` if nothing is.
+    /// Adds a write to `batch`: the new bytes of a tail up to `end`. `None` if there are none.
     fn write(
         &mut self,
         batch: &mut Batch,
@@ -211,7 +214,7 @@ impl Mirror {
         Some(MirrorWrite { log, index, range, op })
     }
 
-    /// All writes of `batch`, if it has any, are posted.
+    /// Ends `batch`: all its writes are posted. Does nothing if it has none.
     fn end(&mut self, batch: Batch) {
         if batch.outstanding > 0 {
             assert!(batch.last >= self.posted, "batches are posted in LSN order");
@@ -226,7 +229,7 @@ impl Mirror {
         &mut self.tails[log.index()][(index - first) as usize]
     }
 
-    /// The tail of `view`; the backup is told of one that begins.
+    /// The tail of `view`. If it begins, a message tells the backup.
     fn tail(&mut self, view: &TailView<'_>, messages: &mut Vec<ToBackup>) -> &mut MirroredTail {
         let &TailView { log, index, id, segment, .. } = view;
         let (first, tails) = (self.flushed_below[log.index()], &mut self.tails[log.index()]);
@@ -243,8 +246,8 @@ impl Mirror {
         self.mirrored(log, index)
     }
 
-    /// A write completed: its bytes are in the backup's memory. Returns whether it was one of this mirror's; fills
-    /// `messages` with flushes that have become possible.
+    /// A write completed: its bytes are in the backup's memory. Returns whether the write was one of this mirror's.
+    /// Fills `messages` with flushes that have become possible.
     pub fn complete(&mut self, op: u64, messages: &mut Vec<ToBackup>) -> bool {
         let Some(InFlight { log, index, batch, .. }) = self.writes.remove(&op) else {
             return false;
@@ -263,7 +266,7 @@ impl Mirror {
 
     fn flush_what_is_complete(&mut self, messages: &mut Vec<ToBackup>) {
         for tails in &mut self.tails {
-            // Writes may complete in any order; tails of a log are flushed one after the other, and answered so.
+            // Writes may complete in any order; tails of a log are flushed, and answered, in order.
             let is_complete = |tail: &&mut MirroredTail| tail.outstanding == 0 && tail.posted == tail.filled;
             for tail in tails.iter_mut().skip_while(|tail| tail.flush_sent).take_while(is_complete) {
                 let Some(last_lsn) = tail.sealed else { break };
@@ -279,7 +282,7 @@ impl Mirror {
         }
     }
 
-    /// The backup persisted a tail. Returns false if it was not asked to: the peer is confused.
+    /// The backup persisted a tail. Returns false if it was not asked to: the peer breaks the protocol.
     pub fn flushed(&mut self, log: LogKind, index: u64) -> bool {
         let tails = &mut self.tails[log.index()];
         if tails.front().is_none_or(|tail| tail.index != index || !tail.flush_sent) {
@@ -290,7 +293,7 @@ impl Mirror {
         true
     }
 
-    /// The write is one of this mirror's, in flight.
+    /// Whether the write is one of this mirror's, in flight.
     pub fn owns(&self, op: u64) -> bool {
         self.writes.contains_key(&op)
     }
@@ -298,7 +301,7 @@ impl Mirror {
     pub fn completed_lsn(&self) -> Lsn {
         self.completed
     }
-    /// Last LSN that was posted with no more than `most` bytes before its end that are not confirmed.
+    /// The last posted LSN such that at most `most` bytes up to it are not confirmed.
     pub fn posted_within(&self, most: u64) -> Lsn {
         let mut bytes = 0;
         let fits = |batch: &&Batch| {
@@ -311,7 +314,7 @@ impl Mirror {
     pub fn posted_lsn(&self) -> Lsn {
         self.posted
     }
-    /// Highest index of a tail that may open without overwriting a buffer whose flush was not answered.
+    /// Highest index of a tail of `log` that may open without overwriting a buffer whose flush was not answered.
     pub fn window(&self, log: LogKind) -> u64 {
         if planted(Bug::ReuseTailBeforeFlush) {
             return u64::MAX;
@@ -326,11 +329,11 @@ impl Mirror {
     pub fn flushed_below(&self, log: LogKind) -> u64 {
         self.flushed_below[log.index()]
     }
-    /// The backup owes an answer: a completion or the end of a flush.
+    /// Whether the backup owes an answer: a completion, or the answer to a flush.
     pub fn owes_answer(&self) -> bool {
         !self.writes.is_empty() || self.tails.iter().flatten().any(|tail| tail.flush_sent)
     }
-    /// Bytes posted and not confirmed.
+    /// Bytes that are posted and not confirmed.
     pub fn lag_bytes(&self) -> u64 {
         self.writes.values().map(|write| write.bytes as u64).sum()
     }

@@ -50,7 +50,7 @@ impl Rig {
         self.mirror.post((tails, Lsn(last)), self.posting, &mut next_op, &mut self.writes, &mut self.messages);
         self.writes[from..].iter().map(|write| write.op).collect()
     }
-    /// Where the writes lie that were posted so far.
+    /// The ranges of the writes posted so far.
     fn places(&self) -> Vec<(LogKind, Range<usize>)> {
         self.writes.iter().map(|write| (write.log, write.range.clone())).collect()
     }
@@ -187,7 +187,7 @@ fn no_more_writes_begin_than_may_be_under_way() {
     for lsn in 11..11 + most - 1 {
         append(&mut bytes, lsn, 0);
     }
-    // The last that may begin is of three records, which are not parted.
+    // The last batch that may begin has three records, which are not split.
     let mut last = 10 + most - 1;
     for flags in [FLAG_BATCH_CONTINUES, FLAG_BATCH_CONTINUES, 0, 0, 0] {
         last += 1;

@@ -1,12 +1,12 @@
-//! One backup or learner, as its primary sees it: a session from the first contact to being in sync, and beyond.
+//! One backup or learner, as its primary sees it: a session from the first contact until after it is in sync.
 //!
 //! ```text
 //!   Away --link up--> Opening --Opened--> Basing --base pinned, Base sent, Missing answered--> Syncing
 //!     ^                                                       --BaseInstalled, tails confirmed--> InSync
 //!     '-- link down, Failed, or an answer owed for too long: the session ends, a new one begins with the link --'
 //! ```
-//! There is one way to bring a copy in sync, whether its holder survived a failover, returns after a crash or is new:
-//! pin a version, ship the segments of it that the copy lacks by id, mirror the logs from there.
+//! Every copy is brought in sync in the same way, whether its member survived a failover, returned after a crash or is
+//! new: pin a version, ship the segments of it whose ids the copy lacks, mirror the logs from there.
 
 use crate::mirror::{Mirror, MirrorWrite, TailView};
 use crate::ship::{Parcel, Ship, ShipStep, SlotWrite};
@@ -17,7 +17,7 @@ use leeward_format::{LogKind, Lsn, SegmentId};
 use leeward_platform::{Backoff, Nanos};
 use std::collections::VecDeque;
 
-/// What a primary wants done for one peer.
+/// An action for one peer.
 #[derive(Debug)]
 pub enum PeerAction {
     /// Send a message of the session.
@@ -26,24 +26,24 @@ pub enum PeerAction {
     Mirror(MirrorWrite),
     /// Post a one-sided write to `slots[write.slot]`.
     Slot(SlotWrite),
-    /// The peer has joined the term. Ask it for a lease, without which nothing can be answered.
+    /// The peer has joined the term. Ask it for a lease grant, without which the primary can answer nothing.
     AskLease,
-    /// Pin a base for it, between compactions; answer with [`Peer::base`].
+    /// Pin a base for the peer, between compactions; answer with [`Peer::base`].
     PinBase,
     /// Read a segment of the pinned base; answer with [`Peer::loaded`].
     Load(SegmentId),
-    /// Let go of the pinned base.
+    /// Release the pinned base.
     UnpinBase,
 }
 
 /// How far a peer's session has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
-    /// No session: the link is down, or about to be used.
+    /// No session.
     Away,
     /// Asked to join the term.
     Opening,
-    /// Joined; a base is being pinned, or it compares the base with what it has.
+    /// Joined. A base is being pinned, or the peer compares the base with its copy.
     Basing,
     /// Segments are being shipped, tails are mirrored.
     Syncing,
@@ -57,12 +57,12 @@ struct Session {
     slots: Vec<Vec<u8>>,
     mirror: Mirror,
     ship: Ship,
-    /// Last LSNs of the full tails that are not all in the index that the peer builds; none if it is sent the index.
+    /// Last LSNs of full tails whose records are not all in the index that the peer builds; empty with send-index.
     unapplied: VecDeque<Lsn>,
 }
 
 impl Session {
-    /// Notes the tails that are full with `messages`, for a peer that builds its index.
+    /// Notes the full tails that `messages` flush, for a peer that builds its index.
     fn note_flushes(&mut self, messages: &[ToBackup]) {
         let full = messages.iter().filter_map(|message| match message {
             ToBackup::Flush { last_lsn, .. } => Some(*last_lsn),
@@ -71,13 +71,14 @@ impl Session {
         self.unapplied.extend(full);
     }
 
-    /// The peer's index is as far behind as it may be.
+    /// Whether the peer's index lags as far as is allowed.
     fn is_behind(&self) -> bool {
         self.unapplied.len() >= MOST_UNAPPLIED
     }
 }
 
-/// Full tails that a peer may be behind with its index: then no other tail opens, and writers wait (Anthus 3.3.3).
+/// Number of full tails by which a peer's index may lag. At this number no further tail opens, and writers wait (Anthus
+/// 3.3.3).
 const MOST_UNAPPLIED: usize = 8;
 
 /// How long a peer backs off after failed sessions.
@@ -88,15 +89,15 @@ const BACKOFF: Backoff = Backoff { first: Nanos::from_millis(50), most: Nanos::f
 pub struct Peer {
     /// The member of the group.
     pub member: Member,
-    /// No write is acknowledged without it.
+    /// It is a backup, not a learner, of the configuration or of a proposed one: it counts for the commit LSN.
     pub counted: bool,
     state: PeerState,
     link_up: bool,
     session_number: u64,
     session: Option<Session>,
-    /// Compactions are shipped to it; otherwise it builds its index by itself.
+    /// Send-index: compactions are shipped to it. Otherwise it builds its index by itself.
     ships_index: bool,
-    /// What a peer that builds its index was told to be committed.
+    /// The commit LSN that a peer that builds its index was last told.
     told_commit: Lsn,
     based: bool,
     heard: Nanos,
@@ -105,9 +106,9 @@ pub struct Peer {
     /// No session begins before this time.
     backoff_until: Nanos,
     failures: u32,
-    /// It was silent for too long, and has said nothing since.
+    /// It was silent for too long, and has sent nothing since.
     is_silent: bool,
-    /// Last LSN that the peer held as a part of the group when its last session ended. It keeps everything up to that.
+    /// Last LSN that the peer held in sync when its last session ended. It keeps everything up to it.
     held: Lsn,
 }
 
@@ -134,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// The link to it came up: a session may begin.
+    /// The link to the peer came up: a session may begin at once.
     pub fn link_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
         self.link_up = true;
@@ -171,33 +172,33 @@ impl Peer {
         }
     }
 
-    /// The peer has been silent for too long. Gives up the session, and counts the peer as silent until it says something.
+    /// The peer has been silent for too long. Ends the session, and counts the peer as silent until it sends something.
     pub fn give_up(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
         self.is_silent = true;
     }
 
-    /// It was given up, and has said nothing since.
+    /// Whether it was given up and has sent nothing since.
     pub fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// Gives up the session; a new one should begin if the link is up.
+    /// Ends the session. A new one may begin after a backoff, if the link is up.
     pub fn fail(&mut self, now: Nanos, out: &mut Vec<PeerAction>) {
         self.end_session(now, out);
     }
 
-    /// The peer refused a write. If it was one of this session, the session is over.
+    /// The peer refused a write. If the write is one of this session, the session ends.
     pub fn refused(&mut self, now: Nanos, op: u64, out: &mut Vec<PeerAction>) {
         if self.session.as_ref().is_some_and(|session| session.mirror.owns(op) || session.ship.owns(op)) {
             self.end_session(now, out);
         }
     }
 
-    /// A message of session `number` came. An error means that the peer is confused or gave up: end the session.
+    /// Handles a message of session `number`; ignores one of another session.
     ///
     /// # Errors
-    /// Says why the session cannot go on.
+    /// The reason why the session must end: the peer gave up, or breaks the protocol.
     pub fn message(
         &mut self,
         now: Nanos,
@@ -264,7 +265,8 @@ impl Peer {
         Ok(())
     }
 
-    /// A base was pinned: everything up to `last`; tails from `first_index` on are to be mirrored.
+    /// A base was pinned, which has everything up to `last`. The tails from `first_index` on, for each log, are to be
+    /// mirrored.
     pub fn base(&mut self, base: Base, last: Lsn, first_index: [u64; 2], out: &mut Vec<PeerAction>) {
         let Some(session) = self.session.as_mut().filter(|_| self.state == PeerState::Basing && !self.based) else {
             out.push(PeerAction::UnpinBase);
@@ -283,7 +285,7 @@ impl Peer {
         }
     }
 
-    /// Whether its session, if it has one, began with this way of keeping its copy.
+    /// Whether its session, if it has one, began with this backup mode.
     pub fn keeps_copy_as(&self, backups: BackupMode) -> bool {
         self.state == PeerState::Away || self.ships_index == (backups == BackupMode::SendIndex)
     }
@@ -298,26 +300,26 @@ impl Peer {
             out.push(PeerAction::Send(ToBackup::Committed(lsn)));
         }
     }
-    /// Highest index of a tail of `log` that may open as far as this peer is concerned; `None` if it mirrors nothing.
+    /// Highest index of a tail of `log` that this peer lets the primary open; `None` if the peer mirrors nothing.
     pub fn window(&self, log: LogKind) -> Option<u64> {
         let session = self.session.as_ref().filter(|_| self.based)?;
         Some(if session.is_behind() { session.mirror.newest(log) } else { session.mirror.window(log) })
     }
-    /// A base is to be pinned for it.
+    /// Whether a base must be pinned for it.
     pub fn wants_base(&self) -> bool {
         self.state == PeerState::Basing && !self.based
     }
-    /// The peer is away, its link is up, and its backoff after failures is over: a session may begin. Each attempt costs the
-    /// primary a seal of its tails, so a peer that fails again and again is tried less and less often.
+    /// Whether a session may begin: the peer is away, its link is up, and its backoff after failures is over. Each
+    /// attempt costs the primary a seal of its tails, so the backoff grows with each failure.
     pub fn may_begin(&self, now: Nanos) -> bool {
         self.state == PeerState::Away && self.link_up && now >= self.backoff_until
     }
-    /// A session may begin, but other regions' sessions go first with the same server. The server answered one of them at
-    /// `heard`, which counts as if it had answered this one.
+    /// A session could begin, but sessions of other regions with the same server go first. The server answered one of
+    /// them at `heard`; the peer does not count as away before that.
     pub fn wait(&mut self, heard: Nanos) {
         self.away_since = self.away_since.max(heard);
     }
-    /// A session has begun, and it is not in sync yet.
+    /// Whether a session has begun in which the peer is not in sync yet.
     pub fn is_joining(&self) -> bool {
         !matches!(self.state, PeerState::Away | PeerState::InSync)
     }
@@ -343,7 +345,7 @@ impl Peer {
         }
     }
 
-    /// Tells of segments that were shipped for a compaction that was given up.
+    /// Tells the peer to free segments of a compaction that was given up.
     pub fn discard(&mut self, ids: Vec<SegmentId>, next_op: &mut dyn FnMut() -> u64, out: &mut Vec<PeerAction>) {
         if let Some(session) = self.shipping() {
             session.ship.discard(ids);
@@ -369,7 +371,7 @@ impl Peer {
         out.extend(writes.into_iter().map(PeerAction::Mirror));
     }
 
-    /// A write completed; returns whether it was one of this peer's session.
+    /// A write completed. Returns whether it belongs to this peer's session.
     pub fn complete(
         &mut self,
         now: Nanos,
@@ -410,7 +412,7 @@ impl Peer {
         }
     }
 
-    /// How far its session has come.
+    /// State of its session.
     pub fn state(&self) -> PeerState {
         self.state
     }
@@ -430,35 +432,35 @@ impl Peer {
     pub fn mirror(&self) -> Option<&Mirror> {
         self.session.as_ref().filter(|_| self.based).map(|session| &session.mirror)
     }
-    /// The last LSN that it holds as a part of the group: 0 until it was in sync.
+    /// The last LSN that it confirmed in sync: 0 until it was in sync for the first time.
     pub fn confirmed(&self) -> Lsn {
         match (&self.session, self.state) {
             (Some(session), PeerState::InSync) => session.mirror.completed_lsn().max(self.held),
             _ => self.held,
         }
     }
-    /// The last LSN that is on its way to it as a part of the group, with no more than `most` bytes before it that it has not
-    /// confirmed: 0 until it was in sync.
+    /// The last LSN posted to it such that at most `most` bytes up to it are not confirmed: 0 until it was in sync for
+    /// the first time.
     pub fn issued(&self, most: u64) -> Lsn {
         match (&self.session, self.state) {
             (Some(session), PeerState::InSync) => session.mirror.posted_within(most).max(self.held),
             _ => self.held,
         }
     }
-    /// A compaction may go on as far as this peer is concerned.
+    /// Whether this peer has room for a compaction's next segment.
     pub fn has_room(&self) -> bool {
         self.session.as_ref().filter(|_| self.based).is_none_or(|session| session.ship.has_room())
     }
-    /// Segments that it has not stored yet.
+    /// How many segments it has not stored yet.
     pub fn segments_to_ship(&self) -> u64 {
         self.session.as_ref().map_or(0, |session| session.ship.pending())
     }
-    /// Segments that it lacked when its session began, and of those the ones that were not sent yet.
+    /// How many segments it lacked when its session began, and how many of them were not sent yet.
     pub fn progress(&self) -> (u64, u64) {
         self.session.as_ref().map_or((0, 0), |session| session.ship.progress())
     }
-    /// Notes the time: a peer that owes nothing counts as heard from. Returns how long the peer has been silent while it
-    /// owed an answer, or how long it has been away.
+    /// Returns how long the peer has been silent while it owed an answer, or how long it has been away. A peer that
+    /// owes nothing counts as heard from at `now`.
     pub fn silence(&mut self, now: Nanos) -> Nanos {
         let owes = match (self.state, &self.session) {
             (PeerState::Away, _) => return now - self.away_since,
@@ -472,7 +474,7 @@ impl Peer {
         }
         now - self.heard
     }
-    /// It is in sync, over a link that is up, has everything up to `last`, and is owed nothing.
+    /// Whether it is in sync over a link that is up, has everything up to `last`, and owes no answer.
     pub fn is_idle(&self, last: Lsn) -> bool {
         let is_told = self.ships_index || self.told_commit >= last;
         let is_in_sync = self.link_up && self.state == PeerState::InSync && !self.is_silent;
@@ -480,15 +482,15 @@ impl Peer {
             |session: &Session| session.is_behind() || session.mirror.owes_answer() || session.ship.owes_answer();
         is_in_sync && is_told && self.confirmed() >= last && self.session.as_ref().is_some_and(|session| !owes(session))
     }
-    /// Since when it is in sync over a link that is up; `None`: it is not.
+    /// Since when it is in sync over a link that is up; `None` if it is not.
     pub fn in_sync_since(&self) -> Option<Nanos> {
         (self.link_up && self.state == PeerState::InSync).then_some(self.in_sync_since)
     }
-    /// Its link is up.
+    /// Whether its link is up.
     pub fn is_linked(&self) -> bool {
         self.link_up
     }
-    /// Sessions that ended since it was last in sync.
+    /// How many sessions have ended since it was last in sync.
     pub fn failures(&self) -> u32 {
         self.failures
     }

@@ -3,15 +3,16 @@
 //! ```text
 //!   slot:  Free -> Writing (one-sided) -> completed -> its turn: Ship sent, Storing -> Stored answered -> Free
 //! ```
-//! Writes may complete in any order, but the messages about segments of compactions go in the order in which they were built.
-//! An index segment points to leaf segments by the primary's segment numbers. A number that is used again would otherwise
-//! seem to be the segment that had it before.
+//! Writes may complete in any order, but the messages about segments of compactions go in the order in which they were
+//! built. An index segment points to leaf segments by the primary's segment numbers. Out of order, a reused number
+//! would be taken for the segment that had it before.
 //!
-//! Two sources share the slots in turn. Segments of a compaction come as they are built. The primary's next step waits for them
-//! ([`Ship::has_room`]), so its memory is bounded by a few segments a backup. Segments of a base, by which a backup is brought in
-//! sync, are loaded one at a time. A slot is free only when the backup has stored what was in it, so a source that always went first
-//! could keep the other waiting without end. Edits follow in order: `InstallBase` once all of the base was shipped. An `Install`, or
-//! the `Discard` of a compaction that was given up, follows once `InstallBase` and its own segments were sent.
+//! Two sources share the slots in turn. Segments of a compaction come as they are built. The primary's next step waits
+//! for them ([`Ship::has_room`]), so its memory is bounded by a few segments a backup. Segments of a base, by which a
+//! backup is brought in sync, are loaded one at a time. A slot is free only when the backup has stored its segment, so
+//! a source that always went first could starve the other. Edits follow in order. `InstallBase` is sent once all of the
+//! base was shipped. An `Install`, or the `Discard` of a compaction that was given up, is sent after `InstallBase` and
+//! after its own segments.
 
 use bytes::Bytes;
 use leeward_format::control::ToBackup;
@@ -23,14 +24,15 @@ use std::collections::VecDeque;
 /// A segment with its bytes, shared by all backups that it goes to.
 #[derive(Clone, Debug)]
 pub struct Parcel {
-    /// What it is.
+    /// Its identity, kind and encoding.
     pub shipped: Shipped,
     /// Its bytes as they are sent, up to the end of its used part.
     pub bytes: Bytes,
 }
 
 impl Parcel {
-    /// The parcel of the segment whose bytes are `plain`, compressed if that is worth it. It takes a while: call it in a job.
+    /// The parcel of the segment whose bytes are `plain`, compressed if that saves enough. Compression takes long: call
+    /// it in a job.
     pub fn pack(of: (SegmentId, SegmentKind, SegmentNo), plain: Bytes, codec: Codec) -> Parcel {
         let (shipped, packed) = wire::pack(of, &plain, codec);
         Parcel { shipped, bytes: packed.map_or(plain, Bytes::from) }
@@ -42,13 +44,13 @@ impl Parcel {
 pub struct SlotWrite {
     /// The slot.
     pub slot: usize,
-    /// What goes there.
+    /// The parcel.
     pub parcel: Parcel,
     /// Names the write in its completion.
     pub op: u64,
 }
 
-/// What is to be done for one backup's shipments.
+/// A step of one backup's shipments.
 #[derive(Debug)]
 pub enum ShipStep {
     /// Post a write.
@@ -68,7 +70,7 @@ enum Slot {
         shipped: Shipped,
         bytes: u32,
     },
-    /// Completed; segments that were built before it are not.
+    /// Completed, but a segment that was built before it is not.
     Written {
         number: u64,
         shipped: Shipped,
@@ -99,7 +101,7 @@ pub struct Ship {
     /// The last segment that got a slot was of the base.
     was_base: bool,
     base_state: BaseState,
-    /// `Install` and `Discard` messages, each with the number of the first segment behind it.
+    /// `Install` and `Discard` messages, each with the number of the first segment after it.
     edits: VecDeque<(u64, ToBackup)>,
     installs_owed: usize,
 }
@@ -125,7 +127,8 @@ impl Ship {
         }
     }
 
-    /// The backup compared the base with what it has: it lacks `missing`. Returns false if that was known already.
+    /// The backup compared the base with its copy: it lacks `missing`. Returns false if the backup was not asked to
+    /// compare.
     pub fn compared(&mut self, missing: Vec<SegmentId>) -> bool {
         let asked = self.base_state == BaseState::Comparing;
         if asked {
@@ -179,7 +182,7 @@ impl Ship {
         steps
     }
 
-    /// The next segment for a slot, of the source whose turn it is if that has one.
+    /// The next segment for a slot: of the source whose turn it is, else of the other.
     fn next_parcel(&mut self) -> Option<(u64, Parcel)> {
         let of_base = if self.was_base { None } else { self.loaded.take() };
         of_base
@@ -216,7 +219,8 @@ impl Ship {
         in_slots.chain(self.compacted.front().map(|(number, _)| *number)).min().unwrap_or(u64::MAX)
     }
 
-    /// A write completed; `None` if it is none of these, otherwise the messages that tell of what has its turn now.
+    /// A write completed. Returns the messages whose turn it is now; `None` if the write is not one of this backup's
+    /// shipments.
     pub fn complete(&mut self, op: u64) -> Option<Vec<ToBackup>> {
         let index = self.slots.iter().position(|slot| matches!(slot, Slot::Writing { op: o, .. } if *o == op))?;
         let Slot::Writing { number, shipped, bytes, .. } = self.slots[index] else {
@@ -230,7 +234,7 @@ impl Ship {
         Some(messages)
     }
 
-    /// The message that tells of a written segment that has its turn.
+    /// The message about a written segment whose turn it is.
     fn tell_next(&mut self) -> Option<ToBackup> {
         let turn = self.oldest_unsent();
         let has_turn = |slot: &Slot| matches!(slot, Slot::Written { number, .. } if *number == BASE || *number == turn);
@@ -241,7 +245,7 @@ impl Ship {
         Some(ToBackup::Ship { slot: index as u32, shipped, bytes })
     }
 
-    /// The backup has stored what was in a slot. Returns false if nothing was: the peer is confused.
+    /// The backup has stored the segment in a slot. Returns false if it was not asked to: the peer breaks the protocol.
     pub fn stored(&mut self, slot: u32) -> bool {
         match self.slots.get_mut(slot as usize) {
             Some(state @ Slot::Storing) => {
@@ -268,30 +272,30 @@ impl Ship {
         asked
     }
 
-    /// The write is one of these, in flight.
+    /// Whether the write is one of this backup's shipments, in flight.
     pub fn owns(&self, op: u64) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Writing { op: writing, .. } if *writing == op))
     }
-    /// Segments of the base that the backup lacked when the session began, and of those the ones that were not sent yet.
+    /// How many segments of the base the backup lacked when the session began, and how many of them were not sent yet.
     pub fn progress(&self) -> (u64, u64) {
         let on_its_way = u64::from(self.loading.is_some()) + u64::from(self.loaded.is_some());
         (self.lacked, self.base.len() as u64 + on_its_way)
     }
-    /// The base is the backup's state.
+    /// Whether the backup has installed the base.
     pub fn is_base_installed(&self) -> bool {
         self.base_state == BaseState::Installed
     }
-    /// A compaction may go on to its next segment.
+    /// Whether a compaction may build its next segment: fewer segments wait for a slot than there are slots.
     pub fn has_room(&self) -> bool {
         self.compacted.len() < self.slots.len().max(1)
     }
-    /// The backup owes an answer.
+    /// Whether the backup owes an answer.
     pub fn owes_answer(&self) -> bool {
         self.installs_owed > 0
             || matches!(self.base_state, BaseState::Comparing | BaseState::Installing)
             || self.slots.iter().any(|slot| !matches!(slot, Slot::Free))
     }
-    /// Segments that have not been stored yet.
+    /// How many segments have not been stored yet.
     pub fn pending(&self) -> u64 {
         let in_slots = self.slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count();
         (self.compacted.len() + self.base.len() + in_slots) as u64

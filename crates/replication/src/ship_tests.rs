@@ -1,4 +1,4 @@
-//! Shipments of one backup: what goes when, and what waits for what.
+//! Shipments of one backup: the order of segments, messages and edits.
 
 use super::*;
 use leeward_format::Lsn;
@@ -11,7 +11,7 @@ fn edit(replay_from: u64) -> InstallEdit {
     InstallEdit { replay_from: Lsn(replay_from), ..InstallEdit::default() }
 }
 
-/// What a step is, in short.
+/// A short text for each step.
 fn describe(steps: &[ShipStep]) -> Vec<String> {
     let describe = |step: &ShipStep| match step {
         ShipStep::Write(write) => format!("write {} to slot {}", write.parcel.shipped.id, write.slot),

@@ -1,5 +1,5 @@
-//! What a mirror has not posted yet, record by record, in the order of LSNs over both logs (Anthus 3.1.2.1). One thread; reads
-//! nothing but the tails' bytes, which are the primary's own.
+//! The records that a mirror has not posted yet, in LSN order over both logs (Anthus 3.1.2.1). Reads only the bytes of
+//! the primary's own tails.
 
 use crate::mirror::TailView;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
@@ -16,15 +16,16 @@ pub(crate) struct Unposted {
     pub(crate) index: u64,
     /// Where in the tail it ends.
     pub(crate) end: usize,
-    /// First LSN that it stands for.
+    /// First LSN that it covers.
     pub(crate) first: Lsn,
-    /// Last LSN that it stands for.
+    /// Last LSN that it covers.
     pub(crate) last: Lsn,
     /// The next record was appended with it, as one: replay takes both or neither.
     pub(crate) continues: bool,
 }
 
-/// The records behind what is posted of each tail, in bytes; tails are oldest first within a log.
+/// The records after the posted bytes of each tail. `tails` gives each tail with the number of its posted bytes, oldest
+/// first within a log.
 pub(crate) fn records<'a>(tails: &'a [(TailView<'a>, usize)]) -> impl Iterator<Item = Unposted> + 'a {
     let of = |log: LogKind| tails.iter().filter(move |(view, _)| view.log == log).flat_map(of_tail).peekable();
     let [mut one, mut other] = LogKind::APPENDED.map(of);

@@ -1,9 +1,10 @@
-//! One connection to one node: frames out, frames in, and the requests that wait for their answer. Never blocks.
+//! One connection to one node: frames out, frames in, and the requests without an answer. Never blocks.
 //!
-//! With [rings](crate::ring), requests and answers go through those, as `link/rings.rs` says, and the rest over the connection.
+//! With [rings](crate::ring), requests and answers go through the rings, as `link/rings.rs` says, and everything else
+//! over the connection.
 //!
-//! Invariant: a request whose last byte was not handed to the kernel cannot have been carried out, since a node
-//! acts on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
+//! Invariant: a request whose last byte was not passed to the kernel cannot have been carried out, because a node acts
+//! on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
 
 mod rings;
 
@@ -22,10 +23,10 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 
-/// Operations of one request at most.
+/// Most operations of one request.
 const REQUEST_OPS: usize = 256;
-/// A request is closed when its keys and values reach this size; with the largest record it stays far below
-/// [`MAX_MESSAGE_BYTES`].
+/// A request takes no more operations when its keys and values reach this size. With the largest record it stays far
+/// below [`MAX_MESSAGE_BYTES`].
 const REQUEST_BYTES: usize = 1 << 20;
 
 /// One operation on its way.
@@ -34,16 +35,16 @@ pub(crate) struct Pending {
     pub(crate) ticket: u64,
     /// Position in its batch.
     pub(crate) slot: usize,
-    /// The table that it is on.
+    /// Its table.
     pub(crate) table: TableName,
     pub(crate) op: Op,
     pub(crate) deadline: Instant,
-    /// Pauses that it has had.
+    /// How many pauses it has had.
     pub(crate) pauses: u32,
-    /// Times that it was sent somewhere, or was to be.
+    /// How many times it was routed.
     pub(crate) tries: u32,
     pub(crate) attempts: Attempts,
-    /// What the last attempt met.
+    /// The error of the last attempt.
     pub(crate) last: Option<OpError>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct Failed {
     pub(crate) unknown: Vec<Pending>,
 }
 
-/// A connection, up or coming up. Dropped when it fails.
+/// A connection that is up or coming up. Dropped when it fails.
 pub(crate) struct Link {
     pub(crate) address: String,
     stream: TcpStream,
@@ -75,7 +76,7 @@ pub(crate) struct Link {
     next_id: u64,
     out: Vec<u8>,
     out_from: usize,
-    /// Bytes ever put into `out`, and bytes of those that the kernel took.
+    /// Bytes put into `out` since the start, and how many of them the kernel has accepted.
     queued: u64,
     written: u64,
     received: u64,
@@ -84,7 +85,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect to `address`, as a client that knows the version `known` of the routes; for `rings` if there are
+    /// Starts to connect to `address`, as a client that knows version `known` of the routes; with rings, if there are
     /// options for them.
     pub(crate) fn connect(
         address: &str,
@@ -122,12 +123,12 @@ impl Link {
         Ok(link)
     }
 
-    /// The node has accepted the connection.
+    /// Whether the node has accepted the connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.connected
     }
 
-    /// It has been coming up for longer than `timeout`.
+    /// Whether it has been coming up for longer than `timeout`.
     pub(crate) fn is_stuck(&self, now: Instant, timeout: Duration) -> bool {
         !self.is_ready() && now.saturating_duration_since(self.started) > timeout
     }
@@ -146,7 +147,7 @@ impl Link {
         }
     }
 
-    /// Takes an operation for the next request.
+    /// Adds an operation to the next request.
     pub(crate) fn enqueue(&mut self, pending: Pending) {
         self.waiting.push(pending);
     }
@@ -161,19 +162,19 @@ impl Link {
         self.flights.iter().flat_map(|(_, flight)| flight.ops.iter().flatten()).chain(&self.waiting)
     }
 
-    /// Takes out those that are over their deadline. A late answer to them is dropped.
+    /// Removes operations past their deadline. A late answer to them is dropped.
     pub(crate) fn expire(&mut self, now: Instant) -> Failed {
         let mut failed = Failed::default();
         failed.unsent.extend(self.waiting.extract_if(.., |pending| pending.deadline <= now));
         for (_, flight) in &mut self.flights {
-            // Even one that is not written yet: its frame stays in `out` and may still be carried out.
+            // This includes unwritten ones: their frames stay in `out`, and may still be carried out.
             let expired = flight.ops.iter_mut().filter_map(|op| op.take_if(|pending| pending.deadline <= now));
             failed.unknown.extend(expired);
         }
         failed
     }
 
-    /// Turns what was enqueued into requests and writes as much as the kernel takes, once the connection is up.
+    /// Turns enqueued operations into requests, and writes as much as the kernel accepts, once the connection is up.
     pub(crate) fn flush(&mut self, now: Instant) -> io::Result<()> {
         if !self.connected {
             return Ok(());
@@ -197,7 +198,7 @@ impl Link {
         self.write()
     }
 
-    /// A request of the first `count` operations that wait.
+    /// A request with the first `count` waiting operations.
     fn request(&self, count: usize) -> Request {
         let (id, direct, table, pendings) = (self.next_id, true, self.waiting[0].table.clone(), &self.waiting[..count]);
         let ops = pendings.iter().map(|pending| pending.op.clone()).collect();
@@ -208,14 +209,14 @@ impl Link {
         }
     }
 
-    /// Their request is on its way; `end` as in [`Flight`].
+    /// Moves the first `count` waiting operations into flight; `end` as in [`Flight`].
     fn take_off(&mut self, count: usize, end: u64, now: Instant) {
         let ops = self.waiting.drain(..count).map(Some).collect();
         self.flights.push_back((self.next_id, Flight { end, sent: now, ops }));
         self.next_id += 1;
     }
 
-    /// The socket became writable: the connection is up, or has failed.
+    /// Handles a writable socket: the connection is up, or has failed.
     pub(crate) fn writable(&mut self) -> io::Result<()> {
         if !self.connected {
             if let Some(error) = self.stream.take_error()? {
@@ -231,13 +232,13 @@ impl Link {
         self.write()
     }
 
-    /// Reads all there is; answers go to `replies`.
+    /// Reads everything that is available, and adds answers to `replies`.
     pub(crate) fn readable(&mut self, scratch: &mut [u8], replies: &mut Vec<Reply>) -> io::Result<()> {
         let end = self.fill(scratch);
         let mut taken = 0;
         loop {
             let rest = &self.input[taken..];
-            // A reply may be larger than a request by what a scan returns; the node keeps it below the same limit.
+            // A reply with a scan may be larger than a request, but the node keeps it below the same limit.
             match read_frame(FrameKind::Reply, rest, MAX_MESSAGE_BYTES) {
                 Ok(Some((reply, bytes))) => {
                     replies.push(reply);
@@ -251,14 +252,14 @@ impl Link {
         end
     }
 
-    /// The operations of request `id`, which has been answered. `None` for an id that this link never used.
+    /// Takes the operations of request `id`, which was answered. `None` if no such request is in flight.
     pub(crate) fn answered(&mut self, id: u64) -> Option<Vec<Option<Pending>>> {
         let at = self.flights.iter().position(|(flight, _)| *flight == id)?;
         self.answered_over_stream(id);
         self.flights.remove(at).map(|(_, flight)| flight.ops)
     }
 
-    /// The connection is of no use any more.
+    /// Ends the link. Returns its operations.
     pub(crate) fn fail(mut self, registry: &Registry) -> Failed {
         if let Err(error) = registry.deregister(&mut self.stream) {
             tracing::debug!(%error, address = self.address, "deregister");
@@ -299,7 +300,8 @@ impl Link {
         Ok(())
     }
 
-    /// Reads until the kernel has no more. An error or the end of the stream is answered after what came before it.
+    /// Reads until the kernel has no more. Returns an error, or the end of the stream, after it has taken the bytes
+    /// before it.
     fn fill(&mut self, scratch: &mut [u8]) -> io::Result<()> {
         loop {
             match self.stream.read(scratch) {
@@ -316,7 +318,7 @@ impl Link {
     }
 }
 
-/// Lets the first element through whatever `fits` says: an operation is sent however large it is.
+/// Always accepts the first element: an operation is sent however large it is.
 fn fits_first<'a>(mut fits: impl FnMut(&Pending) -> bool) -> impl FnMut(&&'a Pending) -> bool {
     let mut first = true;
     move |pending| fits(pending) | std::mem::take(&mut first)
@@ -332,7 +334,7 @@ fn op_bytes(op: &Op) -> usize {
         Op::Delete { key, when } => key.len() + when.value_bytes(),
         Op::Put { key, value, when, .. } => key.len() + value.len() + when.value_bytes(),
         Op::Append { key, suffix } => key.len() + suffix.len(),
-        // Each with its length, and a number.
+        // Each key with its length, and a number.
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len() + 7).sum(),
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),

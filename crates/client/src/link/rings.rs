@@ -1,10 +1,11 @@
-//! A link whose requests go through rings: the handshake for them, and which requests go into them.
+//! A link whose requests go through rings: the handshake for rings, and the choice of requests that go into them.
 //!
-//! - Nothing is sent before the rings are open: a client that asks for rings gets an error if there are none.
-//! - Operations keep their order. A request that no ring can hold goes over the connection, alone: it is sent when nothing else
-//!   is in flight, and nothing else is sent until it is answered.
-//! - A request that was put into a ring may have been carried out, whatever happens afterwards.
-//! - Once the rings are open, only bells go over the connection otherwise: the node does not hurry to read it.
+//! - No operation is sent before the rings are open: a client that asks for rings gets an error if there are none.
+//! - Operations keep their order. A request that no ring can hold goes over the connection. It is sent when nothing
+//!   else is in flight, and nothing else is sent until it is answered.
+//! - A request that was put into a ring may have been carried out, whatever happens afterwards: its outcome is unknown
+//!   until it is answered.
+//! - Once the rings are open, only such requests and bells go over the connection, and the node reads it less often.
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
@@ -21,16 +22,16 @@ use std::time::Instant;
 
 /// Most bytes of an operation in a frame, besides its keys and values.
 const OP_OVERHEAD_BYTES: usize = 48;
-/// Most bytes of its request id; and of the answer to that.
+/// Most bytes of its request id, and of the answer's part about the id.
 const NAME_BYTES: usize = 40;
 /// Most bytes of an operation that creates a table, with its options.
 const TABLE_OVERHEAD_BYTES: usize = 512;
 /// Most bytes of a request, besides its operations.
 const REQUEST_OVERHEAD_BYTES: usize = 128;
-/// Room for a region map, or routes: those of a small cluster. Larger ones are fetched.
+/// Room for a region map, or routes, of a small cluster. Larger ones are fetched.
 const MAP_ROOM_BYTES: usize = 4 << 10;
 
-/// What the rings of a session's links have in common.
+/// The common options of the rings of a session's links.
 #[derive(Clone)]
 pub(crate) struct RingOptions {
     pub(crate) ring_bytes: usize,
@@ -42,9 +43,9 @@ pub(super) struct Rings {
     token: Token,
     ends: Option<Ends>,
     rooms: Rooms,
-    /// The request that was sent over the connection, and is not answered.
+    /// The request that was sent over the connection and is not answered.
     over_stream: Option<u64>,
-    /// What the node is to be asked besides operations.
+    /// Requests besides operations that are not sent yet.
     questions: VecDeque<Request>,
     frame: Vec<u8>,
 }
@@ -55,12 +56,12 @@ impl Rings {
         Rings { options, token, ends: None, rooms, over_stream: None, questions: VecDeque::new(), frame: Vec::new() }
     }
 
-    /// Rings that can be used.
+    /// The rings, if they are open.
     fn open(&mut self) -> Option<&mut Ends> {
         self.ends.as_mut().filter(|ends| ends.is_open())
     }
 
-    /// Asks what is to be asked, as far as there is room to.
+    /// Sends questions as far as there is room.
     fn send_questions(&mut self) {
         while let Some(question) = self.questions.front() {
             let mut frame = Vec::new();
@@ -77,13 +78,13 @@ impl Rings {
 }
 
 impl Link {
-    /// Requests can be sent.
+    /// Whether requests can be sent.
     pub(crate) fn is_ready(&self) -> bool {
         let is_open = |rings: &Rings| rings.ends.as_ref().is_some_and(Ends::is_open);
         self.connected && self.rings.as_ref().is_none_or(is_open)
     }
 
-    /// What it lacks to be ready, in words.
+    /// Why it is not ready, as text.
     pub(crate) fn lacks(&self) -> String {
         match &self.rings {
             Some(rings) if self.connected && rings.ends.is_some() => {
@@ -99,10 +100,10 @@ impl Link {
         ends.map(Ends::traffic).unwrap_or_default()
     }
 
-    /// Handles what the node says about rings.
+    /// Handles a reply of the node about rings.
     ///
     /// # Errors
-    /// There are none for this client, in words.
+    /// The reason why this client gets no rings.
     pub(crate) fn hear_of_rings(&mut self, reply: Reply) -> Result<(), String> {
         let Some(rings) = &mut self.rings else { return Err("it speaks of rings that were not asked for".into()) };
         match reply {
@@ -136,7 +137,7 @@ impl Link {
         }
     }
 
-    /// Has the ring ask this; hands the question back where there is none.
+    /// Queues a question for the ring. Returns it if there is no open ring.
     pub(super) fn ask_in_ring(&mut self, question: Request) -> Option<Request> {
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.ends.as_ref().is_some_and(Ends::is_open)) else {
             return Some(question);
@@ -147,12 +148,13 @@ impl Link {
         None
     }
 
-    /// An answer is due that comes over the connection, or rings are.
+    /// Whether an answer, or the rings' handshake, is due over the connection.
     pub(crate) fn expects_on_stream(&self) -> bool {
         !self.is_ready() || self.flights.len() > self.due_in_rings()
     }
 
-    /// Puts operations that wait into the ring, as far as there is room; over the connection what fits no ring.
+    /// Puts waiting operations into the ring, as far as there is room. A request that fits no ring goes over the
+    /// connection.
     pub(super) fn flush_into_rings(&mut self, now: Instant) {
         if let Some(rings) = &mut self.rings {
             rings.send_questions();
@@ -197,12 +199,12 @@ impl Link {
         }
     }
 
-    /// Answers that are due in slots.
+    /// How many answers are due in slots.
     pub(crate) fn due_in_rings(&self) -> usize {
         self.rings.as_ref().and_then(|rings| rings.ends.as_ref()).map_or(0, Ends::due)
     }
 
-    /// An answer has begun to arrive.
+    /// Whether an answer has begun to arrive.
     pub(crate) fn has_answer(&self) -> bool {
         self.rings.as_ref().and_then(|rings| rings.ends.as_ref()).is_some_and(Ends::has_answer)
     }
@@ -210,7 +212,7 @@ impl Link {
     /// Takes answers out of the ring.
     ///
     /// # Errors
-    /// The ring holds something that no node writes.
+    /// The node breaks the format.
     pub(crate) fn poll_rings(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
         let Some(rings) = &mut self.rings else { return Ok(()) };
         let Some(ends) = rings.ends.as_mut().filter(|ends| ends.is_open()) else { return Ok(()) };
@@ -236,14 +238,14 @@ impl Link {
         bad.map_or(Ok(()), |why| Err(invalid(why)))
     }
 
-    /// Pushes out what was put into the ring.
+    /// Flushes the messages that were put into the ring.
     pub(crate) fn flush_rings(&mut self) {
         if let Some(ends) = self.rings.as_mut().and_then(|rings| rings.ends.as_mut()) {
             ends.flush();
         }
     }
 
-    /// Handles an event of the fabric; returns false when the rings are lost.
+    /// Handles an event of the fabric. Returns false if the rings are lost.
     #[must_use]
     pub(crate) fn hear_fabric(&mut self, event: &LinkEvent) -> bool {
         self.rings.as_mut().and_then(|rings| rings.ends.as_mut()).is_none_or(|ends| ends.hear(event))
@@ -261,7 +263,7 @@ impl Link {
         Ok(())
     }
 
-    /// Lets the node know that this thread sleeps, if the node owes answers.
+    /// Tells the node that this thread sleeps, if the node owes answers.
     pub(crate) fn announce_sleep(&mut self) {
         if let Some(ends) = self.rings.as_mut().and_then(Rings::open).filter(|ends| ends.due() > 0) {
             ends.announce_sleep();
@@ -287,7 +289,7 @@ fn ring_bytes(wanted: usize, most: usize) -> Result<usize, String> {
     Ok(bytes)
 }
 
-/// How many of the operations that wait go into one request, how many bytes it has at most, and how large its answer may be.
+/// How many waiting operations go into one request, the most bytes of the request, and the room for its answer.
 fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &Rooms) -> (usize, usize, usize) {
     let (mut count, mut bytes, mut room) = (0, REQUEST_OVERHEAD_BYTES, Rooms::least());
     let (most_bytes, most_room) = (ends.most_request().min(REQUEST_BYTES), ends.most_room());

@@ -1,4 +1,4 @@
-//! The fabric that a connection's rings are on, as the node names it.
+//! The fabric of a connection's rings, by the name that the node gives.
 
 use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric};
 use leeward_format::ring::CLIENT_ADDRESS;
@@ -6,11 +6,11 @@ use leeward_platform::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Attaches to the fabric `name` as `me`, for the peers that [`Fabric::admit`] names. Other fabrics than shared memory listen
-/// at the address `local`, which reaches the node.
+/// Attaches to the fabric `name` as `me`, for admitted peers ([`Fabric::admit`]). Fabrics other than shared memory
+/// listen at `local`, the address of the interface towards the node.
 ///
 /// # Errors
-/// In words: the fabric is not known, or the system refuses it.
+/// The reason: the fabric is not known, or the system refuses it.
 pub(crate) fn bind(name: &str, me: PeerId, local: IpAddr, sink: Sink) -> Result<Arc<dyn Fabric>, String> {
     let options = LinkOptions { admission: Admission::Sessions, ..LinkOptions::default() };
     let anywhere = SocketAddr::new(local, 0).to_string();

@@ -1,4 +1,4 @@
-//! How the fabric's threads reach the thread that a session belongs to.
+//! The mailbox by which the fabric's threads pass events to the session's thread.
 
 use leeward_fabric::{LinkEvent, Sink};
 use mio::{Token, Waker};
@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Events that were not taken yet, each with the link that it concerns.
+/// Events that were not taken yet, each with its link.
 pub(crate) struct Mailbox {
     events: Mutex<Vec<(Token, LinkEvent)>>,
     has_some: AtomicBool,
-    /// The thread that takes them waits in its poll, or is about to.
+    /// The session's thread waits in its poll, or is about to.
     is_asleep: AtomicBool,
     waker: Waker,
 }
@@ -21,7 +21,7 @@ impl Mailbox {
         Arc::new(Mailbox { events: Mutex::default(), has_some, is_asleep, waker })
     }
 
-    /// What the fabric of the link `token` is made with.
+    /// The sink for the fabric of the link `token`.
     pub(crate) fn sink(self: &Arc<Mailbox>, token: Token) -> Sink {
         let mailbox = Arc::clone(self);
         Arc::new(move |_, event| mailbox.put(token, event))
@@ -55,7 +55,7 @@ impl Mailbox {
         std::mem::take(&mut *self.events.lock())
     }
 
-    /// From now on what is put wakes the poll; false: there is something already.
+    /// From now on each event wakes the poll. Returns false if there is one already.
     pub(crate) fn may_sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::SeqCst);
         !self.has_some.load(Ordering::SeqCst)

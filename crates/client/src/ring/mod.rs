@@ -1,18 +1,19 @@
-//! The client's end of the rings of one connection: which space of both is in use, which answers are due, and whether the
-//! node or the client sleeps.
+//! The client's end of the rings of one connection: the space in use in both rings, the answers that are due, and
+//! whether the node or the client sleeps.
 //!
-//! [`leeward_format::ring`] says what crosses the fabric, and why that is safe. The request ring is in the node's memory, the
+//! [`leeward_format::ring`] has the format, and says why it is safe. The request ring is in the node's memory, the
 //! reply ring in this process's. This end tracks the space of both ([`RingSpace`]).
 //!
-//! - A place in the request ring is free again when its message was answered and its write is completed: a late byte must not
-//!   land in another message. A slot is free again when its answer was read.
+//! - A place in the request ring is free again when its message is answered and its write has completed: a late byte
+//!   must not land in another message. A slot is free again when its answer was read.
 //! - [`Ends::poll`] looks into the slots that are due: answers come in any order.
-//! - An answer that was too large for its slot is fetched into another slot, of the size that the node says. Until there is
+//! - An answer that was too large for its slot is fetched into a slot of the size that the node says. Until there is
 //!   room for that slot, no other request gets room: otherwise smaller ones could delay it for ever.
-//! - A word behind the reply ring says whether the node is awake. If it is not when a request's write is completed, this end
-//!   must ring it ([`Ends::must_ring`]).
-//! - Before this end sleeps, it writes the number of its sleep behind the request ring, and looks once more after the
-//!   completion ([`Ends::announce_sleep`]). The node rings once for each number, so one that was not rung for is still good.
+//! - A word after the reply ring says whether the node is awake. If it sleeps when a request's write has completed,
+//!   this end must ring it ([`Ends::must_ring`]).
+//! - Before this end sleeps, it writes the number of its sleep after the request ring, and polls once more after that
+//!   write has completed ([`Ends::announce_sleep`]). The node rings once for each number. So a number that was not rung
+//!   for stays valid for the next sleep.
 //!
 //! Belongs to the session's thread. No clock, socket or thread of its own.
 
@@ -37,10 +38,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// The number of a write of the word that says that this end sleeps; others have that of their message.
+/// Operation number of a write that announces a sleep. Other writes have the number of their message.
 const SLEEP_OP: u64 = u64::MAX;
 
-/// What the node granted.
+/// The node's grant.
 pub(crate) struct Grant {
     /// Descriptor of the request ring.
     pub(crate) request: Descriptor,
@@ -48,13 +49,13 @@ pub(crate) struct Grant {
     pub(crate) reply_key: u64,
 }
 
-/// One message that was sent, a no-op before it included.
+/// One message that was sent, with a no-op before it if there is one.
 struct Exchange {
     sequence: u64,
     request_at: usize,
     /// Writes that are not completed.
     writes: u8,
-    /// Where its answer is due; `None`: it was read.
+    /// The slot of its answer; `None` once that was read.
     slot: Option<Slot>,
     is_free: bool,
 }
@@ -73,12 +74,12 @@ pub(crate) struct Ends {
     sequence: u64,
     /// In order of their numbers.
     exchanges: VecDeque<Exchange>,
-    /// How many of them are due an answer.
+    /// How many of them wait for an answer.
     due: usize,
-    /// Answers to be fetched: the number of the message, and the bytes of the slot.
+    /// Answers to fetch: the number of the message, and the bytes of the slot.
     fetches: VecDeque<(u64, usize)>,
     is_posted: bool,
-    /// A request was completed since the node was last seen awake, or rung.
+    /// A request's write has completed since the last [`Ends::must_ring`].
     is_unheard: bool,
     announced: u64,
     heard: u64,
@@ -120,12 +121,12 @@ impl Ends {
         })
     }
 
-    /// What the node needs to answer.
+    /// The descriptor of the reply ring's memory.
     pub(crate) fn descriptor(&self) -> Descriptor {
         self.memory.descriptor()
     }
 
-    /// Where the node's fabric finds this one.
+    /// The address of this end's fabric.
     pub(crate) fn address(&self) -> String {
         self.fabric.local_address()
     }
@@ -140,7 +141,7 @@ impl Ends {
         self.is_up && self.grant.is_some()
     }
 
-    /// Messages that are due an answer.
+    /// How many answers are due, fetches included.
     pub(crate) fn due(&self) -> usize {
         self.due + self.fetches.len()
     }
@@ -155,19 +156,19 @@ impl Ends {
         self.requests.most() - 2 * UNIT_BYTES
     }
 
-    /// Largest guess of an answer that makes sense.
+    /// Largest room for an answer.
     pub(crate) fn most_room(&self) -> usize {
         self.replies.most() - 2 * UNIT_BYTES
     }
 
-    /// Whether a request with so much payload, and so much room for its answer, can be sent now.
+    /// Whether a request with this much payload, and this much room for its answer, can be sent now.
     pub(crate) fn has_room(&self, payload: usize, room: usize) -> bool {
         self.fetches.is_empty()
             && self.requests.has_room(message_bytes(payload))
             && self.replies.has_room(message_bytes(room))
     }
 
-    /// Sends a request with room for an answer of `room` bytes; [`Ends::settle`] pushes it out.
+    /// Posts a request with room for an answer of `room` bytes; [`Ends::flush`] sends it.
     ///
     /// # Panics
     /// Without [`Ends::has_room`].
@@ -211,7 +212,7 @@ impl Ends {
     /// Looks for answers. Frames go to `answers`; one that comes over the connection is only no longer due here.
     ///
     /// # Errors
-    /// There is something in a slot that no node writes.
+    /// The node breaks the format.
     pub(crate) fn poll(&mut self, mut answers: impl FnMut(&[u8])) -> Result<(), DecodeError> {
         let Some(grant) = &self.grant else { return Ok(()) };
         if self.due() == 0 {
@@ -255,7 +256,7 @@ impl Ends {
         Ok(())
     }
 
-    /// Asks for answers that were too large, as far as there is room.
+    /// Fetches answers that were too large, as far as there is room.
     fn fetch(&mut self) {
         while let Some(&(sequence, room)) = self.fetches.front()
             && self.requests.has_room(message_bytes(8))
@@ -266,7 +267,7 @@ impl Ends {
         }
     }
 
-    /// Gives the place of an exchange back, if nothing lands there any more and the node has read it.
+    /// Gives the place of an exchange back, if its writes have completed and its answer was read.
     fn free(&mut self, index: usize) {
         let exchange = &mut self.exchanges[index];
         if exchange.writes == 0 && exchange.slot.is_none() && !exchange.is_free {
@@ -281,14 +282,14 @@ impl Ends {
         }
     }
 
-    /// Pushes out what was posted; what comes of it is heard by [`Ends::hear`].
+    /// Flushes posts. Their events come to [`Ends::hear`].
     pub(crate) fn flush(&mut self) {
         if std::mem::take(&mut self.is_posted) {
             self.fabric.flush();
         }
     }
 
-    /// Takes an event of the link; answers false when the rings are of no use any more.
+    /// Handles an event of the link. Returns false if the rings are lost.
     #[must_use]
     pub(crate) fn hear(&mut self, event: &LinkEvent) -> bool {
         match event {
@@ -310,20 +311,22 @@ impl Ends {
         }
     }
 
-    /// Whether the node, having something in its ring, sleeps. Once it answers so, it takes it that the node is rung.
+    /// Whether the node must be rung: it sleeps, and has new requests in its ring. The caller rings it if this returns
+    /// true.
     pub(crate) fn must_ring(&mut self) -> bool {
         std::mem::take(&mut self.is_unheard) && self.memory.load_u64(self.reply_bytes) == 0
     }
 
-    /// The node has rung for this sleep.
+    /// Notes that the node has rung for this sleep.
     pub(crate) fn rung(&mut self, sleep: u64) {
         self.heard = sleep;
     }
 
-    /// Has the node know that it must ring, unless it does. To sleep is safe once nothing was found by a [`Ends::poll`] after
-    /// the completion.
+    /// Tells the node that it must ring, unless it knows. It is safe to sleep if an [`Ends::poll`] after the completion
+    /// finds nothing.
     pub(crate) fn announce_sleep(&mut self) {
-        // Each number is written once, and the next after the node has seen it: two writes to one place have no order.
+        // Each number is written once, and the next only after the node has seen it: two writes to one place have no
+        // order.
         if self.heard == self.announced
             && let Some(grant) = &self.grant
         {

@@ -1,12 +1,13 @@
-//! How large an answer will be: a guess, since its slot is taken before it is known (Tebis 3.4.1). One that was too small
-//! costs a round trip, one that is too large costs room in the ring; answers teach it.
+//! Guesses of the size of answers, because a slot is taken before the answer is known (Tebis 3.4.1). A slot that is too
+//! small costs a round trip, one that is too large costs room in the ring. The guesses follow the largest answers so
+//! far.
 
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult, RangeOp, Read, ReadResult};
 
-/// What an answer takes besides the results, in bytes.
+/// Bytes of an answer besides its results.
 const FRAME_BYTES: usize = 64;
-/// What a result takes besides keys and values, in bytes.
+/// Bytes of a result besides keys and values.
 const RESULT_BYTES: usize = 48;
 
 /// Largest answers so far.
@@ -17,7 +18,7 @@ pub(crate) struct Rooms {
 }
 
 impl Rooms {
-    /// Guesses up to `most` bytes an operation.
+    /// Guesses of up to `most` bytes for each operation.
     pub(crate) fn new(most: usize) -> Rooms {
         Rooms { value_bytes: 256.min(most), page_bytes: 4096.min(most), most }
     }

@@ -1,5 +1,5 @@
-//! The client's ends over a simulated fabric, whose bytes land in any order and at any time, with a node that answers in any
-//! order and sleeps whenever it may.
+//! The client's end over a simulated fabric, where bytes land in any order and at any time, with a node that answers in
+//! any order and sleeps whenever it may.
 
 use super::*;
 use leeward_fabric::{SimNetwork, SimOptions};
@@ -23,7 +23,7 @@ fn log() -> (Log, leeward_fabric::Sink) {
     (log, Arc::new(move |_, event| sunk.lock().expect("no panic").push(event)))
 }
 
-/// What is answered to a request: its bytes, so often as the first one says.
+/// The answer to a request: its bytes, repeated as often as the first one says.
 fn answer_to(request: &[u8]) -> Vec<u8> {
     request.repeat(usize::from(request[0] % 5))
 }
@@ -44,7 +44,7 @@ struct Node {
     rung: u64,
     bell: Option<u64>,
     look: bool,
-    /// What the client was told, and whether that is under way.
+    /// What the client was told about the node's sleep, and whether that write is under way.
     is_awake: bool,
     is_telling: bool,
 }
@@ -127,7 +127,7 @@ impl Node {
         self.writes.insert(self.next_op, Slot { at: slot.at, room: bytes.len() as u32 });
         self.next_op += 1;
         if kind == RingKind::TooSmall {
-            // What is fetched is the request again: it is answered as that.
+            // The kept bytes are the request, which is answered again.
             let request = answer[..answer.len() / usize::from(answer[0] % 5)].to_vec();
             self.kept.insert(sequence, request);
         }
@@ -171,8 +171,9 @@ fn pair(network: &SimNetwork) -> (Ends, Log, Node) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whatever the fabric does with bytes, and whichever side sleeps when: each request is answered once, and neither side
-    /// sleeps while the other waits for it. Answers that fit no slot are not seen here: they come over the connection.
+    /// Whatever the fabric does with bytes, and whichever side sleeps when: each request is answered once, and neither
+    /// side sleeps while the other waits for it. Answers that fit no slot are not checked here: they come over the
+    /// connection.
     #[test]
     fn every_request_is_answered_once_and_nobody_oversleeps(seed in any::<u64>()) {
         let network = SimNetwork::new(seed, SimOptions::default());
@@ -220,7 +221,7 @@ proptest! {
                 is_asleep = false;
             }
         }
-        // What is left went over the connection, or is empty, of which there may be several.
+        // The remaining answers went over the connection, or are empty, of which there may be several.
         prop_assert!(due.iter().all(|answer| message_bytes(answer.len()) > RING / 2), "an answer was lost");
         while network.step() {}
         for event in std::mem::take(&mut *events.lock().expect("no panic")) {

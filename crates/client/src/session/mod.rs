@@ -1,5 +1,5 @@
-//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread of its own; its owner drives
-//! it by [`Session::poll`].
+//! The pipelined client: routing, retries and deadlines over several [`Link`]s. It has no thread of its own; its owner
+//! drives it by [`Session::poll`].
 //!
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
@@ -36,14 +36,14 @@ const TICK: Duration = Duration::from_millis(20);
 /// Poll token of the waker.
 const WAKER: Token = Token(usize::MAX);
 
-/// The pause after so many others, by a number drawn from 0 to 1: see [`ClientOptions::retry_pause`].
+/// The pause after `before` others. `drawn` is a random number from 0 to 1: see [`ClientOptions::retry_pause`].
 fn pause(first: Duration, before: u32, drawn: f64) -> Duration {
     let pause = Backoff::up_to_times(first.into(), LONGEST_PAUSE).after(before).duration();
     pause + pause.mul_f64(drawn / 2.0)
 }
 
-/// Turns the operation into one that any member may answer, with data that is stale by at most so much. An operation that
-/// only the primary can answer stays as it is.
+/// Turns the operation into one that any member may answer, with data that is stale by at most `at_most`. An operation
+/// that only the primary can answer is unchanged.
 pub(crate) fn stale(op: Op, at_most: Duration) -> Op {
     Read::stale(op, u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX))
 }
@@ -55,7 +55,7 @@ pub struct Ticket(pub u64);
 /// A batch that is done.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What [`Session::submit`] returned.
+    /// The ticket that [`Session::submit`] returned.
     pub ticket: Ticket,
     /// One result per operation, in the order of the batch.
     pub results: Vec<OpResult>,
@@ -103,18 +103,18 @@ pub struct Session {
     /// Operations in them.
     under_way: usize,
     next_ticket: u64,
-    /// For request ids.
+    /// Gives request ids.
     ids: RequestIds,
-    /// What nodes reported as committed.
+    /// Commit LSNs that nodes reported.
     heard: Heard,
     rng: Rng,
     /// Operations to try at or after the instant.
     parked: Vec<(Instant, Pending)>,
     done: Vec<Done>,
     last_failure: String,
-    /// Of links that are gone.
+    /// Traffic of links that are gone.
     past_traffic: Traffic,
-    /// How the fabrics of rings reach this session; `None`: there are no rings.
+    /// Events of the rings' fabrics; `None` without rings.
     mailbox: Option<Arc<Mailbox>>,
     /// A node that grants no rings, and why.
     no_rings: Option<(String, String)>,
@@ -130,8 +130,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where regions
-    /// are.
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where
+    /// regions are.
     ///
     /// # Errors
     /// - The address asks for rings, and there are none ([`ClientError::Rings`]).
@@ -208,9 +208,9 @@ impl Session {
         total
     }
 
-    /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to the same
-    /// node. Operations on one region are carried out in order, unless errors make some of them wait. They are on the table of
-    /// [`ClientOptions::table`].
+    /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
+    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are
+    /// on the table of [`ClientOptions::table`].
     ///
     /// # Errors
     /// The batch is given back if more than [`ClientOptions::max_outstanding`] operations would be in flight.
@@ -256,9 +256,9 @@ impl Session {
         }
     }
 
-    /// Sends what was submitted and returns batches that are done: at once if there are any, else as soon as there are, or
-    /// none after `timeout`. An operation that failed is a result. Only a fault of this process (no more file descriptors) is
-    /// an error here.
+    /// Sends submitted operations and returns finished batches: at once if there are any, else as soon as there are, or
+    /// none after `timeout`. An operation that failed is a result. Only a fault of this process (no more file
+    /// descriptors) is an error here.
     ///
     /// # Errors
     /// The operating system refuses to wait.
@@ -313,7 +313,8 @@ impl Session {
         }
     }
 
-    /// Sends `pending` to the primary of its region, or first to any member, if that may answer it; or parks it.
+    /// Sends `pending` to the primary of its region, or at first to any member if one may answer it. Parks it if no
+    /// node can be reached.
     fn route(&mut self, mut pending: Pending, now: Instant) {
         if pending.attempts.is_named() {
             pending.attempts.ask(self.region_of(&pending), &self.heard);
@@ -340,7 +341,7 @@ impl Session {
         self.parked.push((now + pause, pending));
     }
 
-    /// The link to `address`. It is made if there is none, unless the session backs off from that address.
+    /// The link to `address`, made if there is none. `None` while the session backs off from that address.
     fn link_to(&mut self, address: &str, now: Instant) -> Option<Token> {
         if let Some((token, _)) = self.links.iter().find(|(_, link)| link.address == address) {
             return Some(*token);
@@ -536,13 +537,13 @@ impl Session {
         }
     }
 
-    /// An attempt was answered: that is the result, unless a retry can do better.
+    /// Handles the answer to an attempt: it is the result, unless a retry can do better.
     fn settle(&mut self, mut pending: Pending, result: OpResult, now: Instant) {
         let verdict = pending.attempts.answered(&pending.op, result);
         self.follow(pending, verdict, now);
     }
 
-    /// The outcome of an attempt will never be known.
+    /// Handles an attempt whose outcome will never be known.
     fn lost(&mut self, mut pending: Pending, why: &str, now: Instant) {
         let verdict = pending.attempts.lost(&pending.op, why.to_string());
         self.follow(pending, verdict, now);
@@ -554,7 +555,7 @@ impl Session {
             Verdict::AtOnce if pending.attempts.has_news(self.region_of(&pending), &self.heard) => {
                 self.route(pending, now);
             }
-            // The answer would be the same, until the map is newer.
+            // The answer would be the same until the session has newer routes or commit LSNs.
             Verdict::AtOnce => self.park(pending, now),
             // The primary can answer it.
             Verdict::Later(_) if pending.tries == 1 && matches!(pending.op, Op::Stale { .. }) => {

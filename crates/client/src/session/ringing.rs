@@ -1,9 +1,10 @@
-//! A session whose links have [rings](crate::ring): looks for answers, then spins, then sleeps.
+//! A session whose links have [rings](crate::ring): it polls for answers, then spins, then sleeps.
 //!
-//! The system does not announce answers in rings. So before the session waits in its poll, it looks into its slots, for
-//! [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin) if no answer is there. Then it announces that it sleeps and
-//! looks once more. From then on nodes ring over the connection, which wakes the poll. However many answers come through
-//! rings, the sockets are polled every [`SOCKETS`], and more often while something is expected of them.
+//! The operating system does not report answers in rings. So before the session waits for its sockets, it polls its
+//! slots, for [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin) if there is no answer. Then it announces
+//! that it sleeps, and polls once more. From then on nodes ring over the connection, which wakes the session. Even
+//! while answers come through rings, the sockets are polled every [`SOCKETS`], and more often while an answer is
+//! expected from them.
 
 use super::Session;
 use crate::options::ClientError;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The longest time without a poll of the sockets, while the session is awake.
 const SOCKETS: Duration = Duration::from_micros(50);
-/// Looks between two looks at the clock.
+/// Polls of the slots between two reads of the clock.
 const LOOKS: u32 = 32;
 
 impl Session {
@@ -67,7 +68,7 @@ impl Session {
         }
     }
 
-    /// Looks until there is an answer, for the spin time at most, and only until the sockets are due.
+    /// Spins until there is an answer, the spin time is over, or the sockets must be polled.
     fn spin(&self, begun: Instant, timeout: Duration) {
         let spin = self.options.ring_spin.min(timeout);
         while begun.elapsed() < spin && self.last_poll.elapsed() < SOCKETS {
@@ -84,7 +85,7 @@ impl Session {
         }
     }
 
-    /// Takes answers out of all rings; returns whether there were any.
+    /// Takes answers out of all rings. Returns whether there were any.
     fn take_from_rings(&mut self) -> bool {
         let mut taken: Vec<(Token, Reply)> = Vec::new();
         let mut broken = Vec::new();
@@ -105,7 +106,7 @@ impl Session {
         has_some
     }
 
-    /// The link ends. Answers that lie in its slots still count.
+    /// Takes the answers that are in the slots of a link that ends.
     pub(super) fn take_last_answers(&mut self, token: Token) {
         let Some(link) = self.links.get_mut(&token) else { return };
         let mut replies = Vec::new();
@@ -117,7 +118,7 @@ impl Session {
         }
     }
 
-    /// Pushes out what was put into rings, handles the events of the fabrics, and rings nodes that sleep.
+    /// Flushes rings, handles the events of the fabrics, and rings nodes that sleep.
     pub(super) fn settle_rings(&mut self) {
         let Some(mailbox) = self.mailbox.clone() else { return };
         self.links.values_mut().for_each(|link| link.flush_rings());
@@ -138,7 +139,7 @@ impl Session {
         }
     }
 
-    /// A node says something about its rings.
+    /// Handles a node's reply about rings.
     pub(super) fn hear_of_rings(&mut self, token: Token, reply: Reply) {
         let Some(link) = self.links.get_mut(&token) else { return };
         if let Err(reason) = link.hear_of_rings(reply) {

@@ -1,7 +1,7 @@
-//! What a session knows of where regions are: which node it asks, when it accepts a new answer, and which node is responsible
-//! for an operation.
+//! The routes of a session: which node it asks for them, when it accepts an update, and which node an operation goes
+//! to.
 //!
-//! Belongs to the session's thread, like the whole session.
+//! Belongs to the session's thread.
 
 use super::{Session, TICK};
 use crate::link::{Link, Pending};
@@ -19,17 +19,17 @@ use std::time::Instant;
 #[derive(Default)]
 pub(super) struct Asking {
     next: usize,
-    /// Reads that any member may answer, so far.
+    /// How many reads went to any member so far.
     turns: usize,
     asked: Option<Instant>,
     /// Answers about routes so far.
     pub(super) answers: u64,
-    /// The region map is wanted, and came.
+    /// The region map, if one has come since it was asked for.
     map: Option<RegionMap>,
 }
 
 impl Session {
-    /// Asks a node for its region map now. An older map than the routes that are already known is not taken.
+    /// Asks a node for its region map now. A map that is older than the known routes is not accepted.
     ///
     /// # Errors
     /// No node answers within [`crate::ClientOptions::deadline`].
@@ -38,10 +38,10 @@ impl Session {
         self.ask_until(Instant::now() + self.options.deadline, |session| session.asking.map.take(), |_| Request::Map)
     }
 
-    /// Which regions of `table` an operation on a range of keys is for; asks where regions are, if that is not known.
+    /// The regions of `table` that an operation on a range of keys goes to. Asks for routes if they are not known.
     ///
     /// # Errors
-    /// As [`Session::fetch_map`]; or the cluster does not come to know all regions of the table in time.
+    /// As [`Session::fetch_map`]; or not all regions of the table are known in time.
     pub(crate) fn spread(&mut self, table: &TableName) -> Result<Spread, ClientError> {
         let deadline = Instant::now() + self.options.deadline;
         if !self.routes.regions().has_table(table) {
@@ -61,7 +61,7 @@ impl Session {
         }
     }
 
-    /// Asks until a node has told where regions are.
+    /// Asks for routes until a node has answered.
     pub(super) fn fetch_routes_until(&mut self, deadline: Instant) -> Result<(), ClientError> {
         let before = self.asking.answers;
         self.asking.asked = None;
@@ -90,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Where a read that any member may answer goes first: to the live members in turn.
+    /// The member to which a read that any member may answer goes first: the live members in turn.
     pub(super) fn any_member(&mut self, pending: &Pending) -> Option<String> {
         if pending.tries > 1 || !matches!(pending.op, Op::Stale { .. }) {
             return None;
@@ -103,15 +103,15 @@ impl Session {
         Some(addresses[turn].to_owned())
     }
 
-    /// Takes the region map, if it is not older than what is known.
+    /// Accepts the region map, if it is not older than the known routes.
     pub(super) fn take_map(&mut self, map: RegionMap) {
         if map.version >= self.routes.version() {
             self.asking.map = Some(map);
         }
     }
 
-    /// Takes the routes that a node sent. If they are new, operations that waited for a primary are tried at once, and the
-    /// link to a server that is no longer primary and owes answers is given up.
+    /// Applies routes that a node sent. If they are newer, parked operations are tried at once, and the link to a
+    /// server that is no longer primary and owes answers is given up.
     pub(super) fn take_routes(&mut self, token: Token, update: RoutesUpdate, now: Instant) {
         match self.routes.apply(update) {
             Err(error) => self.fail(token, &error.to_string()),
@@ -148,8 +148,8 @@ impl Session {
         self.ask(Request::Routes { known: self.routes.version() }, now);
     }
 
-    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer, else the next address
-    /// of the seeds and of the servers that are known.
+    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer; otherwise the
+    /// next address of the seeds and the known servers.
     fn ask(&mut self, question: Request, now: Instant) {
         let pause = self.options.retry_pause * 4;
         if self.asking.asked.is_some_and(|asked| now - asked < pause) {
@@ -168,14 +168,14 @@ impl Session {
         let mut addresses = self.seeds.clone();
         addresses.extend(self.routes.servers().map(|(_, address)| address.to_owned()));
         if let Some(address) = addresses.get(next.checked_rem(addresses.len()).unwrap_or(0)) {
-            // A new connection's first answer are the routes.
+            // The first answer on a new connection has the routes.
             self.link_to(address, now);
         }
     }
 }
 
-/// Native address of the node that `op` goes to: the primary of its region. What no region is asked for goes to any node, and
-/// so does an operation on a table that is not known, or one that lacks a region: a node knows better, or says what is wrong.
+/// Native address of the node that `op` goes to: the primary of its region. An operation without a region goes to any
+/// node. So does one on an unknown table, or one that lacks a region: a node may know more, or returns an error.
 pub(super) fn primary_address<'a>(routes: &'a RouteCache, table: &str, op: &Op) -> Option<&'a str> {
     let is_for_any = op.is_for_any_node() || op.lacks_region(routes, table);
     match op.region_in(routes, table) {

@@ -1,4 +1,4 @@
-//! Where operations are sent, by key, by bound and by region.
+//! The node that an operation is sent to, by key, by bound and by region.
 
 use super::{pause, primary_address};
 use bytes::Bytes;
@@ -26,7 +26,7 @@ fn server(id: u32) -> ServerInfo {
     ServerInfo { native_address: format!("host:{id}"), ..ServerInfo::of(member(id)) }
 }
 
-/// What a session knows that was told of these regions, ascending, and of servers 1 and 2.
+/// The routes of a session with these regions, ascending, and with servers 1 and 2.
 fn routes(tables: &[&str], regions: Vec<GroupConfig>) -> RouteCache {
     let tables = tables.iter().map(|name| TableOptions { name: (*name).into(), ..TableOptions::default() }).collect();
     let map = RegionMap { version: 1, tables, regions, servers: vec![server(1), server(2)] };

@@ -1,4 +1,4 @@
-//! What a client reports, and how soon, where there is nothing to connect to; and what a node reports of itself.
+//! Errors of a client without a node to connect to, and how soon they come; and a node's report of itself.
 
 use crate::fake::{FakeNode, map, succeed};
 use leeward_client::{

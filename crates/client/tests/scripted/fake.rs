@@ -1,4 +1,4 @@
-//! A node by script: a TCP server that answers each request of the native protocol as the test says.
+//! A scripted node: a TCP server that answers each request of the native protocol as the test says.
 
 use bytes::Bytes;
 use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName, TableOptions};
@@ -17,7 +17,7 @@ use std::thread;
 pub(crate) enum Act {
     /// Answers.
     Results(Vec<OpResult>),
-    /// Tells where regions are, then answers.
+    /// Sends routes, then answers.
     RoutesThen(Vec<OpResult>),
     /// Closes the connection without an answer.
     Close,
@@ -32,7 +32,8 @@ type Script = Box<dyn FnMut(&[Op]) -> Act + Send>;
 /// A request's operations, and the table that they were on.
 type Batch = (TableName, Vec<Op>);
 
-/// What a node says is committed in region 1 with the first operation that has a name; one more with each that follows.
+/// The commit LSN of region 1 that a node reports with the first operation that has a request id; one more with each
+/// further one.
 pub(crate) const HEARD: u64 = 100;
 
 /// A scripted node.
@@ -41,7 +42,7 @@ pub(crate) struct FakeNode {
     pub(crate) address: String,
     /// Batches that reached it, in order.
     pub(crate) seen: Arc<Mutex<Vec<Batch>>>,
-    /// How operations with a name were asked for, in order.
+    /// The request ids of operations, in order.
     named: Arc<Mutex<Vec<Once>>>,
     map: Arc<Mutex<RegionMap>>,
 }
@@ -82,7 +83,7 @@ impl FakeNode {
         self.seen.lock().expect("no panic").iter().flat_map(|(_, ops)| ops.clone()).collect()
     }
 
-    /// How every operation with a name that reached the node was asked for.
+    /// The request ids of all operations that reached the node.
     pub(crate) fn named(&self) -> Vec<Once> {
         self.named.lock().expect("no panic").clone()
     }
@@ -149,7 +150,7 @@ impl FakeNode {
         write_frame(FrameKind::Reply, &Reply::Routes(RoutesUpdate::everything(&self.map())), out);
     }
 
-    /// Does with a request what the script says; false if that is to end the connection.
+    /// Handles a request by the script. Returns false if the connection must end.
     fn answer(&self, id: u64, (table, ops): Batch, script: &Mutex<Script>, out: &mut Vec<u8>) -> bool {
         let act = script.lock().expect("no panic")(&ops);
         self.seen.lock().expect("no panic").push((table, ops));
@@ -196,7 +197,7 @@ pub(crate) fn succeed(ops: &[Op]) -> Act {
     Act::Results(ops.iter().map(success).collect())
 }
 
-/// What success looks like for `op`, of a primary.
+/// A primary's answer to a successful `op`.
 pub(crate) fn success(op: &Op) -> OpResult {
     match op {
         Op::Get { key } => OpResult::Value(Some(key.clone())),

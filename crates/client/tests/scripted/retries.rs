@@ -1,4 +1,5 @@
-//! What the client retries, what it never retries, and what it says when it gives up: against nodes by script.
+//! Retries of the client against scripted nodes: which operations it retries, which it never retries, and its errors
+//! when it gives up.
 
 use crate::fake::{Act, FakeNode, HEARD, map, succeed, success};
 use leeward_client::{

@@ -1,4 +1,4 @@
-//! Clients through rings, against a node by script: answers in slots, over the connection, and without a bell.
+//! Clients through rings, against a scripted node: answers in slots, over the connection, and without a bell.
 
 use crate::fake::{FakeNode, map, success};
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session};
@@ -120,7 +120,7 @@ impl Node {
         self.write(sequence, slot, RingKind::Frames, &frame);
     }
 
-    /// Answers what is in the ring until a request of `key` comes: that one's number, slot and reply.
+    /// Answers requests in the ring until one for `key` comes. Returns that one's number, slot and reply.
     fn serve_until(&mut self, key: &str) -> (u64, Slot, Reply) {
         loop {
             let (sequence, slot, request) = self.request();
@@ -141,7 +141,7 @@ impl Node {
     }
 }
 
-/// A client of a node that does as `script` says; the node is what it answers.
+/// A client of a node that runs `script`. Returns the session and the node's thread.
 fn with_node<T: Send + 'static>(
     ring_spin: Duration,
     script: impl FnOnce(Node) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! Scans that cross regions, against nodes by script that hold a sorted map each.
+//! Scans that cross regions, against scripted nodes with a sorted map each.
 
 use crate::fake::{Act, FakeNode, map};
 use bytes::Bytes;
@@ -85,7 +85,8 @@ fn keys_only_leaves_the_values_out() {
     assert!(entries.iter().all(|entry| entry.as_ref().is_ok_and(|(_, value)| value.is_empty())));
 }
 
-/// Regions of a table that is partitioned by hash, each with the keys that belong to it; the second is on the second node.
+/// Regions of a table that is partitioned by hash, each with the keys that belong to it; the second is on the second
+/// node.
 fn hashed(keys: &'static [&'static str]) -> Client {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
     let partition = Partition::Hash { tokens: 3 };
@@ -110,7 +111,7 @@ fn hashed(keys: &'static [&'static str]) -> Client {
     Client::connect(&[&a], ClientOptions::default()).expect("the node answers")
 }
 
-/// What a region answers that has these keys; at most two at a time.
+/// The answer of a region with the keys `own`: at most two at a time.
 fn part(own: &[&str], op: &RangeOp) -> OpResult {
     let RangeOp::Scan(ScanRange { start, end, reverse, limit, .. }) = op else {
         return match op {

@@ -1,4 +1,4 @@
-//! Reads that any member may answer: which member the client asks, and how it handles the answers.
+//! Reads that any member may answer: the member that the client asks, and its handling of answers.
 
 use crate::fake::{Act, FakeNode, map, succeed};
 use leeward_client::{Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadResult, RegionMap, Stale};

@@ -1,6 +1,6 @@
 //! The decisions about replica groups: pure functions from the view to configurations to propose.
 //!
-//! The rules are PacificA's, with Leeward's incarnations (DESIGN 6, "Reconfiguration"; Tebis 3.5):
+//! The rules are PacificA's, with Leeward's incarnations (Tebis 3.5; `docs/design/failover.md`):
 //! - A new primary was in sync: it is a live backup, in exactly the incarnation that the configuration names. A learner or a
 //!   restarted process never is in sync.
 //! - If no in-sync incarnation is left, every in-sync server of the last configuration must be back with the volume that it had.

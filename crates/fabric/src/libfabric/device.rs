@@ -1,16 +1,17 @@
-//! A domain of a libfabric provider, and the progress that is made in it. With `endpoint`, which opens what there is in a domain,
-//! and `library` the only module that calls libfabric, and no other sees a pointer of it.
+//! A domain of a libfabric provider, and the progress in it. Only this module, `endpoint` (which opens the objects of a
+//! domain) and `library` call libfabric; no other module sees its pointers.
 //!
-//! Every call is made under one lock, also of providers that need none: so nothing is closed while the thread that makes
-//! progress is inside of it, and no byte is placed in this process's memory while the lock is held by another. Nothing
-//! blocks under the lock: a thread waits for completions in [`Device::wait`], outside of libfabric.
+//! Every call is made under one lock, even with providers that need none. So no object is closed while the progress
+//! thread uses it, and no byte is placed in this process's memory while another thread holds the lock. Nothing blocks
+//! under the lock: a thread waits for completions in [`Device::wait`], outside libfabric.
 //!
-//! Objects are closed in the order libfabric asks for: endpoints and registrations hold their device, and go first. Every
-//! endpoint has a completion queue of its own, since a queue that outlives an endpoint of libfabric 1.17 keeps looking at it.
+//! Objects are closed in the order that libfabric requires: endpoints and registrations hold their device, and are
+//! closed first. Every endpoint has its own completion queue, because in libfabric 1.17 a queue that outlives an
+//! endpoint still uses it.
 //!
-//! Whatever goes wrong at an endpoint ends its connection: an operation that fails, a queue that cannot be read or waited for. A
-//! device fails as a whole when an endpoint cannot be closed, or no thread makes progress any more: then nothing is opened or
-//! started.
+//! A failure at an endpoint ends its connection: a failed operation, or a queue that cannot be read or waited for. The
+//! whole device fails when an endpoint cannot be closed, or when the progress thread is gone. Then nothing is opened or
+//! started any more.
 
 use super::{Provider, library::Library, sys::*};
 use crate::stream::socket::{Waker, wait_for_any};
@@ -31,7 +32,7 @@ use tracing::{error, warn};
 
 /// Completions taken at a time.
 const BATCH: usize = 64;
-/// Completions that a queue has room for: providers that cannot grow it make operations wait instead.
+/// Completions that a queue has room for. If it is full, providers that cannot grow it let operations wait.
 const QUEUE: usize = 1024;
 /// Longest address of an endpoint, in bytes.
 pub(super) const MAX_ADDRESS: usize = 256;
@@ -48,31 +49,31 @@ pub(super) struct Device {
     /// Whether queues have a descriptor to wait for.
     pub(super) has_descriptors: bool,
     waker: Waker,
-    /// The thread that makes progress was not woken since it began its present round.
+    /// The progress thread was not woken since it began its present round.
     unwoken: AtomicBool,
-    /// Why it is of no use any more.
+    /// Why it has failed.
     failure: OnceLock<String>,
-    /// Held during every call.
+    /// Locked during every call of libfabric.
     pub(super) calls: Mutex<Calls>,
 }
 
 pub(super) struct Calls {
-    /// Of the keys of new registrations.
+    /// Draws the keys of new registrations.
     pub(super) keys: Rng,
     /// The queues of all endpoints.
     pub(super) queues: Vec<Queue>,
-    /// Connections that have failed while no thread made progress.
+    /// Connections that failed outside of [`Device::progress`].
     failed: Vec<End>,
 }
 
 /// The completion queue of one endpoint.
 pub(super) struct Queue {
     pub(super) queue: *mut FidCq,
-    /// Becomes readable with completions; a duplicate, so that it stays valid as long as a thread waits for it.
+    /// Becomes readable with completions. It is a duplicate, so that it stays valid while a thread waits for it.
     pub(super) ready: Option<Arc<OwnedFd>>,
-    /// Number of the connection that the endpoint is of.
+    /// Number of the endpoint's connection.
     pub(super) connection: u32,
-    /// Why nothing more comes of the endpoint, for its holder.
+    /// Why the endpoint has failed, shared with its holder.
     pub(super) failure: Arc<OnceLock<String>>,
 }
 
@@ -86,8 +87,8 @@ impl Queue {
     }
 }
 
-// SAFETY: the objects behind the pointers belong to no thread (FI_THREAD_SAFE was asked for), and all calls on them are made
-// under `calls`.
+// SAFETY: the objects behind the pointers belong to no thread (FI_THREAD_SAFE was asked for), and all calls on them are
+// made under `calls`.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -96,12 +97,12 @@ unsafe impl Sync for Device {}
 pub(super) struct End {
     /// Number of the connection.
     pub(super) connection: u32,
-    /// What the operation was started with; or why nothing more of the connection ends as it should.
+    /// The token of the operation, or why the connection has failed.
     pub(super) result: Result<u64, String>,
 }
 
 impl Device {
-    /// Opens the first domain of `provider`; those that have addresses of hosts take the interface of `host`.
+    /// Opens the first domain of `provider`. Providers with host addresses take the interface of `host`.
     ///
     /// # Errors
     /// libfabric is not installed, or has no such provider for this host.
@@ -118,12 +119,13 @@ impl Device {
     }
 
     fn with_info(library: &'static Library, info: *mut Info) -> io::Result<Device> {
-        // SAFETY: `info` is one that `Library::offer` answered, so its attributes are there; the texts in it end with a zero.
+        // SAFETY: `info` is one that `Library::offer` answered, so its attributes are there; the texts in it end with a
+        // zero.
         let (name, mr_mode) = unsafe {
             let name = CStr::from_ptr((*(*info).fabric_attr).prov_name).to_string_lossy().into_owned();
             (name, (*(*info).domain_attr).mr_mode)
         };
-        // Whatever was opened is closed by `drop` if a later step fails.
+        // If a later step fails, `drop` closes everything that was opened.
         let mut device = Device {
             library,
             info,
@@ -140,15 +142,15 @@ impl Device {
         let check = |what: &str, answer: c_int| {
             if answer < 0 { Err(library.error(what, answer as isize)) } else { Ok(()) }
         };
-        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the library's own
-        // making; the results are stored where they are closed.
+        // SAFETY: the calls and their order are those of fi_fabric(3) and fi_domain(3), with attributes of the
+        // library's own making; the results are stored where they are closed.
         unsafe {
             let answer = (library.fabric)((*info).fabric_attr, &raw mut device.fabric, ptr::null_mut());
             check("cannot open the fabric", answer)?;
             let domain = (*(*device.fabric).ops).domain;
             check("cannot open the domain", domain(device.fabric, info, &raw mut device.domain, ptr::null_mut()))?;
         }
-        // A first queue shows whether they have descriptors.
+        // A first queue shows whether queues have descriptors.
         let mut queue = ptr::null_mut();
         if device.open_queue(FI_WAIT_FD, &mut queue) < 0 {
             device.has_descriptors = false;
@@ -177,7 +179,8 @@ impl Device {
     /// A duplicate of a queue's descriptor. The lock is held.
     pub(super) fn descriptor(&self, queue: *mut FidCq) -> io::Result<Arc<OwnedFd>> {
         let mut ready: RawFd = -1;
-        // SAFETY: a queue that was opened with FI_WAIT_FD answers its descriptor into an int, and keeps it open meanwhile.
+        // SAFETY: a queue that was opened with FI_WAIT_FD answers its descriptor into an int, and keeps it open
+        // meanwhile.
         unsafe {
             let answer = ((*(*queue).fid.ops).control)(&raw mut (*queue).fid, FI_GETWAIT, (&raw mut ready).cast());
             if answer < 0 {
@@ -192,23 +195,23 @@ impl Device {
         &self.name
     }
 
-    /// Whether registered memory is taken whole, and for as long as it is registered.
+    /// Whether registered memory is pinned: it occupies all of its pages as long as it is registered.
     pub(super) fn pins_memory(&self) -> bool {
         self.mr_mode & FI_MR_ALLOCATED != 0
     }
 
-    /// Whether an aligned word may be seen half written: what comes in over a stream is placed as its pieces come.
+    /// Whether an aligned word may be seen half written, because bytes of a stream are placed as they arrive.
     pub(super) fn tears_words(&self) -> bool {
         self.name.contains("tcp")
     }
 
-    /// How reads are posted. The shm provider has a quick way of reading that leaves a note for the peer behind, which the peer
-    /// would take up after our endpoint is closed: it is asked for the other way.
+    /// Flags of reads. The shm provider's fast way of reading leaves a note for the peer, which the peer may process
+    /// after this endpoint is closed. So the other way is requested.
     pub(super) fn read_flags(&self) -> u64 {
         FI_COMPLETION | if self.name.contains("shm") { FI_DELIVERY_COMPLETE } else { 0 }
     }
 
-    /// Whether [`Device::wait`] ends by itself when there are completions or something has come in.
+    /// Whether [`Device::wait`] returns by itself when there are completions or incoming data.
     pub(super) fn tells_when_ready(&self) -> bool {
         self.has_descriptors
     }
@@ -219,19 +222,19 @@ impl Device {
         unsafe { (*(*self.info).ep_attr).max_msg_size }
     }
 
-    /// Has the thread that makes progress begin another round at once after its present one.
+    /// Makes the progress thread begin another round at once after its present one.
     pub(super) fn wake(&self) {
         if self.unwoken.swap(false, Ordering::SeqCst) {
             self.waker.wake();
         }
     }
 
-    /// The thread that makes progress begins a round: what it does not see from here on, it is woken for.
+    /// The progress thread begins a round. It is woken for anything that happens after this.
     pub(super) fn begin_round(&self) {
         self.unwoken.store(true, Ordering::SeqCst);
     }
 
-    /// Makes it unusable: every connection is to end, nothing is opened or started from now on.
+    /// Makes the device unusable: every connection ends, and nothing is opened or started any more.
     pub(super) fn fail(&self, reason: String) {
         // The first reason stands.
         if self.failure.set(reason.clone()).is_ok() {
@@ -240,17 +243,18 @@ impl Device {
         }
     }
 
-    /// Why it is of no use any more, if so.
+    /// Why it has failed, if it has.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// An error if it is of no use any more.
+    /// An error if it has failed.
     pub(super) fn check(&self) -> io::Result<()> {
         self.failure().map_or(Ok(()), |reason| Err(io::Error::other(reason.to_owned())))
     }
 
-    /// Makes progress, in both directions, and appends what has ended. A queue that is broken is not looked at again.
+    /// Makes progress in both directions, and appends the ends of operations and connections. A broken queue is
+    /// dropped.
     pub(super) fn progress(&self, ended: &mut Vec<End>) {
         let mut calls = self.calls.lock();
         let Calls { queues, failed, .. } = &mut *calls;
@@ -264,10 +268,11 @@ impl Device {
         });
     }
 
-    /// Appends what a queue has. The lock is held.
+    /// Appends the completions of a queue. The lock is held.
     fn read(&self, queue: &Queue, ended: &mut Vec<End>) -> Result<(), String> {
         let mut entries = [CqEntry { op_context: ptr::null_mut() }; BATCH];
-        // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked for.
+        // SAFETY: the queue is open and of the format whose entries these are; there is room for as many as are asked
+        // for.
         let answer = unsafe { ((*(*queue.queue).ops).read)(queue.queue, entries.as_mut_ptr().cast(), BATCH) };
         match usize::try_from(answer) {
             Ok(count) => {
@@ -281,7 +286,7 @@ impl Device {
         }
     }
 
-    /// Why the operation failed whose failure the queue has announced. The lock is held.
+    /// The error of the failed operation that the queue has announced. The lock is held.
     fn take_error(&self, queue: *mut FidCq) -> String {
         let mut entry = CqErrEntry {
             op_context: ptr::null_mut(),
@@ -306,7 +311,7 @@ impl Device {
         }
     }
 
-    /// Waits until there is something to do, it is woken, or `timeout` is over; tells whether it was woken.
+    /// Waits until there is something to do, it is woken, or `timeout` is over. Returns whether it was woken.
     ///
     /// # Errors
     /// The system cannot wait.
@@ -335,7 +340,7 @@ impl Device {
         wait_for_any(&descriptors, &self.waker, timeout)
     }
 
-    /// Whether the queue's descriptor becomes readable with the next that happens. The lock is held.
+    /// Whether the queue's descriptor becomes readable with the next event, so that waiting is safe. The lock is held.
     fn may_wait(&self, queue: &Queue) -> Result<bool, String> {
         // SAFETY: fabric and queue are open; the one pointer is read during the call only.
         let answer = unsafe {
@@ -352,8 +357,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and registrations
-        // hold the device, so none is left. `info` came from the library and nothing else frees it.
+        // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and
+        // registrations hold the device, so none is left. `info` came from the library and nothing else frees it.
         unsafe {
             if !self.domain.is_null() {
                 close(self.library, "a domain", &raw mut (*self.domain).fid);
@@ -366,7 +371,7 @@ impl Drop for Device {
     }
 }
 
-/// Closes an object; one that cannot be closed is left, which is said. Whether it is closed.
+/// Closes an object. Returns false, with a warning, if it cannot be closed and stays open.
 ///
 /// # Safety
 /// The object is open, is not used by any other thread, and is not used again.

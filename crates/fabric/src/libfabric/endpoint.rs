@@ -1,9 +1,8 @@
-//! What is opened in a device: registered memory, and endpoints that exchange bytes with one peer each. With `device` and
-//! `library` the only module that calls libfabric, under the same rules: every call under the device's lock, and nothing blocks
-//! there.
+//! The objects of a device: registered memory, and endpoints that exchange bytes with one peer each. The rules of
+//! `device` apply: every call of libfabric is made under the device's lock, and nothing blocks there.
 //!
-//! An endpoint is closed before the memory that its operations touch is given back. One that the provider does not close may go
-//! on to use all of it: then the device has failed, and nothing that was registered with it is unmapped any more.
+//! An endpoint is closed before the memory of its operations is given back. If the provider does not close an endpoint,
+//! the endpoint may still use that memory: then the device has failed, and its registered memory is never unmapped.
 
 use super::{
     device::{Device, MAX_ADDRESS, Queue, close},
@@ -18,7 +17,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Memory that the provider may read and write: for peers, or as the near end of operations of our own.
+/// Memory that the provider may read and write: for peers, or as the local end of this process's operations.
 pub(super) struct Registration {
     region: *mut FidMr,
     device: Arc<Device>,
@@ -32,7 +31,7 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Registers all of `memory` for peers. The owner that grants it to them drops it only when none of them writes it any more.
+    /// Registers all of `memory` for peers. The owner must drop it only when no peer writes it any more.
     ///
     /// # Errors
     /// The provider has no more regions, or may not lock so much memory.
@@ -49,8 +48,8 @@ impl Registration {
             let key_bytes = unsafe { (*(*device.info).domain_attr).mr_key_size };
             let key = calls.keys.u64() >> (64 - 8 * key_bytes);
             let mut region = ptr::null_mut();
-            // SAFETY: the domain is open, and the memory is mapped until after the region is closed. It is shared memory of
-            // atomic words, so that others may write it at any time.
+            // SAFETY: the domain is open, and the memory is mapped until after the region is closed. It is shared
+            // memory of atomic words, so that others may write it at any time.
             let answer = unsafe {
                 let domain = device.domain;
                 let register = (*(*domain).mr).reg;
@@ -74,7 +73,7 @@ impl Registration {
         }
     }
 
-    /// The key and the address of the first byte by which peers reach the memory.
+    /// The key, and the address of the first byte, that peers use for the memory.
     pub(super) fn remote(&self) -> (u64, u64) {
         // SAFETY: the region is open; its key does not change.
         let key = unsafe { (*self.region).key };
@@ -92,9 +91,10 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let device = &self.device;
         let calls = device.calls.lock();
-        // SAFETY: the region was opened by `new` and is closed once. Nothing writes there any more: near ends belong to an
-        // endpoint, which is closed first, and what peers were granted is kept until they have given it back or their endpoint is
-        // closed. One that gives it back and writes all the same is a broken process of our own cluster.
+        // SAFETY: the region was opened by `new` and is closed once. Nothing writes there any more: near ends belong to
+        // an endpoint, which is closed first, and what peers were granted is kept until they have given it back or
+        // their endpoint is closed. One that gives it back and writes all the same is a broken process of our own
+        // cluster.
         let is_closed = device.failure().is_none()
             && unsafe { close(device.library, "registered memory", &raw mut (*self.region).fid) };
         drop(calls);
@@ -107,7 +107,7 @@ impl Drop for Registration {
     }
 }
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Direction {
     /// To the peer.
@@ -116,13 +116,13 @@ pub(super) enum Direction {
     Read,
 }
 
-/// An endpoint to exchange bytes with one peer. Once it is dropped no byte of that peer's operations lands here, and none of
-/// ours leaves.
+/// An endpoint to exchange bytes with one peer. Once it is dropped, no byte of that peer's operations lands here, and
+/// none of this process's operations leaves.
 pub(super) struct Endpoint {
     endpoint: *mut FidEp,
     addresses: *mut FidAv,
     queue: *mut FidCq,
-    /// Why nothing more comes of it.
+    /// Why it has failed.
     failure: Arc<OnceLock<String>>,
     device: Arc<Device>,
 }
@@ -133,14 +133,15 @@ unsafe impl Send for Endpoint {}
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
-    /// Opens one for the connection with this number. Takes its time: providers get memory for their queues.
+    /// Opens an endpoint for the connection with this number. It takes long, because providers allocate memory for
+    /// their queues.
     ///
     /// # Errors
-    /// The provider, or the system, has no more.
+    /// The provider, or the system, has no endpoints left.
     pub(super) fn open(device: &Arc<Device>, connection: u32) -> io::Result<Endpoint> {
         let null = ptr::null_mut();
         let (endpoint, addresses, queue) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        // What was opened when a later step fails is closed by `drop`, after the lock is given back.
+        // If a later step fails, `drop` closes everything that was opened, after the lock is released.
         let (failure, device_of) = (Arc::default(), Arc::clone(device));
         let mut opened = Endpoint { endpoint, addresses, queue, failure, device: device_of };
         let mut attributes =
@@ -167,18 +168,18 @@ impl Endpoint {
         let failure = Arc::clone(&opened.failure);
         calls.queues.push(Queue { queue: opened.queue, ready, connection, failure });
         drop(calls);
-        // The thread that sleeps does not know the new queue's descriptor.
+        // The sleeping progress thread does not know the new queue's descriptor.
         device.wake();
         Ok(opened)
     }
 
-    /// An error if nothing more comes of it.
+    /// An error if it has failed.
     pub(super) fn check(&self) -> io::Result<()> {
         self.device.check()?;
         self.failure.get().map_or(Ok(()), |reason| Err(io::Error::other(reason.clone())))
     }
 
-    /// Where peers reach it, in the provider's own form.
+    /// Its address, in the provider's own form.
     pub(super) fn address(&self) -> io::Result<Vec<u8>> {
         let mut address = vec![0; MAX_ADDRESS];
         let mut len = address.len();
@@ -201,8 +202,8 @@ impl Drop for Endpoint {
         let mut calls = self.device.calls.lock();
         calls.queues.retain(|other| other.queue != self.queue);
         let library = self.device.library;
-        // SAFETY: whatever is not null was opened by `open` and is closed once, the endpoint before what it is bound to, which
-        // stays if the endpoint does; the thread that makes progress has no use for the queue any more.
+        // SAFETY: whatever is not null was opened by `open` and is closed once, the endpoint before what it is bound
+        // to, which stays if the endpoint does; the thread that makes progress has no use for the queue any more.
         let is_closed = unsafe {
             let is_closed = self.endpoint.is_null() || close(library, "an endpoint", &raw mut (*self.endpoint).fid);
             if is_closed && !self.addresses.is_null() {
@@ -214,7 +215,7 @@ impl Drop for Endpoint {
             is_closed
         };
         if !is_closed {
-            // Under the lock: no memory that it may use is given back from now on.
+            // Under the lock, so that no memory that it may use is given back from now on.
             std::mem::forget(Arc::clone(&self.device));
             self.device.fail("an endpoint cannot be closed".into());
         }
@@ -222,7 +223,8 @@ impl Drop for Endpoint {
     }
 }
 
-/// An endpoint that writes and reads one peer's memory; the near end of every operation is a part of its staging memory.
+/// An endpoint that writes and reads one peer's memory. The local end of every operation is a part of its staging
+/// memory.
 pub(super) struct Initiator {
     /// Closed before the staging memory is given back.
     endpoint: Endpoint,
@@ -232,11 +234,11 @@ pub(super) struct Initiator {
 }
 
 impl Initiator {
-    /// Opens an endpoint towards the one at `address` for the connection with this number; `staging` is the near end of its
-    /// operations.
+    /// Opens an endpoint towards the one at `address` for the connection with this number. `staging` is the local end
+    /// of its operations.
     ///
     /// # Errors
-    /// As for [`Endpoint::open`] and [`Registration::for_peers`]; or the address is none of this provider's.
+    /// As for [`Endpoint::open`] and [`Registration::for_peers`]; or the address is not one of this provider's.
     pub(super) fn open(
         device: &Arc<Device>,
         connection: u32,
@@ -245,7 +247,7 @@ impl Initiator {
     ) -> io::Result<Initiator> {
         let staging = Registration::new(device, staging, FI_READ | FI_WRITE)?;
         let endpoint = Endpoint::open(device, connection)?;
-        // An address has no length of its own: what the provider may look at beyond its end is there, and zero.
+        // An address has no length of its own, so it is padded with zeroes for reads beyond its end.
         let mut padded = [0; MAX_ADDRESS];
         let whole = padded.get_mut(..address.len()).ok_or(io::ErrorKind::InvalidData)?;
         whole.copy_from_slice(address);
@@ -262,16 +264,17 @@ impl Initiator {
         Ok(Initiator { endpoint, staging, peer })
     }
 
-    /// The near end of its operations.
+    /// The local end of its operations.
     pub(super) fn staging(&self) -> &Mapping {
         self.staging.memory()
     }
 
-    /// Starts to move the bytes between `near`, a part of the staging memory, and `far`, an address and a key of the peer's. The
-    /// completion with `token` tells that they are placed. False: not now.
+    /// Starts to move the bytes between `near`, a part of the staging memory, and an address and key of the peer's
+    /// memory. The completion with `token` tells that they are placed. Returns false if the provider cannot start it
+    /// now.
     ///
     /// # Errors
-    /// The operation cannot be started; nothing more comes of it.
+    /// The operation cannot be started, or the endpoint has failed.
     pub(super) fn transfer(
         &self,
         direction: Direction,
@@ -291,8 +294,9 @@ impl Initiator {
         let remote = RmaIov { addr: address, len: near.len(), key };
         let _calls = device.calls.lock();
         self.endpoint.check()?;
-        // SAFETY: the endpoint is open, and so is the staging memory's region. The message is read during the call only. The
-        // bytes are mapped until the endpoint is closed; the context is a number that is never followed as a pointer.
+        // SAFETY: the endpoint is open, and so is the staging memory's region. The message is read during the call
+        // only. The bytes are mapped until the endpoint is closed; the context is a number that is never followed as a
+        // pointer.
         let answer = unsafe {
             let mut descriptor = (*self.staging.region).mem_desc;
             let message = MsgRma {
@@ -306,8 +310,8 @@ impl Initiator {
                 data: 0,
             };
             match direction {
-                // For each operation, since some providers ignore it as an endpoint's default: without it a completion
-                // may come for bytes that never arrive.
+                // The flag is set on each operation, because some providers ignore it as an endpoint's default. Without
+                // it a completion may come for bytes that never arrive.
                 Direction::Write => {
                     ((*(*endpoint).rma).writemsg)(endpoint, &raw const message, FI_DELIVERY_COMPLETE | FI_COMPLETION)
                 }

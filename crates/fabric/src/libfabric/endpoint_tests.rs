@@ -1,4 +1,4 @@
-//! Endpoints of which something goes wrong, by functions of libfabric that are replaced by others which fail.
+//! Failures of endpoints: functions of libfabric are replaced by others that fail.
 
 use super::*;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use std::{env, slice};
 
 const BYTES: usize = 1 << 16;
-/// Places of functions in the tables of what can be closed, and of queues.
+/// Places of functions in the tables of closable objects, and of queues.
 const CLOSE: usize = 1;
 const READ: usize = 1;
 const READ_ERROR: usize = 3;
@@ -41,7 +41,7 @@ fn device() -> Option<Arc<Device>> {
     }
 }
 
-/// Has an object use a copy of its table with another function at `place`.
+/// Makes an object use a copy of its table with another function at `place`.
 fn replace<T>(table: &mut *const T, place: usize, function: *const c_void) {
     // SAFETY: a table of libfabric begins with its size in bytes, and is words otherwise.
     let words = unsafe {

@@ -1,4 +1,4 @@
-//! What an owner tells a peer so that it reaches a memory: the bytes of a grant. `docs/formats/fabric.md` has them too.
+//! The bytes of a grant, by which an owner lets a peer reach a memory. See also `docs/formats/fabric.md`.
 //!
 //! ```text
 //!  0         8          16        24
@@ -11,9 +11,9 @@ use crate::stream::frame::MAX_GRANT;
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
-    /// The key that the provider asks for.
+    /// The provider's key for the memory.
     pub(super) key: u64,
-    /// What the provider calls the first byte of the memory's header, under that key.
+    /// The provider's address of the first byte of the memory's header, under that key.
     pub(super) base: u64,
     /// Bytes of the memory.
     pub(super) len: u64,
@@ -25,7 +25,7 @@ pub(super) struct Grant {
 const FIXED: usize = 24;
 
 impl Grant {
-    /// As it goes over the connection.
+    /// Its bytes on the connection.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(FIXED + self.address.len());
         for field in [self.key, self.base, self.len] {
@@ -36,7 +36,7 @@ impl Grant {
         bytes
     }
 
-    /// From what a peer sent; `None` if it is no grant.
+    /// Decodes the bytes from a peer; `None` if they are no grant.
     pub(super) fn decode(bytes: &[u8]) -> Option<Grant> {
         let (fixed, address) = bytes.split_at_checked(FIXED)?;
         let (fields, _) = fixed.as_chunks::<8>();

@@ -1,8 +1,9 @@
-//! libfabric itself, opened at run time, and what its providers offer: a process that never asks for it needs none.
+//! The libfabric library, opened at run time, and the offers of its providers. A process that does not use libfabric
+//! does not need it.
 //!
-//! Five functions are exported that we use, each by the version of its symbol for which `sys` was written; everything else is
-//! reached through the objects that they give. The library stays open until the process ends, since its providers have
-//! threads and hooks of their own.
+//! Five exported functions are used, each by the version of its symbol for which `sys` was written. Everything else is
+//! reached through the objects that they return. The library stays open until the process ends, because its providers
+//! have threads and hooks of their own.
 
 use super::sys::*;
 use std::{
@@ -13,7 +14,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Modes of registration that are handled here; a provider takes those it needs.
+/// Modes of registration that are handled here. A provider chooses those that it needs.
 const MR_MODES: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 /// Name under which every version from 1.0 on is installed.
 const NAME: &CStr = c"libfabric.so.1";
@@ -31,7 +32,7 @@ type DupInfo = unsafe extern "C" fn(*const Info) -> *mut Info;
 type OpenFabric = unsafe extern "C" fn(*mut FabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int;
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
 
-/// What libfabric exports of use.
+/// The functions of libfabric that are used.
 pub(super) struct Library {
     pub(super) getinfo: GetInfo,
     pub(super) freeinfo: FreeInfo,
@@ -41,10 +42,10 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// The library, which is opened the first time.
+    /// The library. The first call opens it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`]: it is not installed, or is too old; says what to do.
+    /// [`io::ErrorKind::NotFound`]: it is not installed, or is too old. The text says what to do.
     pub(super) fn get() -> io::Result<&'static Library> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY
@@ -54,7 +55,8 @@ impl Library {
     }
 
     fn open(name: &CStr) -> Result<Library, String> {
-        // SAFETY: `name` ends with a zero. What runs while the library is loaded are its own constructors, which may run at any time.
+        // SAFETY: `name` ends with a zero. Loading the library runs only its own constructors, which may run at any
+        // time.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(format!(
@@ -84,7 +86,7 @@ impl Library {
         }
     }
 
-    /// The first offer of provider `name` that does what is needed here, in a list of its own: to be freed.
+    /// The first suitable offer of provider `name`, in a list of its own that the caller must free.
     ///
     /// # Errors
     /// There is no such provider, or not at `host`.
@@ -93,8 +95,8 @@ impl Library {
         let node = host.map(CString::new).transpose().map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), FI_SOURCE));
         let mut offers = ptr::null_mut();
-        // SAFETY: `dupinfo` of null answers empty hints with all attributes, or null. The provider's name is ours: it is taken
-        // out again before the library frees the hints.
+        // SAFETY: `dupinfo` of null answers empty hints with all attributes, or null. The provider's name is ours: it
+        // is taken out again before the library frees the hints.
         let answer = unsafe {
             let hints = (self.dupinfo)(ptr::null());
             if hints.is_null() {
@@ -133,7 +135,8 @@ impl Library {
         Ok(found)
     }
 
-    /// What a number that a call answered, below 0 if it failed, means. [`io::ErrorKind::NotFound`]: there is no such provider here.
+    /// The error for a number that a call returned, with libfabric's text. [`io::ErrorKind::NotFound`]: there is no
+    /// such provider here.
     pub(super) fn error(&self, what: &str, answer: isize) -> io::Error {
         // SAFETY: it takes any number and answers a text that is never changed or freed.
         let text = unsafe { CStr::from_ptr((self.strerror)(answer.unsigned_abs() as c_int)) };
@@ -142,7 +145,7 @@ impl Library {
     }
 }
 
-/// Whether nothing is asked of us that is not done here.
+/// Whether the provider requires only modes that are handled here.
 fn suits(offer: &Info) -> bool {
     // SAFETY: every offer has its attributes.
     let domain = unsafe { &*offer.domain_attr };
@@ -156,7 +159,7 @@ fn symbol(library: *mut c_void, name: &CStr, version: &CStr) -> *mut c_void {
     unsafe { libc::dlvsym(library, name.as_ptr(), version.as_ptr()) }
 }
 
-/// The address of the symbol; null if there is none. Other C libraries than glibc know no versions of symbols.
+/// The address of the symbol; null if there is none. Only glibc has versions of symbols.
 #[cfg(not(target_env = "gnu"))]
 fn symbol(library: *mut c_void, name: &CStr, _version: &CStr) -> *mut c_void {
     // SAFETY: `library` is one that was opened and is never closed; the text ends with a zero.

@@ -1,8 +1,7 @@
-//! libfabric: network cards that write and read memory by themselves (verbs, EFA), and, through the same code, its own tcp
-//! and shm providers, so that machines without such a card run what a card would run.
+//! libfabric: network cards that write and read memory by themselves (verbs, EFA). The same code also runs with
+//! libfabric's own tcp and shm providers, on machines without such a card.
 //!
-//! The library is opened at run time, where it is installed: nothing of it is needed to build, and a process that does not
-//! ask for this fabric does without.
+//! The library is opened at run time. It is not needed to build, nor in a process that does not use this fabric.
 //!
 //! ```text
 //!   writer                                                                       owner
@@ -10,21 +9,23 @@
 //!   endpoint ──── libfabric: writes, reads, looks at the memory's header ──────> endpoint ──> memory
 //! ```
 //! - **A connection is TCP's** (`stream`), with its hello, its pings and its `Down`. Control messages go over it.
-//! - **Bytes go by libfabric**, from an endpoint that the writer opened for this connection to one that the owner opened for it.
-//!   When the connection ends both are closed, the owner's before the peer's next link is up ([`owner`]): nothing of an
-//!   earlier connection lands after it.
-//! - **Memory is shared memory's** (`shm::memory`), registered with the provider. A peer that wants to use it asks for a
-//!   grant, which the owner gives only for a descriptor of this incarnation; after that it takes no part.
+//! - **Bytes go by libfabric**, between two endpoints that writer and owner have opened for this connection. When the
+//!   connection ends, both are closed, the owner's before the peer's next link is up ([`owner`]). So nothing of an
+//!   earlier connection lands after that.
+//! - **Memory is shared memory's** (`shm::memory`), registered with the provider. Before it uses the memory, a peer
+//!   asks for a grant, which the owner gives only for a descriptor of this incarnation. After that the owner takes no
+//!   part.
 //! - **A write is complete when a look has followed it** ([`remote`]): a read of the memory's header that finds it not
-//!   revoked. So a revocation needs no answer of a peer, and trusts no provider to stop what is under way.
-//! - **A word goes over the connection** where the provider is itself a stream (tcp), which may place the halves of a word one
-//!   after the other: the thread of the connection places it.
+//!   revoked. So a revocation needs no answer of a peer, and does not rely on the provider to stop operations that are
+//!   under way.
+//! - **A single word goes over the connection** if the provider is itself a stream (tcp), which may place the halves of
+//!   a word one after the other. The thread of the connection places it.
 //! - One thread ([`progress`]) drives all endpoints of a process.
-//! - Each link takes memory at both of its ends: its staging memory at the writer's (4 MiB, if used), and an endpoint at each,
-//!   which is the provider's to say (tcp 80 MiB, shm 16 MiB).
+//! - Each link takes memory at both ends: staging memory at the writer's (4 MiB, if used), and an endpoint at each end,
+//!   whose size depends on the provider (tcp 80 MiB, shm 16 MiB).
 //!
-//! A provider may set handlers of signals when the library is opened. A process that handles signals sets its own handlers before
-//! [`LibfabricFabric::bind`].
+//! A provider may set handlers of signals when the library is opened. A process that handles signals sets its own
+//! handlers before [`LibfabricFabric::bind`].
 
 #[expect(unsafe_code, reason = "libfabric is a C library")]
 mod device;
@@ -66,10 +67,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// Which of libfabric's providers carries the bytes. All processes of a cluster need the same.
+/// The libfabric provider that carries the bytes. All processes of a cluster need the same one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Provider {
-    /// The first that there is: EFA, verbs, tcp.
+    /// The first available one of EFA, verbs and tcp.
     #[default]
     Automatic,
     /// InfiniBand and RoCE cards; the listening address is that of the card's interface.
@@ -83,7 +84,7 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// Every one, with its name in settings.
+    /// All of them, with their names in settings.
     pub const ALL: [(Provider, &'static str); 5] = [
         (Provider::Automatic, "auto"),
         (Provider::Verbs, "verbs"),
@@ -92,12 +93,12 @@ impl Provider {
         (Provider::Shm, "shm"),
     ];
 
-    /// libfabric's names of what may be meant, best first, and whether each has the addresses of hosts.
+    /// libfabric's names of the candidates, best first, and whether each uses host addresses.
     fn candidates(self) -> &'static [(&'static str, bool)] {
         const EFA: (&str, bool) = ("efa", false);
         const VERBS: (&str, bool) = ("verbs;ofi_rxm", true);
-        // 1.17 has also a `net`, which later versions call tcp. It connects sooner, but its descriptors do not tell what has come
-        // in.
+        // 1.17 also has a provider `net`, which later versions call tcp. It connects sooner, but its descriptors do not
+        // report incoming data.
         const TCP: (&str, bool) = ("tcp", true);
         match self {
             Provider::Automatic => &[EFA, VERBS, TCP],
@@ -116,7 +117,7 @@ impl fmt::Display for Provider {
     }
 }
 
-/// There is no provider of this name; says which there are.
+/// There is no provider of this name. The text lists the known names.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no libfabric provider that is known here: it must be auto, verbs, efa, tcp or shm")]
 pub struct UnknownProvider(String);
@@ -130,22 +131,22 @@ impl FromStr for Provider {
     }
 }
 
-/// What the threads and links of one fabric share.
+/// The state that the threads and links of one fabric share.
 struct Context {
     device: Arc<Device>,
     counters: Arc<Counters>,
     /// How many memories were revoked or dropped.
     revocations: Arc<AtomicU64>,
-    /// A memory without bytes, that every peer may read (`owner`).
+    /// A memory without bytes that every peer may read (`owner`).
     probe_memory: Arc<Registration>,
     next_connection: AtomicU32,
-    /// The peers that the connections with these numbers are to.
+    /// The peers of connections, by the connections' numbers.
     peers: Mutex<HashMap<u32, PeerId>>,
     stopped: AtomicBool,
 }
 
 impl Context {
-    /// A number for one end of a connection, by which what happens at its endpoint finds it.
+    /// A number for one end of a connection, which the events of its endpoint carry.
     fn next_connection(&self) -> u32 {
         self.next_connection.fetch_add(1, Ordering::Relaxed)
     }
@@ -160,12 +161,12 @@ pub struct LibfabricFabric {
 }
 
 impl LibfabricFabric {
-    /// Listens at `address`, "host:port" with port 0 for any, as `me`; `provider` carries the bytes, over the interface that has
-    /// this address if it knows such addresses.
+    /// Listens at `address`, "host:port" with port 0 for any, as `me`. `provider` carries the bytes, over the interface
+    /// with this address if it uses host addresses.
     ///
     /// # Errors
-    /// libfabric is not installed, or offers no such provider; the address is malformed or taken; there are no threads or
-    /// descriptors left.
+    /// libfabric is not installed, or offers no such provider; the address is malformed or taken; there are no threads
+    /// or descriptors left.
     pub fn bind(
         me: PeerId,
         address: &str,
@@ -173,7 +174,7 @@ impl LibfabricFabric {
         options: LinkOptions,
         sink: Sink,
     ) -> io::Result<Arc<LibfabricFabric>> {
-        // Of an address that stands for all interfaces the provider makes its own choice.
+        // For an address of all interfaces, the provider chooses one.
         let host = address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
         let host = host.filter(|host| !["0.0.0.0", "::", ""].contains(host));
         let device = Device::open(provider, host)?;
@@ -209,7 +210,7 @@ impl LibfabricFabric {
         self.context.device.name()
     }
 
-    /// Whether a write is of one word, or a part of one, that the provider might not place at once.
+    /// Whether a write is within one word that the provider might not place atomically.
     fn goes_by_connection(&self, offset: u64, bytes: &[u8]) -> bool {
         let in_word = offset as usize % WORD;
         self.context.device.tears_words() && !bytes.is_empty() && in_word + bytes.len() <= WORD
@@ -275,7 +276,7 @@ impl Drop for LibfabricFabric {
     fn drop(&mut self) {
         self.context.stopped.store(true, Ordering::Release);
         self.context.device.wake();
-        // The last handle may go away inside of a sink. A thread that panicked has said so itself.
+        // The last handle may be dropped inside a sink, by this thread. A thread that panicked has reported it already.
         if let Some(thread) = self.progress.take().filter(|thread| thread.thread().id() != thread::current().id()) {
             let _ = thread.join();
         }

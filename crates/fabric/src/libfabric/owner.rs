@@ -1,11 +1,11 @@
-//! The owner's side of a connection: an endpoint of its own, and the memory that the peer was granted.
+//! The owner's side of a connection: its endpoint, and the memory that the peer was granted.
 //!
-//! Belongs to the thread of the connection. All that a peer may still be doing on an earlier connection ends when that one's
-//! [`Granter`] is dropped, since its endpoint is closed: before the peer's new link is up.
+//! It belongs to the thread of the connection. Dropping a [`Granter`] closes its endpoint, which ends all operations of
+//! the peer on that connection. This happens before the peer's next link is up.
 //!
-//! Memory that was granted stays registered and mapped, also when its owner has revoked or dropped it, until the peer has
-//! given it back or the connection is over: whatever is under way then lands where nothing is read. The peer hears of it with
-//! the next answer, at the latest to its next ping. So it is with an endpoint that has failed: the connection ends then.
+//! Granted memory stays registered and mapped, even after its owner has revoked or dropped it, until the peer has given
+//! it back or the connection is over. So late writes land where nothing is read. The peer learns of a revocation with
+//! the next answer, at the latest to its next ping. At that time the connection also ends if its endpoint has failed.
 
 use super::{
     Context,
@@ -28,8 +28,8 @@ use std::{
 };
 use tracing::warn;
 
-/// Id and key of the probe memory, which has no bytes and is granted to every peer. Its grant tells the peer where this process's
-/// endpoint is. [`Registry`] counts from 1.
+/// Id and key of the probe memory, which has no bytes and is granted to every peer. Its grant tells the peer the
+/// address of this process's endpoint. [`Registry`] counts from 1.
 pub(super) const PROBE_MEMORY: (u64, u64) = (0, 0);
 
 /// A memory's registration, and the counter of revocations.
@@ -40,7 +40,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// For a memory that `registration` is of.
+    /// For the memory of `registration`.
     pub(super) fn new(registration: Registration, device: &Device, revocations: &Arc<AtomicU64>) -> Reach {
         let (registration, revocations) = (Arc::new(registration), Arc::clone(revocations));
         Reach { registration, pins_pages: device.pins_memory(), revocations }
@@ -57,14 +57,14 @@ impl Attachment for Reach {
     }
 }
 
-/// What one connection's peer was granted.
+/// The grants to the peer of one connection.
 pub(super) struct Granter {
     context: Arc<Context>,
     registry: Arc<Registry<FileMemory<Reach>>>,
-    /// Opened with the first grant, with its address. Closed before what was granted is let go.
+    /// Opened with the first grant; with its address. Closed before the granted memory is released.
     endpoint: Option<(Endpoint, Vec<u8>)>,
     granted: HashMap<(u64, u64), Granted>,
-    /// How many revocations there were when `granted` was looked through last.
+    /// Count of revocations when `granted` was last checked.
     seen: u64,
 }
 
@@ -108,7 +108,7 @@ impl Owner for Granter {
         self.context.device.wake();
         let (remote_key, base) = registration.remote();
         self.granted.insert((id, key), Granted { registration, told: false });
-        // A revocation that comes meanwhile may have been counted before the memory was among those looked through.
+        // A revocation meanwhile may have been counted before the memory was in `granted`: check again.
         self.seen = 0;
         Ok(Some(Export::Grant(Grant { key: remote_key, base, len, address }.encode())))
     }
@@ -121,7 +121,7 @@ impl Owner for Granter {
         let counters = &self.context.counters;
         counters.received.fetch_add(written, Ordering::Relaxed);
         counters.sent.fetch_add(read, Ordering::Relaxed);
-        // The peer rings so when it has something to do, and from time to time while it has.
+        // The peer sends this when it has operations, and from time to time while it has.
         self.context.device.wake();
     }
 

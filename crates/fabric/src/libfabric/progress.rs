@@ -1,13 +1,13 @@
-//! The thread that makes progress: no byte comes in or goes out of a software provider unless a thread looks at the
-//! completion queues, and no thread of the application does.
+//! The progress thread. A software provider moves bytes only while some thread polls the completion queues, and threads
+//! of the application do not.
 //!
-//! It sleeps on the queues' descriptors where the provider has them. Where it has none (shm, some versions of EFA), it looks
-//! again after a pause. That is short for a while after something has ended or it was woken: by a post of this process, or by
-//! what a peer said over its connection, which rings there when it has something to do (`remote`). Else it grows to the
-//! longest of [`PAUSES`]: an idle process wakes a thousand times a second.
+//! It sleeps on the queues' descriptors if the provider has them. With a provider without descriptors (shm, some
+//! versions of EFA), it polls with pauses. A pause is short for a while after an operation has ended or the thread was
+//! woken: by a post of this process, or by a message of a peer that has operations (`remote`). Otherwise pauses grow up
+//! to [`PAUSES`]: an idle process wakes a thousand times a second.
 //!
-//! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which must not
-//! block. When it panics the device has failed: every link goes down, and none is of use from then on.
+//! It holds no lock while it sleeps or delivers, takes a link's lock before the device's, and calls the sink, which
+//! must not block. If it panics, the device has failed: every link goes down, and none can be used any more.
 
 use super::{
     Context,
@@ -24,22 +24,23 @@ use std::{
 };
 use tracing::{debug, error};
 
-/// Pauses of a provider without a descriptor, and those while something may be expected.
+/// Pauses with a provider without descriptors, and shorter ones while more events are expected.
 const PAUSES: Backoff = Backoff { first: Nanos::from_micros(20), most: Nanos::from_millis(1) };
 const KEEN_PAUSES: Backoff = Backoff { most: Nanos::from_micros(40), ..PAUSES };
-/// By how many nanoseconds a pause may be longer: with the system's 50,000 the shortest are thrice as long.
+/// Nanoseconds by which a pause may be longer. With the system's 50,000 the shortest pauses would be three times as
+/// long.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
-/// For how long more is expected after something has happened. Peers ring more often while they have something to do.
+/// How long more events are expected after one. Peers send messages more often than this while they have operations.
 const KEEN: Duration = Duration::from_millis(20);
-/// How often a provider without a descriptor is looked at before the first pause.
+/// How often a provider without descriptors is polled before the first pause.
 const LOOKS: u32 = 16;
-/// After how long an operation that the provider did not take is tried again.
+/// Time after which an operation that the provider did not accept is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// Longest sleep on descriptors. Completions end it, but not all else that libfabric 1.17's tcp provider has to do: with 500 ms a
-/// new cluster's primaries waited two seconds for their backups.
+/// Longest sleep on descriptors. Completions end it, but not all other work of libfabric 1.17's tcp provider: with 500
+/// ms a new cluster's primaries waited two seconds for their backups.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
-/// After how long a descriptor that is always ready, without any reported event, is not believed any more; and the pause
-/// in its place. A peer that does write says so more often.
+/// If a descriptor is always ready for this long without any event, it is ignored, and `FLOOR` is the pause in its
+/// place. A peer that writes sends messages more often than this.
 const BELIEVED: Duration = Duration::from_secs(10);
 const FLOOR: Duration = Duration::from_micros(100);
 
@@ -82,7 +83,7 @@ pub(super) fn run(context: &Context, links: &Links<Remote>) {
     }
 }
 
-/// Gives a link what has ended of one of its connections.
+/// Passes the ends of one connection to its link.
 fn hand_over(context: &Context, links: &Links<Remote>, ends: &[End]) {
     let connection = ends[0].connection;
     let peer = context.peers.lock().get(&connection).copied();
@@ -93,7 +94,7 @@ fn hand_over(context: &Context, links: &Links<Remote>, ends: &[End]) {
     }
 }
 
-/// Tries what the provider did not take before; tells whether something still waits.
+/// Retries operations that the provider did not accept before. Returns whether some still wait.
 fn start_again(links: &Links<Remote>) -> bool {
     let waits = |remote: &Remote| remote.waits();
     let mut still = false;
@@ -137,24 +138,24 @@ impl Drop for FailOnPanic<'_> {
     }
 }
 
-/// How long it sleeps.
+/// Decides how long the thread sleeps.
 struct Pace {
-    /// How often in a row there was nothing.
+    /// Number of rounds in a row without an event.
     empty: u32,
-    /// When something last happened.
+    /// Time of the last event.
     happened: Instant,
-    /// When it last slept, or something happened.
+    /// Time of the last sleep or event.
     slept: Instant,
 }
 
 impl Pace {
-    /// Something has just happened.
+    /// After an event.
     fn new() -> Pace {
         let now = Instant::now();
         Pace { empty: 0, happened: now, slept: now }
     }
 
-    /// Sleeps until there may be something to do; `waiting`: something is to be tried again.
+    /// Sleeps until there may be something to do. `waiting`: an operation must be retried.
     fn sleep(&mut self, device: &Device, waiting: bool) {
         if device.tells_when_ready() {
             if self.slept.elapsed() >= BELIEVED {

@@ -1,7 +1,8 @@
-//! Which parts of a link's staging memory are in use. They are allocated in order and given back in any order.
+//! The parts of a link's staging memory that are in use. They are allocated in order and given back in any order.
 //!
-//! A part is whole, so the end of the memory is skipped where one does not fit; and room is made only by the oldest
-//! part, which is no loss, since operations end about in the order they were started. Used under the link's lock.
+//! A part never wraps: if it does not fit at the end of the memory, the end is skipped. Room is freed only by the
+//! oldest part, which costs little, because operations end about in the order in which they were started. Used under
+//! the link's lock.
 
 use crate::words::WORD;
 use std::{collections::VecDeque, ops::Range};
@@ -10,17 +11,17 @@ use std::{collections::VecDeque, ops::Range};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     number: u64,
-    /// Where it is; begins at a word.
+    /// Its bytes, from a multiple of 8 on.
     pub(super) range: Range<usize>,
 }
 
 /// See the module.
 pub(super) struct Ring {
     len: u64,
-    /// Bytes ever taken and skipped; and up to which of them all was given back.
+    /// Bytes taken and skipped since the start.
     head: u64,
     tail: u64,
-    /// The parts from the oldest in use on: where each ends, as `head` counts, and whether it is given back.
+    /// The parts from the oldest in use on: the end of each, counted as in `head`, and whether it was given back.
     parts: VecDeque<(u64, bool)>,
     /// Number of the first of `parts`.
     oldest: u64,
@@ -32,7 +33,7 @@ impl Ring {
         Ring { len: len as u64, head: 0, tail: 0, parts: VecDeque::new(), oldest: 0 }
     }
 
-    /// Takes `len` bytes; `None`: there is no room now.
+    /// Takes `len` bytes; `None` if there is no room now.
     pub(super) fn take(&mut self, len: usize) -> Option<Part> {
         let rounded = len.next_multiple_of(WORD) as u64;
         let at = self.head % self.len;

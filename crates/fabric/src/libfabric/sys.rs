@@ -1,13 +1,13 @@
-//! The part of libfabric's binary interface that this crate uses, checked in so that no header is needed to build.
+//! The part of libfabric's binary interface that this crate uses, so that no header is needed to build.
 //!
-//! Written after the headers of 1.17 and compared with those of 2.1: structures that the library gives us have grown at
-//! their ends only, so what is here is a beginning of each. Tables of functions are cut off, or hold a plain word, where
-//! nothing is called. Names are those of the headers without their `fi_`; `fid` is what every object begins with.
-//! Only declarations: what may be done with them, and in which order, is `library` and `device`'s to know.
+//! Written after the headers of 1.17 and compared with those of 2.1. Structures from the library have grown at their
+//! ends only, so each one here is a prefix. Tables of functions are cut off after the last function that is called, and
+//! hold a plain word for others that are not called. Names are those of the headers without `fi_`; every object begins
+//! with a `fid`. The module has only declarations: `library`, `device` and `endpoint` keep the rules of their use.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// Version of the interface that is asked for: 1.17, which every later library still speaks.
+/// Requested version of the interface: 1.17, which every later library supports.
 pub(super) const API_VERSION: u32 = 1 << 16 | 17;
 
 pub(super) const FI_RMA: u64 = 1 << 2;
@@ -40,7 +40,7 @@ pub(super) const FI_ENABLE: c_int = 6;
 pub(super) const FI_EAGAIN: isize = 11;
 /// There is no such provider, or none with the features that were asked for.
 pub(super) const FI_ENODATA: isize = 61;
-/// An operation failed: its error is to be read.
+/// An operation failed: read its error.
 pub(super) const FI_EAVAIL: isize = 259;
 /// The key that was asked for is taken.
 pub(super) const FI_ENOKEY: isize = 266;
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
     use std::mem::{offset_of, size_of};
 
-    /// As a C program printed them that was compiled with the headers of 1.17, and again with those of 2.1, on x86-64.
+    /// The numbers are from a C program on x86-64, compiled with the headers of 1.17 and again with those of 2.1.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn what_is_used_lies_where_the_headers_say() {

@@ -1,7 +1,8 @@
-//! A link's view of its peer's memory: which files it has mapped, and what waits for one to come.
+//! A link's view of its peer's memory: the files that it has mapped, and the operations that wait for a file.
 //!
-//! The first operation on a memory asks its owner for the file, over the control channel; operations posted until it
-//! comes wait here. From then on the owner takes no part. Lives and dies with one connection, under its link's lock.
+//! The first operation on a memory asks its owner for the file over the control channel, and operations wait here until
+//! it comes. From then on the owner takes no part. The view belongs to one connection, and is used under its link's
+//! lock.
 
 use super::memory::PeerMemory;
 use crate::{
@@ -38,7 +39,7 @@ enum Import {
 
 /// The files of one peer.
 pub(super) struct Imports {
-    /// By id and key: a descriptor of an earlier incarnation of the peer may have an id that is in use again.
+    /// By id and key, because another incarnation of the peer may use the same id.
     memory: HashMap<(u64, u64), Import>,
     /// Bytes of the writes that wait.
     waiting_bytes: usize,
@@ -46,7 +47,7 @@ pub(super) struct Imports {
 }
 
 impl Imports {
-    /// Carries the operation out on memory that is mapped; the event that tells of it.
+    /// Carries the operation out on mapped memory, and returns its event.
     fn carry_out(&mut self, id: (u64, u64), offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
         let Some(Import::Mapped(memory)) = self.memory.get(&id) else {
             return LinkEvent::Refused { op };
@@ -64,13 +65,13 @@ impl Imports {
         event.unwrap_or(LinkEvent::Refused { op })
     }
 
-    /// Unmaps what its owner does not use any more.
+    /// Unmaps revoked memory.
     fn sweep(&mut self) {
         self.memory.retain(|_, import| !matches!(import, Import::Mapped(memory) if memory.is_revoked()));
     }
 }
 
-/// Carries `what` out at `offset` of the memory that `handle` names, or has it wait for the file.
+/// Carries `what` out at `offset` of the memory that `handle` names, or lets it wait for the file.
 pub(super) fn post(
     state: &mut LinkState<Imports>,
     options: &LinkOptions,

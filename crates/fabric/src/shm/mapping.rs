@@ -1,8 +1,8 @@
-//! A memory file, mapped.
+//! A mapped memory file.
 //!
-//! The file is an anonymous one (`memfd`), so nothing is left behind when the last process that has it is gone,
-//! however it went. Its size is sealed by its owner before any other process sees it, so that no mapping can lose its pages.
-//! Processes reach the bytes through atomic words alone ([`Mapping::words`]); see `words` for why that is sound.
+//! The file is anonymous (`memfd`), so nothing is left behind when the last process that has it has ended or crashed.
+//! Its owner seals its size before any other process sees it, so no mapping can lose its pages. Processes access the
+//! bytes only through atomic words ([`Mapping::words`]); see `words` for why that is sound.
 
 use crate::{PAGE_BYTES, words::WORD};
 use rustix::{
@@ -20,11 +20,11 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
-/// Seals without which a file is not mapped: so no process can shrink it under its users.
+/// Seals that a file must have before it is mapped, so that no process can shrink it under its users.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// A new memory file of `bytes` zeroed bytes, its size sealed. Its pages are taken when they are written first: as everywhere
-/// else, memory that has run out by then ends a process.
+/// A new memory file of `bytes` zeroed bytes, with its size sealed. A page is allocated when it is first written; if
+/// memory has run out by then, the process is killed.
 pub(crate) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("leeward-fabric", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
@@ -32,13 +32,14 @@ pub(crate) fn create_file(bytes: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Gives back the pages of `range` of a memory file, whole pages: it reads as zeroes, for every process that has it mapped.
+/// Gives back the pages of `range`, which must be whole pages. They read as zeroes for every process that has the file
+/// mapped.
 pub(super) fn release(file: &OwnedFd, range: Range<usize>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(file, flags, range.start as u64, range.len() as u64)?)
 }
 
-/// The first part of `range` of a memory file that has pages; `None`: there is none.
+/// The first part of `range` with allocated pages; `None` if there is none.
 pub(super) fn first_taken(file: &OwnedFd, range: Range<usize>) -> io::Result<Option<Range<usize>>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(range.start as u64)) {
         Ok(start) if (start as usize) < range.end => start as usize,
@@ -46,7 +47,7 @@ pub(super) fn first_taken(file: &OwnedFd, range: Range<usize>) -> io::Result<Opt
         Err(error) => return Err(error.into()),
     };
     let page_end = (start / PAGE_BYTES + 1) * PAGE_BYTES;
-    // The system looks at each page up to the next hole, however far it is.
+    // The call looks at each page up to the next hole, however far that is, so it is made only if needed.
     let end =
         if page_end < range.end { rustix::fs::seek(file, SeekFrom::Hole(page_end as u64))? as usize } else { page_end };
     Ok(Some(start..end.min(range.end)))

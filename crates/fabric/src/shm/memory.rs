@@ -1,20 +1,21 @@
-//! Memory in a file that peers map: its owner's side, and a peer's.
+//! Memory in a file that peers map: the owner's side and the peer's side.
 //!
 //! ```text
 //!  0             8                16            24      4096             4096 + len, rounded up to 8
 //!  | revoked u64 | written u64    | read u64    | 0     | the memory's bytes |
 //! ```
-//! `written` and `read` count the bytes that peers moved, for the owner's counters; nothing else is read from a peer.
+//! `written` and `read` count the bytes that peers moved, for the owner's counters. The owner reads nothing else that
+//! peers put into the header.
 //!
-//! Over libfabric the same memory is reached by a network card instead: the owner's side is this one, `written` and `read` stay
-//! 0, and a peer looks at `revoked` by a read of its own, posted after the completion of what it did.
+//! With libfabric, the owner's side is the same, but a network card accesses the memory. `written` and `read` stay 0,
+//! and a peer checks `revoked` by a read that is posted after the completion of its operation.
 //!
 //! # Revocation
-//! A peer's copy cannot be stopped, so it is made not to matter. The owner raises `revoked`, then takes a private
-//! copy of the bytes and never looks at the file again. A peer copies, then looks at `revoked`, and reports a
-//! completion only if it is not raised. Both put a sequentially consistent fence between their two steps; so either
-//! the peer sees `revoked`, or its fence came first and the owner's copy holds its bytes. Hence: what was completed is
-//! in the copy, and what comes later lands in memory that is never read.
+//! A peer's copy cannot be stopped, so it must not matter. The owner sets `revoked`, then takes a private copy of the
+//! bytes and never reads the file again. A peer copies, then checks `revoked`, and reports a completion only if it is
+//! not set. Both put a sequentially consistent fence between their two steps. So either the peer sees `revoked`, or its
+//! fence came first and the owner's copy holds its bytes. Hence completed writes are in the copy, and later ones land
+//! in memory that is never read.
 
 use super::mapping::{Mapping, create_file, first_taken, release};
 use crate::{
@@ -46,11 +47,11 @@ fn file_bytes(len: u64) -> Option<usize> {
     usize::try_from(len.checked_next_multiple_of(WORD as u64)?).ok()?.checked_add(HEADER)
 }
 
-/// What a transport keeps with a memory for its peers' sake.
+/// The data that a transport keeps with a memory.
 pub(crate) trait Attachment: Send + Sync + 'static {
     /// The transport that the memory belongs to.
     const TRANSPORT: Transport;
-    /// Whether pages cannot be given back, since a device has their addresses.
+    /// Whether pages cannot be given back, because a device uses their addresses.
     fn pins_pages(&self) -> bool;
     /// The memory was revoked, or dropped.
     fn revoked(&self);
@@ -73,12 +74,12 @@ pub(crate) struct FileMemory<A: Attachment> {
     /// The bytes, once access was revoked.
     settled: OnceLock<Mutex<Sparse>>,
     registry: Arc<Registry<FileMemory<A>>>,
-    /// Takes over what peers moved when the memory is dropped.
+    /// Gets the counts of peers' bytes when the memory is dropped.
     counters: Arc<Counters>,
     attachment: A,
 }
 
-/// Says what to do where the process has as many files as it may.
+/// Adds advice to the error if the process has as many files as it may.
 fn explained(error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(rustix::io::Errno::MFILE.raw_os_error()) {
         return error;
@@ -88,7 +89,7 @@ fn explained(error: io::Error) -> io::Error {
 }
 
 impl<A: Attachment> FileMemory<A> {
-    /// `len` zeroed bytes, known to `registry`, with what `attach` makes of their mapping.
+    /// `len` zeroed bytes, known to `registry`, with the attachment that `attach` makes of their mapping.
     pub(crate) fn register(
         registry: &Arc<Registry<FileMemory<A>>>,
         counters: &Arc<Counters>,
@@ -111,7 +112,7 @@ impl<A: Attachment> FileMemory<A> {
         Ok(memory)
     }
 
-    /// Its file, for a peer; none once it is revoked.
+    /// Its file, for a peer; `None` once it is revoked.
     pub(super) fn file(&self) -> io::Result<Option<OwnedFd>> {
         if self.is_revoked() { Ok(None) } else { self.file.try_clone().map(Some) }
     }
@@ -121,7 +122,7 @@ impl<A: Attachment> FileMemory<A> {
         self.settled.get().is_some()
     }
 
-    /// What the transport keeps with it.
+    /// Its attachment.
     pub(crate) fn attachment(&self) -> &A {
         &self.attachment
     }
@@ -137,8 +138,7 @@ impl<A: Attachment> FileMemory<A> {
         &self.mapping.words()[HEADER / WORD..]
     }
 
-    /// Calls `with` with each part of a range of the memory that lies on pages which are taken: to look at others would take
-    /// them.
+    /// Calls `with` for each part of a range that is on allocated pages. To read other pages would allocate them.
     fn taken(&self, range: Range<usize>, mut with: impl FnMut(Range<usize>)) {
         let (mut from, end) = (HEADER + range.start, HEADER + range.end);
         while from < end {
@@ -168,7 +168,7 @@ impl<A: Attachment> FileMemory<A> {
     }
 }
 
-/// As a peer that maps the file: what is written is looked for in the copy if the word was not raised before.
+/// As in a peer that maps the file: a write counts only if `revoked` is not set after it.
 impl<A: Attachment> Framed for FileMemory<A> {
     fn admits(&self, offset: u64, len: u64) -> bool {
         words::within(offset, len, self.len()) && !is_revoked(&self.mapping)
@@ -264,7 +264,7 @@ impl<A: Attachment> Memory for FileMemory<A> {
 impl<A: Attachment> Drop for FileMemory<A> {
     fn drop(&mut self) {
         self.registry.remove(self.handle.id);
-        // Peers that have the file mapped learn that it is of no use any more.
+        // Tells peers that have the file mapped that it is revoked.
         self.mapping.words()[REVOKED].store(1, Ordering::Release);
         self.attachment.revoked();
         let (written, read) = self.moved();
@@ -297,7 +297,7 @@ impl PeerMemory {
         is_revoked(&self.mapping)
     }
 
-    /// Writes; false if it is refused, and then some of the bytes may have landed where they are never read.
+    /// Writes. Returns false if it is refused; then some of the bytes may have landed where they are never read.
     pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         if !words::within(offset, bytes.len() as u64, self.len) || self.is_revoked() {
             return false;

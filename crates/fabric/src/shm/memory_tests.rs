@@ -1,4 +1,4 @@
-//! Revocation against writers that do not stop, and files that are not what they should be.
+//! Revocation against writers that do not stop, and invalid files.
 
 use super::*;
 use leeward_platform::Rng;

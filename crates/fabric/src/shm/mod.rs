@@ -1,10 +1,10 @@
 //! Shared memory between processes of one host: truly one-sided.
 //!
-//! Registered memory is an anonymous file that a peer gets from its owner, once, over the control channel (a
-//! Unix-domain socket) and maps. After that a write is a copy in the caller's thread: no thread of the owner takes
-//! part, its process may be stopped. The completion exists as soon as the copy is done and is delivered by the next
-//! flush. A link goes down when the peer's process does, which the socket tells at once; nothing is left behind by
-//! a killed process, save the file of a socket that was bound to a path.
+//! Registered memory is an anonymous file. A peer gets it from its owner once, over the control channel (a Unix-domain
+//! socket), and maps it. After that a write is a copy in the caller's thread: no thread of the owner takes part, and
+//! its process may even be stopped. The write completes as soon as the copy is done; the next flush delivers the
+//! completion. When a peer's process ends, its socket closes at once, and the link goes down. A killed process leaves
+//! nothing behind, except the file of a socket that was bound to a path.
 
 mod imports;
 #[expect(unsafe_code, reason = "mapping memory is what no safe code can do")]
@@ -34,8 +34,8 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// Listens as `me` at `address`: "@name" for the abstract namespace, which leaves nothing behind, or the path of
-    /// a socket, whose directory limits which users may connect.
+    /// Listens as `me` at `address`: "@name" in the abstract namespace, which leaves nothing behind, or the path of a
+    /// socket, whose directory limits which users may connect.
     ///
     /// # Errors
     /// The address is malformed or taken, or there are no threads or descriptors left.
@@ -108,7 +108,7 @@ impl Fabric for ShmFabric {
     }
 }
 
-/// Requests find files, and nothing else.
+/// An owner whose memories are files.
 struct FileOwner(Arc<Registry<FileMemory<()>>>);
 
 impl Owner for FileOwner {

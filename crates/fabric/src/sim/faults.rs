@@ -1,4 +1,5 @@
-//! What goes wrong in a simulated network: deaths, cuts, links that go down, and what happens to what is on its way.
+//! Faults of a simulated network: killed nodes, cuts, links that go down, and the loss of operations and messages in
+//! flight.
 
 use super::world::{Delivery, Event, Kind, Pair, World};
 use crate::{LinkEvent, PeerId};
@@ -7,7 +8,7 @@ use leeward_platform::Nanos;
 impl World {
     /// Ends the incarnation of `peer`, if one runs.
     pub(super) fn kill(&mut self, peer: PeerId) {
-        // Handles to its memory may outlive it in the simulation; nothing finds it there any more.
+        // Handles to its memory may outlive it in the simulation, but nothing finds the memory any more.
         if self.nodes.remove(&peer).is_none() {
             return;
         }
@@ -29,12 +30,12 @@ impl World {
         }
     }
 
-    /// Nothing gets from `from` to `to` until healed.
+    /// Cuts the direction from `from` to `to` until [`World::heal`].
     pub(super) fn cut(&mut self, from: PeerId, to: PeerId) {
         if from == to || !self.cuts.insert((from, to)) {
             return;
         }
-        // A link needs both directions: one for what it carries, one for the answers.
+        // A link needs both directions: one for its requests, one for the answers.
         for pair in [(from, to), (to, from)] {
             if self.links.get(&pair).is_some_and(|link| link.up && link.suspect.is_none()) {
                 let (at, token) = (self.detection(), self.number());
@@ -44,7 +45,7 @@ impl World {
         }
     }
 
-    /// Mends every cut; what was held sets out again, in its order.
+    /// Heals every cut. Held events travel on, in their order.
     pub(super) fn heal(&mut self) {
         self.cuts.clear();
         for link in self.links.values_mut() {
@@ -57,7 +58,7 @@ impl World {
         }
     }
 
-    /// A link goes down and is tried again after a pause.
+    /// Takes a link down. It is tried again after a pause.
     pub(super) fn take_down(&mut self, pair: Pair) -> Option<Delivery> {
         self.strand(pair);
         let generation = self.link(pair).generation;
@@ -66,13 +67,14 @@ impl World {
         self.deliver(pair.0, pair.1, LinkEvent::Down)
     }
 
-    /// A link is not wanted any more; its owner hears nothing of it.
+    /// Gives a link up, without an event.
     fn abandon(&mut self, pair: Pair) {
         self.strand(pair);
         self.link(pair).wanted = false;
     }
 
-    /// A connection ends: of what is on its way any part may still arrive, but no end is reported.
+    /// Ends a connection. Any part of the operations and messages in flight may still arrive, but no completion is
+    /// reported.
     fn strand(&mut self, pair: Pair) {
         let direction_cut = self.cuts.contains(&pair);
         let link = self.link(pair);
@@ -81,7 +83,7 @@ impl World {
         link.drop_posted();
         let messages = link.messages.len();
         let numbers: Vec<u64> = link.operations.keys().copied().collect();
-        // What waits at a cut is lost, and so are messages behind a lost one.
+        // Everything at a cut is lost, and so are messages after a lost one.
         let kept = if direction_cut { 0 } else { self.rng.index(messages + 1) };
         self.link(pair).messages.truncate(kept);
         for number in numbers {
@@ -99,7 +101,7 @@ impl World {
         }
     }
 
-    /// When something that went wrong now is noticed.
+    /// When a fault of this moment is noticed.
     fn detection(&mut self) -> Nanos {
         let delay = self.rng.between(self.options.min_detect.0, self.options.max_detect.0);
         self.now + Nanos(delay)

@@ -1,15 +1,17 @@
 //! A simulated network: the fabric's contract at its least convenient, by seed.
 //!
-//! A [`SimNetwork`] is shared by all nodes of one simulation and driven by it: nothing happens but in
-//! [`SimNetwork::step`] or [`SimNetwork::advance`], which move the simulated clock and call the sinks. Equal seeds and
+//! A [`SimNetwork`] is shared by all nodes of one simulation, which drives it. Events happen only in
+//! [`SimNetwork::step`] and [`SimNetwork::advance`], which move the simulated clock and call the sinks. Equal seeds and
 //! equal calls give equal events. Use it from one thread.
 //!
-//! - Every operation takes its own random time, so operations overtake each other, and control messages, both ways.
+//! - Every operation takes its own random time, so operations overtake each other, and operations and control messages
+//!   overtake each other.
 //! - A longer write lands in pieces at different times, cut at 8-byte words; a read is copied in pieces likewise.
-//! - When a link goes down, or the process that posted dies, any subset of the pieces on their way still lands, and
-//!   any first part of the messages arrives, until the link is up again.
-//! - Through a cut nothing passes: it waits for [`SimNetwork::heal`] or is lost when the link has noticed.
-//! - Writes land in the memory of a node whose application the simulation has paused; a killed node's memory is gone.
+//! - When a link goes down, or the posting process dies, any subset of the pieces in flight still lands, and any prefix
+//!   of the messages arrives, until the link is up again.
+//! - Nothing passes a cut. It waits for [`SimNetwork::heal`], or is lost when the link notices the cut.
+//! - Writes land in the memory of a node even while the simulation has paused its application. A killed node's memory
+//!   is gone.
 
 mod faults;
 mod world;
@@ -23,7 +25,7 @@ use parking_lot::Mutex;
 use std::{io, sync::Arc};
 use world::{Node, Post, World};
 
-/// How the simulated network behaves. Spans are of simulated time.
+/// Options of the simulated network, in simulated time.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     /// Least time for bytes to reach a peer, one way.
@@ -63,8 +65,8 @@ impl SimNetwork {
         SimNetwork { world: Arc::new(Mutex::new(World::new(seed, options))) }
     }
 
-    /// Starts a new incarnation of node `peer`. The earlier incarnation is killed if it still runs. Events go to `sink`, from
-    /// inside of [`SimNetwork::step`] only.
+    /// Starts a new incarnation of node `peer`. An earlier incarnation is killed if it still runs. `sink` is called
+    /// only inside [`SimNetwork::step`].
     pub fn node(&self, peer: PeerId, sink: Sink) -> Arc<SimFabric> {
         let mut world = self.world.lock();
         world.kill(peer);
@@ -81,7 +83,8 @@ impl SimNetwork {
         Arc::new(SimFabric { world: Arc::clone(&self.world), me: peer, incarnation, registry, counters })
     }
 
-    /// The process dies: its memory is gone, what it had in flight may land in part, links to it go down after a while.
+    /// Kills the process of node `peer`: its memory is gone, its operations in flight may land in part, and links to it
+    /// go down after a while.
     pub fn kill(&self, peer: PeerId) {
         self.world.lock().kill(peer);
     }
@@ -91,12 +94,12 @@ impl SimNetwork {
         self.world.lock().now
     }
 
-    /// When the next thing happens; `None` if nothing will without further calls.
+    /// Time of the next event; `None` if there is none without further calls.
     pub fn next_event_time(&self) -> Option<Nanos> {
         self.world.lock().next_event_time()
     }
 
-    /// Moves the clock to the next event and does it. False if there is none.
+    /// Moves the clock to the next event and carries it out. Returns false if there is none.
     pub fn step(&self) -> bool {
         let Some(outcome) = self.world.lock().step() else { return false };
         if let Some((sink, peer, event)) = outcome {
@@ -105,7 +108,7 @@ impl SimNetwork {
         true
     }
 
-    /// Does every event until `to`, in order, and moves the clock there. What is posted later is posted at `to`.
+    /// Carries out every event until `to`, in order, and moves the clock there.
     pub fn advance(&self, to: Nanos) {
         while self.next_event_time().is_some_and(|time| time <= to) {
             self.step();
@@ -114,12 +117,12 @@ impl SimNetwork {
         world.now = world.now.max(to);
     }
 
-    /// From now on nothing gets from `from` to `to`.
+    /// Cuts the direction from `from` to `to`.
     pub fn cut(&self, from: PeerId, to: PeerId) {
         self.world.lock().cut(from, to);
     }
 
-    /// Cuts, both ways, every two nodes that are in different groups; nodes in no group keep all their links.
+    /// Cuts both directions between nodes in different groups. Nodes in no group keep all their links.
     pub fn partition(&self, groups: &[&[PeerId]]) {
         let mut world = self.world.lock();
         for (i, group) in groups.iter().enumerate() {
@@ -131,12 +134,12 @@ impl SimNetwork {
         }
     }
 
-    /// Mends every cut.
+    /// Heals every cut.
     pub fn heal(&self) {
         self.world.lock().heal();
     }
 
-    /// From now on everything from `from` to `to` takes `extra` longer; zero mends it.
+    /// From now on everything from `from` to `to` takes `extra` longer; zero ends this.
     pub fn slow(&self, from: PeerId, to: PeerId, extra: Nanos) {
         self.world.lock().slow.insert((from, to), extra);
     }
@@ -147,8 +150,8 @@ impl SimNetwork {
     }
 }
 
-/// One incarnation of one node on a [`SimNetwork`]. What is posted sets out at [`Fabric::flush`]; once the node was killed,
-/// nothing does. Addresses are ignored: a peer is found by its number, and no peer uses another's number, so all are admitted.
+/// One incarnation of one node on a [`SimNetwork`]. Posts are sent at [`Fabric::flush`], unless the node was killed.
+/// Addresses are ignored: a peer is found by its number. No peer uses another's number, so all are admitted.
 pub struct SimFabric {
     world: Arc<Mutex<World>>,
     me: PeerId,
@@ -158,7 +161,7 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// Does `act` unless this incarnation is over.
+    /// Runs `act` unless this incarnation has ended.
     fn alive(&self, act: impl FnOnce(&mut World)) {
         let mut world = self.world.lock();
         if world.nodes.get(&self.me).is_some_and(|node| node.incarnation == self.incarnation) {

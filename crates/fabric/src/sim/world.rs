@@ -1,8 +1,8 @@
-//! The state of a simulated network and how time passes in it.
+//! The state of a simulated network, and its event loop.
 //!
-//! Everything is in ordered maps and numbered, so that nothing depends on addresses or hashes. An operation is cut
-//! into pieces that each have an arrival event; its answer is an event of its own. Links keep their number for as long
-//! as the network lives, so that what an earlier connection left behind ends when a later one is up.
+//! Everything is in ordered maps and numbered, so that nothing depends on addresses or hashes. An operation is cut into
+//! pieces that each have an arrival event; its answer is an event of its own. Links exist as long as the network, so
+//! that the remains of an earlier connection are dropped when a later one is up.
 
 use super::SimOptions;
 use crate::{
@@ -16,16 +16,16 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes that an operation or a message costs beside its payload, as over TCP.
+/// Bytes of an operation or a message beside its payload, as over TCP.
 const OVERHEAD: usize = 36;
 
-/// The node at which something begins, and the node at which it ends.
+/// The node where something begins, and the node where it ends.
 pub(super) type Pair = (PeerId, PeerId);
 
-/// What a step delivers, and the sink that gets it.
+/// An event that a step delivers, its peer, and the sink that gets it.
 pub(super) type Delivery = (Sink, PeerId, LinkEvent);
 
-/// A node that runs.
+/// A running node.
 pub(super) struct Node {
     /// Number of this incarnation.
     pub(super) incarnation: u64,
@@ -34,7 +34,7 @@ pub(super) struct Node {
     pub(super) counters: Arc<Counters>,
 }
 
-/// Something posted.
+/// A post.
 pub(super) enum Post {
     Message(Vec<u8>),
     Write { to: Descriptor, offset: u64, bytes: Vec<u8>, op: u64 },
@@ -53,26 +53,26 @@ pub(super) struct Link {
     connection: u64,
     /// The incarnation of the target that it is, or was, connected to.
     target_incarnation: u64,
-    /// Posted and not flushed.
+    /// Posts that are not flushed.
     posted: Vec<Post>,
-    /// On their way, with their arrival events; also what an earlier connection left behind.
+    /// Operations in flight, with arrival events; also remains of an earlier connection.
     pub(super) operations: BTreeMap<u64, Operation>,
-    /// On their way, oldest first.
+    /// Messages in flight, oldest first.
     pub(super) messages: VecDeque<Vec<u8>>,
-    /// When the last message arrives, unless it is held up.
+    /// When the last message arrives, unless it is held at a cut.
     last_message: Nanos,
-    /// Set while a cut is there to be noticed.
+    /// Set while a cut has not been noticed yet.
     pub(super) suspect: Option<u64>,
 }
 
-/// A write or read under way.
+/// A write or read in flight.
 pub(super) struct Operation {
     pub(super) op: u64,
     pub(super) handle: Option<Handle>,
     pub(super) kind: Kind,
-    /// Parts that did not arrive yet: offset in the memory and length.
+    /// Pieces that have not arrived yet: offset in the memory and length.
     pub(super) pieces: Vec<Option<(u64, usize)>>,
-    /// Where it begins in the memory.
+    /// Its offset in the memory.
     offset: u64,
     refused: bool,
     /// Its link went down: it may land, but its end is not reported.
@@ -85,10 +85,10 @@ pub(super) enum Kind {
     Read,
 }
 
-/// Something that will happen.
+/// A future event.
 #[derive(Clone, Copy)]
 pub(super) enum Event {
-    /// A link is tried.
+    /// An attempt to connect a link.
     Attempt(Pair, u64),
     /// A piece of an operation reaches the target.
     Piece(Pair, u64, usize),
@@ -96,13 +96,13 @@ pub(super) enum Event {
     Answer(Pair, u64),
     /// The next message of this connection reaches the target.
     Message(Pair, u64),
-    /// A link notices that its peer died.
+    /// A link notices that its peer has died.
     Lost(Pair, u64),
     /// A link notices that it is cut.
     Suspect(Pair, u64),
 }
 
-/// All of it.
+/// The whole network.
 pub(super) struct World {
     pub(super) options: SimOptions,
     pub(super) rng: Rng,
@@ -113,7 +113,7 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<PeerId, Node>,
     pub(super) links: BTreeMap<Pair, Link>,
     pub(super) cuts: BTreeSet<Pair>,
-    /// What arrived at a cut, by the direction that is cut.
+    /// Events held at a cut, by the direction that is cut.
     pub(super) held: BTreeMap<Pair, Vec<Event>>,
     pub(super) slow: BTreeMap<Pair, Nanos>,
     /// Bytes of operations under way.
@@ -138,13 +138,13 @@ impl World {
         }
     }
 
-    /// A number that was not used before.
+    /// An unused number.
     pub(super) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     pub(super) fn next_event_time(&self) -> Option<Nanos> {
         self.events.first_key_value().map(|((time, _), _)| *time)
     }
@@ -154,13 +154,13 @@ impl World {
         self.events.insert((at, number), event);
     }
 
-    /// When something that sets out now arrives.
+    /// When something that is sent now arrives.
     fn arrival(&mut self, pair: Pair) -> Nanos {
         let delay = self.rng.between(self.options.min_delay.0, self.options.max_delay.0);
         self.now + Nanos(delay) + self.slow.get(&pair).copied().unwrap_or_default()
     }
 
-    /// Something moves from one node to the other and causes `event` there.
+    /// Schedules `event` for the arrival of something that is sent now.
     pub(super) fn travel(&mut self, pair: Pair, event: Event) {
         let at = self.arrival(pair);
         self.schedule(at, event);
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// Everything that `from` posted sets out.
+    /// Sends everything that `from` has posted.
     pub(super) fn flush(&mut self, from: PeerId) {
         let all = (from, PeerId(0))..=(from, PeerId(u32::MAX));
         let posted: Vec<_> =
@@ -247,7 +247,7 @@ impl World {
         cuts.windows(2).map(|cut| (cut[0], (cut[1] - cut[0]) as usize)).collect()
     }
 
-    /// Does the next thing. The outer `None` means that there is none.
+    /// Carries out the next event. The outer `None` means that there is none.
     pub(super) fn step(&mut self) -> Option<Option<Delivery>> {
         let ((at, number), event) = self.events.pop_first()?;
         self.now = self.now.max(at);
@@ -273,7 +273,7 @@ impl World {
         })
     }
 
-    /// Something gets in `direction`, unless that is cut: then it is held.
+    /// Runs `act`, unless `direction` is cut: then the event is held, or lost if the link is down.
     fn arrive(
         &mut self,
         direction: Pair,
@@ -302,7 +302,7 @@ impl World {
             self.schedule(at, Event::Attempt(pair, generation));
             return None;
         };
-        // From here on nothing of an earlier connection lands.
+        // Nothing of an earlier connection lands any more.
         let stale = std::mem::take(&mut self.link(pair).operations);
         for number in stale.keys() {
             self.bytes.remove(number);
@@ -316,8 +316,8 @@ impl World {
         self.deliver(from, to, LinkEvent::Up)
     }
 
-    /// The target of `pair`, if it is the incarnation that the link is connected to. A target that died and came back resets
-    /// the connection.
+    /// The target of `pair`, if it is the incarnation that the link is connected to. A restarted target resets the
+    /// connection.
     fn target(&mut self, pair: Pair) -> Option<&Node> {
         let (incarnation, generation) = (self.link(pair).target_incarnation, self.link(pair).generation);
         let found = self.nodes.get(&pair.1).map(|node| node.incarnation);
@@ -388,14 +388,14 @@ impl World {
         self.deliver(pair.1, pair.0, LinkEvent::Message(message))
     }
 
-    /// `event`, which concerns `peer`, for the sink of `node`.
+    /// The delivery of `event`, which concerns `peer`, to the sink of `node`.
     pub(super) fn deliver(&mut self, node: PeerId, peer: PeerId, event: LinkEvent) -> Option<Delivery> {
         self.mix(u64::from(node.0) << 32 | u64::from(peer.0));
         let sink = Arc::clone(&self.nodes.get(&node)?.sink);
         Some((sink, peer, event))
     }
 
-    /// The link of `pair`, which is created when it is first named.
+    /// The link of `pair`, created on first use.
     pub(super) fn link(&mut self, pair: Pair) -> &mut Link {
         self.links.entry(pair).or_default()
     }
@@ -419,13 +419,13 @@ impl World {
     }
 
     fn mix(&mut self, value: u64) {
-        // FNV-1a over words, with a rotation so that high bits count as much as low ones.
+        // FNV-1a over words, with a rotation so that high bits spread as well.
         self.digest = (self.digest ^ value).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
     }
 }
 
 impl Link {
-    /// Nothing that was posted and not flushed leaves any more.
+    /// Drops posts that are not flushed.
     pub(super) fn drop_posted(&mut self) {
         self.posted.clear();
     }

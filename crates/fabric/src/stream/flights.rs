@@ -1,7 +1,7 @@
-//! The requests of one connection that have no answer yet, as a pure machine: answer bytes in, events out.
+//! The requests of one connection that have no answer yet, as a state machine without I/O: answer bytes in, events out.
 //!
-//! Answers come in the order of the requests, so this is a queue, and everything a peer may say is checked against
-//! its front: a peer that acknowledges what was not asked, or sends more bytes than a read wanted, is broken and its
+//! Answers come in the order of the requests, so this is a queue, and every answer is checked against its front. A peer
+//! that acknowledges a request that was not sent, or sends more bytes than a read wanted, breaks the protocol, and its
 //! link ends. Used under the lock of its link.
 
 use super::{
@@ -13,14 +13,16 @@ use super::{
 use crate::{LinkEvent, PeerId};
 use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
 
-/// What a transport adds to a link: it hears how the memory that it asked for is reached. Made anew with every connection.
+/// A transport's part of a link: it learns how the memory that it asked for is reached. It is made anew for every
+/// connection.
 pub(crate) trait Extension: Sized + Send + 'static {
-    /// What the links of one fabric share.
+    /// The state that the links of one fabric share.
     type Context: Send + Sync;
 
-    /// For a new connection to `peer`.
+    /// The extension of a new connection to `peer`.
     fn new(context: &Arc<Self::Context>, peer: PeerId) -> Self;
-    /// The memory with this id and key is reached so, or its owner has refused. An error ends the connection.
+    /// The owner's answer about the memory with this id and key: how it is reached, or `None` if it is refused. An
+    /// error ends the connection.
     fn imported(
         &mut self,
         memory: (u64, u64),
@@ -31,14 +33,13 @@ pub(crate) trait Extension: Sized + Send + 'static {
     fn revoked(&mut self, _id: u64) {}
     /// Called by the link's thread when the connection is up, before it waits for anything: may post.
     fn begin(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
-    /// Called by the link's thread after it took answers, with no lock held: may do what takes long.
+    /// Called by the link's thread after it took answers, with no lock held: may take long.
     fn settle(_link: &Link<Self>) {}
-    /// Called by the link's thread once in every interval of pings, however busy the link is: may send what is due, or fail the
-    /// link.
+    /// Called by the link's thread once in every ping interval, however busy the link is: may post, or fail the link.
     fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 
-/// TCP asks for nothing.
+/// TCP needs no extension.
 impl Extension for () {
     type Context = ();
     fn new(_context: &Arc<()>, _peer: PeerId) {}
@@ -68,13 +69,13 @@ pub(crate) enum Flight {
         /// Bytes that came.
         bytes: Vec<u8>,
     },
-    /// A ping, or something that was told: acknowledged, and nothing more.
+    /// A ping or a report, which is only acknowledged.
     Note,
-    /// How a memory is reached.
+    /// A request how a memory is reached.
     Import {
         /// Its id and key.
         memory: (u64, u64),
-        /// What came of the grant.
+        /// The bytes of the grant so far.
         bytes: Vec<u8>,
     },
 }
@@ -92,12 +93,12 @@ pub(crate) struct Flights {
     /// Requests answered so far; the front of the queue is the next one.
     answered: u64,
     header: HeaderBuffer,
-    /// Bytes still to come of a piece of the read, or of the grant, at the front.
+    /// Missing bytes of a piece of the read, or of the grant, at the front.
     piece: usize,
 }
 
 impl Flights {
-    /// One more request was posted.
+    /// Adds a request that was posted.
     pub(crate) fn push(&mut self, flight: Flight) {
         self.queue.push_back(flight);
     }

@@ -54,7 +54,7 @@ fn file() -> OwnedFd {
     std::fs::File::open("/dev/null").expect("it is always there").into()
 }
 
-/// Feeds the answers in pieces of `size`; answers the events and imports.
+/// Feeds the answers in pieces of `size`. Returns the events and imports.
 fn feed(answers: &[u8], size: usize) -> Result<(Vec<LinkEvent>, Imported, bool), FrameError> {
     let (mut flights, mut imported, mut events) = (flights(), Imported::default(), VecDeque::new());
     let mut fds = VecDeque::from([file()]);

@@ -1,4 +1,4 @@
-//! The frames of a link over a byte stream: one tiny file shared by both sides. `docs/formats/fabric.md` explains.
+//! The frames of a link over a byte stream, for both sides. See `docs/formats/fabric.md`.
 //!
 //! Requests go from the side that connected to the side that owns memory:
 //!
@@ -8,17 +8,17 @@
 //!  | crc32c | kind | 0 0 0 | length | memory u64 | key u64 | offset u64 |   Write, Read, Import, Release (36 bytes)
 //!  | crc32c | kind | 0 0 0 | length | written u64 | read u64 | 0         |   Moved (36 bytes)
 //! ```
-//! Answers come back in the order of the requests, messages excepted, which have none:
+//! Answers come in the order of the requests. Messages have no answer:
 //!
 //! ```text
 //!  0       4      5       8        12             20
 //!  | crc32c | kind | 0 0 0 | length | sequence u64 |
 //! ```
-//! All little endian. The CRC covers the rest of the header; payloads carry the checksums of those who made them.
-//! `length` is that of the payload that follows (Message, Write, ReadBytes, Granted) or asked for (Read), else 0. Revoked answers
-//! nothing: it comes when there is something to say, and its `sequence` is the number of a memory.
+//! All little endian. The CRC covers the rest of the header; payloads carry their own checksums. `length` is the length
+//! of the payload that follows (Message, Write, ReadBytes, Granted) or that is asked for (Read), else 0. Revoked is not
+//! an answer to a request; its `sequence` is the number of a revoked memory.
 //!
-//! Pure functions over bytes that may be hostile: they answer an error, never panic, never allocate.
+//! Pure functions over bytes that may be hostile: they return an error, and never panic.
 
 /// Bytes of a request's header without an address.
 pub(crate) const SHORT_REQUEST: usize = 12;
@@ -26,7 +26,7 @@ pub(crate) const SHORT_REQUEST: usize = 12;
 pub(crate) const LONG_REQUEST: usize = 36;
 /// Bytes of an answer's header.
 pub(crate) const ANSWER: usize = 20;
-/// Most bytes that say how a memory is reached.
+/// Most bytes of a grant.
 pub(crate) const MAX_GRANT: usize = 1024;
 
 const MESSAGE: u8 = 1;
@@ -47,10 +47,10 @@ const IMPORTED: u8 = 20;
 const GRANTED: u8 = 21;
 const REVOKED: u8 = 22;
 
-/// Bytes that no peer of this version sends.
+/// The bytes are no frame of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The header was damaged, or is no header.
+    /// The header is damaged, or is no header.
     #[error("a frame header with checksum {found:#010x} where {expected:#010x} was computed")]
     Checksum {
         /// In the header.
@@ -58,7 +58,7 @@ pub(crate) enum FrameError {
         /// Over the header.
         expected: u32,
     },
-    /// The header says something that makes no sense.
+    /// A field of the header is not valid.
     #[error("{0}")]
     Invalid(String),
 }
@@ -83,13 +83,13 @@ pub(crate) enum Request {
     Write(Place, u32),
     /// Asks for this many bytes.
     Read(Place, u32),
-    /// Asks for a sign of life.
+    /// Asks whether the peer is alive.
     Ping,
     /// Asks how a memory is reached, if not by frames; the offset is 0.
     Import(Place),
-    /// Gives a memory back that was granted: none of the peer's operations is under way there any more. The offset is 0.
+    /// Gives a granted memory back: the peer has no operations under way there any more. The offset is 0.
     Release(Place),
-    /// Bytes that went to and came from granted memory, since this was said last.
+    /// Bytes written to and read from granted memory since the last such report.
     Moved {
         /// Bytes written.
         written: u64,
@@ -109,9 +109,9 @@ pub(crate) enum Answer {
     ReadBytes(u64, u32),
     /// All bytes of this read were sent.
     ReadEnd(u64),
-    /// The file descriptor that this request asked for came along.
+    /// The file descriptor that this request asked for comes with this answer.
     Imported(u64),
-    /// So many bytes follow that say how the memory that this request asked for is reached.
+    /// The grant that this request asked for follows, with this many bytes.
     Granted(u64, u32),
     /// The owner has revoked the memory with this number, which was granted over this connection.
     Revoked(u64),
@@ -221,7 +221,7 @@ impl Default for HeaderBuffer {
 }
 
 impl HeaderBuffer {
-    /// Takes bytes from `input` until there are `want`; tells whether there are.
+    /// Takes bytes from `input` until there are `want`. Returns whether there are.
     fn fill(&mut self, input: &mut &[u8], want: usize) -> bool {
         let take = input.len().min(want.saturating_sub(self.have));
         let (bytes, rest) = input.split_at(take);
@@ -259,7 +259,7 @@ fn seal(header: &mut [u8]) {
     header[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a header; answers its kind and length.
+/// Checks a header, and returns its kind and length.
 fn open(header: &[u8]) -> Result<(u8, u32), FrameError> {
     let half = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("a header has 12 bytes"));
     let (found, expected) = (half(0), crc32c::crc32c(&header[4..]));

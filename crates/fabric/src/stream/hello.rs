@@ -1,13 +1,13 @@
-//! How the two ends of a new connection identify themselves. The side that connected says which peer it is and which peer it
-//! wants. The other says which peer it is and whether it agrees. Only then is the link up.
+//! The handshake of a new connection. The side that connected says which peer it is and which peer it wants. The other
+//! side says which peer it is and whether it agrees. Only then is the link up.
 //!
 //! ```text
 //!  0      4         6         8     12        16        20       24
 //!  | LWFB | version | verdict | own | wanted  | reach   | crc32c |      little endian
 //!  |      | u16     | u16     | u32 | u32     | u32     | u32    |
 //! ```
-//! The same 24 bytes both ways; a reply's `wanted` is the peer that was asked for. The layout stays in every later
-//! version, so that a version that is not spoken can be named. Pure functions over hostile bytes.
+//! Both directions use the same 24 bytes. A reply's `wanted` is the peer that was asked for. The layout stays the same
+//! in every later version, so that an unknown version can be named. Pure functions over hostile bytes.
 
 use crate::PeerId;
 
@@ -25,7 +25,7 @@ const OTHER_REACH: u16 = 3;
 /// Memory is reached over the link itself: by frames, or by files that are passed over it.
 pub(crate) const REACH_BY_LINK: u32 = 0;
 
-/// The number of another way to reach memory, by its name.
+/// The number of another way to reach memory, from its name.
 pub(crate) fn reach_by(name: &str) -> u32 {
     crc32c::crc32c(name.as_bytes()).max(REACH_BY_LINK + 1)
 }
@@ -33,16 +33,16 @@ pub(crate) fn reach_by(name: &str) -> u32 {
 /// Why a connection is not one of this fabric's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HelloError {
-    /// Whatever is there speaks another protocol.
+    /// The other side speaks another protocol.
     #[error("no fabric answers there: it began with {0:02x?}")]
     Stranger([u8; 4]),
-    /// It speaks another version.
+    /// The other side speaks another version.
     #[error("it speaks version {0} of the fabric's protocol, this process speaks {VERSION}")]
     Version(u16),
     /// The bytes were damaged.
     #[error("its hello is damaged")]
     Damaged,
-    /// Another process than the wanted one.
+    /// The process there is not the wanted one.
     #[error("peer {wanted} was wanted there, but it is peer {found}: check the addresses")]
     WrongPeer {
         /// The peer that the connecting side wanted.
@@ -55,13 +55,13 @@ pub(crate) enum HelloError {
     OtherReach,
 }
 
-/// The hello of `own`, which wants `wanted` and reaches memory by `reach`.
+/// The hello of `own` to `wanted`; memory is reached by `reach`.
 pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] {
     encode(WELCOME, own, wanted, reach)
 }
 
-/// Checks the hello that reached `own`. Returns the peer that sent it, or what is wrong and the reply that says so, if one makes
-/// sense.
+/// Checks a hello to `own`. Returns the peer that sent it; or the error, with a reply if the other side may understand
+/// it.
 pub(crate) fn check_hello(
     own: PeerId,
     reach: u32,
@@ -80,7 +80,7 @@ pub(crate) fn check_hello(
     }
 }
 
-/// The reply by which `own` takes `peer` in.
+/// The reply by which `own` accepts a connection.
 pub(crate) fn welcome(own: PeerId, reach: u32) -> [u8; HELLO] {
     encode(WELCOME, own, own, reach)
 }
@@ -109,7 +109,7 @@ fn encode(verdict: u16, own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] 
     bytes
 }
 
-/// What a hello, or a reply, says.
+/// The content of a hello or a reply.
 struct Hello {
     verdict: u16,
     own: PeerId,

@@ -1,4 +1,4 @@
-//! What each end concludes from the other's hello, and what it says about it.
+//! The checks and replies of both ends of a handshake.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn a_wrong_peer_is_named_on_both_sides() {
     assert_eq!(error, expected);
     assert_eq!(check_reply(PeerId(3), 0, &reply.unwrap()), Err(expected));
     assert_eq!(error.to_string(), "peer 3 was wanted there, but it is peer 2: check the addresses");
-    // A peer that welcomes every other is not believed either.
+    // A peer that welcomes every hello is not accepted either.
     assert!(check_reply(PeerId(3), 0, &welcome(ME, 0)).is_err());
 }
 
@@ -50,7 +50,7 @@ fn another_fabric_is_named_on_both_sides() {
     assert_eq!(check_hello(ME, there, &hello(PeerId(1), ME, there)), Ok(PeerId(1)));
     assert_eq!(check_reply(ME, there, &welcome(ME, there)), Ok(()));
     assert_ne!(reach_by("libfabric shm"), there);
-    // One that welcomes in spite of it is not believed either.
+    // A peer that welcomes in spite of the difference is not accepted either.
     assert_eq!(check_reply(ME, there, &welcome(ME, here)), Err(HelloError::OtherReach));
 }
 

@@ -1,8 +1,8 @@
-//! Connections from peers: one thread accepts, and one per connection stands in for the NIC of this process.
+//! Connections from peers: one thread accepts, and a thread for each connection stands in for the NIC of this process.
 //!
-//! A peer has one connection at a time. When it connects again, its older connection is ended first and waited for,
-//! before the new one is welcomed. So bytes that the older one still held never land after the peer has heard
-//! that its new link is up. Where peers must be admitted, the newer connection is refused instead.
+//! A peer has one connection at a time. When it connects again, its older connection is ended and waited for before the
+//! new one is welcomed. So bytes of the older connection never land after the peer's new link is up. If peers must be
+//! admitted, the newer connection is refused instead.
 
 use super::{
     Admission, hello,
@@ -27,12 +27,12 @@ use tracing::{debug, info, warn};
 
 /// Requests received at a time.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Most connections at a time, strangers included: more are hung up on.
+/// Most connections at a time, unidentified ones included. Further ones are closed.
 const MAX_CONNECTIONS: usize = 1024;
-/// Pause after an accept failed, as it does when descriptors run out.
+/// Pause after a failed accept, for example because descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Everything that comes in.
+/// All incoming connections.
 pub(crate) struct Incoming {
     shared: Arc<Shared>,
     owners: Owners,
@@ -53,9 +53,9 @@ struct Table {
 /// One connection.
 struct Connection {
     socket: Socket,
-    /// Nothing received from now on counts.
+    /// Bytes received from now on are ignored.
     stopped: AtomicBool,
-    /// Its thread touches nothing any more.
+    /// Its thread no longer touches memory.
     finished: Mutex<bool>,
     on_finished: Condvar,
 }
@@ -97,7 +97,7 @@ impl Incoming {
         Ok(Incoming { shared, owners, waker: Waker::new()?, stopped, table: Mutex::default() })
     }
 
-    /// Ends everything; answers the threads that are about to finish.
+    /// Ends all connections, and returns the threads, which are about to finish.
     pub(crate) fn stop(&self) -> Vec<JoinHandle<()>> {
         self.stopped.store(true, Ordering::Release);
         self.waker.wake();
@@ -108,12 +108,12 @@ impl Incoming {
         std::mem::take(&mut table.threads)
     }
 
-    /// From now on `peer` is admitted.
+    /// Admits `peer`.
     pub(crate) fn invite(&self, peer: PeerId) {
         self.table.lock().admitted.insert(peer);
     }
 
-    /// `peer` is not admitted any more: its connection ends.
+    /// No longer admits `peer`, and ends its connection.
     pub(crate) fn dismiss(&self, peer: PeerId) {
         let mut table = self.table.lock();
         table.admitted.remove(&peer);
@@ -216,7 +216,7 @@ impl Incoming {
         Ok((peer, from))
     }
 
-    /// Makes `connection` that of `peer`; answers its older one, or why it may have none.
+    /// Makes `connection` the connection of `peer`. Returns its older one, or why the peer may not connect.
     fn enter(&self, peer: PeerId, connection: &Arc<Connection>) -> Result<Option<Arc<Connection>>, &'static str> {
         let mut table = self.table.lock();
         if self.shared.options.admission == Admission::Sessions {
@@ -237,7 +237,7 @@ impl Incoming {
         let mut outlet = SocketOutlet { shared: &self.shared, socket: &connection.socket, peer };
         let mut buffer = vec![0; RECEIVE_BYTES];
         loop {
-            // Peers have no reason to send descriptors: those that came are closed at once.
+            // Peers need not send descriptors: any that came are closed at once.
             let received = connection.socket.recv(&mut buffer, &mut VecDeque::new(), true)?;
             if connection.is_stopped() {
                 return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());

@@ -1,11 +1,11 @@
-//! An outgoing link: what is posted on it, by any thread, and the order in which its events are delivered.
+//! An outgoing link: posts from any thread, and the order in which its events are delivered.
 //!
-//! Posts go into one buffer, in order, under the link's lock; [`Link::flush`] gives them to the kernel without
-//! blocking, and the link's thread (`pump`) sends what the kernel did not take at once. Nothing is posted while the
-//! link is not up. A buffer that outgrows its limit, because the peer does not drain it, fails the link.
+//! Posts go into one buffer, in order, under the link's lock. [`Link::flush`] passes them to the kernel without
+//! blocking, and the link's thread (`pump`) sends the rest. While the link is not up, posts are dropped. If the buffer
+//! exceeds its limit, because the peer does not drain it, the link fails.
 //!
-//! Events are queued under the same lock and delivered outside of it, by whichever thread comes first; while one
-//! delivers, others leave their events to it. So events of a link have one order, and a sink may post.
+//! Events are queued under the same lock and delivered outside of it, by one thread at a time; other threads leave
+//! their events to it. So events of a link have one order, and a sink may post.
 
 use super::{
     LinkOptions,
@@ -24,10 +24,10 @@ use std::{
     },
 };
 
-/// Posts are given to the kernel before a flush once there are this many bytes of them.
+/// Posts are passed to the kernel before a flush once there are this many bytes of them.
 const EARLY_PUSH: usize = 256 << 10;
 
-/// What every link of one fabric shares.
+/// The state that all links of one fabric share.
 pub(crate) struct Shared {
     /// This process.
     pub(crate) me: PeerId,
@@ -39,14 +39,14 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// How a link is.
+/// The status of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Status {
-    /// Not connected, being tried.
+    /// Not connected; its thread tries to connect.
     Connecting,
     /// Takes posts.
     Up,
-    /// To be taken down by its thread, for this reason.
+    /// Its thread will take it down, for this reason.
     Failed(String),
     /// Given up; its thread ends.
     Closed,
@@ -58,12 +58,12 @@ pub(crate) struct LinkState<X> {
     pub(crate) address: String,
     socket: Option<Arc<Socket>>,
     out: OutBuffer,
-    /// The kernel took no more: the link's thread waits until it does.
+    /// The kernel's buffer is full: the link's thread waits until the socket is writable.
     blocked: bool,
     pub(crate) flights: Flights,
     pub(crate) events: VecDeque<LinkEvent>,
     delivering: bool,
-    /// What the transport keeps for this connection.
+    /// The transport's part of this connection.
     pub(crate) extension: X,
 }
 
@@ -121,7 +121,7 @@ impl<X: Extension> Link<X> {
         }
     }
 
-    /// Gives what was posted to the kernel and delivers what is to be delivered.
+    /// Passes posts to the kernel, and delivers events.
     pub(crate) fn flush(&self) {
         if self.dirty.swap(false, Ordering::AcqRel) {
             self.push(&mut self.state.lock());
@@ -129,12 +129,12 @@ impl<X: Extension> Link<X> {
         }
     }
 
-    /// Bytes that were posted and that the kernel has not taken.
+    /// Bytes of posts that the kernel has not accepted.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.state.lock().out.len()
     }
 
-    /// Connects somewhere else from now on.
+    /// Connects to another address from now on.
     pub(crate) fn redirect(&self, address: &str) {
         let mut state = self.state.lock();
         if state.address != address {
@@ -144,7 +144,7 @@ impl<X: Extension> Link<X> {
         }
     }
 
-    /// Ends the link: nothing more is delivered, its thread comes to an end.
+    /// Ends the link: nothing more is delivered, and its thread ends.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.status = Status::Closed;
@@ -155,8 +155,8 @@ impl<X: Extension> Link<X> {
         self.waker.wake();
     }
 
-    /// The connection to `address` is made and the peer has welcomed us. It is of no use if the link was given another
-    /// address, or was given up, meanwhile.
+    /// The connection to `address` is made, and the peer has welcomed it. It is ignored if meanwhile the link was given
+    /// up or got another address.
     pub(crate) fn up(&self, socket: &Arc<Socket>, address: &str) {
         let mut state = self.state.lock();
         if state.status == Status::Connecting && state.address == address {
@@ -168,14 +168,14 @@ impl<X: Extension> Link<X> {
         self.deliver();
     }
 
-    /// The connection is over: everything in flight with it.
+    /// The connection is over, with everything in flight.
     pub(crate) fn down(&self) {
         let mut state = self.state.lock();
         if let Some(socket) = state.socket.take() {
             socket.shutdown();
             state.events.push_back(LinkEvent::Down);
         }
-        // Nothing below is of use to another connection; memory that was mapped is unmapped outside of the lock.
+        // The state below belongs to this connection. Mapped memory is unmapped outside of the lock.
         (state.out, state.flights, state.blocked) = (OutBuffer::default(), Flights::default(), false);
         let extension = std::mem::replace(&mut state.extension, X::new(&self.context, self.peer));
         if state.status != Status::Closed {
@@ -186,7 +186,7 @@ impl<X: Extension> Link<X> {
         self.deliver();
     }
 
-    /// Sends what the kernel takes. Errors fail the link.
+    /// Sends as much as the kernel accepts. Errors fail the link.
     fn push(&self, state: &mut LinkState<X>) {
         if !state.blocked {
             self.send_out(state);
@@ -201,7 +201,7 @@ impl<X: Extension> Link<X> {
         self.send_out(&mut self.state.lock());
     }
 
-    /// Whether the link's thread is to wait until the kernel takes more.
+    /// Whether the link's thread must wait until the socket is writable.
     pub(crate) fn is_blocked(&self) -> bool {
         self.state.lock().blocked
     }
@@ -239,7 +239,7 @@ impl<X: Extension> Link<X> {
 }
 
 impl<X: Extension> LinkState<X> {
-    /// Has the link taken down by its thread.
+    /// Marks the link as failed. Its thread will take it down.
     pub(crate) fn fail(&mut self, reason: String) {
         if self.status == Status::Up {
             self.status = Status::Failed(reason);
@@ -268,13 +268,13 @@ impl<X: Extension> LinkState<X> {
         self.append(Request::Read(place, len), &[], options);
     }
 
-    /// Posts a request that is acknowledged, and nothing more.
+    /// Posts a request that is only acknowledged.
     pub(crate) fn note(&mut self, request: Request, options: &LinkOptions) {
         self.flights.push(Flight::Note);
         self.append(request, &[], options);
     }
 
-    /// Posts the question whether the peer is alive.
+    /// Posts a ping.
     pub(crate) fn ping(&mut self, options: &LinkOptions) {
         self.note(Request::Ping, options);
     }
@@ -302,7 +302,7 @@ struct OutBuffer {
     sent: usize,
 }
 
-/// A drained buffer that had to grow beyond this gives its memory back.
+/// A drained buffer that has grown beyond this is shrunk.
 const KEEP_BYTES: usize = 4 << 20;
 
 impl OutBuffer {

@@ -1,9 +1,9 @@
-//! Links over byte streams: what TCP, shared memory and libfabric have in common.
+//! Links over byte streams, the common part of TCP, shared memory and libfabric.
 //!
-//! [`StreamFabric`] is the whole of it. Each link to a peer has a thread ([`pump`]) that connects and reads answers,
-//! each connection from a peer one ([`incoming`]) that carries out requests; one thread accepts. What goes over the
-//! wire is in [`frame`] and [`hello`]; the two ends of a connection are pure machines over bytes, [`flights`] and
-//! [`target`], so that hostile bytes can be tried on them without a socket.
+//! [`StreamFabric`] is the interface. Each link to a peer has a thread ([`pump`]) that connects and reads answers. Each
+//! connection from a peer has one ([`incoming`]) that carries out requests. One thread accepts. The wire format is in
+//! [`frame`] and [`hello`]. The two ends of a connection, [`flights`] and [`target`], are state machines over bytes, so
+//! that they can be tested with hostile bytes and without a socket.
 
 pub(crate) mod flights;
 pub(crate) mod frame;
@@ -30,36 +30,36 @@ use std::{
 use target::Owners;
 use tracing::error;
 
-/// Which peers may connect, and what for.
+/// The peers that may connect, and what they may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// Any peer, for everything. A peer that connects again ends its older connection.
     #[default]
     AnyPeer,
-    /// Peers that were [admitted](crate::Fabric::admit), to write and read memory. The connection of a peer that sends a control
-    /// message is closed. Each peer has one connection, and a second one in its name is refused, so no peer ends the connection
-    /// of another. [`crate::Fabric::disconnect`] ends the connection that the peer has.
+    /// Only peers that were [admitted](crate::Fabric::admit), to write and read memory. The connection of a peer that
+    /// sends a control message is closed. A second connection in a peer's name is refused, so no process can end the
+    /// connection of another. [`crate::Fabric::disconnect`] ends the connection that the peer has.
     Sessions,
 }
 
-/// How links over byte streams behave. The defaults suit one machine or one data centre.
+/// Options of links over byte streams. The defaults suit one machine or one data centre.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// Pause between a lost or failed connection and the next attempt. Default 100 ms.
     pub retry_pause: Duration,
-    /// How long a peer may take to accept and to introduce itself. Default 2 s.
+    /// How long a peer may take to accept and to complete the handshake. Default 2 s.
     pub hello_timeout: Duration,
-    /// After how long without traffic a link asks whether the peer is alive (not over shared
-    /// memory). Default 1 s.
+    /// Time without traffic after which a link asks whether the peer is alive (not over shared memory). Default 1 s.
     pub ping_interval: Duration,
-    /// After how long without any answer a link with something outstanding is down (not over shared memory; noticed within two
-    /// ping intervals more). A connection from a peer ends after four times as long without a byte. Default 5 s.
+    /// Time without any answer after which a link with outstanding requests goes down (not over shared memory). This is
+    /// noticed up to two ping intervals later. A connection from a peer ends after four times as long without a byte.
+    /// Default 5 s.
     pub peer_timeout: Duration,
-    /// Most bytes posted but not yet taken by the kernel; a link that has more is down. Default 64 MiB.
+    /// Most bytes posted but not yet accepted by the kernel; a link with more goes down. Default 64 MiB.
     pub out_buffer_bytes: usize,
     /// Which peers may connect. Default any.
     pub admission: Admission,
-    /// What the names of the threads begin with. Default `fabric`.
+    /// Prefix of the names of its threads. Default `fabric`.
     pub threads: &'static str,
 }
 
@@ -77,17 +77,17 @@ impl Default for LinkOptions {
     }
 }
 
-/// What a transport brings to its links.
+/// A transport's part of a [`StreamFabric`].
 pub(crate) struct Carrier<X: Extension> {
-    /// What addresses mean.
+    /// The kind of addresses.
     pub(crate) network: Network,
     /// How memory is reached, for the hello: both ends must agree.
     pub(crate) reach: u32,
-    /// Where bytes are counted.
+    /// Counters of bytes.
     pub(crate) counters: Arc<Counters>,
-    /// What the links' extensions share.
+    /// The state that the links' extensions share.
     pub(crate) context: Arc<X::Context>,
-    /// Where the requests of a connection find memory.
+    /// Makes the owner of each connection, which finds memory for requests.
     pub(crate) owners: Owners,
 }
 
@@ -175,7 +175,7 @@ impl<X: Extension> StreamFabric<X> {
         self.incoming.invite(peer);
     }
 
-    /// The link to `peer`, if it is to be connected.
+    /// The link to `peer`, if [`StreamFabric::connect`] was called for it.
     pub(crate) fn link(&self, peer: PeerId) -> Option<Arc<Link<X>>> {
         self.links.read().get(&peer).map(Arc::clone)
     }
@@ -212,7 +212,8 @@ impl<X: Extension> Drop for StreamFabric<X> {
             link.close();
         }
         for thread in self.threads.get_mut().drain(..).chain(self.incoming.stop()) {
-            // The last handle may go away inside of a sink. A thread that panicked has said so itself.
+            // The last handle may be dropped inside a sink, by such a thread. A thread that panicked has reported it
+            // already.
             if thread.thread().id() != thread::current().id() {
                 let _ = thread.join();
             }

@@ -1,5 +1,5 @@
-//! The thread of an outgoing link: connects, introduces itself, reads answers, sends what a flush could not, notices
-//! that the peer is gone, and begins again after a pause until the link is closed.
+//! The thread of an outgoing link. It connects, says hello, reads answers, sends the rest of flushes, and notices that
+//! the peer is gone. Then it begins again after a pause, until the link is closed.
 
 use super::{
     flights::Extension,
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 /// Answers received at a time.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// File descriptors that may have come ahead of the answers they belong to.
+/// Most file descriptors that may have come ahead of their answers.
 const MAX_LOOSE_FDS: usize = 64;
 
 /// Runs `link` until it is closed.
@@ -50,7 +50,7 @@ pub(crate) fn run<X: Extension>(link: &Link<X>) {
     }
 }
 
-/// Says why a peer cannot be connected: loudly if an operator has to do something about it, and once.
+/// Logs why a peer cannot be connected, once for each reason: as a warning if an operator must act.
 fn report<X: Extension>(link: &Link<X>, address: &str, error: &io::Error, last: &mut String) {
     let text = error.to_string();
     if text == *last {
@@ -113,9 +113,9 @@ struct Pump<'a, X: Extension> {
     socket: &'a Socket,
     buffer: Vec<u8>,
     fds: VecDeque<OwnedFd>,
-    /// Since when an answer has been due: the last one came then, or what waits for one was first seen.
+    /// Since when an answer is due: the time of the last answer, or of the first look at a waiting request.
     waiting_since: Option<Instant>,
-    /// When the transport was last asked what is due.
+    /// When [`Extension::attend`] was last called.
     attended: Instant,
 }
 
@@ -125,10 +125,10 @@ impl<'a, X: Extension> Pump<'a, X> {
         Pump { link, socket, buffer, fds, waiting_since: None, attended: Instant::now() }
     }
 
-    /// Runs until the connection ends; tells why.
+    /// Runs until the connection ends, and returns the reason.
     fn run(mut self) -> String {
         let options = &self.link.shared.options;
-        // A process of this host is known to be dead when its socket closes; stopped, it still has memory to write.
+        // When a process of this host dies, its socket closes. The memory of a stopped process can still be written.
         let pings = self.link.shared.network == Network::Tcp;
         let timeout = pings.then_some(options.ping_interval);
         loop {
@@ -161,7 +161,7 @@ impl<'a, X: Extension> Pump<'a, X> {
         }
     }
 
-    /// Takes every answer there is.
+    /// Takes all available answers.
     fn receive(&mut self) -> Result<(), String> {
         loop {
             let received = match self.socket.recv(&mut self.buffer, &mut self.fds, false) {
@@ -174,9 +174,9 @@ impl<'a, X: Extension> Pump<'a, X> {
             let mut state = self.link.state();
             match &state.status {
                 Status::Up => {}
-                // What failed has left its extension as it may be, and is not to be used again.
+                // After a failure the extension may be inconsistent, and must not be used again.
                 Status::Failed(reason) => return Err(reason.clone()),
-                // Another link may be up already: what waits for these answers must not go on.
+                // Another link may be up already: the requests that wait for these answers must not complete.
                 Status::Closed | Status::Connecting => return Err("it is not wanted there any more".into()),
             }
             let lane = &mut *state;
@@ -199,7 +199,7 @@ impl<'a, X: Extension> Pump<'a, X> {
         }
     }
 
-    /// Asks a silent peer for a sign of life and gives up one that owes an answer for too long.
+    /// Pings a silent peer, and ends the connection of one that owes an answer for too long.
     fn check_alive(&mut self, ready: Ready, limit: Duration) -> Result<(), String> {
         if ready.readable {
             return Ok(());

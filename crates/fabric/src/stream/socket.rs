@@ -1,7 +1,7 @@
-//! Sockets of both kinds as links need them: TCP, and Unix-domain ones that also carry file descriptors.
+//! The sockets of links: TCP, and Unix-domain sockets that also carry file descriptors.
 //!
-//! Sends never block; a receive blocks or not as the caller says. A thread that waits does so in [`wait`], where a
-//! [`Waker`] can reach it. All calls may come from any thread.
+//! Sends never block; a receive blocks if the caller wants it. A thread waits in [`wait`], where a [`Waker`] can wake
+//! it. All calls may come from any thread.
 
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -29,7 +29,7 @@ use std::{
 /// Most file descriptors taken with one receive; links never send more than one at a time.
 const MAX_FDS: usize = 8;
 
-/// What addresses mean.
+/// The kind of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Network {
     /// "host:port".
@@ -57,12 +57,12 @@ impl Waker {
     }
 }
 
-/// What [`wait`] saw.
+/// The result of [`wait`].
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Ready {
     /// The first descriptor has something to read, or is at its end or broken.
     pub(crate) readable: bool,
-    /// It takes bytes again.
+    /// It accepts bytes again.
     pub(crate) writable: bool,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn wait(
     Ok(Ready { readable: broken || seen.contains(PollFlags::IN), writable: broken || seen.contains(PollFlags::OUT) })
 }
 
-/// Waits until one of `fds` is readable, the waker is woken, or `timeout` is over; tells whether it was woken.
+/// Waits until one of `fds` is readable, the waker is woken, or `timeout` is over. Returns whether it was woken.
 pub(crate) fn wait_for_any(fds: &[BorrowedFd<'_>], waker: &Waker, timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -203,7 +203,7 @@ impl Socket {
         self.fd.as_fd()
     }
 
-    /// What is at the other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
+    /// The other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
     pub(crate) fn peer(&self) -> io::Result<String> {
         if self.network == Network::Tcp {
             let peer = net::getpeername(&self.fd)?.and_then(|peer| SocketAddr::try_from(peer).ok());

@@ -1,10 +1,10 @@
-//! The side of a connection that owns memory, as a pure machine: request bytes in, copies into registered memory,
-//! messages and answers out. This is what stands in for the NIC.
+//! The side of a connection that owns memory, as a state machine: request bytes in; copies into registered memory,
+//! messages and answers out. It stands in for the NIC.
 //!
-//! Requests are carried out in the order they came. The bytes are hostile: memory is touched only where a valid id,
-//! key and range allow it, and a message's buffer grows with the bytes that came, not with the length announced.
-//! Payloads of writes are not collected: each piece goes to memory as it arrives, but never a part of a word whose
-//! other bytes are still to come, so that an aligned 8-byte write is not seen half.
+//! Requests are carried out in order. The bytes are hostile: memory is touched only with a valid id, key and range, and
+//! a message's buffer grows with the bytes received, not with the announced length. Payloads of writes are not
+//! collected: each piece goes to memory as it arrives. But a part of a word waits for the word's other bytes, so that
+//! an aligned 8-byte write is not seen half.
 
 use super::{
     Admission,
@@ -23,34 +23,34 @@ const READ_PIECE: usize = 128 << 10;
 /// How a peer reaches a memory without frames.
 #[derive(Debug)]
 pub(crate) enum Export {
-    /// The file, to be mapped.
+    /// By mapping this file.
     File(OwnedFd),
-    /// What the transport's other side understands: 1 to [`MAX_GRANT`] bytes.
+    /// By this grant, in the transport's own form: 1 to [`MAX_GRANT`] bytes.
     Grant(Vec<u8>),
 }
 
-/// Where the requests of one connection find memory. Dropped when the connection is over, before the same peer is welcomed
-/// again: from then on nothing lands that was posted on this connection.
+/// Finds memory for the requests of one connection. It is dropped when the connection is over, before the same peer is
+/// welcomed again. After that nothing lands that was posted on this connection.
 pub(crate) trait Owner {
-    /// Memory that is written and read by frames.
+    /// A memory that is written and read by frames.
     fn framed(&self, _id: u64, _key: u64) -> Option<Arc<dyn Framed>> {
         None
     }
-    /// Memory that is reached in another way; `None` if there is none of this id and key, or it is revoked.
+    /// A memory that is reached in another way; `None` if there is none with this id and key, or it is revoked.
     ///
     /// # Errors
-    /// It cannot be exported. That ends the connection: the peer must not take it for a revocation.
+    /// It cannot be exported. This ends the connection, because the peer must not take it for a revocation.
     fn export(&mut self, _id: u64, _key: u64) -> io::Result<Option<Export>> {
         Ok(None)
     }
     /// The peer gives an exported memory back.
     fn release(&mut self, _id: u64, _key: u64) {}
-    /// The peer has moved so many more bytes to and from exported memory.
+    /// The peer reports further bytes that it has written to and read from exported memory.
     fn moved(&mut self, _written: u64, _read: u64) {}
-    /// Numbers of exported memories that were revoked and that the peer was not told of.
+    /// Numbers of exported memories whose revocation was not reported to the peer yet.
     ///
     /// # Errors
-    /// Exported memory is not reached any more. That ends the connection.
+    /// Exported memory cannot be reached any more. This ends the connection.
     fn revoked(&mut self) -> io::Result<Vec<u64>> {
         Ok(Vec::new())
     }
@@ -59,21 +59,21 @@ pub(crate) trait Owner {
 /// Makes the [`Owner`] of a new connection.
 pub(crate) type Owners = Box<dyn Fn() -> Box<dyn Owner> + Send + Sync>;
 
-/// Where messages and answers go.
+/// The output of messages and answers.
 pub(crate) trait Outlet {
     /// A control message.
     fn message(&mut self, bytes: Vec<u8>);
-    /// Answers, in order; the descriptor belongs to the last of them. May block while the peer does not take them.
+    /// Sends answers, in order. The descriptor belongs to the last one. May block while the peer does not read.
     fn answer(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()>;
 }
 
-/// Why a connection has to end.
+/// Why a connection must end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TargetError {
-    /// The peer sent what no peer sends.
+    /// The peer sent an invalid request.
     #[error("bad request: {0}")]
     Frame(#[from] FrameError),
-    /// The answers do not get through, or there are none.
+    /// Answers cannot be sent, or memory cannot be exported.
     #[error("cannot answer: {0}")]
     Io(#[from] io::Error),
 }
@@ -86,11 +86,11 @@ enum Stage {
 
 /// A write whose bytes are arriving.
 struct Landing {
-    /// None: refused, the bytes are skipped.
+    /// `None`: the write is refused, and its bytes are skipped.
     memory: Option<Arc<dyn Framed>>,
-    /// Where the next bytes go.
+    /// Place of the next bytes.
     offset: u64,
-    /// Bytes that did not land yet, held ones included.
+    /// Bytes that have not landed yet, held ones included.
     left: u64,
     /// The beginning of a word that waits for its other bytes.
     held: [u8; WORD],
@@ -98,7 +98,7 @@ struct Landing {
 }
 
 impl Landing {
-    /// Lands what there is of the write in `input`; tells whether that is all of it.
+    /// Lands the bytes of the write in `input`. Returns whether the write is complete.
     fn take(&mut self, input: &mut &[u8]) -> bool {
         if self.held_bytes > 0 {
             let word = (WORD - self.offset as usize % WORD).min(usize::try_from(self.left).unwrap_or(WORD));
@@ -114,7 +114,7 @@ impl Landing {
         }
         let available = usize::try_from(self.left).map_or(input.len(), |left| input.len().min(left));
         let split = (self.offset as usize % WORD + available) % WORD;
-        // The last word of the write may end anywhere, any other at its boundary.
+        // The last word of the write may be partial. Others must be whole.
         let hold = if available as u64 == self.left { 0 } else { split.min(available) };
         let (piece, rest) = input.split_at(available - hold);
         let (held, rest) = rest.split_at(hold);
@@ -133,26 +133,27 @@ impl Landing {
     }
 }
 
-/// One incoming connection's progress.
+/// The state of one incoming connection.
 pub(crate) struct Target {
     admission: Admission,
     header: HeaderBuffer,
     stage: Stage,
-    /// Requests, messages excepted, that were carried out.
+    /// Requests, without messages, that were carried out.
     done: u64,
-    /// Up to which of them the peer has an answer.
+    /// Number of the last request with an answer.
     answered: u64,
     answers: Vec<u8>,
 }
 
 impl Target {
-    /// A connection on which nothing was received.
+    /// The state of a new connection.
     pub(crate) fn new(admission: Admission) -> Target {
         let (header, stage) = (HeaderBuffer::default(), Stage::Header);
         Target { admission, header, stage, done: 0, answered: 0, answers: Vec::new() }
     }
 
-    /// Carries out what is complete in `input` and begins what is not; acknowledges all of it at once, and says what was revoked.
+    /// Carries out the complete requests in `input`, and begins an incomplete one. Acknowledges all of them at once,
+    /// and reports revocations.
     pub(crate) fn feed(
         &mut self,
         mut input: &[u8],
@@ -260,7 +261,7 @@ impl Target {
         let (mut offset, mut left) = (place.offset, length as usize);
         let mut piece = vec![0; READ_PIECE.min(left)];
         while left > 0 {
-            // Pieces end between words, so that no word is read in two halves.
+            // Pieces end at word boundaries, so that no word is read in two halves.
             piece.resize(left.min(READ_PIECE - offset as usize % WORD), 0);
             if !memory.remote_read(offset, &mut piece) {
                 self.finish(false);
@@ -277,7 +278,7 @@ impl Target {
         Ok(())
     }
 
-    /// One more request is carried out, or refused.
+    /// Notes that one more request was carried out, or refused.
     fn finish(&mut self, granted: bool) {
         if granted {
             self.done += 1;
@@ -289,7 +290,7 @@ impl Target {
         }
     }
 
-    /// Acknowledges everything that was carried out and is not acknowledged yet.
+    /// Acknowledges all requests that were carried out and are not acknowledged yet.
     fn acknowledge(&mut self) {
         if self.answered < self.done {
             self.answered = self.done;

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const BYTES: usize = 256;
 /// Number of a memory that is reached in another way.
 const GRANTED: u64 = 77;
-/// Number of one that cannot be reached, for its owner's own reasons.
+/// Number of a memory that cannot be exported.
 const BROKEN: u64 = 78;
 
 /// Two memories; the second is revoked.
@@ -20,9 +20,9 @@ struct Fixture {
     registry: Arc<Registry<HeapMemory>>,
     open: Arc<HeapMemory>,
     revoked: Arc<HeapMemory>,
-    /// What the peer gave back and counted.
+    /// Memory that the peer gave back, and bytes that it reported.
     told: Vec<(u64, u64)>,
-    /// What the peer is to hear of.
+    /// Revocations to report to the peer.
     to_tell: Vec<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Outlet for Collected {
 }
 
 impl Collected {
-    /// What became of each request.
+    /// The outcome of each request.
     fn outcomes(&self) -> Vec<Outcome> {
         let (mut input, mut header, mut outcomes) = (&self.answers[..], HeaderBuffer::default(), Vec::new());
         let mut reading = Vec::new();
@@ -110,7 +110,7 @@ impl Collected {
 /// None: refused. Else the bytes that a read brought, or that a write or ping was acknowledged.
 type Outcome = Option<Vec<u8>>;
 
-/// A request as a test makes it up.
+/// A generated request.
 #[derive(Clone, Debug)]
 enum Made {
     Message(Vec<u8>),
@@ -151,7 +151,7 @@ impl Made {
     }
 }
 
-/// What should come of `requests`: messages, memory, outcomes.
+/// The expected results of `requests`: messages, memory, outcomes.
 fn model(requests: &[Made]) -> (Vec<Vec<u8>>, Vec<u8>, Vec<Outcome>) {
     let (mut messages, mut memory, mut outcomes) = (Vec::new(), vec![0; BYTES], Vec::new());
     let range = |revoked: bool, offset: u64, len: usize| {

@@ -1,4 +1,5 @@
-//! Tests of the transports from outside: one binary, so that what they share is compiled once. Those of libfabric are another.
+//! Tests of the transports from outside: one binary, so that what they share is compiled once. Those of libfabric are
+//! another.
 
 /// Cases as tests of every transport.
 macro_rules! every_transport {

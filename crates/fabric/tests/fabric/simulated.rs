@@ -1,4 +1,4 @@
-//! What only the simulated network does: faults on command, and the same again from the same seed.
+//! Properties of the simulated network only: faults on command, and equal runs from equal seeds.
 
 use crate::{
     common::{Harness, Log, Node, bytes_of, pattern},
@@ -19,7 +19,7 @@ fn pass(h: &Sim, span: Nanos) {
     h.0.advance(h.0.now() + span);
 }
 
-/// A scenario of random calls; answers the digest and everything every node was told.
+/// A scenario of random calls. Returns the digest and the events of every node.
 fn scenario(seed: u64) -> (u64, Vec<Vec<(PeerId, LinkEvent)>>) {
     let network = SimNetwork::new(seed, SimOptions::default());
     let (mut h, mut rng) = (Sim(network), Rng::new(seed));
@@ -146,7 +146,7 @@ fn nothing_leaves_before_the_flush() {
 
 #[test]
 fn writes_land_whatever_the_application_does() {
-    // An application that is paused handles no events: its sink collects them, here and in a simulation alike.
+    // A paused application handles no events: its sink collects them, here as in a simulation.
     let mut h = sim(2);
     let (a, b) = h.pair();
     let memory = b.fabric.allocate(8).unwrap();

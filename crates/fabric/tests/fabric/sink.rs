@@ -1,4 +1,4 @@
-//! A fabric that goes away while it is used.
+//! A fabric that is dropped while it is used.
 
 use crate::{
     common::{Harness, recorder},
@@ -7,7 +7,7 @@ use crate::{
 use leeward_fabric::Fabric;
 use std::sync::{Arc, Mutex};
 
-/// The last handle of a fabric goes away inside of its own sink: it ends all the same.
+/// The last handle of a fabric is dropped inside its own sink. The fabric still ends.
 #[test]
 fn a_fabric_may_be_dropped_by_its_own_sink() {
     let mut h = Tcp::default();
@@ -22,7 +22,7 @@ fn a_fabric_may_be_dropped_by_its_own_sink() {
             drop(dropped.lock().unwrap().take());
         }),
     );
-    // The sink waits until the only handle is where it will find it.
+    // The sink waits until it has the only handle.
     held.lock().unwrap().insert(a).connect(b.id, &b.fabric.local_address());
     h.until("the sink was called", &mut || !log.lock().unwrap().is_empty());
     h.until("the address is free again", &mut || held.lock().unwrap().is_none());

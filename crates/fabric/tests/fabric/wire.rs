@@ -1,5 +1,5 @@
 //! Strangers, broken peers and lost ones, played by plain sockets. The bytes are made by hand, after
-//! `docs/formats/fabric.md`, so that they hold the format still as well.
+//! `docs/formats/fabric.md`, so that they also guard the format.
 
 use crate::{
     common::{Gate, Harness, Log, Node, bytes_of, options, recorder},
@@ -57,11 +57,11 @@ fn welcomed(node: &Node, own: u32) -> TcpStream {
     stream
 }
 
-/// What `stream` still holds when its other end has hung up.
+/// The bytes that `stream` still holds when its other end has hung up.
 fn remainder(mut stream: TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut bytes = Vec::new();
-    // A reset says the same as an end.
+    // A reset counts as an end.
     let _ = stream.read_to_end(&mut bytes);
     bytes
 }

@@ -18,7 +18,8 @@ pub(crate) struct LibfabricShm(Libfabric);
 /// Free bytes that the tests of that provider need in `/dev/shm`: an endpoint takes 16 MiB.
 const SHARED_BYTES: u64 = 512 << 20;
 
-/// Short times, but for a peer's silence: on a machine that is busy with other tests a provider may take seconds to connect.
+/// Short times, but for a peer's silence: on a machine that is busy with other tests a provider may take seconds to
+/// connect.
 pub(crate) fn options() -> LinkOptions {
     LinkOptions { peer_timeout: Duration::from_secs(10), ..common::options() }
 }

@@ -1,7 +1,8 @@
 //! Tests over libfabric from outside, in a binary of their own: a crash inside of that library ends no other test.
 //!
-//! Over its shm provider nodes are processes, as those of a cluster are (`processes`). Two in one process crash it: there it has
-//! an endpoint use the memory of another without a count of its users, also when that one is closed (`docs/open.md`).
+//! Over its shm provider nodes are processes, as those of a cluster are (`processes`). Two in one process crash it:
+//! there it has an endpoint use the memory of another without a count of its users, also when that one is closed
+//! (`docs/open.md`).
 
 /// Cases as tests of the provider whose nodes may be in one process.
 macro_rules! every_transport {

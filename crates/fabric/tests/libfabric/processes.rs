@@ -1,4 +1,5 @@
-//! libfabric between processes: what is left when one dies or ends, what is given back, and peers that no link connects to.
+//! libfabric between processes: remains of a process that died or ended, memory that is given back, and peers without a
+//! link to them.
 
 use crate::{
     common::{Gate, Harness, Log, Node, bytes_of, pattern, recorder},
@@ -19,8 +20,9 @@ const CHILD: &str = "LEEWARD_FABRIC_TEST_LIBFABRIC_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
 const PAIR: usize = 16;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is. At each
-/// line of its input it revokes the memory and sends what it holds; at the end of its input it sends that and ends.
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory and tells its parent where it is.
+/// At each line of its input it revokes the memory and sends what it holds; at the end of its input it sends that and
+/// ends.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn libfabric_child() {
@@ -111,7 +113,7 @@ impl Drop for ChildNode {
     }
 }
 
-/// What a process has in `/dev/shm`.
+/// The files of a process in `/dev/shm`.
 fn left_in_shared_memory(process: u32) -> Vec<String> {
     let names = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = names.map(|file| file.file_name().to_string_lossy().into_owned());
@@ -137,7 +139,7 @@ fn another_process_is_written(h: &mut dyn Harness, provider: Provider) {
     h.until("the link is down", &mut || parent.downs(&child.node) == 1);
 }
 
-/// What is written to place `number` of a memory: two words, since one may go another way.
+/// The bytes written to place `number` of a memory: two words, because a single word may go over the connection.
 fn pair(number: u64) -> [u8; PAIR] {
     u128::from(number + 1).to_le_bytes()
 }
@@ -164,7 +166,7 @@ fn several_threads_write_another_process(h: &mut dyn Harness, provider: Provider
     }
 }
 
-/// Another process revokes its memory while writes pour in: what was completed is there, and nothing comes after.
+/// Another process revokes its memory while writes pour in: completed writes are there, and nothing comes after.
 fn another_process_revokes_under_fire(h: &mut dyn Harness, provider: Provider) {
     const PLACES: u64 = 256;
     let parent = h.node(1);
@@ -393,7 +395,7 @@ fn what_is_due_is_told_while_the_connection_is_busy() {
     });
 }
 
-/// A bug of a sink must not leave other links waiting for completions that no thread takes.
+/// A bug in a sink must not leave other links waiting for completions that no thread takes.
 #[test]
 fn a_panic_in_the_thread_that_makes_progress_takes_every_link_down() {
     let Some(mut h) = LibfabricTcp::ready() else { return };

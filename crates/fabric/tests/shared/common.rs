@@ -1,4 +1,4 @@
-//! What the tests need of a transport: nodes that record their events, and a way to let time pass.
+//! The test harness of a transport: nodes that record their events, and a way to let time pass.
 
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, LinkOptions, Memory, PeerId, Sink};
 use std::{
@@ -26,7 +26,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// Events in the order they were delivered.
 pub(crate) type Log = Arc<Mutex<Vec<(PeerId, LinkEvent)>>>;
 
-/// A node and what it was told.
+/// A node and its events.
 pub(crate) struct Node {
     pub(crate) id: PeerId,
     pub(crate) fabric: Arc<dyn Fabric>,
@@ -60,7 +60,7 @@ impl Node {
             })
             .collect()
     }
-    /// What operation `op` ended with.
+    /// The outcome of operation `op`.
     pub(crate) fn outcome(&self, op: u64) -> Option<LinkEvent> {
         let log = self.log.lock().unwrap();
         let mut found = log.iter().map(|(_, event)| event).filter(|event| match event {

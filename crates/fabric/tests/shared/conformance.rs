@@ -1,4 +1,4 @@
-//! What every transport guarantees, tried on each of them.
+//! The guarantees of every transport, tested on each of them.
 
 use crate::common::{Harness, Node, bytes_of, pattern, recorder};
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, PAGE_BYTES, PeerId};

@@ -14,10 +14,10 @@ threaded_transports!(several_threads_post, a_revocation_under_fire, nothing_of_a
 
 const THREADS: u64 = 4;
 const OPS: u64 = 1000;
-/// Bytes of a write: two words, since one may go another way.
+/// Bytes of a write: two words, because a single word may go over the connection.
 const PAIR: u64 = 16;
 
-/// What write `op` writes.
+/// The bytes of write `op`.
 fn pair(op: u64) -> [u8; PAIR as usize] {
     u128::from(op + 1).to_le_bytes()
 }
@@ -65,7 +65,7 @@ fn several_threads_post(h: &mut dyn Harness) {
     }
 }
 
-/// The target revokes its memory while writes pour in: what was completed is there, and nothing comes after.
+/// The target revokes its memory while writes pour in: completed writes are there, and nothing comes after.
 fn a_revocation_under_fire(h: &mut dyn Harness) {
     const BYTES: usize = PAIR as usize * 1024;
     let (a, b) = h.pair();

@@ -1,8 +1,8 @@
-//! The desired state of a replica group, and of a server: which member should be primary, which should leave, and whether a
-//! region should be split, or merged into its neighbour.
+//! The desired state of a replica group, and of a server: which member should be primary, which should leave, and
+//! whether a region should be split, or merged into its neighbour.
 //!
-//! The desired state is kept where every member and every later primary finds it. The master, or an operator, only records it, by
-//! compare-and-set. The group's primary alone carries it out, and its successor continues where it stopped.
+//! The desired state is part of the configuration, so every member and every later primary finds it. The master or an
+//! operator records it by compare-and-set. Only the group's primary carries it out, and its successor continues.
 
 use super::{GroupConfig, Member};
 use crate::{Epoch, RegionId, SegmentId, ServerId};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What was requested of a replica group and has not been reached yet.
+/// The requests to a replica group that are not carried out yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredState {
     /// The server that should be primary, as soon as it is in sync.
@@ -28,7 +28,7 @@ pub enum Plan {
     Split {
         /// First key of the second region; `None`: a key that halves the region at the time of the split.
         at: Option<Bytes>,
-        /// Number of the second region. It was given for this split alone.
+        /// Number of the second region, given for this split alone.
         child: RegionId,
     },
     /// The region should become part of its neighbour.
@@ -55,7 +55,7 @@ impl Plan {
     }
 }
 
-/// What an operator, or the master, requests of a region.
+/// A request of an operator or of the master to a region.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum RegionRequest {
     /// This member is to be the primary.
@@ -67,14 +67,14 @@ pub enum RegionRequest {
         /// The server that is to have it.
         to: ServerId,
     },
-    /// Its members are to stay as they are: requests about its members that were not carried out yet are cancelled.
+    /// Cancels requests about its members that were not carried out yet.
     KeepMembers,
     /// It is to be split in two.
     Split {
         /// First key of the second region; `None`: a key that halves the region.
         at: Option<Bytes>,
     },
-    /// Its bounds are to stay as they are: a request to split it or to merge it is cancelled, if it was not carried out yet.
+    /// Cancels a request to split or merge it that was not carried out yet.
     KeepBounds,
     /// It is to be merged into a neighbour.
     Merge {
@@ -107,9 +107,9 @@ impl GroupConfig {
     pub fn with_desired(&self, desired: DesiredState) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), desired, ..self.clone() }
     }
-    /// The next configuration, in which the backup `target` has the primary role, which the primary gave up of its own accord.
-    /// All that the old primary acknowledged is durable at all members, and it answers nothing any more. No member needs to wait
-    /// until the lease grants to it expire.
+    /// The next configuration of a planned transfer: the backup `target` becomes primary. The old primary answers
+    /// nothing any more, and everything that it acknowledged is durable at all members. So no member waits until its
+    /// lease grants to the old primary expire.
     #[must_use]
     pub fn handed_over(&self, target: Member) -> GroupConfig {
         let mut next = self.handed_to(target);
@@ -119,11 +119,11 @@ impl GroupConfig {
         }
         next
     }
-    /// The two configurations that follow when the region is split at `key`, above its first key and below its end: of the region
-    /// itself, and of `child`. The child has the keys from `key` on, the same members, and a term above all earlier ones. Its
-    /// desired state is empty: what was requested of the region was not requested of the child. Segments that the region has at
-    /// the split have ids below `inherited_below`. Only the region's primary may propose this, while the child is in sync at
-    /// every member where the region is, with the same content.
+    /// The next configurations after a split at `key`, which is above the region's first key and below its end: that of
+    /// the region, and that of `child`. The child has the keys from `key` on, the same members, and a term above all
+    /// earlier ones. Its desired state is empty. Segments that the region has at the split have ids below
+    /// `inherited_below`. Only the region's primary may propose this, while the child is in sync with the same content
+    /// at every member of the region.
     #[must_use]
     pub fn split(&self, key: Bytes, child: RegionId, inherited_below: SegmentId) -> (GroupConfig, GroupConfig) {
         let epoch = self.epoch.next();
@@ -134,14 +134,14 @@ impl GroupConfig {
         left.end = Some(key);
         (left, GroupConfig { relinquished_term: Epoch(0), desired: DesiredState::default(), floor: None, ..right })
     }
-    /// Whether the keys of `other` follow this region's, or the other way round: the two could be merged.
+    /// Whether the two regions are neighbours in one table, so that they could be merged.
     pub fn is_next_to(&self, other: &GroupConfig) -> bool {
         let follows = |left: &GroupConfig, right: &GroupConfig| left.end.as_ref() == Some(&right.start);
         self.table == other.table && (follows(self, other) || follows(other, self))
     }
-    /// The next configuration of a merge target: the region has the keys of `other`, its neighbour, too. Only its primary may
-    /// propose this, together with the removal of the other region, while the other region answers nothing, and every member of
-    /// this one has all of its data durably.
+    /// The next configuration of a merge target: the region also has the keys of `other`, its neighbour. Only its
+    /// primary may propose this, together with the removal of the other region. Meanwhile the other region answers
+    /// nothing, and every member of this region has all of the other's data durably.
     #[must_use]
     pub fn merged_with(&self, other: &GroupConfig) -> GroupConfig {
         let mut next = self.renewed();
@@ -155,18 +155,19 @@ impl GroupConfig {
         next.desired.plan.take_if(|plan| plan.neighbour() == Some(other.region));
         next
     }
-    /// The next configuration, which says that the region may hold data that is not its own: its primary searches for that data.
+    /// The next configuration, which says that the region may hold data that is not its own. Its primary searches for
+    /// such data.
     #[must_use]
     pub fn holding_more(&self) -> GroupConfig {
         GroupConfig { inherited_below: self.inherited_below.max(SegmentId(1)), ..self.renewed() }
     }
-    /// The next configuration, in which only the epoch changes: for a caller that needs an epoch that was not used yet.
+    /// The next configuration, in which only the epoch changes, for a caller that needs an unused epoch.
     #[must_use]
     pub fn renewed(&self) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), ..self.clone() }
     }
-    /// The term that its primary gave up, so that the lease grants in it are released. `None`: a member must wait until those
-    /// grants expire.
+    /// The term that its primary gave up by itself, which releases the lease grants in it. `None`: a member must wait
+    /// until those grants expire.
     pub fn released_term(&self) -> Option<Epoch> {
         Some(self.relinquished_term).filter(|term| *term > Epoch(0))
     }

@@ -1,4 +1,4 @@
-//! What the coordinator keeps: servers, regions and their replica groups, tables.
+//! The coordinator's data: servers, regions and their replica groups, tables.
 //!
 //! ```text
 //! /leeward/table/<name>    TableOptions                       created together with the table's regions
@@ -38,7 +38,7 @@ const SERVER_PREFIX: &str = "/leeward/server/";
 const INTENT_PREFIX: &str = "/leeward/intent/";
 const MAKING_PREFIX: &str = "/leeward/making/";
 
-/// A path of the coordinator, by what it means.
+/// A path of the coordinator, parsed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClusterPath {
     /// Options of the table of this name.
@@ -47,11 +47,11 @@ pub enum ClusterPath {
     Region(RegionId),
     /// A live server.
     Server(ServerId),
-    /// What is to become of a server.
+    /// The [`Intent`] for a server.
     Intent(ServerId),
     /// The master.
     Master,
-    /// Which numbers were given to regions.
+    /// The numbers that were given to regions.
     Numbers,
     /// [Version](crate::frame::PROTOCOL_VERSION) of the values of all other paths.
     Protocol,
@@ -60,7 +60,7 @@ pub enum ClusterPath {
 }
 
 impl ClusterPath {
-    /// What `path` means; `None` if it is not one of Leeward's.
+    /// Parses `path`; `None` if it is not one of Leeward's.
     pub fn parse(path: &str) -> Option<ClusterPath> {
         // Only the spelling that `to_string` writes: "/leeward/server/01" is not another name of server 1.
         let number = |rest: &str| rest.parse::<u32>().ok().filter(|number| number.to_string() == rest);
@@ -116,15 +116,15 @@ pub fn decode_value<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Re
     }
 }
 
-/// One incarnation of a server on one volume. Replica groups consist of these. A restarted process is another member. A process
-/// that comes back with another volume does not even have the files of the earlier one.
+/// One incarnation of a server on one volume. Replica groups consist of these. A restarted process is another member. A
+/// process that returns with another volume lacks even the files of the earlier member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The server.
     pub server: ServerId,
     /// Where its data is.
     pub volume: VolumeId,
-    /// Which incarnation of the volume its process is.
+    /// The incarnation of its process on the volume.
     pub incarnation: Incarnation,
 }
 
@@ -135,7 +135,7 @@ impl Member {
     }
 }
 
-/// The configuration of one region's replica group. Changed only by compare-and-set at the coordinator (PacificA).
+/// The configuration of one region's replica group, changed only by compare-and-set at the coordinator (PacificA).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupConfig {
     /// The region.
@@ -150,30 +150,34 @@ pub struct GroupConfig {
     pub epoch: Epoch,
     /// Epoch at which `primary` became primary. Changes of members under the same primary keep it.
     pub term: Epoch,
-    /// The member that serves the region. `None` until the region is first assigned, and after an operator has given up the
-    /// volume of the last primary ([`GroupConfig::without_volume`]).
+    /// The member that serves the region. `None` until the region is first assigned, and after an operator has given up
+    /// the volume of the last primary ([`GroupConfig::without_volume`]).
     pub primary: Option<Member>,
-    /// Members in sync beside the primary: no write is committed without as many of them as [`TableOptions::quorum`] says.
+    /// Members in sync beside the primary. A write is committed once all of them have it, or as many as
+    /// [`TableOptions::quorum`] asks for.
     pub backups: Vec<Member>,
     /// Being built by the primary; not in sync yet, never promoted.
     pub learners: Vec<Member>,
-    /// Members that were in sync until the present primary was promoted, were dead then, and are no longer in sync. Until the
-    /// primary has made durable what it took over, they may hold the only durable copy of an acknowledged write. So if the whole
-    /// group dies, recovery waits for their volumes too. The primary clears this with [`GroupConfig::settled`] or with its first
-    /// new backup.
+    /// Members that were in sync until the present primary was promoted, and are no longer. Until the primary has made
+    /// durable what it took over, they may hold the only durable copy of an acknowledged write. So if the whole group
+    /// dies, recovery also waits for their volumes. The primary clears this with [`GroupConfig::settled`] or with its
+    /// first new backup.
     pub prior_members: Vec<PriorMember>,
-    /// Of a table with a quorum, while the primary has not settled: how many of the members in sync and the prior members it must
-    /// have heard from, itself included, before it knows which copy is the longest. 0: its own copy is known to be long enough.
+    /// For a table with a quorum, until the primary has settled: from how many of the members in sync and the prior
+    /// members, itself included, it must hear before it knows which copy is the longest. 0: its own copy is known to be
+    /// long enough.
     pub recovery_quorum: u32,
-    /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else 0.
+    /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else
+    /// 0.
     pub relinquished_term: Epoch,
-    /// What the master or an operator requested and the group has not reached yet.
+    /// Requests of the master or an operator that are not carried out yet.
     pub desired: DesiredState,
-    /// The region was split: segments with lower ids existed at the split, and parts of them belong to another region. 1: the
-    /// region was never split, but it was about to become a merge target, and may hold some data of the merge source. 0:
-    /// everything that it holds is its own.
+    /// Segments with lower ids existed when the region was split, and parts of them belong to another region. 1: the
+    /// region was never split, but was to become a merge target, and may hold data of the merge source. 0: it holds
+    /// only its own data.
     pub inherited_below: SegmentId,
-    /// What the volume of a primary is known to hold durably. A copy of that volume which holds less is an older state of it.
+    /// The LSN up to which the volume of a primary is known to be durable. A copy of that volume that reaches less far
+    /// is an older state of it.
     pub floor: Option<Floor>,
 }
 
@@ -188,7 +192,7 @@ pub struct Floor {
     pub lsn: Lsn,
 }
 
-/// A member that was in sync, and left the group before the primary had settled.
+/// A member that was in sync, and left before the primary had settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorMember {
     /// The member.
@@ -218,15 +222,17 @@ impl GroupConfig {
             floor: None,
         }
     }
-    /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known incarnation.
+    /// The promotion candidates, whose copy may be the longest: members in sync and prior members, in each known
+    /// incarnation.
     pub fn candidates(&self) -> impl Iterator<Item = Member> + '_ {
         self.in_sync().chain(self.prior_members.iter().map(|former| former.member))
     }
-    /// How many servers the candidates are. One server may be among them with several incarnations.
+    /// How many servers the promotion candidates run on. A server may be among them with several incarnations.
     pub fn candidate_servers(&self) -> u32 {
         self.candidates().map(|candidate| candidate.server).collect::<BTreeSet<ServerId>>().len() as u32
     }
-    /// Whether `member` still has everything that it held under the last primary that settled: its process has run on since.
+    /// Whether `member` still has everything that it held under the last primary that settled: its process has kept
+    /// running.
     pub fn kept_running(&self, member: Member) -> bool {
         let mut incarnations = self.candidates().filter(|candidate| candidate.server == member.server).peekable();
         incarnations.peek().is_some() && incarnations.all(|candidate| candidate == member)
@@ -243,8 +249,8 @@ impl GroupConfig {
     pub fn has(&self, member: Member) -> bool {
         self.members().any(|other| other == member)
     }
-    /// The next configuration, in which the backup or learner `member` is no longer part of the group. As long as it may have the
-    /// longest copy it stays a prior member.
+    /// The next configuration, without the backup or learner `member`. While it may have the longest copy, it stays a
+    /// prior member.
     #[must_use]
     pub fn without(&self, member: Member) -> GroupConfig {
         let mut next = self.clone();
@@ -257,8 +263,8 @@ impl GroupConfig {
         next.desired.leaving.take_if(|leaving| *leaving == member.server);
         next
     }
-    /// The next configuration, which no longer counts on the volume that `lost` had: an operator accepts that data which only
-    /// that volume holds is lost. This may leave the group without a primary.
+    /// The next configuration, which gives up the volume of `lost`: an operator accepts the loss of data that only that
+    /// volume holds. This may leave the group without a primary.
     #[must_use]
     pub fn without_volume(&self, lost: &Member) -> GroupConfig {
         let mut next = self.clone();
@@ -269,21 +275,21 @@ impl GroupConfig {
         next.floor.take_if(|floor| floor.member.has_volume_of(lost));
         next
     }
-    /// The same configuration, which says that the primary's volume holds everything up to `lsn` durably. Only its primary may
-    /// propose this.
+    /// The same configuration with the floor at `lsn`: the primary's volume holds everything up to it durably. Only its
+    /// primary may propose this.
     #[must_use]
     pub fn with_floor(self, lsn: Lsn) -> GroupConfig {
         let floor = self.primary.map(|member| Floor { member, term: self.term, lsn });
         GroupConfig { floor: floor.or(self.floor), ..self }
     }
-    /// Whether the volume of `member` may be the one that it had, given that its copy of the region reaches up to `copy`, a term
-    /// and an LSN. `true`: as far as is known, it is no older state of that volume.
+    /// Whether a copy of the region that reaches up to `copy` (term and LSN) reaches the floor of `member`'s volume.
+    /// `false`: the volume is an older state of the one that the member had. `true` if no floor of it is known.
     pub fn is_reached_by(&self, member: &Member, copy: (Epoch, Lsn)) -> bool {
         let floor = self.floor.filter(|floor| floor.member.has_volume_of(member));
         floor.is_none_or(|floor| copy >= (floor.term, floor.lsn))
     }
     /// The next configuration, in which `learner` is a backup. Only the primary may propose this, once it has settled
-    /// ([`GroupConfig::settled`]), and everything that it will acknowledge from now on reaches the learner too.
+    /// ([`GroupConfig::settled`]), and once every further write waits for the learner too.
     #[must_use]
     pub fn with_backup(&self, learner: Member) -> GroupConfig {
         let mut next = self.without(learner);
@@ -291,19 +297,20 @@ impl GroupConfig {
         next.prior_members.clear();
         next
     }
-    /// The entry for `member`, which is in sync now, once it is not: with the term before those that no primary has settled.
+    /// The entry for `member`, which is in sync now, when it leaves. Its term is the one before those that no primary
+    /// has settled.
     fn as_prior_member(&self, member: Member) -> PriorMember {
         let term = self.prior_members.iter().map(|former| former.term).min().unwrap_or(self.term);
         PriorMember { member, term }
     }
-    /// The next configuration, in which `target` becomes primary: the present primary's copy is shorter, or it hears from no
-    /// member.
+    /// The next configuration, in which `target` becomes primary, because the present primary's copy is shorter or it
+    /// hears from too few members.
     #[must_use]
     pub fn handed_to(&self, target: Member) -> GroupConfig {
         let mut next = self.clone();
         (next.epoch, next.term, next.relinquished_term) = (self.epoch.next(), self.epoch.next(), Epoch(0));
         next.prior_members.retain(|former| former.member != target);
-        // An incarnation of it that has ended is remembered as such.
+        // An ended incarnation of the target stays as a prior member.
         let over = self.in_sync().filter(|member| member.server == target.server && *member != target);
         next.prior_members.extend(over.map(|member| self.as_prior_member(member)));
         next.backups = self.in_sync().filter(|member| member.server != target.server).collect();
@@ -311,14 +318,14 @@ impl GroupConfig {
         next.primary = Some(target);
         next
     }
-    /// The next configuration, without [`GroupConfig::prior_members`]. The primary proposes this once everything that it took over is
-    /// durable on its own volume under its term, and nothing needs to wait for it. For a table with a quorum it proposes this
-    /// only once every backup has all of that as well, and it serves nothing before.
+    /// The next configuration, without [`GroupConfig::prior_members`]. The primary proposes this once everything that
+    /// it took over is durable on its own volume under its term, and nothing needs to wait for it. For a table with a
+    /// quorum it proposes this only once every backup has all of that as well, and it serves nothing before.
     #[must_use]
     pub fn settled(&self) -> GroupConfig {
         GroupConfig { epoch: self.epoch.next(), prior_members: Vec::new(), recovery_quorum: 0, ..self.clone() }
     }
-    /// Whether the region holds what lies at this [place](crate::partition::Partition::place).
+    /// Whether this [place](crate::partition::Partition::place) is within the region's bounds.
     pub fn contains(&self, place: &[u8]) -> bool {
         place >= &self.start[..] && self.end.as_ref().is_none_or(|end| place < &end[..])
     }
@@ -335,7 +342,7 @@ pub struct CopyFound {
     pub lsn: Lsn,
 }
 
-/// What a live server publishes about itself.
+/// The entry that a live server publishes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerInfo {
     /// The server, its volume and its incarnation.
@@ -348,19 +355,20 @@ pub struct ServerInfo {
     pub resp_address: String,
     /// Where operators reach it.
     pub admin_address: String,
-    /// What its volume held when it started. A group is chosen by this when no in-sync incarnation is alive.
+    /// The copies on its volume when it started. If no in-sync incarnation of a group is alive, its primary is chosen
+    /// by these.
     pub copies: Vec<CopyFound>,
 }
 
 impl ServerInfo {
-    /// Its fabric is shared memory, which servers of the same machine reach: its address is a name that only this machine knows,
-    /// or the path of a socket.
+    /// Whether its fabric is shared memory, which only servers of the same machine reach: its address is an abstract
+    /// socket name or a path.
     pub fn shares_memory(&self) -> bool {
         let address = &self.fabric_address;
         address.starts_with('@') || address.contains('/') || !address.is_empty() && !address.contains(':')
     }
 
-    /// That of a server which is reached nowhere and has no copies.
+    /// The entry of a server without addresses and copies.
     pub fn of(member: Member) -> ServerInfo {
         let nowhere = String::new;
         let (fabric_address, native_address, resp_address, admin_address) =
@@ -369,8 +377,8 @@ impl ServerInfo {
     }
 }
 
-/// All of the coordinator's state that operators look at: tables, their regions in key order, and live servers. Nodes and clients
-/// [route](crate::routing) by what they know of it.
+/// The coordinator's state that operators look at: tables, their regions in key order, and live servers. Nodes and
+/// clients [route](crate::routing) by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionMap {
     /// Version of the coordinator's state that this was read from.
@@ -394,7 +402,7 @@ impl RegionMap {
     pub fn table(&self, name: &str) -> Option<&TableOptions> {
         self.tables.binary_search_by(|table| table.name[..].cmp(name)).ok().map(|at| &self.tables[at])
     }
-    /// The member that runs as server `id` now.
+    /// The member that is live as server `id`.
     pub fn member(&self, id: ServerId) -> Option<Member> {
         self.server(id).map(|info| info.member)
     }

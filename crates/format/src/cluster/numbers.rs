@@ -1,28 +1,28 @@
-//! Numbers of regions. A coordinator's tree gives each number once. If a region's number was given, and the region is no longer
-//! configured, then no copy of it is needed any more.
+//! The numbers that a coordinator's tree has given to regions, each once. If a number was given and its region is no
+//! longer configured, no copy of the region is needed any more.
 //!
-//! A tree that was lost and filled anew does not know which numbers were given before. It gives other numbers, and does not claim
-//! to have given the old ones. So no earlier data is mistaken for data that may be deleted.
+//! A tree that was lost and filled anew does not know which numbers were given before. It does not list them as given,
+//! so copies with the old numbers are not taken for data that may be deleted.
 
 use crate::RegionId;
 use serde::{Deserialize, Serialize};
 
-/// Which numbers were given.
+/// The numbers that were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionNumbers {
-    /// From the first number up to, not including, the second; ascending, with gaps in between.
+    /// Half-open intervals, ascending, with gaps in between.
     given: Vec<(u32, u32)>,
 }
 
 impl RegionNumbers {
-    /// The lowest number above all that were given; `None`: there is none left.
+    /// The lowest number above all that were given; `None` if none is left.
     pub fn next(&self) -> Option<RegionId> {
         let next = self.given.last().map_or(1, |(_, up_to)| *up_to);
         (next < u32::MAX).then_some(RegionId(next))
     }
 
-    /// The numbers below the last given ones that were not given. Where an operator named the highest number, or a copy on a
-    /// server has it, these are the numbers that are left.
+    /// The numbers that were skipped below the highest given one. If the highest possible number was given (named by an
+    /// operator, or found on a server), these are the only ones left.
     pub fn gaps(&self) -> impl Iterator<Item = RegionId> + '_ {
         let ends = std::iter::once(1).chain(self.given.iter().map(|(_, up_to)| *up_to));
         ends.zip(self.given.iter().map(|(from, _)| *from)).flat_map(|(from, to)| from..to).map(RegionId)
@@ -33,7 +33,7 @@ impl RegionNumbers {
         self.given.iter().any(|(from, up_to)| (*from..*up_to).contains(&region.0))
     }
 
-    /// These are given as well. The highest of all numbers is none.
+    /// Notes that these numbers are given as well. `u32::MAX` is no number of a region, but leaves none above.
     pub fn give(&mut self, regions: impl IntoIterator<Item = RegionId>) {
         self.given.extend(regions.into_iter().map(|region| (region.0, region.0.saturating_add(1))));
         self.given.sort_unstable();

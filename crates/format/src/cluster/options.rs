@@ -1,5 +1,5 @@
-//! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same on every
-//! replica.
+//! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same
+//! on every replica.
 
 use super::{GroupConfig, Reads};
 use crate::packed::{Codec, Compression};
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Where the value of a pair is kept, by the bytes of key and value together (hybrid placement, Anthus 2.4). What a pair
-/// is never changes: the placement of a table is set when it is made.
+/// Where the value of a pair is kept, by the bytes of key and value together (hybrid placement, Anthus 2.4). It is set
+/// when the table is made, and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Pairs of at least this many bytes, up to `large_from`, are medium: above the last level their values are in sorted
-    /// runs of the medium log, in the last level in leaves. Smaller ones live in leaves.
+    /// Pairs of at least this many bytes, up to `large_from`, are medium: above the last level their values are in
+    /// sorted runs of the medium log, in the last level in leaves. Smaller ones live in leaves.
     pub medium_from: u32,
     /// Pairs of at least this many bytes are large: their values stay in the large log.
     pub large_from: u32,
 }
 
-/// What a pair is by its size; see [`Placement`].
+/// The class of a pair by its size; see [`Placement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeClass {
-    /// In leaves.
+    /// Its value is in leaves.
     Small,
-    /// In runs of the medium log, at last in leaves.
+    /// Its value is in sorted runs of the medium log, and in leaves of the last level.
     Medium,
-    /// In the large log.
+    /// Its value is in the large log.
     Large,
 }
 
@@ -45,7 +45,7 @@ impl Placement {
         Placement { medium_from: bytes, large_from: bytes }
     }
 
-    /// What a pair of this size is.
+    /// The class of a pair of this size.
     #[inline]
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> SizeClass {
         let bytes = key_bytes + value_bytes;
@@ -62,10 +62,11 @@ impl Placement {
 /// How much of a level one compaction takes into the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompactionMode {
-    /// A few leaf segments and what they overlap there.
+    /// A few leaf segments, and those of the next level that they overlap.
     #[default]
     Partial,
-    /// The whole of both levels, as in the papers (Tebis 2): more writing, and twice the space of the lower one meanwhile.
+    /// The whole of both levels, as in the papers (Tebis 2). It writes more, and takes twice the space of the lower
+    /// level meanwhile.
     WholeLevel,
 }
 
@@ -78,7 +79,7 @@ impl fmt::Display for CompactionMode {
     }
 }
 
-/// An option that is one of two: both of them, and their names, as people write them.
+/// An option with two values: both values, and their names in text.
 macro_rules! either {
     ($type:ident, $what:literal, $one:ident = $its_name:literal, $other:ident = $other_name:literal) => {
         impl $type {
@@ -107,20 +108,20 @@ macro_rules! either {
     };
 }
 
-/// What pointers of a region say. It is set when the table is made: every leaf is full of them.
+/// How pointers of a region name segments. It is set when the table is made, because every leaf holds pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Addressing {
-    /// Numbers of segments on the volume, as in the papers: a backup rewrites those of each segment that it is sent, by its log
-    /// map and index map (Tebis 3.3).
+    /// By segment numbers on the volume, as in the papers. A backup rewrites the pointers of each segment that it
+    /// receives, by its log map and index map (Tebis 3.3).
     Physical,
-    /// Names that are part of the segments' identities, the same on every replica: nothing is rewritten, replicas are equal byte
-    /// by byte, and each reader looks names up in memory.
+    /// By names that follow from the segments' ids, the same on every replica. Nothing is rewritten, replicas are equal
+    /// byte by byte, and each reader looks names up in memory.
     #[default]
     Logical,
 }
 
 impl Addressing {
-    /// What pointers call the segment `id` that lies at `no`.
+    /// The name by which pointers refer to the segment `id`, which has the number `no`.
     #[inline]
     pub fn name(self, id: SegmentId, no: SegmentNo) -> SegmentName {
         match self {
@@ -132,26 +133,27 @@ impl Addressing {
 
 either!(Addressing, "no addressing", Physical = "physical", Logical = "logical");
 
-/// When a write is acknowledged, by what its backups have of it (Tebis 3.2, Anthus 3.1.2).
+/// How far a write must have come at the backups before it is acknowledged (Tebis 3.2, Anthus 3.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Acknowledge {
-    /// Once every backup in sync holds it: it survives the loss of all members but one.
+    /// Once it is committed: every member in sync holds it, or a quorum of them. Without a quorum it survives the loss
+    /// of all members in sync but one.
     #[default]
     LastWrite,
-    /// Once it is on its way to every backup in sync. A primary that dies may take the newest of such writes with it, as many
-    /// bytes as [`TableOptions::max_unacked_bytes`] says, never one and not those after it.
+    /// Once it is posted to as many members as must have it. If the primary dies, the newest of these writes may be
+    /// lost: at most [`TableOptions::max_unacked_bytes`] of log, and always a suffix of the history.
     LastFlush,
 }
 
 either!(Acknowledge, "no time to acknowledge a write", LastWrite = "last-write", LastFlush = "last-flush");
 
-/// How a primary posts new records to a backup's mirror buffers. A backup finds the same bytes at the same places.
+/// How a primary posts new records to a backup's mirror buffers. The bytes and their places are the same in both cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Posting {
-    /// All that a turn has brought is one write of each log.
+    /// One write for each log, with all new records of a turn.
     #[default]
     Coalesced,
-    /// Each record is a write of its own, in the order of LSNs over both logs: in-order replication (Anthus 3.1.2.1, measured in
+    /// One write for each record, in LSN order over both logs: in-order replication (Anthus 3.1.2.1, measured in
     /// 4.3.7).
     PerRecord,
 }
@@ -161,12 +163,12 @@ either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = 
 /// How backups keep their copies of a table's regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BackupMode {
-    /// The primary ships what its compactions build (Tebis 3.3): a backup has no L0, merges nothing, and reads nothing from its
-    /// device.
+    /// The primary ships the segments that its compactions build (Tebis 3.3). A backup has no L0, merges nothing, and
+    /// reads nothing from its device.
     #[default]
     SendIndex,
-    /// A backup builds its index from the mirrored logs, with an L0 and compactions of its own, as far behind the primary as a
-    /// bound allows (Anthus 3.3.3): the baseline.
+    /// The papers' baseline: a backup builds its index from the mirrored logs, with an L0 and compactions of its own.
+    /// How far it may lag behind the primary is bounded (Anthus 3.3.3).
     BuildIndex,
 }
 
@@ -175,50 +177,51 @@ either!(BackupMode, "no way to keep a backup", SendIndex = "send-index", BuildIn
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
-    /// Name.
+    /// Its name.
     pub name: String,
     /// Where values are kept.
     pub placement: Placement,
     /// Members that a replica group should have, the primary included.
     pub replicas: u32,
-    /// Members, the primary included, without which writes are refused.
+    /// Writes are refused while fewer members than this, the primary included, are in sync.
     pub min_in_sync: u32,
-    /// Size at which an L0 freezes, in bytes of memory. L1 may have four times as many, if it is one sorted run.
+    /// Size at which an L0 freezes, in bytes of memory. With one sorted run, L1 may have four times as many.
     pub l0_bytes: u64,
     /// Ratio between the sizes of neighbouring levels.
     pub growth_factor: u32,
-    /// Sorted runs of L1, each written of L0s, from which on they are merged into L2. With 1, L0s are merged with L1.
+    /// Number of L1's sorted runs, each compacted from L0s, at which they are merged into L2. With 1, L0s are merged
+    /// with L1.
     pub l1_runs: u32,
     /// How much of a level one compaction takes.
     pub compaction: CompactionMode,
-    /// Percent of the space of logs that leaves point to which may be garbage before merges that pass collect it; half as much
-    /// again, and it is collected for its own sake.
+    /// Percent of the large log that may be garbage before merges collect it on their way. From 1.5 times this on,
+    /// compactions run only to collect it.
     pub garbage_percent: u32,
-    /// MiB that the collection of garbage may read and write of a region in a second, as long as the next limit is kept; 0: as
-    /// many as it can.
+    /// MiB that garbage collection may read and write per region and second, while the large log is below
+    /// `max_space_percent`; 0: no limit.
     pub garbage_mib_per_second: u32,
-    /// Percent of what is live in those logs that they may take of the volume: beyond, collection goes before all else,
-    /// and writers wait.
+    /// Space that the large log may take, in percent of its live data. Beyond it, garbage collection goes before all
+    /// else, and writers wait.
     pub max_space_percent: u32,
     /// How leaves are compressed.
     pub compression: Compression,
     /// How backups keep their copies.
     pub backups: BackupMode,
-    /// What pointers say.
+    /// How pointers name segments.
     pub addressing: Addressing,
-    /// How what a compaction built is compressed on its way to backups.
+    /// How segments are compressed on their way to backups.
     pub wire: Codec,
     /// When a write is acknowledged.
     pub acknowledge: Acknowledge,
     /// How records are posted to backups.
     pub posting: Posting,
-    /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them; then writes
-    /// wait.
+    /// With [`Acknowledge::LastFlush`]: bytes of log that may be acknowledged before a backup has confirmed them.
+    /// Beyond it, writes wait.
     pub max_unacked_bytes: u64,
-    /// How many members, the primary included, must have a write for it to be committed; `None`: every member in sync. Set when
-    /// the table is made: a newly promoted primary must know how many of the members to ask.
+    /// How many members, the primary included, must have a write for it to be committed; `None`: every member in sync.
+    /// Set when the table is made: a newly promoted primary must know how many members to ask.
     pub quorum: Option<u32>,
-    /// Size in bytes from which on the master splits a region; 0: it splits no region of the table.
+    /// Size in bytes beyond which the master splits a region; 0: it splits no region of the table.
     pub split_bytes: u64,
     /// Which members may answer reads.
     pub reads: Reads,
@@ -256,12 +259,12 @@ impl Default for TableOptions {
 }
 
 impl TableOptions {
-    /// Whether as many members of `group` are in sync as a write wants.
+    /// Whether enough members of `group` are in sync for writes.
     pub fn takes_writes(&self, group: &GroupConfig) -> bool {
         group.in_sync().count() >= self.min_in_sync as usize
     }
 
-    /// How many of `members` in sync must have a write before it is committed: of a group that has shrunk below the quorum, all.
+    /// How many of `members` in sync must have a write before it is committed: all, or the quorum if it is smaller.
     pub fn needed_of(&self, members: usize) -> usize {
         self.quorum.map_or(members, |quorum| members.min(quorum as usize))
     }

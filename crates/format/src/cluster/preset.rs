@@ -5,9 +5,10 @@ use super::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 /// A named set of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Preset {
-    /// What suits most: as `anthus`, but backups rewrite nothing.
+    /// The default: as `anthus`, but with logical addressing, so backups rewrite nothing.
     Default,
-    /// Small pairs in leaves, medium ones in sorted runs and at last in leaves, large ones in the large log; physical addressing.
+    /// Small pairs in leaves, medium ones in sorted runs and in the last level in leaves, large ones in the large log;
+    /// physical addressing.
     Anthus,
     /// Every value in the large log; whole levels are merged, from L0 on; physical addressing. Also called `talos`.
     Tebis,
@@ -19,7 +20,7 @@ impl Preset {
     /// All of them.
     pub const ALL: [Preset; 4] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex];
 
-    /// The one place that says what a preset is.
+    /// Its options.
     pub fn options(self) -> TableOptions {
         let default = TableOptions::default();
         let anthus = TableOptions { placement: Placement::HYBRID, addressing: Addressing::Physical, ..default.clone() };

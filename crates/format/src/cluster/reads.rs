@@ -5,8 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Which members answer reads of a table that say how stale an answer may be. The primary answers all other reads, whatever a
-/// table says.
+/// Which members answer reads that accept a stale answer. The primary answers all other reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reads {
     /// The primary.
@@ -20,13 +19,13 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// What [`Reads::Any`] may say, in milliseconds.
+    /// Allowed values of `max_staleness_ms`.
     pub const STALENESS_MS: RangeInclusive<u32> = 50..=600_000;
-    /// [`Reads::Any`], where nothing says how stale answers may be.
+    /// [`Reads::Any`] with the default staleness, 1000 ms.
     pub const ANY: Reads = Reads::Any { max_staleness_ms: 1000 };
 
-    /// How stale the answer of a backup may be, in milliseconds, to a reader that accepts `at_most_ms`; `None`: backups answer
-    /// nothing.
+    /// How stale, in milliseconds, a backup's answer may be to a reader that accepts `at_most_ms`; `None`: backups
+    /// answer nothing.
     pub fn at_most(self, at_most_ms: u32) -> Option<u32> {
         match self {
             Reads::Primary => None,

@@ -25,7 +25,7 @@ const HEADER_BYTES: usize = 16;
 const BLOCK_BYTES: usize = 64;
 const PROBES: u32 = 6;
 
-/// The hash of a key, as filters know it. Computed once for all levels of a lookup.
+/// The hash of a key for filters. A look-up computes it once for all levels.
 #[inline]
 pub fn hash(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)

@@ -1,7 +1,7 @@
 //! Building leaf segments and the index above them, bottom up and left to right.
 //!
-//! The builder knows after each entry exactly how many bytes the finished segment will take, so a segment is filled to
-//! the last leaf that fits. It belongs to one thread.
+//! After each entry the builder knows the exact size of the finished segment, so it fills a segment to the last leaf
+//! that fits. It belongs to one thread.
 
 use super::{Footer, LeafBuilder, Span, end_of};
 use crate::filter::{hash, write_filter};
@@ -12,9 +12,9 @@ use crate::{Lsn, MAX_KEY_BYTES, Pointer, SegmentName, Stamp};
 use bytes::Bytes;
 use std::convert::Infallible;
 
-/// Where the bytes of a segment go while it is built.
+/// The output of a segment that is being built.
 pub trait Sink {
-    /// Takes those that come next.
+    /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -24,7 +24,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// A leaf segment as it will stand on the device.
+/// A leaf segment as it will be on the device.
 #[derive(Clone, Debug)]
 pub struct BuiltLeafSegment<S = Vec<u8>> {
     /// Its bytes in use.
@@ -43,7 +43,7 @@ pub struct LeafSegmentBuilder<S = Vec<u8>> {
     out: S,
     out_bytes: usize,
     codec: Codec,
-    /// A leaf on its way there, before and after it is packed.
+    /// A leaf on its way to `out`, before and after it is packed.
     unpacked: Vec<u8>,
     packed: Vec<u8>,
     leaf: LeafBuilder,
@@ -54,7 +54,7 @@ pub struct LeafSegmentBuilder<S = Vec<u8>> {
     hashes: Vec<u64>,
     first_key: Vec<u8>,
     ranges: RangeTombstones,
-    /// Bytes that their section takes at most.
+    /// Most bytes that their section takes.
     ranges_bytes: usize,
     tombstones: u32,
     min_lsn: u64,
@@ -65,8 +65,8 @@ pub struct LeafSegmentBuilder<S = Vec<u8>> {
 }
 
 impl<S: Sink> LeafSegmentBuilder<S> {
-    /// Builds a segment of at most `segment_bytes`, which will be that at `address`, which pointers call `name`, in `out`, which
-    /// is empty. Its leaves are packed by `codec`.
+    /// Builds a segment of at most `segment_bytes` bytes for `address`, with `name` in pointers, into the empty `out`.
+    /// Its leaves are packed by `codec`.
     pub fn new(
         segment_bytes: usize,
         address: Address,
@@ -105,12 +105,12 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         self.hashes.len()
     }
 
-    /// No entry was taken yet.
+    /// Whether no entry was taken yet.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// No range tombstone was taken yet.
+    /// Whether no range tombstone was taken yet.
     pub fn has_no_ranges(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -121,9 +121,8 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         self.out_bytes
     }
 
-    /// Takes an entry, whose key must be above the last one, unless the segment has no room for it: then answers
-    /// `false`, and the segment is to be finished. An empty segment has room for any pair of at most
-    /// [`max_pair_bytes`](super::max_pair_bytes).
+    /// Takes an entry, whose key must be above the last one. Returns `false` if the segment has no room for it: then
+    /// finish the segment. An empty segment has room for any pair of at most [`max_pair_bytes`](super::max_pair_bytes).
     #[must_use]
     pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
         let stamp = stamp.into();
@@ -150,14 +149,13 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         true
     }
 
-    /// The value of the entry that was taken last, of so many bytes, is in the medium log.
+    /// Notes that the value of the last entry, of `value_bytes` bytes, is in the medium log.
     pub fn count_medium(&mut self, value_bytes: u32) {
         self.medium_bytes += u64::from(value_bytes);
     }
 
-    /// Takes a range tombstone that starts above all others and above the last entry, and of which the entries that come next
-    /// are not older; unless there is no room: then answers `false`, and the segment is to be finished. An empty segment has
-    /// room for any.
+    /// Takes a range tombstone. It must start above all others and above the last entry, and no entry that follows may
+    /// be older. Returns `false` if there is no room: then finish the segment. An empty segment has room for any.
     #[must_use]
     pub fn push_range(&mut self, range: &RangeTombstone) -> bool {
         let (leaves_end, nodes) = match self.leaf.is_empty() {
@@ -190,7 +188,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         let first_bytes = if self.first_key.is_empty() { last_key.len() } else { self.first_key.len() };
         let (last_bytes, ranges_bytes) = match ranges_bytes {
             0 => (last_key.len(), 0),
-            // Where the last range tombstone is cut is not known yet. What starts at the first key does not say so.
+            // Where the last range tombstone will be cut is not known yet, so its end is assumed to be the longest key.
             _ => (MAX_KEY_BYTES, CRC_BYTES + ranges_bytes),
         };
         let filter_at = leaves_end.next_multiple_of(NODE_BYTES) + index_nodes * NODE_BYTES;
@@ -235,8 +233,8 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         self.children.push((std::mem::take(&mut self.pivot), child));
     }
 
-    /// The shortest bound above what was taken, but for what the last range tombstone has from there on, and not above `next`,
-    /// which comes next.
+    /// The shortest bound above everything that was taken and not above `next`, the next key. Only the last range
+    /// tombstone may reach beyond the bound.
     pub fn bound_before<'n>(&self, next: &'n [u8]) -> &'n [u8] {
         let last_key = self.leaf.last_key();
         match self.ranges.as_slice().last() {
@@ -247,7 +245,8 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         }
     }
 
-    /// Cuts the last range tombstone at `bound`, which is above all that was taken otherwise; answers what it has from there on.
+    /// Cuts the last range tombstone at `bound`, which is above everything else that was taken. Returns the part from
+    /// there on.
     pub fn cut(&mut self, bound: &[u8]) -> Option<RangeTombstone> {
         let rest = self.ranges.cut(bound);
         if self.ranges.is_empty() {
@@ -262,7 +261,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
     /// The finished segment.
     ///
     /// # Panics
-    /// If it is empty: that is a bug of the caller.
+    /// If it is empty, which is a bug of the caller.
     pub fn finish(mut self) -> BuiltLeafSegment<S> {
         if self.is_empty() {
             let RangeTombstone { start, lsn, .. } = self.ranges.as_slice()[0].clone();
@@ -273,7 +272,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         let span = self.span();
         self.write_leaf();
         let tree_at = self.out_bytes.next_multiple_of(NODE_BYTES);
-        // What follows the leaves, from `leaves_end` on.
+        // The rest after the leaves, from `leaves_end` on.
         let (leaves_end, mut rest) = (self.out_bytes, vec![0; tree_at - self.out_bytes]);
         let (address, name, out) = (self.address, self.name, &mut rest);
         let Ok(_) = write_index::<Infallible>(&self.children, &mut |node| {
@@ -330,14 +329,14 @@ impl<S: Sink> LeafSegmentBuilder<S> {
     }
 }
 
-/// Lays out the index nodes above `children` (each with its pivot; the first one's is ignored), level by level up
-/// to the root. `place` finishes a node wherever it likes and answers where that is; the last node placed is the root.
+/// Lays out the index nodes above `children` (each with its pivot; the first one's is ignored), level by level up to
+/// the root. `place` finishes a node and returns its place. The last node placed is the root.
 ///
 /// # Errors
 /// Those of `place`.
 ///
 /// # Panics
-/// If there are no children: that is a bug of the caller.
+/// If there are no children, which is a bug of the caller.
 pub fn write_index<E>(
     children: &[(Vec<u8>, Child)],
     place: &mut dyn FnMut(&mut IndexNodeBuilder) -> Result<Pointer, E>,

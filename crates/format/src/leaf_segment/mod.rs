@@ -1,5 +1,5 @@
-//! The leaf segment: leaves, the index nodes above them, a filter over their keys, range tombstones and a footer; and the
-//! index segment, which holds the nodes above leaf segments.
+//! The leaf segment: leaves, the index nodes above them, a filter over their keys, range tombstones and a footer; and
+//! the index segment, which holds the nodes above leaf segments.
 //!
 //! ```text
 //!  0                                      tree                          filter                                       end
@@ -18,21 +18,21 @@
 //!           | ranges | ranges bytes |
 //!           | u32    | u32          |
 //! ```
-//! `ranges` are range tombstones ([`crate::range`] draws them), none in most segments: then there is no such section. They
-//! cover keys of the segment's part of its level only, and where they cover an entry, the entry is not older. A segment
-//! always has an entry: if only range tombstones are left, it has a tombstone of the first one's start, with its LSN. The
-//! first and the last key are the bounds of the keys that the segment says anything of. `open` is 1 if the last key is the end of
-//! a range tombstone, which is exclusive, and 2 if that range has no end.
+//! `ranges` are range tombstones ([`crate::range`] draws them), none in most segments: then there is no such section.
+//! They cover keys only in the segment's part of its level. An entry that they cover is not older than they are. A
+//! segment always has an entry: if it has only range tombstones, it gets a tombstone at the first one's start, with its
+//! LSN. The first and the last key bound the segment's entries and range tombstones. `open` is 1 if the last key is the
+//! end of a range tombstone, which is exclusive, and 2 if that range has no end.
 //!
-//! Everything from `tree` to `end` is a [`LeafIndex`]: what a reader keeps in memory to know a leaf segment. `end` is a multiple
-//! of 4096; only bytes before it are written and shipped. An entry of an index segment that leads to a leaf segment points to its
-//! `tree` and counts the blocks up to its `end`. `bytes` are those of keys and values in place, `in log` those of values in logs,
-//! `medium` those of them that are in the medium log. The trailer's CRC covers the rest of it and the keys, seeded with the
-//! [`Address`] of `end`.
+//! Everything from `tree` to `end` is a [`LeafIndex`], which a reader keeps in memory. `end` is a multiple of 4096;
+//! only bytes before it are written and shipped. An entry of an index segment that leads to a leaf segment points to
+//! its `tree` and counts the blocks up to its `end`. `bytes` counts keys and values in place, `in log` values in logs,
+//! `medium` those of these values that are in the medium log. The trailer's CRC covers the rest of it and the keys,
+//! seeded with the [`Address`] of `end`.
 //!
-//! Leaves begin at 0 and follow each other. In a table that compresses they are packed ([`crate::packed`]) where that saves an
-//! eighth, and the last is followed by zeroes up to `tree`. An index entry that leads to a leaf counts the blocks of its node;
-//! how many bytes it has here is up to where the next begins.
+//! Leaves begin at 0 and follow each other. In a table that compresses they are packed ([`crate::packed`]) where that
+//! saves an eighth, and the last is followed by zeroes up to `tree`. An index entry that leads to a leaf counts the
+//! blocks of its node; its stored bytes end where the next leaf begins.
 //!
 //! An index segment is index nodes of 8 KiB and nothing else. Pure functions; any thread may call them.
 
@@ -57,20 +57,20 @@ pub const LEAF_SEGMENT_VERSION: u8 = 3;
 
 const WHAT: &str = "leaf segment";
 const TRAILER_BYTES: usize = 96;
-/// In the trailer: the last key is the end of a range tombstone; it has no end.
+/// Flags in the trailer: the last key is the end of a range tombstone; that range has no end.
 const OPEN: u32 = 1 << 16;
 const ENDLESS: u32 = 2 << 16;
 
-/// What a leaf segment says of itself.
+/// The footer of a leaf segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// Bytes in use, a multiple of 4096.
     pub end: u32,
-    /// Where the index nodes begin: the end of the leaves.
+    /// Offset of the index nodes: the end of the leaves.
     pub tree_at: u32,
-    /// Where the topmost index node is.
+    /// Offset of the topmost index node.
     pub root_at: u32,
-    /// Where the filter begins.
+    /// Offset of the filter.
     pub filter_at: u32,
     /// Length of the filter.
     pub filter_bytes: u32,
@@ -92,9 +92,9 @@ pub struct Footer {
     pub payload_bytes: u64,
     /// Bytes of values in logs.
     pub log_bytes: u64,
-    /// Those of them that are in the medium log.
+    /// Bytes of those values that are in the medium log.
     pub medium_bytes: u64,
-    /// What it says anything of.
+    /// The part of the key space that its entries and range tombstones cover.
     pub span: Span,
 }
 
@@ -103,9 +103,9 @@ pub struct Footer {
 pub struct Span {
     /// First key.
     pub first: Bytes,
-    /// Last key, or the key after it if it `is_open`; [`NO_END`] for none.
+    /// Last key, or, if it `is_open`, the exclusive end; [`NO_END`] for none.
     pub last: Bytes,
-    /// The last key does not belong to it.
+    /// `last` itself is excluded.
     pub is_open: bool,
 }
 
@@ -115,14 +115,14 @@ impl Span {
         if self.is_open { &self.last[..] <= key } else { &self.last[..] < key }
     }
 
-    /// The shortest bound between this and what begins at `next`, above it.
+    /// The shortest bound between this span and a span above it that begins at `next`.
     pub fn separator<'n>(&self, next: &'n [u8]) -> &'n [u8] {
         if self.last == next { next } else { node::separator(&self.last, next) }
     }
 }
 
-/// Where a segment ends whose filter over so many entries begins at `filter_at`, with first and last key of `key_bytes` and
-/// range tombstones of `ranges_bytes`.
+/// The end of a segment whose filter over `entries` entries begins at `filter_at`. Its first and last key have
+/// `key_bytes`, its range tombstones `ranges_bytes`.
 fn end_of(filter_at: usize, entries: usize, ranges_bytes: usize, key_bytes: usize) -> usize {
     (filter_at + filter_bytes(entries) + ranges_bytes + key_bytes + TRAILER_BYTES).next_multiple_of(BLOCK_BYTES)
 }
@@ -135,7 +135,7 @@ pub fn max_pair_bytes(segment_bytes: usize) -> usize {
 }
 
 impl Footer {
-    /// Decodes the footer of the segment at `address` from bytes of it that end where it ends.
+    /// Decodes the footer of the segment at `address` from `bytes`, the last bytes of the segment.
     ///
     /// # Errors
     /// They do not end with a footer of this version, or its keys or filter begin before them.
@@ -253,7 +253,7 @@ impl Footer {
     }
 }
 
-/// The span that a trailer says, of `keys` of which the first has so many bytes.
+/// The span of a trailer. `keys` are its first key, of `first_bytes` bytes, and its last; `open` are its flags.
 fn span(keys: &Bytes, first_bytes: usize, open: u32) -> Result<Span, DecodeError> {
     let (first, last) = (keys.slice(..first_bytes), keys.slice(first_bytes..));
     let last = match open {
@@ -264,16 +264,16 @@ fn span(keys: &Bytes, first_bytes: usize, open: u32) -> Result<Span, DecodeError
     Ok(Span { first, last, is_open: open != 0 })
 }
 
-/// Where a leaf lies in its segment.
+/// The place of a leaf in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafPlace {
     /// Offset in the segment, in bytes.
     pub offset: u32,
-    /// Length in bytes, as it is stored; of the last one with the zeroes behind it.
+    /// Stored length in bytes; for the last leaf, with the zeroes after it.
     pub bytes: u32,
 }
 
-/// The leaf that `stored` begins with, as it lies at `address`: packed or not.
+/// Reads the leaf at the start of `stored`, packed or not, which belongs at `address`.
 ///
 /// # Errors
 /// The bytes are damaged, belong to another address or to an index node, or no writer of this version produces them.
@@ -284,7 +284,7 @@ pub fn read_leaf(stored: &Bytes, address: Address) -> Result<Node<Bytes>, Decode
     read_plain_leaf(stored, address, |len| stored.slice(..len))
 }
 
-/// [`read_leaf`] of one that is not packed: `slice` answers that many of its bytes.
+/// [`read_leaf`] of one that is not packed. `slice` returns the given number of its bytes.
 ///
 /// # Errors
 /// As [`read_leaf`].
@@ -304,7 +304,7 @@ pub fn read_plain_leaf<B: Deref<Target = [u8]>>(
     }
 }
 
-/// All of a leaf segment but its leaves, checked.
+/// A leaf segment without its leaves, checked.
 #[derive(Clone, Debug)]
 pub struct LeafIndex {
     nodes: Vec<Node<Bytes>>,
@@ -315,8 +315,8 @@ pub struct LeafIndex {
 }
 
 impl LeafIndex {
-    /// Checks the bytes of the segment at `address`, which pointers call `name`, from its tree (which is the offset of
-    /// `address`) to its end.
+    /// Checks the bytes of a segment from its tree, at the offset of `address`, to its end. Pointers refer to the
+    /// segment by `name`.
     ///
     /// # Errors
     /// The bytes are damaged, belong to another segment, or no writer of this version produces them.
@@ -391,7 +391,7 @@ impl LeafIndex {
         }
     }
 
-    /// Memory that it takes, in bytes.
+    /// Memory in use, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.footer.index_bytes()
             + size_of_val(&*self.leaves)
@@ -406,7 +406,7 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, name: SegmentName) -> Re
     let mut level = vec![nodes.len() - 1];
     let mut visited = 1;
     let mut leaves = Vec::<LeafPlace>::new();
-    // Up to where the last leaf may reach.
+    // How far the last leaf may reach.
     let mut room = 0;
     while !level.is_empty() {
         let mut below = Vec::new();
@@ -443,8 +443,8 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, name: SegmentName) -> Re
     Ok(leaves)
 }
 
-/// Adds the leaf at `offset`, up to which the one before it must reach and which it may not reach beyond `room`; `false` if it
-/// cannot be there.
+/// Adds the leaf at `offset`, which ends the leaf before it. Returns `false` if `offset` is not above that leaf's, or
+/// beyond `room`, the most that the leaf before may reach.
 fn place_leaf(leaves: &mut Vec<LeafPlace>, offset: u32, room: usize) -> bool {
     let follows = match leaves.last_mut() {
         None => offset == 0,

@@ -1,6 +1,6 @@
-//! Changing pointers of a segment in place. A backup does this, since its volume has other segment numbers; and so does garbage
-//! collection, which moves values and gives the copy another identity. Keys, order, filter and lengths stay. All checksums are
-//! computed anew, after what is read was checked by its old ones.
+//! Changing pointers of a segment in place. A backup does this, because its volume has other segment numbers. Garbage
+//! collection does it when it moves values and gives the copy another id. Keys, order, filter and lengths stay. The old
+//! checksums are checked, and all are computed anew.
 
 use super::{Footer, TRAILER_BYTES, WHAT};
 use crate::filter::Filter;
@@ -9,9 +9,9 @@ use crate::node::{self, Address, NODE_BYTES};
 use crate::{DecodeError, MAX_KEY_BYTES, Pointer, SegmentName, packed, range};
 use bytes::Bytes;
 
-/// Rewrites every pointer in the `bytes` of a leaf or index segment: the name of each segment becomes what `map` answers
-/// for it, that of the segment itself included; offsets stay (Tebis 3.3). Fixes the CRCs. `bytes` are those in use, up to
-/// the segment's end, and `address` is that of its start. On an error they may be half rewritten and must not be used.
+/// Rewrites every pointer in the `bytes` of a leaf or index segment (Tebis 3.3). `map` gives the new name of each
+/// segment, the segment itself included. Offsets stay. Fixes the CRCs. `bytes` are those in use, up to the segment's
+/// end, and `address` is that of its start. On an error they may be half rewritten and must not be used.
 ///
 /// # Errors
 /// The bytes are no valid segment of that kind and address, or `map` does not know a segment.
@@ -30,9 +30,9 @@ pub fn translate(
     rewrite_nodes(nodes, (address, address), bytes, &mut map)
 }
 
-/// Makes the `bytes` of the leaf segment that starts at address `from` those of another, at `to`: every pointer, those to its
-/// own leaves included, becomes what `map` answers for it. It is asked for those of the leaves first, in key order. On an error
-/// the bytes may be half rewritten and must not be used.
+/// Turns the `bytes` of the leaf segment at address `from` into those of a segment at `to`. `map` gives each new
+/// pointer, also of those to its own leaves. It is called for the pointers in the leaves first, in key order. On an
+/// error the bytes may be half rewritten and must not be used.
 ///
 /// # Errors
 /// The bytes are no valid leaf segment of the address `from`, or `map` does not know a pointer.
@@ -54,7 +54,7 @@ pub fn readdress(
     Ok(())
 }
 
-/// Where the leaves of a leaf segment end, and where its nodes do.
+/// The end of a leaf segment's leaves, and of its index nodes.
 fn nodes_of(footer: &Footer) -> (usize, usize) {
     (footer.tree_at as usize, footer.filter_at as usize)
 }

@@ -21,7 +21,7 @@ fn build(segment_bytes: usize, model: &Model, codec: Codec) -> (BuiltLeafSegment
     build_at((HERE, NO), segment_bytes, model, codec, &|pointer| pointer)
 }
 
-/// [`build`] of a segment with that address and number, whose pointers are others.
+/// [`build`] of a segment with that address and number, and with mapped pointers.
 fn build_at(
     (address, no): (Address, SegmentName),
     segment_bytes: usize,
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// It is what a builder makes of the same entries there.
+    /// It equals the segment that a builder makes of the same entries at that address.
     #[test]
     fn a_segment_gets_another_address_and_pointers(model in any_model(300), codec in any_codec(), moved in 0u64..1000) {
         let there = (Address { segment: SegmentId(99), ..HERE }, SegmentName(2000));
@@ -292,7 +292,8 @@ fn an_index_segment_is_translated_node_by_node() {
     assert!(translate(SegmentKind::Index, HERE, &mut [], &mut Some).is_err());
 }
 
-/// Range tombstones among entries: every segment says of each key in its part what the model says, and its span holds all.
+/// Range tombstones among entries: every segment agrees with the model about each key in its part, and its span holds
+/// all.
 fn segments_with_ranges(model: &Model, cuts: &[Vec<u8>]) -> Vec<BuiltLeafSegment> {
     let mut bounds: Vec<&Vec<u8>> = cuts.iter().collect();
     bounds.sort();

@@ -1,7 +1,8 @@
-//! What replicas tell each other of a region's segments: what one has, what another is to have, and what is shipped.
+//! Messages about a region's segments between replicas: which ones a replica has, which ones it must get, and one that
+//! is shipped.
 //!
-//! Every [`SegmentNo`] and [`Pointer`](crate::Pointer) is one of the sender's volume. A [`Base`] is also what the manifest keeps
-//! of a checkpoint, with those of its own volume.
+//! Every [`SegmentNo`] and [`Pointer`](crate::Pointer) is one of the sender's volume. The manifest also keeps a
+//! [`Base`] for each checkpoint, with those of its own volume.
 
 use super::{LevelState, RegionState, SegmentKind, SegmentState, Terms};
 use crate::cluster::TableOptions;
@@ -9,7 +10,8 @@ use crate::packed::Codec;
 use crate::{Epoch, Lsn, RegionId, SegmentId, SegmentNo};
 use serde::{Deserialize, Serialize};
 
-/// All of a region at one instant, tails sealed: what a backup is brought to before mirroring continues from there.
+/// A region at one instant, with its tails sealed. A backup is brought to this state, and mirroring continues from
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     /// Options of the region's table.
@@ -28,7 +30,7 @@ pub struct Base {
     pub levels: Vec<LevelState>,
     /// Every segment, by id.
     pub segments: Vec<BaseSegment>,
-    /// What it was split from, if its primary knows.
+    /// The region that it was split from, if its primary knows.
     pub parent: Option<Parent>,
 }
 
@@ -39,11 +41,11 @@ pub struct BaseSegment {
     pub id: SegmentId,
     /// See [`SegmentState::origin`].
     pub origin: RegionId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
     /// Its number on the primary's volume.
     pub primary: SegmentNo,
-    /// Bytes of it that count.
+    /// Bytes in use.
     pub bytes: u32,
     /// Last LSN of a log segment that was appended to, otherwise 0.
     pub last_lsn: Lsn,
@@ -51,7 +53,8 @@ pub struct BaseSegment {
     pub dead_bytes: u32,
 }
 
-/// The region that another was split from, as it was then: everything up to there was committed, and is the other's as well.
+/// The region that another was split from, at the split. Everything up to `last_lsn` was committed, and is part of the
+/// other region as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
     /// The region.
@@ -63,13 +66,13 @@ pub struct Parent {
 }
 
 impl Base {
-    /// One of its segments.
+    /// Its segment with this id.
     pub fn segment(&self, id: SegmentId) -> Option<&BaseSegment> {
         let found = self.segments.binary_search_by_key(&id, |segment| segment.id);
         found.ok().map(|at| &self.segments[at])
     }
 
-    /// A region that consists of it, on the volume where it lies.
+    /// The state of a region that consists of it, on the volume that its numbers refer to.
     pub fn region_state(&self, region: RegionId) -> RegionState {
         RegionState {
             term: self.term,
@@ -84,7 +87,7 @@ impl Base {
 }
 
 impl BaseSegment {
-    /// What the volume that it lies on knows of it.
+    /// Its state on the volume that its number refers to.
     pub fn state(&self) -> SegmentState {
         let &BaseSegment { id, origin, kind, primary, bytes, last_lsn, dead_bytes } = self;
         let durable_bytes = if kind.is_index() { 0 } else { bytes };
@@ -101,19 +104,19 @@ pub struct Have {
     pub bytes: u32,
 }
 
-/// A segment that a primary ships, made by [`crate::wire::pack`]; the bytes travel apart.
+/// The description of a segment that a primary ships, made by [`crate::wire::pack`]. The bytes are written one-sided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shipped {
     /// Its identity.
     pub id: SegmentId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
-    /// Its number on the primary's volume: what pointers into it say, if addressing is physical.
+    /// Its number on the primary's volume, by which pointers refer to it with physical addressing.
     pub primary: SegmentNo,
     /// CRC-32C of its bytes at the primary.
     pub crc: u32,
-    /// How many they are.
+    /// Length of those bytes, before compression.
     pub bytes: u32,
-    /// How they are compressed on their way: see [`crate::wire`].
+    /// How they are compressed for shipping: see [`crate::wire`].
     pub codec: Codec,
 }

@@ -1,17 +1,17 @@
-//! What a volume knows of its regions, the edits that change it, and what replicas tell each other of it.
+//! A volume's manifest: the state of its regions, the edits that change it, and the parts of it that replicas exchange.
 //!
 //! ```text
 //! zone      = frame, frame, ...              each starts at a multiple of FRAME_ALIGN bytes, zeroes between
 //! frame     = header of crate::frame, kind ManifestEdit, body = Entry (postcard)
-//! Entry     = sequence, durable, life, Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo])
+//! Entry     = sequence, durable, incarnation, Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo])
 //! ```
-//! A zone begins with a `Zone` entry, which names the segments that it continues in, and a checkpoint of the same sequence,
-//! which was durable before `Zone` was written. Zones of version 8 begin with the checkpoint, and never continue. An entry
-//! counts completely or not at all. Sequence numbers are dense, and `incarnation` (the volume's incarnation that wrote the entry)
-//! never goes down, so that what an earlier use of the zone left behind is never taken for its continuation. `durable` is
-//! the last sequence that was synced when the entry was written, which tells damage (an entry that was durable is
-//! unreadable) from a tear (it may never have been). The last FRAME_ALIGN bytes of the zone's own place hold `Moved`, once
-//! it was given up for the other one.
+//! A zone begins with a `Zone` entry, which names the segments that it continues in, and a checkpoint of the same
+//! sequence, which was durable before `Zone` was written. Zones of volume version 8 begin with the checkpoint, and do
+//! not continue. An entry is atomic. Sequence numbers are dense, and `incarnation` (of the volume, when the entry was
+//! written) never decreases. So the remains of an earlier use of the zone are never taken for its continuation.
+//! `durable` is the last sequence that was synced when the entry was written. It tells damage (an unreadable entry that
+//! was durable) from a tear (an entry that may never have been). The last FRAME_ALIGN bytes of the zone's own place
+//! hold `Moved` after the manifest has moved to the other zone.
 //!
 //! [`Base`], [`InstallEdit`], [`Have`] and [`Shipped`] also travel in control messages, where every [`SegmentNo`] and
 //! [`Pointer`] is one of the sender's volume.
@@ -32,7 +32,7 @@ pub use terms::Terms;
 /// Alignment of the frames of a zone, in bytes.
 pub const FRAME_ALIGN: usize = 64;
 
-/// What a segment holds.
+/// The kind of a segment's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SegmentKind {
     /// Records.
@@ -44,7 +44,7 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
-    /// It holds nodes, with pointers that a backup rewrites.
+    /// Whether it holds nodes, whose pointers a backup rewrites with physical addressing.
     pub fn is_index(self) -> bool {
         !matches!(self, SegmentKind::Log(_))
     }
@@ -67,26 +67,27 @@ impl fmt::Display for SegmentKind {
 pub struct SegmentState {
     /// Its identity among those of its origin.
     pub id: SegmentId,
-    /// The region that it was made for, by which all checksums in it are seeded: another one than the region that has it, where
-    /// that was split from it, or both from a third.
+    /// The region that it was made for, which seeds all checksums in it. It differs from the region that has the
+    /// segment if that one was split from it, or both from a third.
     pub origin: RegionId,
     /// Where it lies.
     pub no: SegmentNo,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
     /// Bytes in use, the header of a log segment included; `None` for a log segment that was still open, whose end
     /// replay finds.
     pub bytes: Option<u32>,
-    /// Bytes of a log segment that levels refer to and that were durable when they were installed: fewer is damage.
+    /// Bytes of a log segment that levels refer to, durable since the levels were installed. If fewer can be read, the
+    /// segment is damaged.
     pub durable_bytes: u32,
     /// Last LSN of a log segment that was appended to and is sealed, otherwise 0.
     pub last_lsn: Lsn,
-    /// Bytes of records that no leaf points to any more, and no leaf ever will, in a log that leaves point to.
+    /// Dead bytes of a log that leaves point to: records that no leaf points to any more, or ever will.
     pub dead_bytes: u32,
 }
 
 impl SegmentState {
-    /// What pointers call it.
+    /// Its name in pointers.
     pub fn name(&self, addressing: Addressing) -> SegmentName {
         addressing.name(self.id, self.no)
     }
@@ -96,12 +97,13 @@ impl SegmentState {
         SegmentState { id, origin, no, kind, bytes: None, durable_bytes: 0, last_lsn: Lsn(0), dead_bytes: 0 }
     }
 
-    /// A segment of a log that leaves point to.
+    /// Whether it is a segment of a log that leaves point to.
     pub fn holds_values(&self) -> bool {
         matches!(self.kind, SegmentKind::Log(log) if log.holds_values())
     }
 
-    /// A sorted run, which a compaction wrote: its records are in key order, and zeroes fill its last block.
+    /// Whether it is part of a sorted run, written by a compaction: its records are in key order, and zeroes fill its
+    /// last block.
     pub fn is_run(&self) -> bool {
         self.holds_values() && self.bytes.is_some() && self.last_lsn == Lsn(0)
     }
@@ -123,20 +125,20 @@ pub struct LevelState {
     pub leaf_segments: u32,
     /// Entries in the leaves, tombstones included.
     pub entries: u64,
-    /// Bytes of keys and values in place in the leaves: what the size of a level is measured by.
+    /// Bytes of keys and values in place in the leaves, by which the size of a level is measured.
     pub bytes: u64,
     /// Leaf segments with range tombstones.
     pub ranged: Vec<SegmentId>,
 }
 
-/// How far a log must be on the device.
+/// How far a log must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogExtent {
     /// The log.
     pub log: LogKind,
-    /// Its last segment with referenced records.
+    /// The last segment with records that levels refer to.
     pub id: SegmentId,
-    /// Bytes of that segment up to the end of the last one.
+    /// Bytes of that segment up to the end of the last such record.
     pub bytes: u32,
 }
 
@@ -145,8 +147,7 @@ pub struct LogExtent {
 pub struct InstallEdit {
     /// Levels that changed: position (0 is L1) and new state.
     pub levels: Vec<(u8, LevelState)>,
-    /// Leaf and index segments that the new levels need, and sorted runs that leaves point to, beside those that are live
-    /// already.
+    /// New segments: leaf and index segments of the new levels, and sorted runs that leaves point to.
     pub added: Vec<(SegmentId, SegmentKind)>,
     /// Leaf and index segments that nothing needs any more.
     pub removed: Vec<SegmentId>,
@@ -154,19 +155,19 @@ pub struct InstallEdit {
     pub replay_from: Lsn,
     /// Log bytes that must be durable before the edit is, on every replica.
     pub logs: Vec<LogExtent>,
-    /// Bytes of records that no leaf will point to any more, by their segments, which may be among those added. A segment
-    /// all of whose records are dead is forgotten with the edit; see [`RegionState::trimmable`].
+    /// Bytes of records that become dead, by segment; segments in `added` are possible. A segment whose records are all
+    /// dead can be forgotten with the edit; see [`RegionState::trimmable`].
     pub dead: Vec<(SegmentId, u32)>,
 }
 
-/// A region as a volume knows it.
+/// The state of a region on a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionState {
     /// The region.
     pub region: RegionId,
     /// Options of its table.
     pub options: TableOptions,
-    /// Term of the last primary that this copy was, or was in sync with.
+    /// The last term in which this copy was that of the primary, or in sync with it.
     pub term: Epoch,
     /// Terms in which the records were given their LSNs.
     pub terms: Terms,
@@ -178,12 +179,12 @@ pub struct RegionState {
     pub levels: Vec<LevelState>,
     /// Every live segment.
     pub segments: BTreeMap<SegmentId, SegmentState>,
-    /// Its checkpoints by name: the region at an instant, which shares segments with it. Of this volume; no other replica
-    /// has them.
+    /// Its checkpoints by name. Each is the region at an instant, and shares segments with it. No other replica has
+    /// them.
     pub checkpoints: BTreeMap<String, Base>,
 }
 
-/// Everything a volume knows.
+/// The state of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeState {
     /// Raised each time the volume is opened.
@@ -212,7 +213,7 @@ pub enum Change {
         /// Where it lies.
         no: SegmentNo,
     },
-    /// A log segment ends here: whatever its bytes beyond say, they are no records.
+    /// A log segment ends here. Bytes beyond are no records.
     SealLog {
         /// The region.
         region: RegionId,
@@ -241,13 +242,13 @@ pub enum Change {
         /// See [`RegionState::commit`].
         commit: Lsn,
     },
-    /// A checkpoint is made: all of it is durable.
+    /// A checkpoint is made. All of it is durable.
     Checkpoint {
         /// The region.
         region: RegionId,
         /// Its name among those of the region.
         name: String,
-        /// What it holds, with the numbers and pointers of this volume.
+        /// Its content, with the numbers and pointers of this volume.
         base: Box<Base>,
     },
     /// A checkpoint is not needed any more.
@@ -259,7 +260,7 @@ pub enum Change {
     },
 }
 
-/// One entry of the manifest: what a frame holds.
+/// One entry of the manifest, in a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its number: one more than that of the entry before.
@@ -268,16 +269,16 @@ pub struct Entry {
     pub durable: u64,
     /// Incarnation of the volume that wrote it.
     pub incarnation: Incarnation,
-    /// What it says.
+    /// Its body.
     pub body: EntryBody,
 }
 
-/// What an [`Entry`] says.
+/// The body of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryBody {
-    /// Everything, to start from.
+    /// The whole state.
     Checkpoint(VolumeState),
-    /// Changes that count together.
+    /// Changes that are applied atomically.
     Edit(Vec<Change>),
     /// The manifest continues in the other zone.
     Moved,
@@ -285,14 +286,14 @@ pub enum EntryBody {
     Zone(Vec<SegmentNo>),
 }
 
-/// Positions of a region's levels, at most.
+/// Most positions of a region's levels.
 pub const MAX_LEVELS: usize = 24;
 
-/// The first positions are the sorted runs of L1, the newest of them first; the others are L2 and so on, a run each. A position
-/// whose predecessors are newer holds what is older; any may be empty.
+/// The first positions are the sorted runs of L1, newest first; the others are L2 and so on, a run each. Data in a
+/// position is older than data in all positions before it. Any position may be empty.
 pub const L1_RUNS: usize = 8;
 
-/// Position of L1's only run, where it has no more.
+/// Position of L1's run, in a region where L1 is one run.
 pub const L1: usize = L1_RUNS - 1;
 
 /// The level of a position: 1 for L1.
@@ -300,16 +301,16 @@ pub fn level_at(position: usize) -> usize {
     if position < L1_RUNS { 1 } else { position - L1_RUNS + 2 }
 }
 
-/// What a person calls a position: `L1.0` is the newest run that L1 has room for.
+/// The name of a position in texts: `L1.0` is the first position of L1's runs.
 pub fn level_name(position: usize) -> String {
     if position < L1_RUNS { format!("L1.{position}") } else { format!("L{}", level_at(position)) }
 }
 
 impl VolumeState {
-    /// Carries out `change`, or nothing of it.
+    /// Carries out `change`. On an error nothing is changed.
     ///
     /// # Errors
-    /// It does not fit the state: the manifest is damaged, or a peer sent nonsense.
+    /// The change does not fit the state: the manifest is damaged, or a peer sent a wrong edit.
     pub fn apply(&mut self, change: &Change) -> Result<(), DecodeError> {
         match change {
             Change::Opened(incarnation) => self.incarnation = *incarnation,
@@ -347,8 +348,8 @@ fn invalid(detail: String) -> DecodeError {
 }
 
 impl RegionState {
-    /// Whether it says of a segment what `known` does not: that it is there, or how far it reaches. If not, and what `known` says
-    /// is durable, so is what this one says.
+    /// Whether it has a segment that `known` lacks, or knows another place or end of one. If not, and the segments of
+    /// `known` are durable, so are those of this state.
     pub fn says_more_than(&self, known: &RegionState) -> bool {
         let place = |segment: &SegmentState| (segment.no, segment.bytes, segment.last_lsn);
         self.segments.iter().any(|(id, segment)| known.segments.get(id).map(place) != Some(place(segment)))
@@ -380,7 +381,7 @@ impl RegionState {
         Ok(())
     }
 
-    /// Every segment that it needs, those that only checkpoints need last, each once.
+    /// Every segment that it needs, each once; last those that only checkpoints need.
     pub fn needed_segments(&self) -> impl Iterator<Item = SegmentState> {
         let kept: BTreeMap<SegmentId, SegmentState> = self
             .checkpoints
@@ -392,7 +393,7 @@ impl RegionState {
         self.segments.values().copied().chain(kept.into_values())
     }
 
-    /// Whether a segment is one of those.
+    /// Whether the region or one of its checkpoints needs a segment.
     pub fn needs(&self, id: SegmentId) -> bool {
         self.segments.contains_key(&id) || self.checkpoints.values().any(|base| base.segment(id).is_some())
     }
@@ -433,7 +434,7 @@ impl RegionState {
     /// Whether `edit` can be installed on this state.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The part of the edit that does not fit.
     pub fn check_install(&self, edit: &InstallEdit) -> Result<(), DecodeError> {
         if let Some((level, _)) = edit.levels.iter().find(|(level, _)| usize::from(*level) >= MAX_LEVELS) {
             return Err(invalid(format!("level {level} is out of range")));
@@ -467,8 +468,8 @@ impl RegionState {
         Ok(())
     }
 
-    /// Log segments that nothing needs any more once `edit` is installed: complete, all of their records before the first
-    /// that a replay needs, and those of a log that leaves point to all dead.
+    /// Log segments that nothing needs any more once `edit` is installed. They are complete, their records precede the
+    /// first that replay needs, and in a log that leaves point to, all records are dead.
     pub fn trimmable(&self, edit: &InstallEdit) -> Vec<SegmentId> {
         let replay_from = self.replay_from.max(edit.replay_from);
         let dying: BTreeMap<SegmentId, u32> = edit.dead.iter().copied().collect();

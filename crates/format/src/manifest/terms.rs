@@ -1,13 +1,13 @@
-//! Which primary assigned which LSN, and so how far two copies of a region have the same records. Kafka's leader epochs (KIP-279)
-//! and the terms in Raft's log do the same.
+//! The term of each LSN, which tells how far two copies of a region have the same records. Kafka's leader epochs
+//! (KIP-279) and the terms in Raft's log do the same.
 //!
-//! Invariant: a term has one primary, and its entry says which records that primary had when the term began. Two copies that name
-//! the same term with the same beginning have the same records up to there, and of the term itself as far as both reach.
+//! Invariant: a term has one primary, and its entry says which records that primary had when the term began. Two copies
+//! with the same entry have the same records up to there, and the same records of that term as far as both reach.
 
 use crate::{Epoch, Lsn};
 use serde::{Deserialize, Serialize};
 
-/// The terms of a region's primaries, in their order, each with the last LSN before it; at most [`Terms::MOST`], the last ones.
+/// The last terms of a region's primaries, ascending, each with the last LSN before it; at most [`Terms::MOST`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms(Vec<(Epoch, Lsn)>);
 
@@ -15,7 +15,7 @@ impl Terms {
     /// How many terms are remembered. A copy that knows none of them needs all of a base.
     pub const MOST: usize = 32;
 
-    /// A primary begins `term`, which is above all earlier ones, with records up to `last`.
+    /// Adds `term`, which is above all earlier ones, of a primary that begins with records up to `last`.
     pub fn begin(&mut self, term: Epoch, last: Lsn) {
         assert!(self.0.last().is_none_or(|(before, _)| *before < term), "terms rise");
         if self.0.len() >= Terms::MOST {
@@ -24,13 +24,13 @@ impl Terms {
         self.0.push((term, last));
     }
 
-    /// The last one.
+    /// The last term.
     pub fn last(&self) -> Option<Epoch> {
         self.0.last().map(|(term, _)| *term)
     }
 
-    /// Up to which LSN a copy with these terms and one with `others` have the same records, as far as each reaches; `None`: it is
-    /// not known.
+    /// The LSN up to which a copy with these terms and one with `others` have the same records, as far as each reaches;
+    /// `None` if it is not known.
     pub fn shared(&self, others: &Terms) -> Option<Lsn> {
         let mine = self.0.iter().rposition(|began| others.0.contains(began))?;
         let theirs = others.0.iter().rposition(|began| *began == self.0[mine])?;

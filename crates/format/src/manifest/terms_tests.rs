@@ -1,4 +1,4 @@
-//! Terms against what they stand for: histories that fork, with each record's term.
+//! Terms against a model: histories that fork, with each record's term.
 
 use super::Terms;
 use crate::{Epoch, Lsn};
@@ -18,8 +18,8 @@ impl Copied {
 }
 
 proptest! {
-    /// Each primary begins with what is left of its copy, and brings other copies to the same state: terms tell how long the
-    /// common prefix of any two copies is.
+    /// Each primary begins with what is left of its copy, and brings other copies to the same state: terms tell how
+    /// long the common prefix of any two copies is.
     #[test]
     fn the_common_beginning_is_found(
         history in prop::collection::vec((0..4_usize, 0..100_usize, 0..5_usize, prop::collection::vec(any::<bool>(), 4)), 1..60),

@@ -142,7 +142,7 @@ proptest! {
 
     #[test]
     fn hostile_entries_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
-        // Past the checksum: what a bug or an enemy with a CRC could write.
+        // Past the checksum: bytes that a bug, or an attacker with a CRC, could write.
         let _ = postcard::from_bytes::<Entry>(&body);
         let _ = read_frame::<Entry>(FrameKind::ManifestEdit, &body, 1 << 20);
     }

@@ -1,6 +1,6 @@
-//! Building nodes: entries arrive in key order and are laid out at the end, when their common prefix is known.
+//! Building nodes: entries arrive in key order. They are laid out at the end, when their common prefix is known.
 //!
-//! A builder answers exactly whether one more entry fits, keeps its buffers between nodes, and belongs to one thread.
+//! A builder knows exactly whether one more entry fits. It keeps its buffers between nodes, and belongs to one thread.
 
 use super::leaf::{EXPIRING, IN_LOG, IN_PLACE, Shape, TOMBSTONE};
 use super::{
@@ -18,7 +18,7 @@ pub struct LeafBuilder {
     size: Size,
 }
 
-/// What the size of a leaf follows from.
+/// The figures that determine the size of a leaf.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     entries: usize,
@@ -29,17 +29,18 @@ struct Size {
     fixed_bytes: usize,
     min_lsn: u64,
     max_lsn: u64,
-    /// The shape of all entries, whole keys being their suffixes, if there are several and it is the same.
+    /// The shape of all entries, with whole keys as suffixes, if there are several entries and they have the same
+    /// shape.
     uniform: Option<Shape>,
 }
 
 impl Size {
-    /// Bytes that hold the LSN of an entry.
+    /// Bytes of the LSN of each entry.
     fn lsn_bytes(&self) -> usize {
         (64 - (self.max_lsn - self.min_lsn).leading_zeros() as usize).div_ceil(8)
     }
 
-    /// Bytes of the node, before it is rounded up to whole ones.
+    /// Bytes of the node, before they are rounded up to a multiple of [`NODE_BYTES`].
     fn bytes(&self) -> usize {
         let entries = match self.uniform {
             Some(shape) => SHAPE_BYTES + self.entries * shape.behind(self.prefix_bytes).body_bytes(self.lsn_bytes()),
@@ -57,7 +58,7 @@ struct Pending {
     key: (usize, usize),
     lsn: u64,
     expires: Option<Expiry>,
-    /// Its suffix is the whole key.
+    /// With the whole key as suffix.
     shape: Shape,
     /// Start in `values` of a value in place; the pointer of one in the log.
     value_at: u64,
@@ -79,20 +80,20 @@ impl LeafBuilder {
         self.entries.last().map_or(&[], |last| &self.keys[last.key.0..last.key.1])
     }
 
-    /// Bytes of a leaf with this entry alone.
+    /// Bytes of a leaf with only this entry.
     pub fn single_bytes(key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
         let shape = Shape::of(key, stamp.into().expires, entry);
         let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape);
         bytes.next_multiple_of(NODE_BYTES)
     }
 
-    /// Bytes of the node as it stands.
+    /// Bytes of the node with the entries so far.
     pub fn node_bytes(&self) -> usize {
         self.size.bytes().next_multiple_of(NODE_BYTES)
     }
 
-    /// Takes an entry, unless it does not fit beside those already taken: then answers `false`. An empty leaf takes
-    /// any entry and grows to what it needs.
+    /// Takes an entry. Returns `false` if it does not fit beside those already taken. An empty leaf takes any entry,
+    /// and grows as needed.
     ///
     /// # Panics
     /// In tests, if `key` is not above the last one.
@@ -203,8 +204,8 @@ impl IndexNodeBuilder {
         self.entries.is_empty()
     }
 
-    /// Takes a child whose keys are all at or above `pivot`, unless it does not fit: then answers `false`. The first
-    /// child's pivot is not kept: an empty builder takes any child, and a second one always fits.
+    /// Takes a child whose keys are all at or above `pivot`. Returns `false` if it does not fit. The first child's
+    /// pivot is not kept: an empty builder takes any child, and a second one always fits.
     pub fn push(&mut self, pivot: &[u8], child: Child) -> bool {
         let (prefix_bytes, bytes) = self.bytes_with(pivot);
         if bytes > NODE_BYTES {
@@ -260,17 +261,18 @@ impl IndexNodeBuilder {
     }
 }
 
-/// Bytes of an index entry beside its slot and suffix, at most: a suffix takes two bytes of length, blocks two.
+/// Most bytes of an index entry beside its slot and suffix: two for the length of the suffix, two for the blocks, and
+/// the pointer.
 const INDEX_FIXED_BYTES: usize = 2 + 2 + POINTER_BYTES;
 
-/// Bytes of a leaf entry beside its slot, LSN and suffix, at most: as if the suffix were the whole key.
+/// Most bytes of a leaf entry beside its slot, LSN and suffix: computed with the whole key as suffix.
 fn fixed_bytes(shape: Shape) -> usize {
     let (first, second) = lengths(shape);
     let body = shape.body_bytes(0) - usize::from(shape.suffix_bytes);
     varint_bytes(first) + second.map_or(0, varint_bytes) + body
 }
 
-/// The numbers in front of an entry that say what it is made of.
+/// The numbers in front of an entry that encode its shape.
 fn lengths(shape: Shape) -> (u64, Option<u64>) {
     let (suffix_bytes, value_bytes) = (u64::from(shape.suffix_bytes) << 2, u64::from(shape.value_bytes));
     match shape.kind {
@@ -309,13 +311,13 @@ impl<'a> Layout<'a> {
         self.node[16..24].copy_from_slice(&base_lsn.to_le_bytes());
     }
 
-    /// Room for the slots, and the common prefix behind them.
+    /// Leaves room for the slots, and writes the common prefix after them.
     fn slots(&mut self, prefix: &[u8]) {
         self.at += self.entries * SLOT_BYTES;
         self.prefix(prefix);
     }
 
-    /// What all entries are made of, and the common prefix behind it.
+    /// Writes the shape of all entries, and the common prefix after it.
     fn uniform(&mut self, shape: Shape, prefix: &[u8]) {
         self.node[7] = UNIFORM;
         self.put(&shape.encode());
@@ -334,7 +336,7 @@ impl<'a> Layout<'a> {
         self.node[slot + 2..slot + 4].copy_from_slice(&head(suffix).to_le_bytes());
     }
 
-    /// What an entry of a leaf with slots begins with.
+    /// Writes the shape in front of an entry, in a leaf with slots.
     fn lengths(&mut self, shape: Shape) {
         let (first, second) = lengths(shape);
         self.varint(first);

@@ -1,6 +1,6 @@
-//! The entries of a leaf, read in place. Each entry has a *shape*, its kind and lengths, which determines where its parts
-//! are. A leaf with slots stores the shape of each entry in front of it. A uniform leaf, whose entries all have the same shape,
-//! stores it once, and its entries are found by multiplication.
+//! The entries of a leaf, read in place. Each entry has a *shape*, its kind and lengths, which determines where its
+//! parts are. A leaf with slots stores the shape of each entry in front of it. A uniform leaf, whose entries all have
+//! the same shape, stores it once, and its entries are found by multiplication.
 //!
 //! Everything here but `check_leaf_entry` and [`Shape::new`] reads what [`Node::parse`] has checked.
 
@@ -14,25 +14,25 @@ use std::{cmp::Ordering, ops::Deref};
 pub(super) const IN_PLACE: u8 = 0;
 pub(super) const IN_LOG: u8 = 1;
 pub(super) const TOMBSTONE: u8 = 2;
-/// In the place of a kind in front of an entry: the kind is in the second varint, beside the length of the value (0 for a
-/// tombstone), and an expiry follows.
+/// In place of the kind in front of an entry: the entry has an expiry, and the second varint holds the kind beside the
+/// length of the value (0 for a tombstone).
 pub(super) const EXPIRING: u8 = 3;
 
-/// What an entry is made of. In a builder the suffix is the whole key, until the common prefix is known.
+/// The shape of an entry. In a builder the suffix is the whole key, until the common prefix is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Bytes of the key after the common prefix.
     pub(super) suffix_bytes: u16,
     /// One of [`IN_PLACE`], [`IN_LOG`] and [`TOMBSTONE`].
     pub(super) kind: u8,
-    /// There is an expiry.
+    /// It has an expiry.
     pub(super) expires: bool,
     /// Bytes of the value; 0 for a tombstone.
     pub(super) value_bytes: u32,
 }
 
 impl Shape {
-    /// The shape with these numbers, if a writer makes such ones behind a common prefix of so many bytes.
+    /// The shape with these numbers; `None` if no writer makes it after a common prefix of `prefix_bytes`.
     fn new(prefix_bytes: u16, suffix_bytes: u64, kind: u64, expires: bool, value_bytes: u64) -> Option<Shape> {
         let key_bytes = suffix_bytes.checked_add(u64::from(prefix_bytes))?;
         let is_possible = (1..=MAX_KEY_BYTES as u64).contains(&key_bytes)
@@ -59,26 +59,26 @@ impl Shape {
         Shape { suffix_bytes: self.suffix_bytes - bytes as u16, ..self }
     }
 
-    /// Where its LSN begins, from the start of its expiry.
+    /// Offset of its LSN, from the start of the body.
     #[inline]
     fn delta_at(self) -> usize {
         if self.expires { EXPIRY_BYTES } else { 0 }
     }
 
-    /// Where its suffix begins.
+    /// Offset of its suffix, from the start of the body.
     #[inline]
     fn suffix_at(self, lsn_bytes: usize) -> usize {
         self.delta_at() + lsn_bytes + if self.kind == IN_LOG { POINTER_BYTES } else { 0 }
     }
 
-    /// Bytes from its expiry to the end of its value.
+    /// Bytes of its body, from the expiry to the end of the value.
     #[inline]
     pub(super) fn body_bytes(self, lsn_bytes: usize) -> usize {
         let in_place = if self.kind == IN_PLACE { self.value_bytes as usize } else { 0 };
         self.suffix_at(lsn_bytes) + usize::from(self.suffix_bytes) + in_place
     }
 
-    /// As it stands in a uniform leaf.
+    /// Its bytes in a uniform leaf.
     pub(super) fn encode(self) -> [u8; SHAPE_BYTES] {
         let mut bytes = [0; SHAPE_BYTES];
         bytes[..2].copy_from_slice(&self.suffix_bytes.to_le_bytes());
@@ -87,7 +87,7 @@ impl Shape {
         bytes
     }
 
-    /// What stands there in the leaf `bytes`, unchecked.
+    /// The shape in the uniform leaf `bytes`, unchecked.
     pub(super) fn decode(bytes: &[u8]) -> Shape {
         Shape {
             suffix_bytes: u16_at(bytes, HEADER_BYTES),
@@ -99,8 +99,8 @@ impl Shape {
 }
 
 impl<B: Deref<Target = [u8]>> Node<B> {
-    /// The tombstones of a uniform leaf of this shape, whose entries begin at `data`; `None` unless all that is ever read of
-    /// them lies in the node.
+    /// Checks a uniform leaf of this shape, whose entries begin at `data`. Returns how many are tombstones; `None` if
+    /// an entry is invalid or not within the node.
     pub(super) fn check_uniform(&self, shape: Shape, data: usize) -> Option<u16> {
         let expires = match self.bytes[HEADER_BYTES + 3] {
             0 => false,
@@ -110,14 +110,14 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         let (suffix, value) = (u64::from(shape.suffix_bytes), u64::from(shape.value_bytes));
         let shape = Shape::new(self.prefix_bytes, suffix, u64::from(shape.kind), expires, value)?;
         let end = data as u64 + self.len() as u64 * shape.body_bytes(usize::from(self.lsn_bytes)) as u64;
-        // Keys that differ have something behind their common prefix.
+        // Different keys have at least a byte after their common prefix.
         let is_whole = (shape.suffix_bytes > 0 || self.len() == 1) && end <= self.bytes.len() as u64;
         let valid = is_whole && (!expires || (0..self.len()).all(|i| self.expiry_at(self.leaf_entry(i).1).is_some()));
         valid.then_some(if shape.kind == TOMBSTONE { self.entries } else { 0 })
     }
 
-    /// Whether the leaf entry at `at` is a tombstone, and its end; `None` unless all that is ever read of it lies in
-    /// the node.
+    /// Checks the leaf entry at `at`. Returns whether it is a tombstone, and its end; `None` if it is invalid or not
+    /// within the node.
     pub(super) fn check_leaf_entry(&self, at: usize) -> Option<(bool, usize)> {
         let (first, at) = varint(&self.bytes, at)?;
         let mut kind = first & 3;
@@ -132,7 +132,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         (end <= self.bytes.len()).then_some((shape.kind == TOMBSTONE, end))
     }
 
-    /// The shape of leaf entry `i`, and where its expiry is, or would be.
+    /// The shape of leaf entry `i`, and the offset of its body.
     #[inline]
     fn leaf_entry(&self, i: usize) -> (Shape, usize) {
         debug_assert!(self.kind == NodeKind::Leaf && i < self.len());
@@ -225,13 +225,13 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         (Stamp { lsn, expires: shape.expires.then(|| self.expiry_at(at)).flatten() }, entry)
     }
 
-    /// Where the pointer of leaf entry `i` stands, if it has one.
+    /// Offset of the pointer of leaf entry `i`, if it has one.
     pub(super) fn leaf_pointer_at(&self, i: usize) -> Option<usize> {
         let (shape, at) = self.leaf_entry(i);
         (shape.kind == IN_LOG).then(|| at + shape.delta_at() + usize::from(self.lsn_bytes))
     }
 
-    /// Where the first entry of a uniform leaf begins.
+    /// Offset of the first entry of a uniform leaf.
     #[inline]
     fn data_at(&self) -> usize {
         self.prefix_at() + usize::from(self.prefix_bytes)
@@ -244,7 +244,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 }
 
-/// First eight bytes of a suffix, big endian, zero padded: of two that differ the lower belongs to the lower suffix.
+/// First eight bytes of a suffix, big endian, zero padded. If two differ, their order is that of the suffixes.
 #[inline]
 fn long_head(suffix: &[u8]) -> u64 {
     let head = match suffix.first_chunk() {

@@ -23,12 +23,12 @@
 //!   value in place that fits no other).
 //! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
 //!   it leads to everything below pivot 1, so two children fit whatever their keys are.
-//! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a search
-//!   finds its entries by multiplication.
-//! - A node is never changed once it is built, so the data follow the slots at once and no gap is managed; the one
-//!   exception is a change of pointers, where they stand ([`crate::leaf_segment::translate`]).
-//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: an earlier node at the same place on the
-//!   device never passes for this one.
+//! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a
+//!   search finds its entries by multiplication.
+//! - A node is never changed after it is built, so the data directly follows the slots. The one exception is that
+//!   pointers are rewritten in place ([`crate::leaf_segment::translate`]).
+//! - The CRC covers everything after itself and is seeded with the node's [`Address`]: an earlier node at the same
+//!   place on the device never passes for this one.
 //!
 //! [`Node::parse`] checks every offset and length once, so that searching needs no further error paths. Pure
 //! functions; any thread may call them.
@@ -52,7 +52,7 @@ pub const BLOCK_BYTES: usize = 4 * 1024;
 pub const NODE_VERSION: u8 = 3;
 const LEAF: u8 = NodeKind::Leaf as u8;
 const INDEX: u8 = NodeKind::Index as u8;
-/// What a packed leaf has in the place of a node's kind.
+/// The value that a packed leaf has in place of a node's kind.
 pub(crate) const PACKED_LEAF: u8 = 2;
 
 const WHAT: &str = "node";
@@ -60,7 +60,7 @@ const HEADER_BYTES: usize = 24;
 const SLOT_BYTES: usize = 4;
 const POINTER_BYTES: usize = 8;
 const EXPIRY_BYTES: usize = 6;
-/// Length of what a uniform leaf says once of all its entries.
+/// Length of the shape that a uniform leaf stores once for all its entries.
 const SHAPE_BYTES: usize = 8;
 /// Kinds of leaf entries.
 const LEAF_KINDS: u64 = 3;
@@ -68,7 +68,7 @@ const LEAF_KINDS: u64 = 3;
 const SLOTS: u8 = 0;
 const UNIFORM: u8 = 1;
 
-/// Where a node is stored, in terms that hold on every replica: its CRC is seeded with this.
+/// The place of a node, the same on every replica. It seeds the node's CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Region that the segment belongs to.
@@ -86,7 +86,7 @@ impl Address {
         Address { offset, ..self }
     }
 
-    /// Initial value of the CRC of what is stored here.
+    /// Initial value of the CRC of bytes stored here.
     pub(crate) fn seed(self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&self.region.0.to_le_bytes());
@@ -100,14 +100,14 @@ impl Address {
         crc32c::crc32c_append(self.seed(), bytes)
     }
 
-    /// Makes the CRC of `bytes` stored here, which begin with it and are covered by it.
+    /// Computes the CRC of `bytes` stored here, into their first four bytes.
     pub(crate) fn seal(self, bytes: &mut [u8]) {
         let crc = self.crc(&bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
     }
 }
 
-/// What a node holds.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NodeKind {
@@ -117,19 +117,19 @@ pub enum NodeKind {
     Index = 1,
 }
 
-/// What a key maps to, wherever it is kept: in L0 or in a leaf.
+/// The entry of a key, in L0 or in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// The value itself.
     InPlace(&'a [u8]),
-    /// The value is in a record of the large log.
+    /// The value is in a record of the large or the medium log.
     InLog {
         /// Address of the record.
         pointer: Pointer,
         /// Length of the value, in bytes.
         value_bytes: u32,
     },
-    /// The key was deleted; or, if its stamp has an expiry, it had a value until then.
+    /// The key was deleted. With an expiry in its stamp, it had a value until then.
     Tombstone,
 }
 
@@ -159,7 +159,7 @@ pub struct Node<B> {
     prefix_bytes: u16,
     base_lsn: u64,
     tombstones: u16,
-    /// What all entries are of a leaf that has no slots.
+    /// The shape of all entries of a uniform leaf.
     uniform: Option<Shape>,
 }
 
@@ -198,7 +198,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Node::parse_unsealed(bytes)
     }
 
-    /// The same node in other bytes, a copy of its own.
+    /// The same node over a copy of its bytes.
     #[must_use]
     pub fn with_bytes<C: Deref<Target = [u8]>>(&self, copy: impl FnOnce(&[u8]) -> C) -> Node<C> {
         let bytes = copy(&self.bytes);
@@ -207,7 +207,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Node { bytes, kind, lsn_bytes, entries, prefix_bytes, base_lsn, tombstones, uniform }
     }
 
-    /// [`Node::parse`] of bytes that another checksum has covered.
+    /// [`Node::parse`] of bytes that were checked by another checksum.
     pub(crate) fn parse_unsealed(bytes: B) -> Result<Node<B>, DecodeError> {
         if node_bytes(&bytes)? != bytes.len() {
             return Err(DecodeError::invalid(WHAT, "a length that is not its own"));
@@ -221,7 +221,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Ok(node)
     }
 
-    /// What the header of `bytes` says, which are a whole number of nodes long.
+    /// Reads the header of `bytes` without checks. Their length is a multiple of [`NODE_BYTES`].
     fn unchecked(bytes: B) -> Node<B> {
         Node {
             kind: if bytes[5] == LEAF { NodeKind::Leaf } else { NodeKind::Index },
@@ -235,7 +235,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         }
     }
 
-    /// Checks everything that is ever read; answers how many tombstones there are.
+    /// Checks everything that is ever read. Returns the number of tombstones.
     fn check(&self) -> Result<u16, DecodeError> {
         let bytes = &*self.bytes;
         let data = self.prefix_at() + usize::from(self.prefix_bytes);
@@ -250,7 +250,8 @@ impl<B: Deref<Target = [u8]>> Node<B> {
             let tombstones = self.check_uniform(shape, data);
             return tombstones.ok_or_else(|| DecodeError::invalid(WHAT, format!("entries of {shape:?}")));
         }
-        // Each entry begins where the one before it ends: no two share bytes, so translating one leaves the others.
+        // Each entry begins where the one before it ends. So no two share bytes, and translating one does not change
+        // others.
         let (mut tombstones, mut end) = (0, data);
         for i in 0..self.len() {
             let checked = match self.kind {
@@ -267,7 +268,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Ok(tombstones)
     }
 
-    /// The end of index entry `i`, which is at `at`; `None` unless all that is ever read of it lies in the node.
+    /// Checks index entry `i` at `at`, and returns its end; `None` if it is invalid or not within the node.
     fn check_index_entry(&self, i: usize, at: usize) -> Option<usize> {
         let (suffix, at) = varint(&self.bytes, at)?;
         let (blocks, at) = varint(&self.bytes, at)?;
@@ -278,7 +279,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         (bounded && end <= self.bytes.len() as u64).then_some(end as usize)
     }
 
-    /// What it holds.
+    /// Its kind.
     pub fn kind(&self) -> NodeKind {
         self.kind
     }
@@ -289,7 +290,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         usize::from(self.entries)
     }
 
-    /// Entries that are tombstones.
+    /// How many entries are tombstones.
     pub fn tombstones(&self) -> usize {
         usize::from(self.tombstones)
     }
@@ -318,7 +319,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         }
     }
 
-    /// What follows the common prefix in `key`, or on which side of every key of the node it is.
+    /// The part of `key` after the common prefix. An error says on which side of all keys of the node `key` is.
     fn suffix_of<'k>(&self, key: &'k [u8]) -> Result<&'k [u8], Ordering> {
         let prefix = self.prefix();
         let shared = prefix.len().min(key.len());
@@ -376,7 +377,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         &self.bytes[at + POINTER_BYTES..at + POINTER_BYTES + suffix as usize]
     }
 
-    /// Where the pointer of entry `i` stands, if it has one.
+    /// Offset of the pointer of entry `i`, if it has one.
     fn pointer_at(&self, i: usize) -> Option<usize> {
         match self.kind {
             NodeKind::Leaf => self.leaf_pointer_at(i),
@@ -407,8 +408,8 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 }
 
-/// Rewrites every pointer of the node `bytes` at the address `from`: each becomes what `map` answers for it (Tebis 3.3). Then
-/// makes the CRC, as of the address `to`. On an error `bytes` may be half rewritten and must not be used.
+/// Rewrites every pointer of the node `bytes` at the address `from` by `map` (Tebis 3.3). Then computes the CRC for the
+/// address `to`. On an error `bytes` may be half rewritten and must not be used.
 ///
 /// # Errors
 /// The bytes are not a valid node of that address, or `map` does not know a pointer.
@@ -419,7 +420,7 @@ pub(crate) fn rewrite(
 ) -> Result<(), DecodeError> {
     let entries = Node::parse(&*bytes, from)?.len();
     for i in 0..entries {
-        // The node is taken apart anew for each pointer: it cannot be borrowed while it is written to.
+        // The header is read anew for each pointer, because the node cannot be borrowed while it is written to.
         if let Some(at) = Node::trusted(bytes).pointer_at(i) {
             rewrite_pointer(&mut bytes[at..at + POINTER_BYTES], map)?;
         }
@@ -428,7 +429,7 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
-/// Replaces the pointer that stands at `place`.
+/// Rewrites the pointer at `place`.
 pub(crate) fn rewrite_pointer(
     place: &mut [u8],
     map: &mut dyn FnMut(Pointer) -> Option<Pointer>,
@@ -440,12 +441,12 @@ pub(crate) fn rewrite_pointer(
 }
 
 impl<'a> Node<&'a [u8]> {
-    /// A node over bytes that are known to be one, its CRC aside; its tombstones are not counted.
+    /// A node over bytes that are known to be a valid one, except for the CRC. Tombstones are not counted.
     pub(crate) fn trusted(bytes: &'a [u8]) -> Node<&'a [u8]> {
         Node::unchecked(bytes)
     }
 
-    /// Where the pointers of its entries stand, in their order.
+    /// Offsets of the pointers of its entries, in the order of the entries.
     pub(crate) fn pointer_places(&self) -> Vec<usize> {
         (0..self.len()).filter_map(|i| self.pointer_at(i)).collect()
     }

@@ -48,7 +48,7 @@ fn any_entry() -> impl Strategy<Value = (Stamp, Owned)> {
 
 type Model = BTreeMap<Vec<u8>, (Stamp, Owned)>;
 
-/// What makes a leaf: of any entries, or of ones whose kinds and lengths are the same.
+/// The entries of a leaf: any entries, or entries with the same kinds and lengths.
 fn any_model(entries: std::ops::Range<usize>) -> impl Strategy<Value = Model> {
     let keys = (1usize..12).prop_flat_map({
         let entries = entries.clone();

@@ -13,7 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Most operations of one request. A frame that has more is not decoded: each takes a hundred times the bytes that say it.
+/// Most operations of one request. A frame with more is not decoded: in memory an operation takes a hundred times its
+/// encoded bytes.
 pub const MAX_OPERATIONS: usize = 16_384;
 
 /// Native client to node: operations to be carried out as one batch, in order.
@@ -23,15 +24,15 @@ pub enum Request {
     Hello {
         /// Name for `CLIENT LIST` and logs.
         client: String,
-        /// Version of the coordinator's state of which the client knows the routes; 0: none.
+        /// Version of the coordinator's state whose routes the client knows; 0: none.
         known: u64,
     },
     /// Operations, answered by [`Reply::Results`] with the same id.
     Ops {
         /// Chosen by the client, echoed.
         id: u64,
-        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead of
-        /// forwarding.
+        /// Answer [`OpError::NotPrimary`](super::OpError::NotPrimary) for keys whose primary is another server, instead
+        /// of forwarding.
         direct: bool,
         /// The table that they are on.
         table: TableName,
@@ -41,13 +42,13 @@ pub enum Request {
     },
     /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
     Map,
-    /// Ask the node for its identity, which the map does not tell while the node is not part of the cluster. Answered by
-    /// [`Reply::Node`].
+    /// Ask the node for its identity, which the map does not show while the node is not part of the cluster. Answered
+    /// by [`Reply::Node`].
     Identify,
     /// Ask whether requests may go through rings. Answered by [`Reply::RingOffer`] or [`Reply::RingRefused`].
     RingOffer,
-    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's memory,
-    /// or by [`Reply::RingRefused`].
+    /// Open the rings that were offered. Answered by [`Reply::RingOpen`], once the node can write into the client's
+    /// memory, or by [`Reply::RingRefused`].
     RingOpen {
         /// Where the client's fabric listens.
         address: String,
@@ -58,15 +59,16 @@ pub enum Request {
         /// Descriptor of the memory that the reply ring is in.
         reply: Bytes,
     },
-    /// There is something in the ring, and the node may be asleep. Not answered.
+    /// Wake the node: the request ring has a message. Not answered.
     RingBell,
     /// Ask where regions are. Answered by [`Reply::Routes`].
     Routes {
         /// As in [`Request::Hello`].
         known: u64,
     },
-    /// As [`Request::Ops`], where some of the operations are to be carried out once, however often they are asked for. Answered
-    /// by [`Reply::Heard`], for the regions of those that the node knows about, and [`Reply::Results`].
+    /// As [`Request::Ops`], with request ids for some of the operations, each of which is carried out once, however
+    /// often it is sent. Answered by [`Reply::Heard`], about those operations' regions that the node knows, and
+    /// [`Reply::Results`].
     Once {
         /// Chosen by the client, echoed.
         id: u64,
@@ -77,7 +79,7 @@ pub enum Request {
         /// The batch: at most [`MAX_OPERATIONS`].
         #[serde(deserialize_with = "at_most")]
         ops: Vec<Op>,
-        /// Positions in the batch, ascending, and how those are asked for.
+        /// Positions in the batch, ascending, and the request ids there.
         #[serde(deserialize_with = "at_most")]
         named: Vec<(u32, Once)>,
     },
@@ -112,7 +114,7 @@ pub enum Reply {
     Results {
         /// Id of the request.
         id: u64,
-        /// One an operation.
+        /// One for each operation.
         results: Vec<OpResult>,
     },
     /// The identity of the node.
@@ -137,29 +139,30 @@ pub enum Reply {
     },
     /// There is no ring for this client; requests may go over the connection.
     RingRefused {
-        /// Why, in words.
+        /// The reason, as text.
         reason: String,
     },
-    /// The rings are there. They end with the connection.
+    /// The rings are open. They end with the connection.
     RingOpen {
-        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow it.
+        /// Descriptor of the memory that the request ring is in; [`CONTROL_BYTES`](crate::ring::CONTROL_BYTES) follow
+        /// it.
         request: Bytes,
         /// Key of the messages in the request ring.
         request_key: u64,
         /// Key of the messages in the reply ring.
         reply_key: u64,
     },
-    /// There is something in the reply ring for a client that went to sleep with this number.
+    /// Wake a client that went to sleep with this number: its reply ring has a message.
     RingBell {
         /// The number, from the control word behind the request ring.
         sleep: u64,
     },
-    /// Where regions are, as far as the client does not know it yet; also sent before results that hold
+    /// Routes that the client does not know yet. Also sent before results with
     /// [`OpError::NotPrimary`](super::OpError::NotPrimary).
     Routes(RoutesUpdate),
-    /// Regions, and what is committed in each, as far as this node knows.
+    /// Regions and their commit LSNs, as far as this node knows them.
     Heard {
-        /// One of those that a [`Request::Once`] was about; comes before its results.
+        /// Regions of the operations of a [`Request::Once`]. Sent before its results.
         regions: Vec<(RegionId, Lsn)>,
     },
 }

@@ -1,9 +1,9 @@
-//! What a client asks of the store and what it answers: the operations of the native protocol, which the RESP
-//! commands are translated into and which nodes forward to each other.
+//! The operations of the native protocol and their results. Nodes translate RESP commands into them, and forward them
+//! to each other.
 //!
-//! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; what
-//! spans regions (MGET, KRANGE) is several operations. Where each region has some of every range of keys, an operation on a range
-//! names the region too ([`Op::In`]).
+//! The operations of one batch are on one table, which the batch names. Every operation names keys of one region; a
+//! command that spans regions (MGET, KRANGE) becomes several operations. If keys are partitioned by hash, an operation
+//! on a range also names the region ([`Op::In`]).
 
 use crate::cluster::{Intent, RegionRequest};
 use crate::manifest::SegmentKind;
@@ -24,8 +24,7 @@ pub use stale::{Read, ReadResult};
 /// Longest frame of requests or replies, in bytes: room for a batch that holds the largest record.
 pub const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// When a write takes place. It is decided on the newest value, committed or not, and the write follows at once: nothing
-/// comes between.
+/// The condition of a write. It is decided by the newest value, committed or not, and the write follows atomically.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// Whether or not the key exists.
@@ -44,7 +43,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Whether it holds for a key with this version and value; `None` is a key that does not exist.
+    /// Whether it holds for a key with this version and value; `None` if the key does not exist.
     pub fn holds(&self, current: Option<(Lsn, &[u8])>) -> bool {
         match (self, current) {
             (Condition::Always, _) => true,
@@ -74,16 +73,16 @@ pub struct PutOptions {
     pub lifetime: Lifetime,
 }
 
-/// What a conditional write came to.
+/// The outcome of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The condition held, and it was carried out.
+    /// The condition held, and the write was carried out.
     pub done: bool,
-    /// The version of the pair now: of this put, or of the one that is there instead. `None`: there is none.
+    /// The version of the pair now: that of this put, or of the pair that exists instead. `None`: there is no pair.
     pub version: Option<Lsn>,
 }
 
-/// When a pair expires that is written.
+/// When a written pair expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lifetime {
     /// Never.
@@ -91,9 +90,9 @@ pub enum Lifetime {
     Forever,
     /// At this instant.
     Until(Expiry),
-    /// So many milliseconds after the write, by the primary's clock; 0: at once.
+    /// This many milliseconds after the write, by the primary's clock; 0: at once.
     For(u64),
-    /// When the pair before it would have; never, if there was none.
+    /// At the expiry of the pair that it replaces; never, if there was none.
     AsBefore,
 }
 
@@ -109,12 +108,12 @@ impl Lifetime {
     }
 }
 
-/// When the expiry of a pair is changed; a pair that never expires counts as one that expires after all others.
+/// The condition of a change of expiry. A pair without expiry counts as one that expires last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpireIf {
     /// Only if the pair has an expiry (true), or only if it has none (false).
     pub expires: Option<bool>,
-    /// Only if it expires later (true) or earlier (false) than before.
+    /// Only if the new expiry is later (true) or earlier (false) than the old one.
     pub later: Option<bool>,
 }
 
@@ -132,10 +131,10 @@ impl ExpireIf {
     }
 }
 
-/// An error for what is no range of keys from `start` up to, and without, `end`.
+/// Checks the range of keys from `start` to `end`, exclusive.
 ///
 /// # Errors
-/// It is empty or reversed, or a bound is longer than a key.
+/// The range is empty or reversed, or a bound is longer than [`MAX_KEY_BYTES`].
 pub fn check_range(start: &[u8], end: Option<&[u8]>) -> Result<(), OpError> {
     let shown = |bound: &[u8]| bound[..bound.len().min(64)].escape_ascii().to_string();
     if let Some(end) = end.filter(|end| *end <= start) {
@@ -153,7 +152,7 @@ pub fn check_range(start: &[u8], end: Option<&[u8]>) -> Result<(), OpError> {
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// The value of a key. Answers [`OpResult::Value`].
+    /// Reads the value of a key. Answers [`OpResult::Value`].
     Get {
         /// The key.
         key: Bytes,
@@ -178,55 +177,55 @@ pub enum Op {
         /// Condition.
         when: Condition,
     },
-    /// Adds to the decimal integer at a key (a missing key counts as 0), which expires as before. Answers
+    /// Adds to the decimal integer at a key (a missing key counts as 0), and keeps the expiry. Answers
     /// [`OpResult::Integer`].
     Add {
         /// The key.
         key: Bytes,
-        /// What to add.
+        /// The number to add.
         delta: i64,
     },
-    /// Appends to the value at a key (a missing key counts as empty), which expires as before. Answers
+    /// Appends to the value at a key (a missing key counts as empty), and keeps the expiry. Answers
     /// [`OpResult::Integer`], the new length.
     Append {
         /// The key.
         key: Bytes,
-        /// What to append.
+        /// The bytes to append.
         suffix: Bytes,
     },
-    /// Entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region that
-    /// holds the bound it starts from; the answer says where to continue.
+    /// Reads entries in key order, as of one instant. Answers [`OpResult::Entries`]. Stops at the end of the region
+    /// that holds the bound it starts from; the answer says where to continue.
     Scan(ScanRange),
     /// Estimated number of keys of one region. Answers [`OpResult::Integer`].
     Count {
         /// The region.
         region: RegionId,
     },
-    /// An operator's: the region continues without the volumes of a server that it waits for, and what only they hold is
-    /// lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does not wait for
-    /// that server.
+    /// For operators: the region continues without the volumes of a server that it waits for, and data that only they
+    /// hold is lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does
+    /// not wait for that server.
     AcceptLoss {
         /// The region.
         region: RegionId,
         /// The server whose volumes are given up.
         server: ServerId,
     },
-    /// An operator's: makes a table with its regions, whole or not at all. Any node carries it out. Answers
-    /// [`OpResult::Done`] once the regions are configured, before they are served; or [`OpError::Invalid`] if there is
-    /// such a table already, or what is asked for cannot be.
+    /// For operators: makes a table with its regions, atomically. Any node carries it out. Answers [`OpResult::Done`]
+    /// once the regions are configured, before they are served; or [`OpError::Invalid`] if the table exists already, or
+    /// its options or regions are not valid.
     CreateTable {
         /// The table.
         table: Box<NewTable>,
     },
-    /// Version and expiry of a key, and its value. Answers [`OpResult::Pair`].
+    /// Reads version and expiry of a key, and its value. Answers [`OpResult::Pair`].
     GetPair {
         /// The key.
         key: Bytes,
         /// Answer the value as well.
         want_value: bool,
     },
-    /// Changes when a pair expires: puts its value anew, or deletes it if the new instant has come already. Answers
-    /// [`OpResult::Put`]; not done if there is no such key.
+    /// Changes the expiry of a pair: puts its value anew, or deletes it if the new expiry has passed already. Answers
+    /// [`OpResult::Put`], with `done` false if there is no such key.
     Expire {
         /// The key.
         key: Bytes,
@@ -237,7 +236,7 @@ pub enum Op {
         /// Answer the value.
         want_old: bool,
     },
-    /// Removes every key from a start up to, and without, an end, in the region that holds the start, atomically. Answers
+    /// Atomically removes every key from `start` to `end`, exclusive, in the region that holds the start. Answers
     /// [`OpResult::RangeDeleted`], which says where to continue; [`OpError::Invalid`] for an empty or reversed range.
     DeleteRange {
         /// First key; empty for no bound.
@@ -245,103 +244,107 @@ pub enum Op {
         /// Key after the last; `None` for no bound.
         end: Option<Bytes>,
     },
-    /// About how many pairs a range has. Answers [`OpResult::Approximation`]. Stops at the end of the region that holds
-    /// the start; the answer says where to continue.
+    /// Estimates how many pairs a range has. Answers [`OpResult::Approximation`]. Stops at the end of the region that
+    /// holds the start; the answer says where to continue.
     Approximate {
         /// First key, inclusive.
         start: Bytes,
         /// Key after the last, exclusive; `None` for no bound.
         end: Option<Bytes>,
     },
-    /// An operator's: the region's primary copies it, as of one instant, to a store of its own. Answers [`OpResult::Checkpoint`]
-    /// at once; to be asked again until nothing is left. [`OpError::Invalid`] if there is one of that name.
+    /// For operators: the region's primary copies the region, as of one instant, to a store of its own. Answers
+    /// [`OpResult::Checkpoint`] at once; repeat it until `left` is 0. [`OpError::Invalid`] if that name is taken.
     Checkpoint {
         /// The region.
         region: RegionId,
         /// Name of the checkpoint: 1 to 64 letters, digits, `-`, `_` and `.`.
         name: String,
     },
-    /// An operator's: changes options of a table while it serves. Any node carries it out. Answers [`OpResult::Done`] once the
-    /// coordinator has it, before the table's regions follow; or [`OpError::Invalid`] if there is no such table, or what is
-    /// asked for cannot be.
+    /// For operators: changes options of a table while it serves. Any node carries it out. Answers [`OpResult::Done`]
+    /// once the coordinator has recorded it, before the table's regions follow; or [`OpError::Invalid`] if there is no
+    /// such table, or the options are not valid.
     AlterTable {
-        /// What changes.
+        /// The change.
         change: Box<TableChange>,
     },
-    /// An operator's: what the asked node has of a region, whichever node serves that region. Answers [`OpResult::Digests`].
+    /// For operators: the digests of the receiving node's segments of a region, whether or not it is the primary.
+    /// Answers [`OpResult::Digests`].
     Digests {
         /// The region.
         region: RegionId,
-        /// The last segment that was answered before.
+        /// The last segment of the answer before.
         after: Option<SegmentId>,
     },
-    /// An operator's: a segment of the asked node, as all replicas know it. Answers [`OpResult::Value`].
+    /// For operators: the content of a segment at the receiving node, in the form that is the same on all replicas.
+    /// Answers [`OpResult::Value`].
     SegmentContent {
         /// The region.
         region: RegionId,
         /// The segment.
         segment: SegmentId,
     },
-    /// An operator's: has the asked node write a damaged segment anew. Answers [`OpResult::Done`], also if it is sound, or
-    /// [`OpError::Invalid`] if the content is not that of the segment.
+    /// For operators: the receiving node writes a damaged segment anew. Answers [`OpResult::Done`], also if it is
+    /// sound, or [`OpError::Invalid`] if the content is not that of the segment.
     RepairSegment {
         /// The region.
         region: RegionId,
         /// The segment.
         segment: SegmentId,
-        /// What another node answered to [`Op::SegmentContent`].
+        /// The answer of another node to [`Op::SegmentContent`].
         content: Bytes,
     },
-    /// An operator's: records a request in the region's desired state; its primary then carries the request out. Any node can
-    /// record it. Answers [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if it cannot be.
+    /// For operators: records a request in the region's desired state. Its primary then carries the request out. Any
+    /// node can record it. Answers [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if it cannot be.
     RequestRegion {
         /// The region.
         region: RegionId,
         /// The request.
         request: RegionRequest,
     },
-    /// An operator's: says that a server is to leave every group, or may stay. Any node carries it out. Answers
+    /// For operators: requests that a server leaves every group, or that it may stay. Any node carries it out. Answers
     /// [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if too few servers would be left.
     Intend {
         /// The server.
         server: ServerId,
-        /// What is to become of it; `None`: it may stay.
+        /// The intent; `None`: the server may stay.
         intent: Option<Intent>,
     },
-    /// An operator's: there is to be no such table any more. Any node carries it out. Answers [`OpResult::Done`] once there is
-    /// none, before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default one.
+    /// For operators: drops a table. Any node carries it out. Answers [`OpResult::Done`] once the table no longer
+    /// exists, before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default
+    /// one.
     DropTable {
         /// The table.
         table: TableName,
     },
-    /// A read that any member of the region may answer, with [`OpResult::Stale`], if the answer is not staler than allowed. If no
-    /// asked member does, the primary answers it as the operation inside: then nothing is staler than the call.
+    /// A read that a backup may answer with [`OpResult::Stale`], if the answer is not staler than allowed. Otherwise
+    /// the primary answers it like the operation inside, and the answer is not stale.
     Stale {
-        /// In milliseconds; 0: the primary alone can answer.
+        /// Most staleness in milliseconds; 0: only the primary can answer.
         at_most_ms: u32,
-        /// What is read.
+        /// The read.
         read: Read,
     },
-    /// An operation on a range of keys, for the region with this number: the only way where keys are partitioned by hash. What is
-    /// answered is about the region's part of the range alone, and never says to continue in another one.
+    /// An operation on a range of keys for one region, as is needed if keys are partitioned by hash. The answer is
+    /// about the region's part of the range alone, and never says to continue in another region.
     In {
         /// The region.
         region: RegionId,
-        /// What it is to do.
+        /// The operation.
         op: RangeOp,
     },
 }
 
 impl Op {
-    /// The operation can be carried out twice without harm, whatever other clients do in between: a client may ask for it again
-    /// when its outcome is unknown. No write of data is repeatable, not even a plain put: another client may see the first put,
-    /// write, and lose its write to the second put. Such writes need a [request id](crate::request).
+    /// Whether the operation can be carried out twice without harm, whatever other clients do in between. If so, a
+    /// client may repeat it when its outcome is unknown. No write of data is repeatable, not even a plain put: another
+    /// client may see the first put, write, and lose its write to the second put. Such writes need a [request
+    /// id](crate::request).
     pub fn is_repeatable(&self) -> bool {
         match self {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            // Without a key, the second request would split a result of the first; a merged region is not there any more.
+            // Without a key, the second request would split a result of the first. A merged region no longer exists.
             Op::RequestRegion { request, .. } => {
                 !matches!(request, RegionRequest::Split { at: None } | RegionRequest::Merge { .. })
             }
@@ -354,7 +357,7 @@ impl Op {
             Op::In { op, .. } => !matches!(op, RangeOp::DeleteRange { .. }),
         }
     }
-    /// It writes pairs, or may: it can have a [request id](crate::request).
+    /// Whether it may write pairs, and so can have a [request id](crate::request).
     pub fn writes_data(&self) -> bool {
         let is_of_pair = matches!(self, Op::Put { .. } | Op::Add { .. } | Op::Append { .. } | Op::Expire { .. });
         is_of_pair
@@ -363,11 +366,11 @@ impl Op {
                 Op::Delete { .. } | Op::DeleteRange { .. } | Op::In { op: RangeOp::DeleteRange { .. }, .. }
             )
     }
-    /// It sets a pair whatever was there, and answers nothing of that.
+    /// Whether it is a put that does not depend on the pair before, and does not return it.
     pub fn is_plain_put(&self) -> bool {
         matches!(self, Op::Put { when: Condition::Always, want_old: false, lifetime, .. } if *lifetime != Lifetime::AsBefore)
     }
-    /// The key that it is about, if it is about one.
+    /// Its key, if it is about one key.
     pub fn key(&self) -> Option<&Bytes> {
         match self {
             Op::Get { key }
@@ -385,14 +388,14 @@ impl Op {
             Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
         }
     }
-    /// An operator's request that any node passes on to the coordinator.
+    /// Whether it is an operator's request that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
         let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::DropTable { .. });
         is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::RequestRegion { .. } | Op::Intend { .. })
     }
-    /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. An operation that
-    /// names a region goes there whatever the table. `None`: there is no such region, or any node will do, or it
-    /// [lacks a region](Op::lacks_region).
+    /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. `Count` and
+    /// `Checkpoint` go to the region that they name, whatever the table. `None`: there is no such region, or any node
+    /// will do, or it [lacks a region](Op::lacks_region).
     pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
             op if op.lacks_region(routes, table) => None,
@@ -406,7 +409,7 @@ impl Op {
             },
         }
     }
-    /// The operation may change the store.
+    /// Whether it may change the store.
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. });
         let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. } | Op::Stale { .. });
@@ -420,15 +423,15 @@ impl Op {
 /// The answer to one [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OpResult {
-    /// The value, or `None` where the key does not exist.
+    /// The value, or `None` if the key does not exist.
     Value(Option<Bytes>),
     /// A put was decided.
     Put {
-        /// The condition held and the value was set.
+        /// The condition held, and the value was set.
         done: bool,
         /// The value before, if it was asked for and there was one.
         old: Option<Bytes>,
-        /// LSN of this put if it was done, and otherwise that of the last one, if the key exists.
+        /// LSN of this put if it was done; otherwise that of the existing pair, if any.
         version: Option<Lsn>,
     },
     /// A delete was decided.
@@ -437,30 +440,31 @@ pub enum OpResult {
         done: bool,
         /// The value that was removed.
         old: Option<Bytes>,
-        /// LSN of the last put of a key that exists still.
+        /// LSN of the pair, if it still exists.
         version: Option<Lsn>,
     },
     /// A number.
     Integer(i64),
     /// Entries of a scan, in its order.
     Entries {
-        /// Keys with values (empty where only keys were asked for).
+        /// Keys with values, which are empty if only keys were asked for.
         entries: Vec<(Bytes, Bytes)>,
-        /// Where to continue: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is complete.
+        /// Where to continue: the new `start` of a forward scan, the new `end` of a reverse one. `None`: it is
+        /// complete.
         resume: Option<Bytes>,
     },
     /// It was not carried out, or its outcome is unknown.
     Error(OpError),
-    /// It was carried out, and there is nothing to say of it.
+    /// It was carried out, without a result.
     Done,
-    /// What a key has, or `None` where it does not exist.
+    /// The pair of a key, or `None` if the key does not exist.
     Pair(Option<Pair>),
-    /// The keys of a range were removed, as far as they are the region's.
+    /// The region's keys of a range were removed.
     RangeDeleted {
-        /// The start of what is left of the range: the next region's first key. `None`: it is complete.
+        /// Where to continue: the first key of the next region. `None`: it is complete.
         resume: Option<Bytes>,
     },
-    /// About what a range holds.
+    /// The estimated content of a range.
     Approximation {
         /// Pairs.
         pairs: u64,
@@ -475,51 +479,53 @@ pub enum OpResult {
         left: u64,
         /// Its directory on the primary's machine.
         path: String,
-        /// Last LSN in it, once something was copied.
+        /// Last LSN in it, once a segment was copied.
         last: Lsn,
     },
-    /// What a node has of a region.
+    /// A node's segments of a region.
     Digests {
         /// Complete segments, by id.
         segments: Vec<SegmentDigest>,
-        /// There may be more behind the last one.
+        /// There may be more segments after the last one.
         has_more: bool,
     },
-    /// What a backup answers to [`Op::Stale`]: what the primary would have answered at some instant since the call less the age.
+    /// The answer of a backup to [`Op::Stale`]: what the primary would have answered at some instant not earlier than
+    /// `age_ms` before the call.
     Stale {
-        /// How long before it was read the newest write can have been acknowledged that it does not show, in
-        /// milliseconds, rounded up.
+        /// How long before the read a write may have been acknowledged that the answer does not show, in milliseconds,
+        /// rounded up.
         age_ms: u32,
-        /// The answer is the region as of this LSN.
+        /// The answer shows the region as of this LSN.
         lsn: Lsn,
-        /// What was read.
+        /// The result.
         result: ReadResult,
     },
 }
 
-/// What a replica has of a segment. Replicas of a region have the same digest of each segment that none of them built for itself.
+/// The digest of a replica's segment. It is the same on all replicas, except for segments that a backup built for
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentDigest {
     /// Its identity.
     pub id: SegmentId,
-    /// What it holds.
+    /// Its kind.
     pub kind: SegmentKind,
-    /// Bytes of it that count.
+    /// Bytes in use.
     pub bytes: u32,
-    /// CRC-32C of it, its pointers as logical addressing has them; 0 if it is damaged.
+    /// CRC-32C of its bytes, with pointers as in logical addressing; 0 if it is damaged.
     pub crc: u32,
-    /// What is wrong with it there.
+    /// The damage, if it has any.
     pub damage: Option<String>,
 }
 
-/// What a key has.
+/// Version, expiry and value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// LSN of the put: another put of the key has a higher one.
     pub version: Lsn,
     /// When it expires, if it does.
     pub expires: Option<Expiry>,
-    /// What time it was by the primary's clock.
+    /// Time of the read by the primary's clock.
     pub now: UnixMs,
     /// The value, if it was asked for.
     pub value: Option<Bytes>,
@@ -544,39 +550,40 @@ pub enum OpError {
         /// `min_in_sync` of its table.
         needed: u32,
     },
-    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the primary role,
-    /// before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request id, may be retried.
+    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the
+    /// primary role, before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request
+    /// id, may be retried.
     #[error("outcome unknown: {0}")]
     Unknown(String),
-    /// This server does not serve that key: refresh the region map. Nothing was changed.
+    /// This server is not the primary of that key's region: refresh the routes. Nothing was changed.
     #[error("not the primary of region {region} at epoch {epoch}")]
     NotPrimary {
         /// The region.
         region: RegionId,
-        /// Epoch that the answering server knows.
+        /// Epoch of the region's configuration that the answering server knows.
         epoch: Epoch,
     },
     /// The node cannot serve: its volume met an error. An operator must act.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// A write with a request id was asked for too long after its first attempt for the region to know whether that was carried
-    /// out. Nothing was changed by this attempt. If no other can have been carried out, ask again with what is committed now.
+    /// A write with a request id was sent too long after its first attempt: the region no longer knows whether that was
+    /// carried out. This attempt changed nothing. If no earlier attempt can have been carried out, retry with a newer
+    /// commit LSN.
     #[error("region {0} does not remember requests that are so old")]
     Forgotten(RegionId),
     /// Too many operations wait already: retry after a moment, with less at once. Nothing was changed.
     #[error("too many operations wait in region {0}")]
     Overloaded(RegionId),
-    /// A write with a request id was decided by an earlier attempt, and the value that it found is not known any more. Do
-    /// not retry.
+    /// A write with a request id was decided by an earlier attempt, whose full answer is no longer known. Do not retry.
     #[error("it {} by an earlier attempt, and the value that there was is not known any more", if *.done { "was carried out" } else { "was refused" })]
     AnswerGone {
-        /// It was carried out; otherwise its condition did not hold.
+        /// The write was carried out; otherwise its condition did not hold.
         done: bool,
     },
 }
 
 impl OpError {
-    /// Nothing was changed, and it may be otherwise after a moment.
+    /// Whether the cause is temporary and nothing was changed: retry after a moment.
     pub fn is_passing(&self) -> bool {
         match self {
             OpError::Recovering(_) | OpError::NotPrimary { .. } => true,

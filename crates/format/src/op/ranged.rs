@@ -1,7 +1,7 @@
-//! Operations on a range of keys that name the region to carry them out: where keys are
-//! [partitioned by hash](crate::partition::Partition::Hash), each region has some of every range. Plain data.
+//! Operations on a range of keys that name their region. If keys are [partitioned by
+//! hash](crate::partition::Partition::Hash), each region has a part of every range. Plain data.
 //!
-//! It is a type of its own, not an [`Op`] inside an [`Op`], so that no message nests deeper than one may decode.
+//! [`RangeOp`] is a type of its own, not an [`Op`] inside an [`Op`], so that messages cannot nest.
 
 use super::{Op, OpError, Read};
 use crate::RegionId;
@@ -9,14 +9,14 @@ use crate::routing::Routing;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What a scan reads of a range of keys.
+/// The range and the options of a scan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanRange {
     /// First key, inclusive.
     pub start: Bytes,
     /// Key after the last, exclusive; `None` for no bound.
     pub end: Option<Bytes>,
-    /// From the end down to the start.
+    /// Descending, from the end to the start.
     pub reverse: bool,
     /// At most this many entries; the server may answer fewer.
     pub limit: u32,
@@ -46,7 +46,7 @@ pub enum RangeOp {
 }
 
 impl RangeOp {
-    /// The same for the region with this number.
+    /// This operation for one region.
     pub fn within(self, region: RegionId) -> Op {
         Op::In { region, op: self }
     }
@@ -63,7 +63,7 @@ impl From<RangeOp> for Op {
 }
 
 impl Op {
-    /// What is to be done, whichever region was named for it.
+    /// The operation without the region that it names.
     pub fn plain(self) -> Op {
         match self {
             Op::In { op, .. } => op.into(),
@@ -71,7 +71,7 @@ impl Op {
         }
     }
 
-    /// An operation on a range of keys, for the region with this number; another is as it was.
+    /// For an operation on a range of keys: the same for one region. Other operations are unchanged.
     pub fn within(self, region: RegionId) -> Op {
         match self {
             Op::Scan(range) => RangeOp::Scan(range).within(region),
@@ -81,7 +81,7 @@ impl Op {
         }
     }
 
-    /// The range of keys that it is about, if it is about one: first key, and key after the last.
+    /// Its range of keys, if it is about one: first key, and exclusive end.
     pub fn range(&self) -> Option<(&Bytes, Option<&Bytes>)> {
         match self {
             Op::Scan(ScanRange { start, end, .. })
@@ -97,7 +97,7 @@ impl Op {
         }
     }
 
-    /// It answers entries, from the last to the first.
+    /// Whether it returns entries in descending order.
     pub fn is_reverse(&self) -> bool {
         match self {
             Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. } | Op::Stale { read: Read::Scan(range), .. } => {
@@ -107,13 +107,14 @@ impl Op {
         }
     }
 
-    /// It is about a range of keys of which every region of `table` has some, and names none of them.
+    /// Whether it must name a region, because `table` is partitioned by hash and it is about a range, but does not.
     pub fn lacks_region<R: Routing>(&self, routes: &R, table: &str) -> bool {
         let names_none = self.range().is_some() && !matches!(self, Op::In { .. });
         names_none && routes.partition(table).is_some_and(|partition| partition.is_hash())
     }
 
-    /// What is answered to one that [lacks a region](Op::lacks_region): part of an answer would pass for all of it.
+    /// The error for an operation that [lacks a region](Op::lacks_region): a partial answer would be taken for a
+    /// complete one.
     pub fn region_missing(table: &str) -> OpError {
         OpError::Invalid(format!(
             "table {table} is partitioned by hash: a range of its keys is asked of each region by number, and the answers are \

@@ -1,10 +1,10 @@
-//! Reads that accept an answer that is not the newest, from any member of the region. Plain data.
+//! Reads that accept a stale answer, from any member of the region. Plain data.
 
 use super::{Op, OpResult, Pair, ScanRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What can be read from any member: what [`Op`]s of the same names read.
+/// The operations that any member may answer, by the names of their [`Op`]s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Read {
     /// See [`Op::Get`].
@@ -24,7 +24,7 @@ pub enum Read {
 }
 
 impl Read {
-    /// The operation as one for any member that answers what is at most so stale; as it is, if the primary alone can answer it.
+    /// Turns `op` into an [`Op::Stale`] with this bound. Returns it unchanged if only the primary can answer it.
     pub fn stale(op: Op, at_most_ms: u32) -> Op {
         let read = match op {
             Op::Get { key } => Read::Get { key },
@@ -35,7 +35,7 @@ impl Read {
         Op::Stale { at_most_ms, read }
     }
 
-    /// The operation that the primary carries out for it.
+    /// The operation, as the primary carries it out.
     pub fn op(self) -> Op {
         match self {
             Read::Get { key } => Op::Get { key },
@@ -45,7 +45,7 @@ impl Read {
     }
 }
 
-/// What was read: what [`OpResult`]s of the same names say.
+/// The results of these reads, by the names of their [`OpResult`]s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReadResult {
     /// See [`OpResult::Value`].
@@ -62,7 +62,7 @@ pub enum ReadResult {
 }
 
 impl ReadResult {
-    /// The same as the primary's answer to the operation inside.
+    /// The result, as the primary would return it.
     pub fn result(self) -> OpResult {
         match self {
             ReadResult::Value(value) => OpResult::Value(value),
@@ -73,7 +73,7 @@ impl ReadResult {
 }
 
 impl OpResult {
-    /// The answer itself, and how stale it may be, in milliseconds: 0 if the primary gave it.
+    /// The result itself, and how stale it may be in milliseconds: 0 if it came from the primary.
     pub fn fresh(self) -> (OpResult, u32) {
         match self {
             OpResult::Stale { age_ms, result, .. } => (result.result(), age_ms),

@@ -1,19 +1,20 @@
-//! The packed leaf: a leaf as stored on the device in tables that compress, in fewer bytes than the node that it stands for.
+//! The packed leaf: the stored form of a leaf in tables that compress, with fewer bytes than the node.
 //!
 //! ```text
 //!  0        4     5        6       7    8            12             16         20
 //!  | crc32c | ver | kind 2 | codec | 0  | node bytes | stored bytes | pointers | pointer u64 | ... | compressed node |
 //!  | u32    | u8  | u8     | u8    | u8 | u32        | u32          | u32      |
 //! ```
-//! - `node bytes` is the length of the [`Node`], `stored bytes` that of all that is drawn. Packed leaves follow each other at any
-//!   offset. The kind tells them from nodes, which lie among them where packing would not have saved an eighth.
-//! - The pointers of the node's entries stand apart, in their order, so that a backup rewrites them where they are
-//!   (`rewrite`) and need not know what is compressed. In the compressed node they are zero, and so is its CRC.
-//! - The CRC covers everything after itself, as stored, and is seeded with the [`Address`]. It is checked before a byte is
-//!   decompressed. [`MAX_SEGMENT_BYTES`] bounds the decompressed length, and a leaf that decompresses to more or less than it
-//!   says is refused.
+//! - `node bytes` is the length of the [`Node`], `stored bytes` that of the whole drawing. Packed leaves follow each
+//!   other at any offset. The kind tells them from plain nodes, which are among them where packing would not have saved
+//!   an eighth.
+//! - The pointers of the node's entries are apart, in the order of the entries, so that a backup rewrites them in place
+//!   (`rewrite`) without decompressing. In the compressed node they are zero, and so is its CRC.
+//! - The CRC covers everything after itself, as stored, and is seeded with the [`Address`]. It is checked before
+//!   anything is decompressed. [`MAX_SEGMENT_BYTES`] bounds the decompressed length, and a leaf with another length
+//!   than its header says is refused.
 //!
-//! Pure functions; any thread may call them. Each thread keeps what zstd needs to work with.
+//! Pure functions; any thread may call them. Each thread keeps its own zstd contexts.
 
 use crate::node::{self, Address, NODE_BYTES, NODE_VERSION, Node, NodeKind, PACKED_LEAF};
 use crate::{DecodeError, MAX_SEGMENT_BYTES, Pointer};
@@ -29,16 +30,16 @@ mod tests;
 const WHAT: &str = "packed leaf";
 const HEADER_BYTES: usize = 20;
 const POINTER_BYTES: usize = 8;
-/// Of zstd: its own default.
+/// Compression level of zstd: its default.
 const LEVEL: i32 = 3;
 
-/// How leaves are compressed.
+/// A compression method, of leaves and of shipped segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Codec {
     /// Not at all.
     #[default]
     None,
-    /// LZ4: little work.
+    /// LZ4: less CPU time.
     Lz4,
     /// Zstandard: fewer bytes.
     Zstd,
@@ -88,8 +89,8 @@ impl Compression {
     }
 }
 
-/// Appends the leaf `node`, which was built for `address`, to `out`: packed if that saves an eighth, otherwise as it is. `node`
-/// is of no use afterwards.
+/// Appends the leaf `node`, which was built for `address`, to `out`: packed if that saves an eighth, otherwise
+/// unchanged. Do not use `node` afterwards.
 pub(crate) fn pack(codec: Codec, node: &mut [u8], address: Address, out: &mut Vec<u8>) {
     let crc: [u8; 4] = node[..4].try_into().expect("a node has a header");
     let pointers = take_pointers(node);
@@ -120,7 +121,7 @@ pub(crate) fn pack(codec: Codec, node: &mut [u8], address: Address, out: &mut Ve
     address.seal(packed);
 }
 
-/// Zeroes the pointers of a leaf's entries; answers them, in order.
+/// Zeroes the pointers of a leaf's entries, and returns them in order.
 fn take_pointers(node: &mut [u8]) -> Vec<Pointer> {
     let places = Node::trusted(&*node).pointer_places();
     let take = |at: usize| {
@@ -132,7 +133,7 @@ fn take_pointers(node: &mut [u8]) -> Vec<Pointer> {
     places.into_iter().map(take).collect()
 }
 
-/// Puts the pointers of a leaf's entries in their places; answers whether there is one for each.
+/// Puts the pointers of a leaf's entries in their places. Returns whether there was exactly one for each.
 fn put_pointers(node: &mut [u8], mut pointers: impl ExactSizeIterator<Item = Pointer>) -> bool {
     let places = Node::trusted(&*node).pointer_places();
     let fits = places.len() == pointers.len();
@@ -142,7 +143,7 @@ fn put_pointers(node: &mut [u8], mut pointers: impl ExactSizeIterator<Item = Poi
     fits
 }
 
-/// A packed leaf taken apart, its CRC checked.
+/// The decoded header of a packed leaf.
 struct Packed {
     codec: Codec,
     node_bytes: usize,
@@ -155,7 +156,7 @@ pub fn is_packed(start: &[u8]) -> bool {
     start.get(4..6) == Some(&[NODE_VERSION, PACKED_LEAF])
 }
 
-/// Length of the packed leaf that starts with these bytes. They are not checked further.
+/// Length of the packed leaf that starts with these bytes. Only the header is checked.
 ///
 /// # Errors
 /// They are not the start of a packed leaf.
@@ -163,7 +164,7 @@ pub fn stored_bytes(start: &[u8]) -> Result<usize, DecodeError> {
     header(start).map(|packed| packed.stored_bytes)
 }
 
-/// How a stored leaf that starts with these bytes is compressed, and into how many bytes; `None` if it is not.
+/// Codec and stored length of the leaf that starts with these bytes; `None` if it is not packed.
 pub fn describe(start: &[u8]) -> Option<(Codec, u32)> {
     header(start).ok().map(|packed| (packed.codec, packed.stored_bytes as u32))
 }
@@ -185,7 +186,8 @@ fn header(start: &[u8]) -> Result<Packed, DecodeError> {
     }
 }
 
-/// The header of the packed leaf that `bytes` begin with and that belongs at `address`, and exactly its bytes.
+/// Checks the packed leaf at the start of `bytes`, which belongs at `address`. Returns its header and exactly its
+/// bytes.
 fn check(bytes: &[u8], address: Address) -> Result<(Packed, &[u8]), DecodeError> {
     let packed = header(bytes)?;
     let Some(stored) = bytes.get(..packed.stored_bytes) else {
@@ -199,7 +201,7 @@ fn check(bytes: &[u8], address: Address) -> Result<(Packed, &[u8]), DecodeError>
     Ok((packed, stored))
 }
 
-/// The leaf that is packed at `address`, where `stored` begins.
+/// Reads the packed leaf at the start of `stored`, which belongs at `address`.
 ///
 /// # Errors
 /// The bytes are damaged, belong to another address, or no writer of this version produces them.
@@ -247,7 +249,7 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Compresses `node` into `out`; answers the length. `None` if it is longer than `out`.
+/// Compresses `node` into `out`. Returns the length; `None` if the result does not fit into `out`.
 pub(crate) fn compress(codec: Codec, node: &[u8], out: &mut [u8]) -> Option<usize> {
     match codec {
         Codec::None => None,
@@ -265,7 +267,7 @@ pub(crate) fn compress(codec: Codec, node: &[u8], out: &mut [u8]) -> Option<usiz
     }
 }
 
-/// Decompresses `bytes`, which must make exactly `node_bytes`.
+/// Decompresses `bytes`, which must give exactly `node_bytes`.
 pub(crate) fn decompress(codec: Codec, bytes: &[u8], node_bytes: usize) -> Result<Vec<u8>, DecodeError> {
     let mut node = vec![0; node_bytes];
     let made = match codec {

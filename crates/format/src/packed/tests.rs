@@ -128,7 +128,7 @@ fn every_flipped_bit_is_found() {
     }
 }
 
-/// Bytes with a checksum that fits: what only a hostile writer makes.
+/// Bytes with a matching checksum, as only a hostile writer makes them.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Ok(len) = stored_bytes(&bytes)
         && len <= bytes.len()
@@ -198,7 +198,7 @@ proptest! {
         }
         let stored = sealed(stored);
         let _ = rewrite(&mut stored.clone(), (HERE, HERE), &mut Some);
-        // What is accepted can be read to the end.
+        // A leaf that is accepted can be read to the end.
         if let Ok(leaf) = read_leaf::<Bytes>(&stored, HERE) {
             for i in 0..leaf.len() {
                 let _ = (leaf.suffix(i), leaf.entry(i));

@@ -1,16 +1,16 @@
-//! The reader's place in a request ring: where the next message must be, and its number.
+//! The server's position in a request ring: the place and the number of the next message.
 
 use super::{HEADER_BYTES, Identity, RingKind, RingMessage, Slot, read_message};
 use crate::frame::DecodeError;
 
-/// Where a server is in the request ring of one client. It owns no memory: it asks for words and copies.
+/// A server's position in the request ring of one client. It owns no memory: it reads through functions of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     ring_bytes: usize,
     pub(super) next: Identity,
 }
 
-/// What a look at the ring found.
+/// The result of a look at the ring.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<'a> {
     /// No message, or not all of it.
@@ -19,7 +19,7 @@ pub enum Next<'a> {
     Message(u64, RingMessage<'a>),
 }
 
-/// A message that is all in the buffer.
+/// A whole message, in the buffer.
 struct Whole {
     kind: RingKind,
     slot: Slot,
@@ -28,31 +28,31 @@ struct Whole {
 }
 
 impl Cursor {
-    /// At the start of a ring of `ring_bytes`, whose messages have `key`.
+    /// Begins at the start of a ring of `ring_bytes`, whose messages have `key`.
     pub fn new(ring_bytes: usize, key: u64) -> Cursor {
         Cursor { ring_bytes, next: Identity { key, sequence: 1, place: 0 } }
     }
 
-    /// Offset of the word that tells whether a message is there, in bytes.
+    /// Offset in bytes of the word that shows whether a message has arrived.
     pub fn rendezvous(&self) -> usize {
         self.next.place as usize
     }
 
-    /// Whether the first word there is that of the next message.
+    /// Whether `first_word`, from that offset, is that of the next message.
     pub fn has_begun(&self, first_word: u64) -> bool {
         self.next.begun(first_word, self.left()).is_some()
     }
 
-    /// Bytes from there to the end of the ring.
+    /// Bytes to the end of the ring.
     fn left(&self) -> usize {
         self.ring_bytes - self.next.place as usize
     }
 
-    /// Takes the next message if it is whole: a no-op leads on to the message after it. `word` loads the word at an offset,
-    /// `copy` copies bytes from an offset on; both stay inside of the ring. After an error the ring is of no use any more.
+    /// Takes the next message if it is whole, and skips a no-op. `word` loads the word at an offset, `copy` copies
+    /// bytes from an offset on. Offsets stay inside the ring. After an error the ring must not be used any more.
     ///
     /// # Errors
-    /// The bytes are those of no client that keeps to the format.
+    /// The client breaks the format.
     pub fn take<'a>(
         &mut self,
         word: impl Fn(usize) -> u64,
@@ -61,7 +61,7 @@ impl Cursor {
     ) -> Result<Next<'a>, DecodeError> {
         let mut found = self.whole(&word, &copy, buffer)?;
         if self.next.place > 0 && matches!(found, Some(Whole { kind: RingKind::Noop, .. })) {
-            // One after the other is no client's: the second would be at the start of the ring.
+            // No client sends two no-ops in a row: the second would be at the start of the ring.
             self.next = Identity { sequence: self.next.sequence + 1, place: 0, ..self.next };
             found = self.whole(&word, &copy, buffer)?;
         }
@@ -76,7 +76,8 @@ impl Cursor {
         Ok(Next::Message(sequence, RingMessage { kind, slot, payload }))
     }
 
-    /// Has the next message in `buffer`, if it is whole. It is looked for once: what lands meanwhile is found the next time.
+    /// Copies the next message into `buffer`, if it is whole. It looks once: bytes that land later are found the next
+    /// time.
     fn whole(
         &self,
         word: &impl Fn(usize) -> u64,

@@ -1,5 +1,5 @@
-//! Messages in the memory of a peer: what a client writes into a server's request ring, and what the server writes back into
-//! a slot of the client's reply ring (Tebis 3.4, Anthus 3.4).
+//! Messages in the memory of a peer: requests that a client writes into a server's request ring, and replies that the
+//! server writes into slots of the client's reply ring (Tebis 3.4, Anthus 3.4).
 //!
 //! ```text
 //!  0         4     8      9   12         16           20  24
@@ -7,18 +7,18 @@
 //!  | u32     | u32 | u8   |   | u32      | u32        |   |                     | u32    | u32 |
 //!  '- first word -'                                                             '- last word --'
 //! ```
-//! All little endian. A message lies at a multiple of [`UNIT_BYTES`] and is padded to one, so that every header is in a
-//! place where the reader looks, and both words are aligned: a fabric never shows half of them.
+//! All little endian. Offset and length of a message are multiples of [`UNIT_BYTES`]. So the reader knows where a
+//! header can be, and both words are aligned: a fabric never shows half of them.
 //!
-//! **How a message is seen whole, whatever order its bytes land in.** It is one write, with no flag after it. The reader
-//! looks at the first word of the place where the next message must be. Its tag is made of the ring's key and the message's
-//! sequence number: while it differs, nothing of that message is there. Once it fits, the length beside it is this message's,
-//! and says where the last word is, the second rendezvous point; and once that fits too, the CRC over all the rest decides,
-//! seeded with key, sequence number and place. What an earlier lap left has another number, and what a user put into a value
-//! does not know the key, so neither passes, and neither side needs to zero what was read.
+//! **How a reader knows that a message is whole, whatever order its bytes land in.** A message is one write, with no
+//! flag after it. The reader looks at the first word at the place of the next message. The word's tag is made of the
+//! ring's key and the message's sequence number. While the tag differs, the message has not arrived. Once it matches,
+//! the length beside it gives the place of the last word, the second rendezvous point. Once that tag matches too, the
+//! CRC over all the rest decides. It is seeded with key, sequence number and place. Bytes of an earlier lap have
+//! another number, and a user's value cannot know the key. So neither passes, and no side needs to zero what was read.
 //!
-//! Pure functions over hostile bytes. [`space`] is the client's record of which parts of a ring are in use. [`Cursor`] is the
-//! server's position in it.
+//! Pure functions over hostile bytes. [`space`] is the client's record of which parts of a ring are in use. [`Cursor`]
+//! is the server's position in it.
 
 mod cursor;
 pub mod space;
@@ -27,37 +27,39 @@ pub use cursor::{Cursor, Next};
 
 use crate::frame::DecodeError;
 
-/// What messages are aligned to and padded to, in bytes: the size of a header with both rendezvous words (Anthus 3.4.3).
+/// Alignment of messages, in bytes: the size of a header with both rendezvous words (Anthus 3.4.3).
 pub const UNIT_BYTES: usize = 32;
 /// Bytes of a message before its payload.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes of a message after its payload and padding: checksum and tag.
 const LAST_BYTES: usize = 8;
-/// Bytes behind a ring: one word by which one side tells the other whether it sleeps.
+/// Bytes after a ring: one word by which one side tells the other whether it sleeps.
 pub const CONTROL_BYTES: usize = 8;
 /// Smallest ring, in bytes.
 pub const MIN_RING_BYTES: usize = 4 << 10;
 /// Largest ring, in bytes.
 pub const MAX_RING_BYTES: usize = 64 << 20;
 
-/// How the address of each client begins whose rings are in shared memory: a node connects to no other.
+/// Prefix of the addresses of clients whose rings are in shared memory. A node connects to no other address.
 pub const CLIENT_ADDRESS: &str = "@leeward-client-";
 
 const WHAT: &str = "ring message";
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RingKind {
-    /// Its payload is frames of the [native protocol](crate::op): a request, or all that answers one.
+    /// Its payload is frames of the [native protocol](crate::op): a request, or the complete answer to one.
     Frames = 1,
-    /// Nothing: the rest of the ring stays empty, the next message is at its start. Not answered.
+    /// No-op: the rest of the ring stays empty, and the next message is at the start of the ring. Not answered.
     Noop = 2,
-    /// The answer to request `sequence`, which was too large for its slot, is wanted in this one. The payload is that number.
+    /// Fetches an answer that was too large for its slot into the slot of this message. The payload is the number of
+    /// the request.
     Fetch = 3,
-    /// The answer is kept until it is fetched; `reply_room` says how large its slot must be, in bytes.
+    /// The answer is too large for the slot, and is kept until it is fetched. [`Slot::room`] says how large its slot
+    /// must be, in bytes.
     TooSmall = 4,
-    /// The answer is larger than any slot can be, and comes over the connection.
+    /// The answer is larger than any slot can be, and is sent over the connection.
     OnStream = 5,
 }
 
@@ -68,17 +70,17 @@ impl RingKind {
     }
 }
 
-/// Where in the client's reply ring the answer goes.
+/// The place of an answer in the client's reply ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// Offset in bytes, a multiple of [`UNIT_BYTES`].
     pub at: u32,
-    /// Bytes there are, a multiple of [`UNIT_BYTES`].
+    /// Its length in bytes, a multiple of [`UNIT_BYTES`].
     pub room: u32,
 }
 
 impl Slot {
-    /// Whether a ring of `ring_bytes` has such a slot.
+    /// Whether it is a valid slot in a ring of `ring_bytes`.
     pub fn fits(self, ring_bytes: usize) -> bool {
         let unit = UNIT_BYTES as u32;
         self.at.is_multiple_of(unit)
@@ -88,24 +90,24 @@ impl Slot {
     }
 }
 
-/// A message as its reader takes it.
+/// A decoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingMessage<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: RingKind,
-    /// Of a request: where its answer goes. Of [`RingKind::TooSmall`]: `room` is what is needed.
+    /// For a request, the place of its answer. For [`RingKind::TooSmall`], `room` is the room that is needed.
     pub slot: Slot,
-    /// Its bytes.
+    /// Its payload.
     pub payload: &'a [u8],
 }
 
-/// What makes a message this one and no other: the secret of its ring, agreed on when it was opened; its number, from 1 on,
-/// never used twice; its place.
+/// The identity of a message: the secret key of its ring, agreed on when the ring was opened; its number, from 1 on,
+/// never used twice; and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The ring's key.
     pub key: u64,
-    /// The message's number; an answer has that of the message that asked for it.
+    /// The message's number. An answer has that of its request.
     pub sequence: u64,
     /// Its offset in the ring, in bytes.
     pub place: u32,
@@ -124,9 +126,9 @@ impl Identity {
         crc32c::crc32c_append(crc32c::crc32c(&seed), bytes)
     }
 
-    /// What the first word of its place says: `None` while no byte of this message is known to be there; else how many
-    /// bytes it has in all. At most `most` bytes may follow from its place on: a length beyond it is no writer's, so the word is
-    /// one of an earlier lap, in which any user's value may have had this tag by chance.
+    /// Length of the message by the first word at its place; `None` while the message has not begun to arrive. A length
+    /// beyond `most`, the bytes from its place to the end of the ring, is no writer's. Such a word is from an earlier
+    /// lap, where a user's value may have had this tag by chance.
     pub fn begun(self, first_word: u64, most: usize) -> Option<usize> {
         if (first_word >> 32) as u32 != self.tag() {
             return None;
@@ -134,13 +136,13 @@ impl Identity {
         Some(message_bytes(first_word as u32 as usize)).filter(|bytes| *bytes <= most)
     }
 
-    /// Whether the last word is this message's. Not a proof that all between is.
+    /// Whether the last word is this message's. This does not prove that the bytes between are.
     pub fn ended(self, last_word: u64) -> bool {
         (last_word >> 32) as u32 == self.tag()
     }
 }
 
-/// Bytes that a message with so much payload takes, padding included.
+/// Length of a message with this much payload, padding included.
 pub fn message_bytes(payload: usize) -> usize {
     (HEADER_BYTES + payload + LAST_BYTES).next_multiple_of(UNIT_BYTES)
 }
@@ -164,10 +166,11 @@ pub fn write_message(identity: Identity, kind: RingKind, slot: Slot, payload: &[
     out.extend_from_slice(&tag);
 }
 
-/// Reads the message `identity` from a copy of all of its bytes; `None` if they are not all there yet, or are another's.
+/// Reads the message `identity` from a copy of all of its bytes; `None` if they have not all arrived, or are another
+/// message's.
 ///
 /// # Errors
-/// The bytes are whole, and no writer's.
+/// The message is whole and breaks the format.
 pub fn read_message(identity: Identity, bytes: &[u8]) -> Result<Option<RingMessage<'_>>, DecodeError> {
     let half = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("the caller has a whole message"));
     if bytes.len() < UNIT_BYTES || !bytes.len().is_multiple_of(UNIT_BYTES) {

@@ -1,16 +1,17 @@
-//! The client's record of the space in use in a ring: space is allocated in order and given back in any order (Tebis 3.4.1).
+//! The client's record of the space in use in a ring: space is allocated in order and given back in any order (Tebis
+//! 3.4.1).
 //!
 //! ```text
 //!        tail                          head
 //!         v                             v
 //!  | free | taken | given back | taken | free ........ |
 //! ```
-//! What was given back is free once everything older is. A piece never wraps: where the rest of the ring is too short for
-//! it, it begins at the start, and the rest belongs to it until it is given back. A piece has at most half of the ring, so
-//! that in an empty ring there is room for it wherever the head is. The same type serves the request ring, where a no-op tells
-//! the server of a skipped rest, and the reply ring, of which the server only sees slots.
+//! A piece that was given back is free once everything older is. A piece never wraps: if the rest of the ring is too
+//! short, the piece begins at the start, and the rest belongs to it until it is given back. A piece has at most half of
+//! the ring, so an empty ring has room for it wherever the head is. The same type serves both rings. In the request
+//! ring a no-op tells the server of a skipped rest; of the reply ring the server only sees slots.
 //!
-//! Pure; it has one owner at a time.
+//! It has one owner at a time.
 
 use super::UNIT_BYTES;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Debug)]
 pub struct RingSpace {
     ring_bytes: usize,
-    /// Bytes ever taken, skipped ones included; `head % ring_bytes` is the offset of the next piece.
+    /// Bytes taken since the start, skipped ones included; `head % ring_bytes` is the offset of the next piece.
     head: u64,
     pieces: VecDeque<Piece>,
 }
@@ -38,7 +39,7 @@ struct Piece {
 pub struct Taken {
     /// Its offset in bytes.
     pub at: usize,
-    /// Where the rest of the ring that was too short for it begins.
+    /// Offset of the skipped rest of the ring, if it was too short for the piece.
     pub skipped_at: Option<usize>,
 }
 
@@ -57,7 +58,7 @@ impl RingSpace {
         self.ring_bytes / 2
     }
 
-    /// Nothing is taken.
+    /// Whether nothing is taken.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
@@ -69,13 +70,13 @@ impl RingSpace {
         bytes <= self.most() && from + (skipped + bytes) as u64 - tail <= self.ring_bytes as u64
     }
 
-    /// The present head, and what a piece of `bytes` there skips.
+    /// The head, and how many bytes a piece of `bytes` skips there.
     fn next(&self, bytes: usize) -> (u64, usize) {
         let rest = self.ring_bytes - (self.head % self.ring_bytes as u64) as usize;
         (self.head, if bytes > rest { rest } else { 0 })
     }
 
-    /// Takes `bytes`; `None` while there is no room for them.
+    /// Takes a piece of `bytes`; `None` while there is no room for it.
     ///
     /// # Panics
     /// If `bytes` is 0, no multiple of a unit, or more than [`RingSpace::most`].

@@ -81,7 +81,7 @@ proptest! {
         most in any::<u32>(),
     ) {
         let me = identity(1, 0);
-        // Even a client that knows the key, as each knows its own, says nothing that makes the reader panic.
+        // Even a client that knows the key, as each knows its own, cannot make the reader panic.
         if seal && bytes.len() >= UNIT_BYTES {
             bytes.truncate(bytes.len() / UNIT_BYTES * UNIT_BYTES);
             let content = bytes.len() - LAST_BYTES;
@@ -99,7 +99,7 @@ proptest! {
         }
     }
 
-    /// A ring of hostile words: whatever they say, the cursor stays inside of the ring, and bytes without a valid checksum are no
+    /// A ring of hostile words: the cursor always stays inside the ring, and bytes without a valid checksum are no
     /// error.
     #[test]
     fn a_hostile_ring_is_read_inside_of_its_bounds(
@@ -124,8 +124,8 @@ proptest! {
         }
     }
 
-    /// Messages of any size, answered in any order, their words landing in any order: the server takes each once, in order,
-    /// and none before all of it is there. Of what is sent beyond the room there is, nothing is taken.
+    /// Messages of any size, answered in any order, their words landing in any order: the server takes each once, in
+    /// order, and none before all of it is there. Nothing is taken of messages that exceed the room.
     #[test]
     fn a_ring_is_a_queue(
         steps in prop::collection::vec((0_u8..10, 0_usize..480, any::<prop::sample::Index>()), 1..600),

@@ -1,11 +1,11 @@
-//! A backup's own side of a replica group: which primary it follows, and the work that the primary's messages ask for, one
-//! piece at a time in their order.
+//! The backup's side of a replica group: which primary it follows, and the work that the primary's messages ask for,
+//! one piece at a time in their order.
 //!
-//! A backup follows the primary of the highest term that it has heard of. It joins a newer term only after its last lease grant
-//! to an older one has expired ([`crate::lease::Grants`]). As soon as it may, it gives up the buffers that the old primary wrote
-//! into, and persists the valid prefix of what is in them. If it knows that there is a new primary, it does so while that one
-//! still opens its own copy. A backup has no L0, merges nothing and reads nothing from its device, unless its table has it build
-//! its own index. Then it tells its primary how far the index has come. Where its table has it answer reads, it has L0s.
+//! A backup follows the primary of the highest term that it has heard of. It joins a newer term only after its last
+//! lease grant to an older one has expired ([`crate::lease::Grants`]). Then it gives up the buffers that the old
+//! primary wrote into, and persists the valid prefix of each. Once a configuration names a new primary, it does so even
+//! before that primary's first message. With send-index, a backup has no L0, merges nothing and reads nothing from its
+//! device. With build-index, it tells its primary how far its index has come. A backup that answers reads has L0s.
 
 mod mounted;
 mod work;
@@ -32,21 +32,21 @@ pub struct PrimarySession {
     pub session: u64,
 }
 
-/// What a backup wants done.
+/// An action that a backup asks its caller for.
 #[derive(Debug)]
 pub enum BackupAction {
-    /// Run a piece of work on the replica; answer with [`Backup::done`]. Never two at a time.
+    /// Run a piece of work on the replica; answer with [`Backup::done`]. One piece runs at a time.
     Start(Work),
     /// Answer a primary.
     Send(PrimarySession, ToPrimary),
 }
 
-/// Figures of a backup, totals.
+/// Counters of a backup, since it was created.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BackupCounters {
     /// Bytes of compactions' segments received.
     pub index_bytes_received: u64,
-    /// Bytes of them that were rewritten.
+    /// Bytes of these segments that were rewritten.
     pub index_bytes_rewritten: u64,
     /// Compactions installed.
     pub installs: u64,
@@ -60,15 +60,16 @@ pub struct Backup {
     joined: Option<PrimarySession>,
     /// A newer primary's session. Its `Open` waits for a lease grant to expire.
     waiting: Option<(PrimarySession, TableOptions)>,
-    /// A newer term has begun. The buffers of the session before it are to be given up once its lease grant has expired.
+    /// A newer term has begun. Once the lease grant to the older one has expired, the buffers of its session are given
+    /// up.
     begun: Option<Epoch>,
     queue: VecDeque<Work>,
     busy: Option<PrimarySession>,
     mounted: Option<Arc<Mounted>>,
     in_sync: bool,
-    /// A piece of work failed. What follows of this session builds on it, and counts for nothing.
+    /// A piece of work failed. Later messages of the session build on it and are ignored.
     failed: bool,
-    /// Last LSN that the primary was told is in the index that is built here.
+    /// Last LSN that the primary was told to be in the index that is built here.
     told: Lsn,
     /// Records wait for room in that index.
     is_behind: bool,
@@ -77,7 +78,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The copy of `me`, which follows no primary yet.
+    /// The copy of member `me`, which follows no primary yet.
     pub fn new(region: RegionId, me: Member) -> Backup {
         Backup {
             region,
@@ -107,7 +108,7 @@ impl Backup {
         let newest = self.waiting.as_ref().map(|(waiting, _)| *waiting).or(self.joined);
         let stale =
             newest.is_some_and(|known| (primary_session.term, primary_session.session) < (known.term, known.session));
-        // A copy that was destroyed follows no primary. Its lease grants outlive it.
+        // Lease grants outlive a destroyed copy: a new copy follows no older term than they were granted to.
         let outlived = grants.newest(self.region).is_some_and(|term| primary_session.term < term);
         if stale
             || outlived
@@ -146,8 +147,8 @@ impl Backup {
         self.start_next();
     }
 
-    /// The link to `primary` came up again: the last answers may have been lost with the link before. The primary cannot know
-    /// that by itself, while its own link stays up and its writes complete.
+    /// The link to `primary` came up again. Ends the session: its last answers may have been lost with the old link.
+    /// The primary does not see that by itself while its own link stays up and its writes complete.
     pub fn link_up(&mut self, primary: ServerId) {
         if let Some(primary_session) = self.joined.filter(|joined| joined.primary == primary && !self.failed) {
             self.fail(primary_session, "the link broke, and answers may have been lost with it".into());
@@ -161,8 +162,8 @@ impl Backup {
         self.actions.push(BackupAction::Send(primary_session, ToPrimary::Failed(reason)));
     }
 
-    /// A configuration says that `term` has begun, with another primary. The primary of an older term is not listened to any
-    /// more.
+    /// A configuration says that `term` has begun, with another primary. Once the lease grant to the older term allows
+    /// it, the session of that term is left.
     pub fn term_began(&mut self, now: Nanos, term: Epoch, grants: &Grants) {
         if self.mounted.is_some() && self.joined.is_some_and(|joined| joined.term < term) {
             self.begun = Some(term);
@@ -186,7 +187,8 @@ impl Backup {
         }
     }
 
-    /// Persists what the mirror buffers hold, if nothing else is going on, so that tails do not stay in memory.
+    /// Persists what the mirror buffers hold, if no work is queued or running, so that tails do not stay in memory
+    /// only.
     pub fn save_tails(&mut self, durably: bool) {
         let is_idle = self.in_sync && self.busy.is_none() && self.queue.is_empty();
         if is_idle && (self.is_behind || self.mounted.as_ref().is_some_and(|mounted| mounted.wants_save())) {
@@ -195,7 +197,8 @@ impl Backup {
         }
     }
 
-    /// The copy is to be read from now on, or is not. Takes effect if the copy is in sync and nothing else is going on.
+    /// Makes the copy answer reads, or stop doing so. Takes effect if the copy is in sync and no work is queued or
+    /// running.
     pub fn be_read(&mut self, wanted: bool) {
         if self.in_sync && self.busy.is_none() && self.queue.is_empty() {
             let builder = self.me.server;
@@ -234,8 +237,8 @@ impl Backup {
         self.start_next();
     }
 
-    /// How far a copy that builds its own index has come, and whether more records wait for room there. The node calls this after
-    /// each piece of work.
+    /// Notes how far a copy that builds its own index has come, and whether more records wait for room there. The node
+    /// calls this after each piece of work.
     pub fn applied(&mut self, applied: Option<(Lsn, bool)>) {
         self.is_behind = applied.is_some_and(|(_, is_behind)| is_behind);
         if let (Some((lsn, _)), Some(primary_session)) = (applied, self.joined.filter(|_| self.in_sync))
@@ -276,12 +279,12 @@ impl Backup {
         })
     }
 
-    /// Whether `primary` may be granted a lease in `term`: a while in which this backup joins no newer term.
+    /// Whether `primary` may be granted a lease in `term`: this backup follows it, and no session of a newer one waits.
     pub fn may_grant(&self, primary: ServerId, term: Epoch) -> bool {
         self.waiting.is_none() && self.joined.is_some_and(|joined| joined.primary == primary && joined.term == term)
     }
 
-    /// Stops following, and drops what was queued. Hands the buffers over. No work may be running.
+    /// Stops following, drops queued work, and returns the buffers. No work may be running.
     pub fn retire(&mut self) -> Option<Arc<Mounted>> {
         self.queue.clear();
         (self.waiting, self.begun) = (None, None);
@@ -290,33 +293,33 @@ impl Backup {
         self.mounted.take()
     }
 
-    /// Takes back what was [handed over](Backup::retire) for a promotion that failed.
+    /// Takes back the buffers that [`Backup::retire`] returned, after a failed promotion.
     pub fn reinstate(&mut self, mounted: Option<Arc<Mounted>>) {
         assert!(self.mounted.is_none(), "no primary is followed meanwhile");
         self.mounted = mounted;
     }
 
-    /// No work is running.
+    /// Whether no work is running.
     pub fn is_idle(&self) -> bool {
         self.busy.is_none()
     }
-    /// No work waits or runs, and no session waits for a lease grant to expire.
+    /// Whether no work waits or runs, and nothing waits for a lease grant to expire.
     pub fn is_settled(&self) -> bool {
         self.busy.is_none() && self.queue.is_empty() && self.waiting.is_none() && self.begun.is_none()
     }
-    /// The buffers that the primary writes into, for the work to be done.
+    /// The buffers that the primary writes into.
     pub fn mounted(&self) -> Option<&Arc<Mounted>> {
         self.mounted.as_ref()
     }
-    /// The session of the primary that it follows.
+    /// The session that it follows.
     pub fn primary_session(&self) -> Option<PrimarySession> {
         self.joined
     }
-    /// Its base is installed and nothing failed since.
+    /// Whether its base is installed and nothing has failed since.
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
     }
-    /// Figures.
+    /// Its counters.
     pub fn counters(&self) -> BackupCounters {
         self.counters
     }

@@ -4,16 +4,16 @@
 //!   mirror buffer:  | on the volume, given back | pages that are held | not written yet, takes no memory |
 //!                   0                         saved
 //! ```
-//! The memory that it takes is reserved in the node's budget, as far as its owner knows of it: the primary writes without asking.
-//! While the node's mirrors have nearly their share, pages of tails are given back as soon as their bytes are on the volume.
-//! Otherwise they are given back when the tail is quiet, or not at all, since to take pages anew costs more than to zero them.
-//! Slots are fewer and written more often, so they keep their pages until mirrors have more than their share.
+//! The memory in use is reserved in the node's budget as far as the backup knows it: the primary writes without asking.
+//! While the node's mirrors are close to their share, pages of tails are given back as soon as their bytes are on the
+//! volume. Otherwise they are given back when the tail is quiet, or not at all: a page fault costs more than zeroing a
+//! page. Slots are fewer and written more often, so they keep their pages until mirrors exceed their share.
 //!
 //! Invariants:
-//! - What was saved is read from the volume, never from the buffer.
-//! - A mirror buffer is zeroes where its tail has no bytes yet, whatever tail it had before.
-//! - A buffer or slot is given back whole only before the answer that lets the primary write into it again. Until then only
-//!   the pages below what was saved are, since nothing is written twice.
+//! - Saved bytes are read from the volume, never from the buffer.
+//! - A mirror buffer is zero where its tail has no bytes yet, whatever tail it held before.
+//! - A buffer or slot is given back whole only before the answer that lets the primary write into it again. At other
+//!   times only pages below the saved end are given back: the primary writes no byte twice.
 
 use super::work::Undone;
 use crate::mirror::buffer_of;
@@ -32,23 +32,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ship slots that a backup offers: one is written while the other is stored.
+/// Number of ship slots that a backup offers: one is written while the other is stored.
 const SLOTS: usize = 2;
-/// Mirror buffers, which come before the slots.
+/// Number of mirror buffers, which come before the slots.
 const BUFFERS: usize = LogKind::APPENDED.len() * MIRROR_BUFFERS as usize;
-/// Bytes of a buffer that a save reads first, since most tails have got little since the last time. Then it reads four times as
-/// many, and so on.
+/// Bytes of a buffer that a save reads first, since most tails have few new bytes. Each further read is four times as
+/// long.
 const FIRST_LOOK: usize = 4 << 10;
-/// Bytes that a save reads at a time, at most, unless one record has more.
+/// Most bytes that a save reads at a time, unless one record is longer.
 const MOST_LOOK: usize = 128 << 10;
 
 /// See the module.
 pub struct Mounted {
     memories: Vec<Arc<dyn Memory>>,
-    /// Of each, the bytes that may take memory, as far as is known.
+    /// For each memory, the bytes that may occupy pages, as far as the backup knows.
     held: Mutex<Vec<Range<usize>>>,
     open: Mutex<BTreeMap<SegmentId, OpenTail>>,
-    /// The last save found nothing new, and all that was saved before is durable and given back.
+    /// The last save found nothing new, and all saved bytes are durable and given back.
     is_settled: AtomicBool,
     budget: Budget,
     reservation: Reservation,
@@ -57,7 +57,7 @@ pub struct Mounted {
 /// A tail that is being mirrored.
 struct OpenTail {
     log: LogKind,
-    /// Which of the buffers.
+    /// Index of its buffer.
     buffer: usize,
     /// Bytes that are on the volume.
     saved: usize,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Mounted {
 }
 
 impl Mounted {
-    /// New memory, none of it taken yet.
+    /// New memory, which occupies no pages yet.
     pub(super) fn allocate(fabric: &dyn Fabric, segment_bytes: usize, budget: &Budget) -> Result<Mounted, String> {
         let memories = (0..BUFFERS + SLOTS).map(|_| fabric.allocate(segment_bytes)).collect::<io::Result<Vec<_>>>();
         let memories = memories.map_err(|error| format!("no memory can be registered: {error}"))?;
@@ -98,7 +98,7 @@ impl Mounted {
         self.reservation.set((pages + held.len() * PAGE_BYTES) as u64);
     }
 
-    /// The first `end` bytes of a memory may be taken.
+    /// Notes that the first `end` bytes of a memory may occupy pages.
     fn hold(&self, which: usize, end: usize) {
         let mut held = self.held.lock();
         let end = end.next_multiple_of(PAGE_BYTES).min(self.memories[which].len());
@@ -118,7 +118,7 @@ impl Mounted {
         }
     }
 
-    /// Gives back all of a memory, which is about to be written anew from its start.
+    /// Gives back all pages of a memory that is about to be written anew from its start.
     fn give_back_whole(&self, which: usize) {
         let mut held = self.held.lock();
         self.memories[which].release(0..self.memories[which].len());
@@ -126,8 +126,8 @@ impl Mounted {
         self.account(&held);
     }
 
-    /// A mirror buffer of which `used` bytes were written is about to be written anew: it becomes zeroes. It keeps its pages if
-    /// it has all of them and there is memory for that.
+    /// Zeroes a mirror buffer whose first `used` bytes were written, for its next tail. It keeps its pages if none were
+    /// given back and the budget allows.
     fn clear(&self, which: usize, used: usize) {
         if self.held.lock()[which].start > 0 || self.budget.is_tight(Purpose::Mirrors) {
             return self.give_back_whole(which);
@@ -143,14 +143,14 @@ impl Mounted {
         self.open.lock().insert(id, OpenTail { log, buffer: buffer_of(log, index), saved: 0 });
     }
 
-    /// Whether a durable save would do anything. Costs a look at the header of the next record of each tail. While a save is
-    /// under way there is nothing to do.
+    /// Whether a durable save would do anything: reads the header of the next record of each tail. False while a save
+    /// is running.
     pub(super) fn wants_save(&self) -> bool {
         let is_quiet = |tail: &OpenTail| !self.has_more(tail.buffer, tail.saved);
         self.open.try_lock().is_some_and(|open| !self.is_settled.load(Relaxed) || !open.values().all(is_quiet))
     }
 
-    /// Whether anything lies at `saved` of a buffer.
+    /// Whether a record may begin at offset `saved` of a buffer: the bytes there are not all zero.
     fn has_more(&self, buffer: usize, saved: usize) -> bool {
         let (buffer, mut glance) = (self.memories[buffer].as_ref(), [0; LOG_HEADER_BYTES]);
         let glance = &mut glance[..(buffer.len() - saved).min(LOG_HEADER_BYTES)];
@@ -158,8 +158,8 @@ impl Mounted {
         glance.iter().any(|byte| *byte != 0)
     }
 
-    /// Persists the valid records of every open tail. It reads only what came since the last time: a quiet region costs a look
-    /// at one header. The caller syncs, if the records are to be durable.
+    /// Persists the valid records of every open tail. It reads only new bytes: a quiet tail costs the read of one
+    /// header. The caller syncs, if the records are to be durable (`durably`).
     pub(super) fn save(&self, replica: &mut Replica, durably: bool) -> Result<(), Error> {
         let mut has_saved = false;
         for (id, tail) in &mut *self.open.lock() {
@@ -194,7 +194,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// Persists the rest of a complete tail of `bytes` bytes, and seals it; its buffer may be written again.
+    /// Persists the rest of a complete tail of `bytes` bytes, and seals it. Then its buffer may be written again.
     pub(super) fn flush(
         &self,
         replica: &mut Replica,
@@ -218,14 +218,14 @@ impl Mounted {
 
     // ---- slots ---------------------------------------------------------------------------------------------------
 
-    /// A segment of so many bytes lies in a slot.
+    /// Notes that a segment of `bytes` bytes is in a slot.
     pub(super) fn shipped(&self, slot: u32, bytes: u32) {
         if (slot as usize) < SLOTS {
             self.hold(BUFFERS + slot as usize, bytes as usize);
         }
     }
 
-    /// Calls `store` with the first bytes of a slot, which may be written again once this answers.
+    /// Calls `store` with the first `bytes` bytes of a slot. After that the slot may be written again.
     pub(super) fn take_slot<T>(
         &self,
         slot: u32,
@@ -236,12 +236,12 @@ impl Mounted {
         let source = self.memories.get(which).ok_or_else(|| format!("no ship slot {slot}"))?;
         let bytes = (bytes as usize).min(source.len());
         let _copy = self.budget.take(Purpose::Mirrors, bytes);
-        // Aligned, so that it goes to the device from there.
+        // The scratch memory is aligned, so `store` writes it to the device without another copy.
         let stored = with_scratch(bytes, |content| {
             source.read(0, content);
             store(content)
         })?;
-        // What is left in it is never read.
+        // The old bytes in the slot are never read again.
         if self.budget.is_short(Purpose::Mirrors) {
             self.give_back_whole(which);
         }
@@ -250,14 +250,14 @@ impl Mounted {
 
     // ---- the end -------------------------------------------------------------------------------------------------
 
-    /// Gives the memory up, so that no old primary writes into it. Returns the content of each mirror buffer that holds
-    /// something, from the start of its tail. A transport that cannot revoke lets the old primary write into memory that is no
-    /// longer read.
+    /// Revokes the memory, so that no old primary writes into it. Returns the content of each mirror buffer that holds
+    /// a tail, from the start of the tail. With a transport that cannot revoke, the old primary may still write into
+    /// memory that is no longer read.
     ///
     /// # Errors
-    /// Those of reading what was saved; [`Error::Damaged`] if the volume returns something else. What was saved was perhaps not
-    /// synced, but it was acknowledged, and this process has lived on. A node that serves without these bytes has lost
-    /// acknowledged writes.
+    /// Errors of reading the saved bytes; [`Error::Damaged`] if the volume returns other bytes. They were perhaps not
+    /// synced, but they were acknowledged, and this process kept running. Without them a node would lose acknowledged
+    /// writes.
     pub fn give_up(&self, replica: &Replica) -> Result<Vec<Vec<u8>>, Error> {
         let (buffers, slots) = self.memories.split_at(BUFFERS);
         slots.iter().for_each(|slot| slot.release(0..slot.len()));
@@ -286,7 +286,7 @@ impl Mounted {
             };
             match is_whole {
                 true => contents.push(content),
-                // An earlier attempt to join has adopted it.
+                // An earlier attempt to join has adopted the tail.
                 false => {
                     tracing::info!(region = %replica.region(), which, "a mirror buffer is part of the copy already")
                 }
@@ -296,8 +296,8 @@ impl Mounted {
     }
 }
 
-/// Length of the valid records of log segment `id` at the start of `content`, which begins with the segment's header
-/// if `has_header`; and how many bytes from there on tell whether another follows, 0 if none does.
+/// Length of the valid records of log segment `id` at the start of `content`, which begins with the segment's header if
+/// `has_header`. Also how many bytes after them are needed to decide whether another record follows: 0 if none does.
 fn valid_bytes(region: RegionId, id: SegmentId, log: LogKind, content: &[u8], has_header: bool) -> (usize, usize) {
     let mut end = 0;
     if has_header {

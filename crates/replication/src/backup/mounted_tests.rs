@@ -17,7 +17,7 @@ fn replica() -> Replica {
     replica_in(&SimDisk::new(1, 1 << 30).open("volume").expect("a simulated file opens"))
 }
 
-/// One with its volume in a file.
+/// Such a copy, with its volume in `file`.
 fn replica_in(file: &Arc<dyn File>) -> Replica {
     let file = file.clone();
     let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
@@ -39,7 +39,7 @@ fn replica_in(file: &Arc<dyn File>) -> Replica {
     replica
 }
 
-/// The bytes of a tail of so many records with values of so many bytes, and where each ends.
+/// The bytes of a tail of `records` records with values of `value_bytes` bytes, and where each record ends.
 fn tail(id: SegmentId, records: u64, value_bytes: usize) -> (Vec<u8>, Vec<usize>) {
     let log = LogKind::Recovery;
     let mut bytes = LogHeader { region: REGION, log, id, first_lsn: Lsn(1) }.encode().to_vec();
@@ -92,8 +92,8 @@ fn what_was_saved_takes_no_memory_and_is_part_of_what_is_given_up() {
     assert_eq!(mounted.give_up(&replica).expect("a sound disk").len(), 0, "it is part of the copy");
 }
 
-/// The kernel drops pages that it could not write back. A node that became primary with what is left would have lost acknowledged
-/// writes.
+/// The kernel drops pages that it could not write back. A node that became primary with what is left would have lost
+/// acknowledged writes.
 #[test]
 fn what_was_saved_and_cannot_be_read_again_is_not_given_up_as_if_it_were_not_there() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
@@ -120,7 +120,7 @@ fn a_buffer_is_zeroes_for_the_next_tail_whether_its_pages_stay_or_not() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
     let mut replica = replica();
     let budget = Budget::new(64 << 20);
-    // What other mirrors have: none, or more than all may.
+    // Memory of other mirrors: none, or more than their whole share.
     for others in [0, 32 << 20] {
         let _others = budget.take(Purpose::Mirrors, others);
         let mounted = Mounted::allocate(&*fabric, SEGMENT_BYTES, &budget).expect("there is memory");
@@ -146,7 +146,7 @@ fn a_buffer_is_zeroes_for_the_next_tail_whether_its_pages_stay_or_not() {
     }
 }
 
-/// Records that end behind what is looked at first, one of them behind what is looked at next.
+/// Records that end after the first read of a save, one of them after the second.
 #[test]
 fn records_of_any_size_are_saved() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));

@@ -1,4 +1,4 @@
-//! The pieces of a backup's work: what touches its device. Each runs in a job that holds the replica for itself.
+//! The pieces of a backup's work, which touch its device. Each runs in a job with exclusive access to the replica.
 
 use super::mounted::Mounted;
 use leeward_engine::{Error, Replica, Volume};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 /// [`leeward_format::control::ToBackup`].
 #[derive(Debug)]
 pub enum Work {
-    /// Persist what the buffers hold. The old primary is to write into them no more.
+    /// Give up the buffers of the old primary, and persist what they hold.
     Leave,
-    /// Persist what the old buffers hold, offer new ones; make a copy if there is none.
+    /// Persist what the old buffers hold, and offer new ones. Creates a copy if there is none.
     Join {
         /// Options of the region's table.
         options: TableOptions,
     },
-    /// Compare a base with what is here.
+    /// Compare a base with the copy.
     BeginBase(Base),
     /// Enter a new tail in the log map.
     OpenTail {
@@ -49,14 +49,14 @@ pub enum Work {
     },
     /// Translate and persist a shipped segment.
     Store {
-        /// Slot in which it lies.
+        /// Its slot.
         slot: u32,
-        /// What it is.
+        /// Its identity, kind and encoding.
         shipped: Shipped,
         /// Its length.
         bytes: u32,
     },
-    /// Make the base the region's state; begin to build the index, if the table's backups do.
+    /// Make the base the state of the copy. With build-index, begin to build the index.
     InstallBase {
         /// This server.
         builder: ServerId,
@@ -65,26 +65,26 @@ pub enum Work {
     Install(InstallEdit),
     /// Free segments of a compaction that was given up.
     Discard(Vec<SegmentId>),
-    /// Everything up to this LSN is committed.
+    /// Note that everything up to this LSN is committed.
     Commit(Lsn),
-    /// Take the records into an index from which reads can be answered.
+    /// Index the records, so that the copy can answer reads.
     Follow {
         /// This server.
         builder: ServerId,
     },
-    /// Stop taking the records into that index.
+    /// Stop indexing the records.
     Unfollow,
     /// Persist what the mirror buffers hold.
     SaveTails {
-        /// So that the bytes survive a power loss, too.
+        /// Sync them as well, so that they survive a power loss.
         durably: bool,
     },
 }
 
-/// Why it could not be done.
+/// Why a piece of work failed.
 #[derive(Debug)]
 pub struct Undone {
-    /// A text for people.
+    /// The reason, for logs and for the primary.
     pub reason: String,
     /// The device had no room: the work may be done later.
     pub lacks_room: bool,
@@ -102,12 +102,12 @@ impl From<String> for Undone {
     }
 }
 
-/// What came of it.
+/// The result of a piece of work.
 #[derive(Debug)]
 pub enum Done {
-    /// What was in the buffers is part of the copy.
+    /// The content of the buffers is part of the copy.
     Left,
-    /// New memory is mounted; how far the copy reaches without it.
+    /// New memory, and how far the copy reaches without it.
     Joined(Mounted, Option<(Epoch, Lsn)>),
     /// Segments of the base that are missing here.
     Compared(Vec<SegmentId>),
@@ -122,7 +122,7 @@ pub enum Done {
     Stored {
         /// The slot, free again.
         slot: u32,
-        /// Its bytes, if it is a leaf or index segment.
+        /// Bytes of the segment, if it is a leaf or index segment; otherwise 0.
         index_bytes: u64,
         /// Bytes rewritten.
         rewritten: u64,
@@ -136,7 +136,7 @@ pub enum Done {
 }
 
 impl Work {
-    /// What the CPU time of this piece is spent on.
+    /// The account that its CPU time is charged to.
     pub fn account(&self) -> Account {
         match self {
             Work::Leave
@@ -155,11 +155,11 @@ impl Work {
         }
     }
 
-    /// Does the work on the `copy` of `region` that the volume has, if it has one. `mounted` is the memory of the primary session
-    /// that the work belongs to. For [`Work::Join`] it is the memory of the session before.
+    /// Does the work on the `copy` of `region`, if the volume has one. `mounted` is the memory of the work's session;
+    /// for [`Work::Join`], that of the session before.
     ///
     /// # Errors
-    /// The volume or the memory failed, or the message cannot be followed: the session must end.
+    /// The volume or the memory failed, or the message does not fit the copy: the session must end.
     pub fn run(
         self,
         volume: &Arc<Volume>,
@@ -230,14 +230,14 @@ impl Work {
     }
 }
 
-/// Makes what `mounted` holds part of the copy.
+/// Revokes `mounted`, and makes its content part of the copy.
 fn leave(replica: &mut Replica, mounted: Option<&Mounted>) -> Result<(), Error> {
     mounted.map_or(Ok(()), |old| replica.adopt_tails(old.give_up(replica)?))
 }
 
-/// Installs a compaction, once what its leaves point to is here.
+/// Installs a compaction, after the log records that its leaves point to are persisted.
 fn install(edit: &InstallEdit, replica: &mut Replica, mounted: &Mounted) -> Result<(), Error> {
-    // A copy that is read takes all that is installed first.
+    // A copy that answers reads must first have every record that the compaction covers.
     let must_save = !edit.logs.is_empty() || replica.reading().is_some();
     if must_save && !planted(Bug::InstallBeforeLogDurable) {
         let _at = cpu::at_activity(Activity::Mirroring);

@@ -1,11 +1,12 @@
-//! Members that should leave a group, and the member that should become its primary. The primary brings both about once nothing
-//! speaks against it.
+//! Members that should leave a group, and the planned transfer of the primary role. The primary proposes both as soon
+//! as they are safe.
 //!
 //! Invariants:
-//! - A member is let go only while enough members stay in sync: every write can still be acknowledged, and no member is missing
-//!   that should be replaced first.
-//! - The primary role is offered only once every counted member has all that was appended, and while nothing is answered any more
-//!   (the caller has quiesced). So nothing relies on the leases that were granted to this primary any more.
+//! - A member is released only while enough members stay in sync: writes can still be acknowledged, and a member that
+//!   leaves for good has been replaced first.
+//! - The primary role is offered only once every counted member has all that was appended, and after the caller has
+//!   quiesced the region, so that nothing is answered. So nothing relies on the leases granted to this primary any
+//!   more.
 
 use super::{Primary, PrimaryAction};
 use crate::peer::PeerState;
@@ -15,7 +16,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 impl Primary {
-    /// Sets which members should leave, this one included, and whether others are to take their places first.
+    /// Sets which members should leave, this one possibly included. The intent says whether others must replace them
+    /// first.
     pub fn set_departing(&mut self, departing: BTreeMap<ServerId, Intent>) {
         self.departing = departing;
     }
@@ -24,7 +26,7 @@ impl Primary {
         !self.departing.contains_key(&member.server)
     }
 
-    /// The configuration without one backup that should leave and can be spared.
+    /// The next configuration without a backup that should leave and can be spared; `None` if there is none.
     pub(super) fn let_go(&self) -> Option<GroupConfig> {
         let staying = self.config.in_sync().filter(|member| self.stays(member)).count() as u32;
         let can_spare = |member: &&Member| match self.departing.get(&member.server) {
@@ -37,8 +39,8 @@ impl Primary {
         Some(self.config.without(*member))
     }
 
-    /// The transfer target: the member that should become primary in place of this one, and can. That is the member that the
-    /// desired state names. If this one should leave itself, it is the member that has the most.
+    /// The transfer target: a backup in sync that should become primary in place of this member. It is the one that the
+    /// desired state names. If this member itself should leave, it may be the backup with the longest copy.
     pub fn transfer_target(&self) -> Option<Member> {
         let me = self.config.primary?;
         let requested = self.config.desired.primary.filter(|requested| *requested != me.server);
@@ -48,7 +50,7 @@ impl Primary {
         let is_in_no_hurry = self.departing.get(&me.server) != Some(&Intent::Restart);
         let is_built = |requested| self.config.learners.iter().any(|learner| learner.server == requested);
         if is_in_no_hurry && requested.is_some_and(is_built) {
-            // The copy moves, and the primary role with it: once, and not to a third member first.
+            // The requested member is still a learner. Wait for it, so that the primary role moves only once.
             return None;
         }
         let candidates = self.config.backups.iter().filter(|backup| self.stays(backup));
@@ -64,20 +66,21 @@ impl Primary {
         }
     }
 
-    /// Nothing of the group is unsettled or about to change, so the primary role may be handed over.
+    /// Whether the group is in sync and settled, and no change is proposed or intended: so the primary role may be
+    /// handed over.
     pub fn is_settled(&self) -> bool {
         let is_changing = self.proposing || self.intent.is_some() || !self.proposed.is_empty();
         !is_changing && self.may_open() && self.config.prior_members.is_empty()
     }
 
-    /// Every counted member has everything up to `last`, and it is committed.
+    /// Whether every backup has everything up to `last`, and it is committed.
     pub fn is_with_all(&self, last: Lsn) -> bool {
         let has_it = |backup: &Member| self.peers.get(&backup.server).is_some_and(|peer| peer.confirmed() >= last);
         self.committed >= last && self.config.backups.iter().all(has_it)
     }
 
-    /// Proposes that `target` becomes primary. From here on, until the outcome is known, nothing may be written, and nothing may
-    /// be read without a lease grant of the target.
+    /// Proposes that `target` becomes primary. Until the outcome is known, nothing may be written, and nothing may be
+    /// read without a lease grant of the target.
     pub fn hand_over(&mut self, target: Member) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;

@@ -1,18 +1,18 @@
-//! The floor of a group: what its primary's volume holds durably, as the configuration says.
+//! The floor of a group: an LSN in the configuration up to which the primary's volume is durable.
 //!
-//! A volume is known by its id, but a copy of the volume from last night has the same id. When no process of a group is left, a
-//! volume whose copy of the region does not reach the floor is not accepted as the one that was there. The floor is raised with
-//! changes of the configuration that take place anyway, and from time to time. So a copy that is older than
-//! [`Timing::floor_interval`](crate::Timing) is not accepted.
+//! A volume is known by its id, but last night's backup of the volume has the same id. If no process of the group
+//! survives, a volume whose copy of the region does not reach the floor is not accepted. The floor is raised with other
+//! changes of the configuration, and about every [`Timing::floor_interval`](crate::Timing). So a backup of the volume
+//! that is older than this is not accepted.
 //!
-//! Invariant: what a floor says is durable on the primary's volume, under its term, before it is proposed.
+//! Invariant: everything up to the floor is durable on the primary's volume, under its term, before it is proposed.
 
 use super::Primary;
 use leeward_format::Lsn;
 use leeward_format::cluster::GroupConfig;
 use leeward_platform::Nanos;
 
-/// How high the floor may be raised, and when it was raised last.
+/// How high the floor may be raised, and when it was last raised.
 #[derive(Debug)]
 pub(super) struct FloorDue {
     durable: Lsn,
@@ -24,27 +24,28 @@ pub(super) struct FloorDue {
 }
 
 impl FloorDue {
-    /// A floor of which nothing is known to be durable yet.
+    /// Nothing is known to be durable yet.
     pub(super) fn new(now: Nanos) -> FloorDue {
         FloorDue { durable: Lsn(0), raised: now, may_raise: false, is_raising: false }
     }
 
-    /// The configuration with what is durable now. A term that begins with an empty copy is durable with its first record.
+    /// `config` with the floor at the durable LSN. A term that begins with an empty copy has a floor from its first
+    /// record on.
     pub(super) fn raise(&self, config: GroupConfig) -> GroupConfig {
         if self.durable == Lsn(0) { config } else { config.with_floor(self.durable) }
     }
 }
 
 impl Primary {
-    /// Everything up to `lsn` is committed, and durable on this node's volume. The caller says so before each [`Primary::tick`]
-    /// that may raise the floor. It does not while a change of the region's bounds is under way, which a new configuration would
-    /// end.
+    /// Notes that everything up to `lsn` is committed, and durable on this node's volume. The caller calls this before
+    /// each [`Primary::tick`] that may raise the floor. It does not while the region's bounds are changing, which a new
+    /// configuration would abort.
     pub fn durable(&mut self, lsn: Lsn) {
         (self.floor.may_raise, self.floor.is_raising) = (true, false);
         self.floor.durable = self.floor.durable.max(lsn);
     }
 
-    /// The configuration with a higher floor, if it is time to and more is durable than it says.
+    /// The configuration with a higher floor, if a raise is due and the durable LSN is beyond the floor.
     pub(super) fn raise_floor(&mut self, now: Nanos) -> Option<GroupConfig> {
         self.floor.is_raising = false;
         let may_raise = std::mem::take(&mut self.floor.may_raise);
@@ -58,7 +59,7 @@ impl Primary {
         self.floor.is_raising.then_some(next)
     }
 
-    /// The last tick has raised the floor. That is the one thing that a tick does for an idle region.
+    /// Whether the last tick has raised the floor, which is all that a tick does for an idle region.
     pub fn raises_floor(&self) -> bool {
         self.floor.is_raising
     }

@@ -1,6 +1,6 @@
-//! An idle primary: nothing is under way, no change is desired, and every peer has everything. Until an event comes from outside,
-//! time alone can change only two things. A peer may stop renewing its lease grant, which its node sees for all of its regions
-//! together. And the floor is raised, which may be late.
+//! An idle primary: nothing is under way, no change is desired, and every peer has everything. Until an event comes
+//! from outside, time alone can change only two things. A peer may stop renewing its lease grant, which its node sees
+//! for all of its regions together. And the floor may become due, whose raise may be late.
 
 use super::Primary;
 use crate::lease::SchedulingGap;
@@ -24,8 +24,8 @@ impl Primary {
             && self.peers.values().all(is_quiet)
     }
 
-    /// The primary has been idle until now, and `scheduling_gap` says how its node was scheduled meanwhile. The node calls this
-    /// before anything else of this primary.
+    /// The primary has been idle until `now`; `scheduling_gap` tells of pauses of its node meanwhile. The node calls
+    /// this before anything else of this primary.
     pub fn note_idle(&mut self, now: Nanos, scheduling_gap: SchedulingGap) {
         self.scheduling_gap.follow(scheduling_gap);
         for peer in self.peers.values_mut() {

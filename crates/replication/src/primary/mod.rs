@@ -1,16 +1,17 @@
-//! A replica group as its primary sees it: which members must confirm a write, which may be counted on, what is to be changed.
+//! A replica group as its primary sees it: which members must confirm a write, which configuration to propose next,
+//! which leases it holds.
 //!
-//! Invariants, each a rule of PacificA as the design takes it:
-//! - A write is committed when enough members have it: as many as the table's quorum says, or all. That must hold in the
-//!   configuration, in each configuration that was proposed since, because an unanswered compare-and-set may still succeed, and
-//!   in one that is about to be proposed.
-//! - A configuration is proposed only once enough of its members have all that is committed. So a learner is never counted
-//!   on for what it does not have, and a failed backup is not missed for what only it has.
-//! - A new primary serves nothing until every counted peer has installed its base: what it then exposes
-//!   cannot be undone by another promotion.
-//! - While a primary serves, it holds lease grants of as many members as must have a write ([`crate::lease`]). With a quorum,
-//!   another member may become primary without the remaining ones. But it first hears from so many members that one of them
-//!   granted this lease ([`crate::candidate`]).
+//! Invariants, after PacificA:
+//! - A write is committed when enough members have it: as many as the table's quorum says, or all. This must hold in
+//!   the configuration and in one that is about to be proposed. It must also hold in each configuration that was
+//!   proposed since, because an unanswered compare-and-set may still succeed.
+//! - A configuration is proposed only once enough of its members have all that is committed. So a learner never counts
+//!   for records that it lacks, and no committed record is lost with a removed backup.
+//! - A new primary serves nothing until every counted peer has installed its base. So no later promotion can undo what
+//!   it exposes.
+//! - While a primary serves, it holds lease grants of as many members as must have a write ([`crate::lease`]). With a
+//!   quorum, some members granted no lease. But another member becomes primary only after it has heard from so many
+//!   members that one of them granted this lease ([`crate::candidate`]).
 
 mod departure;
 mod floor;
@@ -31,39 +32,39 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
-/// What a primary wants done.
+/// An action that a primary asks its caller for.
 #[derive(Debug)]
 pub enum PrimaryAction {
-    /// For one peer.
+    /// Carry out an action for one peer.
     Peer {
-        /// Which.
+        /// The peer.
         server: ServerId,
         /// The session that the action belongs to.
         session: u64,
-        /// What.
+        /// The action.
         action: PeerAction,
     },
     /// Ask the coordinator to replace the configuration, by compare-and-set.
     Propose(GroupConfig),
-    /// Ask it to do so and to create a region, both or neither.
+    /// Ask the coordinator to replace the configuration and to create a region, atomically.
     Split {
-        /// What this region's configuration becomes.
+        /// The new configuration of this region.
         left: Box<GroupConfig>,
         /// The configuration of the region that is created.
         right: Box<GroupConfig>,
     },
-    /// Ask it to do so and to end a region, both or neither.
+    /// Ask the coordinator to replace the configuration and to end a region, atomically.
     Merge {
-        /// What this region's configuration becomes.
+        /// The new configuration of this region.
         wider: Box<GroupConfig>,
         /// The configuration of the region that ends, the merge source.
         source: Box<GroupConfig>,
     },
 }
 
-/// Names one-sided writes: the region in the high bits so that completions find their way, then a counter of the node. The
-/// counter begins anew after 2^32 writes: a name is in use again only when the write that had it has long completed, since a peer
-/// that owes an answer for [`Timing::answer_timeout`] loses its session, and with that all of its writes.
+/// Names one-sided writes: the region in the high 32 bits, so that completions find their way, then a counter of the
+/// node. The counter wraps after 2^32 writes. By then the write that had a name has long ended: a peer that owes an
+/// answer for [`Timing::answer_timeout`] loses its session, and with it all of its writes.
 #[derive(Debug, Default)]
 pub struct Ops {
     last: u32,
@@ -98,9 +99,9 @@ pub struct Primary {
     floor: FloorDue,
     /// Everything up to here is committed.
     committed: Lsn,
-    /// What is to be proposed once enough of its members have what is committed.
+    /// To be proposed once enough of its members have all that is committed.
     intent: Option<GroupConfig>,
-    /// What was proposed to follow the configuration.
+    /// Proposed successors of the configuration, any of which may be in force.
     proposed: Vec<GroupConfig>,
     proposing: bool,
     /// Members that should leave.
@@ -108,11 +109,11 @@ pub struct Primary {
     actions: Vec<PrimaryAction>,
 }
 
-/// Sessions in a row that may fail before a counted peer is proposed for removal.
+/// Failed sessions in a row after which a counted peer is proposed for removal.
 const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Primary {
-    /// A member that became primary in `config`; the outgoing links to `linked` are up.
+    /// The primary of `config`. The outgoing links to `linked` are up.
     pub fn new(now: Nanos, config: GroupConfig, options: TableOptions, timing: Timing, linked: &[ServerId]) -> Primary {
         let mut primary = Primary {
             config,
@@ -139,8 +140,8 @@ impl Primary {
         &self.options
     }
 
-    /// The table's options were changed. A peer keeps its copy the way that its session began with, until its turn comes: see
-    /// [`Primary::tick`].
+    /// The table's options were changed. A peer keeps the backup mode of its session until [`Primary::tick`] converts
+    /// it.
     pub fn set_options(&mut self, options: TableOptions) {
         self.options = options;
     }
@@ -211,8 +212,9 @@ impl Primary {
         });
     }
 
-    /// Begins the sessions that may begin, as far as `admit` lets them. `admit` is told whether the peer is counted. Where other
-    /// sessions go first, it returns when the server was last heard from.
+    /// Begins the sessions that may begin and that `admit` lets begin. `admit` gets the server and whether it is
+    /// counted. An error means that other sessions with that server go first, and says when the server was last heard
+    /// from.
     pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
         let mut admitted = Vec::new();
         for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
@@ -228,12 +230,12 @@ impl Primary {
         }
     }
 
-    /// Peers with which a session has begun that is not in sync yet.
+    /// Peers whose session has begun and that are not in sync yet.
     pub fn joining(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values().filter(|peer| peer.is_joining())
     }
 
-    /// A message of a peer.
+    /// Handles a message of a peer.
     pub fn message(&mut self, now: Nanos, from: ServerId, session: u64, message: ToPrimary, ops: &mut Ops) {
         let region = self.config.region;
         let failed = self.with_peer(from, |peer, _, out| {
@@ -285,7 +287,7 @@ impl Primary {
         self.peers.iter().filter(|(_, peer)| peer.wants_base()).map(|(server, _)| *server).collect()
     }
 
-    /// Ships a segment that a compaction built to every peer whose base is pinned; returns to how many.
+    /// Ships a segment that a compaction built to every send-index peer whose base is pinned. Returns to how many.
     pub fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) -> u64 {
         let region = self.config.region;
         let based: Vec<ServerId> =
@@ -296,7 +298,7 @@ impl Primary {
         based.len() as u64
     }
 
-    /// Compactions that start now are shipped to at least one peer.
+    /// Whether compactions that start now are shipped to at least one peer.
     pub fn is_shipping(&self) -> bool {
         self.peers.values().any(Peer::is_shipped_to)
     }
@@ -309,7 +311,7 @@ impl Primary {
         }
     }
 
-    /// Tells every peer of segments that were shipped for a compaction that was given up.
+    /// Tells every peer to free segments of a compaction that was given up.
     pub fn ship_discard(&mut self, ids: &[SegmentId], ops: &mut Ops) {
         let region = self.config.region;
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
@@ -327,8 +329,8 @@ impl Primary {
         }
     }
 
-    /// Time passed: gives up silent sessions, proposes changes, and has peers follow the table's options. Tells peers what is
-    /// committed, which is everything up to `commit`.
+    /// Time passed: gives up silent sessions, proposes changes, and converts peers to the table's options. Tells
+    /// build-index peers that everything up to `commit` is committed.
     pub fn tick(&mut self, now: Nanos, commit: Lsn) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
@@ -336,7 +338,7 @@ impl Primary {
         self.scheduling_gap.look(now, self.timing.lease_interval);
         let failed = self.give_up_the_silent(now);
         let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
-        // With a quorum, the member that has the least goes first: enough of the others have what is committed.
+        // With a quorum, the member with the shortest copy goes first: enough of the others have what is committed.
         let failed = failed.min_by_key(|peer| peer.confirmed());
         let without_failed = failed.map(|peer| self.config.without(peer.member));
         let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
@@ -365,23 +367,25 @@ impl Primary {
         failed
     }
 
-    /// A member in sync no longer renews its lease grant, whatever the fabric writes into its memory: its process is stopped, or
-    /// cannot be reached. Where enough other members are there, it leaves before its last grant expires, so that no answer waits
-    /// for it. This node's own pauses say nothing about other members. With a quorum, no answer waits for one member.
+    /// Whether a member in sync no longer renews its lease grant, though one-sided writes into its memory may still
+    /// complete: its process is stopped, or cannot be reached. If enough other members are in sync, it is removed
+    /// before its last grant expires, so that no answer waits for it. Pauses of this node do not count. With a quorum,
+    /// no answer waits for one member.
     fn breaks_lease_grants(&self, now: Nanos, server: ServerId) -> bool {
         let Some(sign) = self.last_sign(&self.peers[&server]) else { return false };
         let (in_sync, needed) = self.in_sync();
         self.options.quorum.is_none() && in_sync > needed && now - sign > self.timing.lease_grant_timeout
     }
 
-    /// Since when a member that is in sync may have not renewed its lease grant.
+    /// The time of the last sign that a counted member renews its lease grant; `None` if it is not in sync. A later
+    /// begin of being in sync, or end of a pause of this node, counts as a sign.
     fn last_sign(&self, peer: &Peer) -> Option<Nanos> {
         let in_sync_since = peer.in_sync_since().filter(|_| peer.counted)?;
         Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.scheduling_gap.since()))
     }
 
-    /// The settled configuration, if it is due. What this primary took over was durable before it became primary. Where it had to
-    /// hear from other members, they have it now, too.
+    /// The settled configuration, if it is due. Everything that this primary took over was durable before it became
+    /// primary. If it had to hear from other members first, they have it now, too.
     fn settlement(&self) -> Option<GroupConfig> {
         let is_due = self.config.recovery_quorum == 0 || self.is_complete();
         let is_settled = self.config.recovery_quorum == 0 && self.config.prior_members.is_empty();
@@ -397,9 +401,9 @@ impl Primary {
         Some(self.floor.raise(self.config.with_backup(*learner)))
     }
 
-    /// Converts one peer after the other to keep its copy the way that the table's options say now. Where enough members are in
-    /// sync without it, the peer leaves the group for that, so that no write waits. Otherwise writes wait until it is in sync
-    /// again.
+    /// Converts one peer after the other to the backup mode of the table's options. If enough members are in sync
+    /// without it, the peer leaves the group meanwhile, so that no write waits. Otherwise writes wait until it is in
+    /// sync again.
     fn convert_a_peer(&mut self, now: Nanos) -> Option<GroupConfig> {
         let options = &self.options;
         let is_other = |peer: &&Peer| !peer.keeps_copy_as(options.backups);
@@ -409,7 +413,7 @@ impl Primary {
             return None;
         }
         if self.proposing || !self.may_open() || !self.config.learners.is_empty() {
-            // Peers that are out of sync go first: with each of them the group has one member less that can take over.
+            // Peers that are out of sync must finish first: meanwhile the group has fewer members that can be promoted.
             return None;
         }
         let member = self.peers.values().find(is_other)?.member;
@@ -441,19 +445,19 @@ impl Primary {
         self.actions.push(PrimaryAction::Propose(next));
     }
 
-    /// The coordinator answered a proposal, or will not. Only [`Primary::reconfigure`] tells the outcome.
+    /// The coordinator answered a proposal, or will not. The outcome comes only with [`Primary::reconfigure`].
     pub fn proposal_ended(&mut self) {
         self.proposing = false;
     }
 
-    /// A peer granted a lease, answering a request sent at `sent`.
+    /// A peer granted the lease that was requested at `sent`.
     pub fn lease_granted(&mut self, server: ServerId, sent: Nanos) {
         if self.peers.contains_key(&server) {
             self.lease.granted(server, sent, &self.timing);
         }
     }
 
-    /// This machine's clock may have been stopped: the grants given by now, and how long peers were silent, count for nothing.
+    /// This machine's clock may have been stopped. Forgets the grants so far, and how long peers have not renewed them.
     pub fn clock_doubted(&mut self, now: Nanos) {
         self.lease.forget_all();
         self.scheduling_gap = SchedulingGap::new(now);
@@ -464,13 +468,13 @@ impl Primary {
         std::iter::once(&self.config).chain(&self.proposed).chain(&self.intent)
     }
 
-    /// The lease grant of `server` is valid beyond `now`. Until it expires, or `server` learns that it was released, that member
-    /// will not be primary of another term.
+    /// Whether the lease grant of `server` is valid beyond `now`. Until the grant expires, or `server` learns that it
+    /// was released, that member joins no newer term.
     pub fn has_grant_of(&self, now: Nanos, server: ServerId) -> bool {
         self.lease.is_valid(now, server)
     }
 
-    /// No other member can have become primary before now.
+    /// Whether the primary holds its lease: no other member can have become primary before `now`.
     pub fn holds_lease(&self, now: Nanos) -> bool {
         self.configs().all(|config| {
             let granted = config.backups.iter().filter(|backup| self.lease.is_valid(now, backup.server)).count();
@@ -478,8 +482,8 @@ impl Primary {
         })
     }
 
-    /// Last LSN that enough members hold. This member holds all up to `appended`. What was committed once stays so, also while
-    /// the session of a member begins anew.
+    /// The commit LSN: the last LSN that enough members hold. This member holds all up to `appended`. The commit LSN
+    /// never decreases, even while the session of a member begins anew.
     pub fn commit(&mut self, appended: Lsn) -> Lsn {
         let agreed = match planted(Bug::AcknowledgeBeforeCompletion) {
             true => appended,
@@ -489,8 +493,8 @@ impl Primary {
         self.committed
     }
 
-    /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] that is more than what is committed, and what of
-    /// it is not may be lost with this primary: nothing may be built on it but answers.
+    /// Last LSN whose write may be acknowledged. With [`Acknowledge::LastFlush`] it may be beyond the commit LSN, and
+    /// the records between may be lost with this primary: use it for nothing but answers.
     pub fn acknowledged(&self, appended: Lsn) -> Lsn {
         match self.options.acknowledge {
             Acknowledge::LastWrite => self.committed,
@@ -501,7 +505,7 @@ impl Primary {
         }
     }
 
-    /// The last LSN up to which `lsn` of enough members reaches, in every configuration that may be in force.
+    /// The highest LSN that enough members reach by `lsn`, in every configuration that may be in force.
     fn agreed(&self, own: Lsn, lsn: impl Fn(&Peer) -> Lsn) -> Lsn {
         self.configs().map(|config| self.agreed_in(config, own, &lsn)).min().expect("there is a configuration")
     }
@@ -518,18 +522,19 @@ impl Primary {
         all().filter(is_agreed).max().expect("all have what the one has that has the least")
     }
 
-    /// Every counted peer has installed its base.
+    /// Whether every counted peer has installed its base.
     pub fn is_complete(&self) -> bool {
         self.peers.values().filter(|peer| peer.counted).all(|peer| peer.state() == PeerState::InSync)
     }
 
-    /// The primary may serve: every counted peer has installed its base. And where its copy was not known to be the longest, its
-    /// successor need not ask the members that it heard from.
+    /// Whether the primary may serve. Every counted peer has installed its base, and the configuration is settled: no
+    /// recovery quorum is needed for the next promotion.
     pub fn may_open(&self) -> bool {
         self.is_complete() && self.config.recovery_quorum == 0
     }
 
-    /// Highest index of a tail of `log` that may open; `own_flushed_below` is the primary's own flushing.
+    /// Highest index of a tail of `log` that may open. The primary itself has flushed its tails below
+    /// `own_flushed_below`.
     pub fn window(&self, log: LogKind, own_flushed_below: u64) -> u64 {
         let own = own_flushed_below + leeward_format::control::MIRROR_BUFFERS - 1;
         self.peers
@@ -540,17 +545,18 @@ impl Primary {
             .min(if planted(Bug::ReuseTailBeforeFlush) { u64::MAX } else { own })
     }
 
-    /// Tails of `log` below this index are durable at every peer that mirrors.
+    /// Tails of `log` below this index are durable at every peer that mirrors; `u64::MAX` if none does.
     pub fn flushed_below(&self, log: LogKind) -> u64 {
         self.peers.values().filter_map(Peer::mirror).map(|m| m.flushed_below(log)).min().unwrap_or(u64::MAX)
     }
 
-    /// A compaction may build its next segment.
+    /// Whether a compaction may build its next segment.
     pub fn has_room(&self) -> bool {
         self.peers.values().all(Peer::has_room)
     }
 
-    /// Members in sync, this one included, and how many a write needs.
+    /// How many members the configuration counts as in sync, this one included, and the least number that the table
+    /// asks for (`min_in_sync`).
     pub fn in_sync(&self) -> (u32, u32) {
         (1 + self.config.backups.len() as u32, self.options.min_in_sync)
     }
@@ -563,7 +569,7 @@ impl Primary {
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }
-    /// One of them.
+    /// The peer on `server`.
     pub fn peer(&self, server: ServerId) -> Option<&Peer> {
         self.peers.get(&server)
     }

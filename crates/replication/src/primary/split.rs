@@ -1,8 +1,8 @@
-//! Splits and merges of a region, as its primary sees them: whether one is possible now, and what is proposed then.
+//! Splits and merges of a region, as its primary sees them: whether one is possible now, and the proposals for it.
 //!
 //! Invariants:
-//! - A region is split, or merged into its neighbour, only while its group is settled: every member counts and is in sync, and
-//!   will be a member of both.
+//! - A region is split, or merged into its neighbour, only while its group is settled: it has no learner, and every
+//!   member is in sync. All of them will be members of both regions.
 //! - A pending child belongs to no configuration: its primary brings its peers in sync, and proposes nothing.
 
 use super::{Primary, PrimaryAction};
@@ -12,7 +12,7 @@ use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 
 impl Primary {
-    /// The primary of a pending child, in the configuration that the child will have: see [`Primary::new`].
+    /// The primary of a pending child. `config` is the configuration that the child will have: see [`Primary::new`].
     pub fn pending_child(
         now: Nanos,
         config: GroupConfig,
@@ -20,7 +20,7 @@ impl Primary {
         timing: Timing,
         linked: &[ServerId],
     ) -> Primary {
-        // Its own configuration is still a proposal. Until that has an outcome it proposes no other.
+        // Its own configuration is still a proposal. Until that is decided it proposes no other.
         Primary { proposing: true, ..Primary::new(now, config, options, timing, linked) }
     }
 
@@ -29,17 +29,18 @@ impl Primary {
         self.proposing = false;
     }
 
-    /// The region that this one should give half of its keys to, and the reason if that is not possible now.
+    /// The child of a requested split, and the reason if the split is not possible now; `None` if none is requested.
     pub fn planned(&self) -> Option<(RegionId, Option<&'static str>)> {
         Some((self.config.desired.plan.as_ref()?.child()?, self.waits_for()))
     }
 
-    /// The neighbour that this region should be merged into, and the reason if that is not possible now.
+    /// The neighbour that this region should be merged into, and the reason if the merge is not possible now; `None` if
+    /// none is requested.
     pub fn merging(&self) -> Option<(RegionId, Option<&'static str>)> {
         Some((self.config.desired.plan.as_ref()?.neighbour()?, self.waits_for()))
     }
 
-    /// What a planned split or merge of the region waits for.
+    /// The reason why a requested split or merge must wait; `None` if it need not.
     fn waits_for(&self) -> Option<&'static str> {
         let is_kept_otherwise = self.peers().any(|peer| !peer.keeps_copy_as(self.options.backups));
         let departs = self.config.primary.is_some_and(|me| self.departing.contains_key(&me.server));
@@ -56,16 +57,16 @@ impl Primary {
         }
     }
 
-    /// Proposes that the region may hold more than its own data from now on: see [`GroupConfig::holding_more`].
+    /// Proposes that the region may hold data beyond its own from now on: see [`GroupConfig::holding_more`].
     pub fn hold_more(&mut self) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;
         self.actions.push(PrimaryAction::Propose(self.config.holding_more()));
     }
 
-    /// Proposes that this region, the merge target, has the keys of `source`, the merge source, too, and that the source ends: see
-    /// [`GroupConfig::merged_with`]. The target goes on meanwhile: it has the same members in both configurations. Until the
-    /// outcome is known, each of the two regions has its own keys only.
+    /// Proposes that this region, the merge target, takes over the keys of `source`, and that the source ends: see
+    /// [`GroupConfig::merged_with`]. The target serves meanwhile: it has the same members in both configurations. Until
+    /// the outcome is known, each of the two regions has its own keys only.
     pub fn propose_merge(&mut self, source: GroupConfig) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;
@@ -73,7 +74,8 @@ impl Primary {
         self.actions.push(PrimaryAction::Merge { wider, source: Box::new(source) });
     }
 
-    /// The merge target proposes that this region ends. Until the outcome is known, this primary proposes nothing itself.
+    /// The merge target proposes that this region, the source, ends. Until the outcome is known, this primary proposes
+    /// nothing itself.
     pub fn be_merged(&mut self) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;
@@ -86,8 +88,8 @@ impl Primary {
         self.actions.push(PrimaryAction::Propose(self.config.renewed()));
     }
 
-    /// Proposes that this region becomes `left`, and that the region of `right` is created: see [`GroupConfig::split`]. From here
-    /// on nothing may be answered until the outcome is known.
+    /// Proposes that this region becomes `left`, and that the region of `right` is created: see [`GroupConfig::split`].
+    /// Nothing may be answered until the outcome is known.
     pub fn split(&mut self, left: GroupConfig, right: GroupConfig) {
         assert!(!self.proposing, "one proposal at a time");
         self.proposing = true;

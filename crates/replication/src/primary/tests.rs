@@ -312,11 +312,11 @@ fn a_silent_backup_is_given_up_and_proposed_for_removal() {
     assert_eq!(group.proposals, [group.primary.config().without(TWO)]);
 }
 
-/// One of three no longer renews its lease grant, though the fabric goes on writing into its memory.
+/// One of three no longer renews its lease grant, though one-sided writes into its memory still complete.
 #[test]
 fn a_member_that_stops_renewing_leaves_before_others_wait_for_it() {
-    // Lets `millis` pass while the grants of `keeping` are renewed. Returns whether the primary held its lease all the time, up
-    // to when it proposed something.
+    // Lets `millis` pass while the grants of `keeping` are renewed. Returns whether the primary held its lease all the
+    // time, up to when it proposed something.
     let wait = |group: &mut Group, keeping: &[Member], millis: u64| {
         let mut held = true;
         for _ in 0..millis / 50 {

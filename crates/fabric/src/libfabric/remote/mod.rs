@@ -1,22 +1,23 @@
-//! A link's view of its peer's memory: what was granted, which operations are under way, and what they end with.
+//! A link's view of its peer's memory: the grants, the operations under way, and their outcomes.
 //!
-//! The first operation on a memory asks its owner for a grant, over the control channel; operations posted until it comes
-//! wait. From then on the bytes go through libfabric, in parts, each from or to the link's staging memory.
+//! The first operation on a memory asks its owner for a grant over the control channel, and operations wait until it
+//! comes. From then on the bytes go through libfabric, in parts, each from or to the link's staging memory.
 //!
 //! # When an operation is complete
-//! A provider's completion says that the bytes are placed. It does not say that the owner still wants them: to close a
-//! registration does not stop what is under way, and some providers keep it in a cache. So an operation ends with a *look*: a
-//! read of the word by which the owner says that the memory is revoked, started after the completion of the last part. The owner
-//! raises the word before it takes its copy; if the look does not see it raised, the copy was taken later, and has the bytes. One
-//! look serves all operations on a memory that came to it meanwhile. On a network card the look is also what brings the bytes
-//! before it out of the bus and into memory.
+//! A provider's completion says that the bytes are placed, but not that the memory is not revoked: closing a
+//! registration does not stop operations under way, and some providers cache registrations. So an operation ends with a
+//! *look*: a read of the owner's `revoked` word, started after the completion of the last part. The owner sets the word
+//! before it takes its copy. If the look does not see it set, the copy was taken later, and has the bytes. One look
+//! serves all operations on a memory that are placed by then. On a network card the look also forces earlier bytes out
+//! of the bus and into memory.
 //!
 //! # When the owner looks
-//! Some providers do not report when something has come in (`Device::tells_when_ready`), so that an idle owner looks now and then
-//! only. The link rings such an owner, over the connection, when it has something to do, and from time to time while it has.
+//! Some providers do not report incoming data (`Device::tells_when_ready`), so an idle owner polls only now and then.
+//! The link rings such an owner: it sends a message over the connection when it has operations, and from time to time
+//! while it has them.
 //!
-//! Lives and dies with one connection, under its link's lock, which is taken before the device's. [`session`] is how it begins
-//! and ends.
+//! A [`Remote`] belongs to one connection. It is used under its link's lock, which is taken before the device's. See
+//! [`session`] for its begin and end.
 
 mod session;
 
@@ -38,11 +39,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most bytes that one part of an operation has.
+/// Most bytes of one part of an operation.
 const PART_BYTES: usize = 256 << 10;
 /// Most parts under way on one link.
 const MAX_PARTS: usize = 512;
-/// How often the owner is rung while there are operations: before its attention fades (`progress`).
+/// How often the owner is rung while there are operations: before its pauses grow (`progress`).
 const RING_PAUSE: Duration = Duration::from_millis(5);
 
 /// Id and key of a memory.
@@ -56,36 +57,36 @@ pub(super) enum Access<'a> {
     Read(u32),
 }
 
-/// One that has not ended.
+/// An operation that has not ended.
 struct Operation {
     memory: MemoryId,
     offset: u64,
-    /// Number given by the caller that posted it; `None`: its end is not reported.
+    /// Number given by the caller; `None`: its end is not reported.
     op: Option<u64>,
     len: usize,
-    /// Bytes whose parts were started, and whose parts have ended.
+    /// Bytes of the parts that were started, and of those that have ended.
     started: usize,
     ended: usize,
     payload: Payload,
 }
 
 enum Payload {
-    /// The end of what is written, from this offset in it: the part that was not started at once.
+    /// The bytes that were not started at once: those from the offset `from` on.
     Write { kept: Vec<u8>, from: usize },
-    /// What was read.
+    /// The bytes read.
     Read(Vec<u8>),
 }
 
-/// What the provider was given to do.
+/// A transfer that the provider was given.
 enum Started {
-    /// A part of an operation, this far from its beginning.
+    /// A part of an operation, at this offset in it.
     Part { operation: u64, at: usize, part: Part },
-    /// A look at whether the memory is revoked, for these operations.
+    /// A look whether the memory is revoked, for these operations.
     Look { memory: MemoryId, operations: Vec<u64>, part: Part },
 }
 
 enum Import {
-    /// Its owner was asked; these operations wait.
+    /// The owner was asked. These operations wait.
     Asked {
         waiting: Vec<u64>,
     },
@@ -95,24 +96,24 @@ enum Import {
 struct Granted {
     key: u64,
     base: u64,
-    /// Bytes of the memory, as its owner says.
+    /// Bytes of the memory, according to its owner.
     len: u64,
     /// Operations that have not ended.
     unfinished: usize,
-    /// Those whose bytes are placed, and that wait for a look.
+    /// Operations whose bytes are placed, and that wait for a look.
     placed: Vec<u64>,
     looking: bool,
-    /// Seen to be, or told by its owner.
+    /// Seen by a look, or reported by the owner.
     revoked: bool,
 }
 
-/// How the owner's endpoint is reached.
+/// The state of the way to the owner's endpoint.
 enum Way {
-    /// It has not told.
+    /// Its address is not known.
     Unknown,
-    /// It is there. The link's thread is to open an endpoint towards it.
+    /// Its address is known. The link's thread must open an endpoint towards it.
     Told(Vec<u8>),
-    /// The link's thread does so.
+    /// The link's thread is opening the endpoint.
     Opening,
     Open(Initiator),
 }
@@ -121,7 +122,7 @@ enum Way {
 pub(super) struct Remote {
     context: Arc<Context>,
     peer: PeerId,
-    /// Number of this connection in this process, by which what ends finds it; 0 until an endpoint is open.
+    /// Number of this connection in this process, which the ends of operations carry; 0 until an endpoint is open.
     connection: u32,
     way: Way,
     ring: Ring,
@@ -130,21 +131,21 @@ pub(super) struct Remote {
     next_operation: u64,
     /// Operations with parts to start, in order.
     queue: VecDeque<u64>,
-    /// Memories with operations that wait for a look, and no look under way.
+    /// Memories with operations that wait for a look, without a look under way.
     to_look: Vec<MemoryId>,
-    /// Bytes of writes that were not started.
+    /// Bytes of writes that are not started yet.
     waiting_bytes: usize,
     started: HashMap<u32, Started>,
     next_started: u32,
-    /// Bytes written and read of which the owner was not told.
+    /// Bytes written and read that were not reported to the owner yet.
     moved: (u64, u64),
-    /// When there was last nothing to wait for, or the provider took or ended something.
+    /// When there was last nothing to wait for, or the provider last accepted or ended an operation.
     last_sign: Instant,
-    /// When the owner was rung.
+    /// When the owner was last rung.
     rung: Option<Instant>,
 }
 
-/// Carries `access` out at `offset` of a memory, or has it wait for the grant. Without a number its end is not reported.
+/// Carries `access` out at `offset` of a memory, or lets it wait for the grant. Without `op` its end is not reported.
 pub(super) fn post(
     state: &mut LinkState<Remote>,
     options: &LinkOptions,
@@ -172,8 +173,8 @@ pub(super) fn post(
     ring_if_needed(state, options);
 }
 
-/// Takes what has ended of the connection with this number; delivers nothing itself. What comes too late for its connection is
-/// dropped.
+/// Takes the ends of operations of the connection with this number, or its failure. Ends of an earlier connection are
+/// dropped. Delivers nothing itself.
 pub(super) fn take_ends(state: &mut LinkState<Remote>, options: &LinkOptions, connection: u32, ends: &[End]) {
     if state.extension.connection != connection {
         return;
@@ -186,14 +187,14 @@ pub(super) fn take_ends(state: &mut LinkState<Remote>, options: &LinkOptions, co
     }
 }
 
-/// Starts what could not be started before.
+/// Starts operations that could not be started before.
 pub(super) fn start_again(state: &mut LinkState<Remote>) {
     if let Err(reason) = state.extension.start(&mut state.events) {
         state.fail(reason);
     }
 }
 
-/// Tells an owner that hears of nothing by itself that there is something to do.
+/// Rings an owner whose provider does not report incoming data, if there are operations.
 fn ring_if_needed(state: &mut LinkState<Remote>, options: &LinkOptions) {
     let remote = &mut state.extension;
     let rang = |at: Instant| at.elapsed() < RING_PAUSE;
@@ -204,14 +205,14 @@ fn ring_if_needed(state: &mut LinkState<Remote>, options: &LinkOptions) {
     tell_moved(state, options);
 }
 
-/// Tells the owner what was moved of which it was not told.
+/// Reports moved bytes to the owner.
 fn tell_moved(state: &mut LinkState<Remote>, options: &LinkOptions) {
     let (written, read) = std::mem::take(&mut state.extension.moved);
     state.note(Request::Moved { written, read }, options);
 }
 
 impl Remote {
-    /// Stores an operation, and starts what can be of it.
+    /// Stores an operation, and starts as much of it as possible.
     fn add(
         &mut self,
         memory: MemoryId,
@@ -238,7 +239,7 @@ impl Remote {
             }
             Some(Import::Granted(granted)) => {
                 granted.unfinished += 1;
-                // Behind others it waits its turn.
+                // It waits for operations that are queued before it.
                 if self.queue.is_empty() {
                     self.start_parts(number, bytes)?;
                 }
@@ -257,14 +258,14 @@ impl Remote {
         Ok(())
     }
 
-    /// Has progress made at once where it would not be in time.
+    /// Wakes the progress thread if it would not run soon enough.
     fn wake_if_needed(&self) {
         if self.waits() || !self.context.device.tells_when_ready() {
             self.context.device.wake();
         }
     }
 
-    /// Keeps what of a write of `bytes` could not be started yet.
+    /// Keeps the part of a write of `bytes` that could not be started yet.
     fn keep(&mut self, number: u64, bytes: &[u8]) {
         let operation = self.operations.get_mut(&number).expect("it has not ended");
         if let Payload::Write { kept, from } = &mut operation.payload {
@@ -273,14 +274,15 @@ impl Remote {
         }
     }
 
-    /// Whether something is to be started that could not be.
+    /// Whether something could not be started yet.
     pub(super) fn waits(&self) -> bool {
         matches!(self.way, Way::Open(_)) && (!self.queue.is_empty() || !self.to_look.is_empty())
     }
 
-    /// Starts looks, then parts, as far as there is room. What was not begun when its memory turned out to be revoked is refused.
+    /// Starts looks, then parts, as far as there is room. Operations that were not begun before their memory was seen
+    /// to be revoked are refused.
     fn start(&mut self, events: &mut VecDeque<LinkEvent>) -> Result<(), String> {
-        // In turn, so that none waits for ever; and none is forgotten if one fails.
+        // In turn, so that none starves. If one fails, the others stay in the list.
         for _ in 0..self.to_look.len() {
             let memory = self.to_look[0];
             if !self.look(memory)? {
@@ -317,7 +319,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Starts parts of an operation as far as there is room; `bytes` are those of a write that were not started.
+    /// Starts parts of an operation as far as there is room. `bytes` are the bytes of a write that are not started yet.
     fn start_parts(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
         if !matches!(self.way, Way::Open(_)) {
             return Ok(());
@@ -346,13 +348,13 @@ impl Remote {
         }
     }
 
-    /// Starts a look for every operation on `memory` that is placed. False: not now.
+    /// Starts a look for every placed operation on `memory`. Returns false if it cannot be started now.
     fn look(&mut self, memory: MemoryId) -> Result<bool, String> {
         if !matches!(self.way, Way::Open(_)) {
             return Ok(false);
         }
         let Some(part) = self.ring.take(WORD) else { return Ok(false) };
-        // What was there before must not pass for an answer.
+        // Old bytes must not be taken for an answer.
         words::store(self.staging(), part.range.start, u64::MAX);
         let operations = std::mem::take(&mut self.granted(memory).placed);
         let look = Started::Look { memory, operations, part };
@@ -361,8 +363,8 @@ impl Remote {
         Ok(looking)
     }
 
-    /// Gives the provider something to do, `offset` bytes from the beginning of a memory's file. False, and all as before: not
-    /// now.
+    /// Starts a transfer, `offset` bytes from the beginning of a memory's file. Returns false, and changes nothing, if
+    /// the provider does not accept it now.
     fn transfer(
         &mut self,
         direction: Direction,
@@ -395,7 +397,7 @@ impl Remote {
         taken.map_err(|error| error.to_string())
     }
 
-    /// Takes the end of what was started with its token, or of the connection.
+    /// Takes the end of a transfer, by its token, or the failure of the connection.
     fn take_end(&mut self, end: &End, events: &mut VecDeque<LinkEvent>) -> Result<(), String> {
         let token = end.result.clone()?;
         let started = u32::try_from(token).ok().and_then(|token| self.started.remove(&token));
@@ -443,7 +445,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Ends an operation of which nothing was started.
+    /// Refuses an operation of which nothing was started.
     fn refuse(&mut self, number: u64, events: &mut VecDeque<LinkEvent>) {
         let operation = self.operations.remove(&number).expect("it waits");
         if let Payload::Write { kept, .. } = &operation.payload {
@@ -452,7 +454,7 @@ impl Remote {
         events.extend(operation.event(true));
     }
 
-    /// All bytes of an operation are placed: it waits for a look.
+    /// Notes that all bytes of an operation are placed: it waits for a look.
     fn place(&mut self, number: u64) {
         let memory = self.operations[&number].memory;
         let granted = self.granted(memory);
@@ -497,14 +499,15 @@ impl Access<'_> {
 }
 
 impl Granted {
-    /// Whether there is such a range, and it may be used. A descriptor may say of the length what it likes.
+    /// Whether the range is within the memory, and the memory is not revoked. The length in a descriptor is not
+    /// trusted.
     fn admits(&self, offset: u64, len: usize) -> bool {
         !self.revoked && usize::try_from(self.len).is_ok_and(|all| words::within(offset, len as u64, all))
     }
 }
 
 impl Operation {
-    /// What tells of its end.
+    /// The event of its end.
     fn event(self, revoked: bool) -> Option<LinkEvent> {
         let op = self.op?;
         Some(match self.payload {

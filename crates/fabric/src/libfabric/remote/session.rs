@@ -1,9 +1,9 @@
-//! How a link's view of its peer's memory begins, what it hears, and how it ends.
+//! The begin and end of a link's view of its peer's memory, and the messages from the owner.
 //!
-//! When the connection is up, the link asks the owner for its probe memory: a grant of a memory without bytes, which tells where
-//! the owner's endpoint is. The link's thread opens an endpoint towards it, with no lock held, since that takes milliseconds and
-//! megabytes. Then it reads the probe memory once, since many providers connect with the first operation only. So the first write
-//! of a link finds all of this done, or waits for what is left of it.
+//! When the connection is up, the link asks the owner for a grant of its probe memory, which has no bytes. The grant
+//! has the address of the owner's endpoint. The link's thread opens an endpoint towards it, with no lock held, because
+//! that takes milliseconds and megabytes. Then it reads the probe memory once, because many providers connect only with
+//! the first operation. So the first write of a link finds all of this done, or waits for the rest of it.
 
 use super::{Access, Granted, Import, MemoryId, Remote, Way, post, tell_moved};
 use crate::{
@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Staging memory of a link.
+/// Bytes of a link's staging memory.
 const STAGING_BYTES: usize = 4 << 20;
 
 impl Remote {
@@ -37,7 +37,7 @@ impl Remote {
         Ok(Granted { key, base, len, unfinished: 0, placed: Vec::new(), looking: false, revoked: false })
     }
 
-    /// The address towards which an endpoint is to be opened, once.
+    /// The address of the owner's endpoint, if one must be opened towards it; returned once.
     fn told(&mut self) -> Option<Vec<u8>> {
         match mem::replace(&mut self.way, Way::Opening) {
             Way::Told(address) => Some(address),
@@ -48,7 +48,7 @@ impl Remote {
         }
     }
 
-    /// From now on operations are started.
+    /// The endpoint is open: from now on operations are started.
     fn opened(&mut self, connection: u32, initiator: Initiator) {
         self.context.peers.lock().insert(connection, self.peer);
         (self.connection, self.way, self.last_sign) = (connection, Way::Open(initiator), Instant::now());
@@ -157,8 +157,8 @@ impl Extension for Remote {
         }
     }
 
-    /// Gives back what is revoked and has no operation under way, and tells what was moved. A provider that takes and ends
-    /// nothing for too long is as bad as a peer that answers nothing.
+    /// Gives back revoked memory without operations under way, and reports moved bytes. Fails the link if the provider
+    /// has accepted and ended nothing for too long.
     fn attend(state: &mut LinkState<Remote>, options: &LinkOptions) {
         let remote = &mut state.extension;
         let silence = remote.last_sign.elapsed();
