@@ -82,12 +82,12 @@ pub struct Report {
 }
 
 thread_local! {
-    static HERE: Cell<(Nanos, Option<usize>)> = const { Cell::new((Nanos::ZERO, None)) };
+    static CONTEXT: Cell<(Nanos, Option<usize>)> = const { Cell::new((Nanos::ZERO, None)) };
 }
 
 /// The instant that is simulated on this thread, and the node that something happens to (from 0): for a log.
 pub fn here() -> (Nanos, Option<usize>) {
-    HERE.get()
+    CONTEXT.get()
 }
 
 /// Runs `seed`, with `bug` planted if one is given.
@@ -95,6 +95,6 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Report {
     plant(bug);
     let outcome = panics::catch(|| world::World::new(seed).run());
     plant(None);
-    HERE.set((Nanos::ZERO, None));
+    CONTEXT.set((Nanos::ZERO, None));
     outcome.unwrap_or_else(|failure| Report { seed, failure: Some(failure), ..Report::default() })
 }

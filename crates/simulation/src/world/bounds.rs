@@ -4,7 +4,7 @@
 //! Splits and merges take milliseconds, so faults would seldom hit one by chance. Some faults are therefore aimed at them.
 
 use super::{Event, NodeId, World};
-use crate::HERE;
+use crate::CONTEXT;
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, RegionRequest};
 use leeward_format::op::Op;
@@ -139,7 +139,7 @@ impl World {
     pub(super) fn die(&mut self, node: NodeId) {
         if self.may_crash(&[node], false) {
             self.crash(node, false);
-            HERE.set((self.now, None));
+            CONTEXT.set((self.now, None));
             let at = self.now + Nanos::from_millis(self.rng.between(50, 2_000));
             self.push(at, Event::Restart { node });
         }

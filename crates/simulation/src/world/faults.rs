@@ -2,7 +2,7 @@
 
 use super::machine::DISK_BYTES;
 use super::{Event, NodeId, World, node_of, server_id};
-use crate::HERE;
+use crate::CONTEXT;
 use crate::scenario::Durability;
 use leeward_fabric::PeerId;
 use leeward_format::cluster::{GroupConfig, Member};
@@ -108,8 +108,8 @@ pub(super) struct FaultState {
     pub(super) struck: u64,
     /// A machine lost power, and not every region was whole again since. Some member in sync must stay alive.
     power_lost: bool,
-    /// Deaths of processes, where power may be lost anywhere. Writes that a process had not synced stay in the page cache until
-    /// it restarts.
+    /// Deaths of processes and failed syncs, where power may be lost anywhere. Writes that a process had not synced stay in the
+    /// page cache until it restarts.
     deaths: Vec<Death>,
     /// Until then no cut or slowed link or device is mended.
     broken_until: Nanos,
@@ -136,7 +136,7 @@ fn assert_not_broken_for_room(node: Option<&Node>) {
 }
 
 impl World {
-    /// A process is about to die.
+    /// A process is about to die, or its disk makes nothing durable any more.
     pub(super) fn note_death(&mut self) {
         if self.scenario.durability == Durability::AllButTheLastSecond {
             if self.is_well() {
@@ -185,7 +185,7 @@ impl World {
         let kind = kinds[self.rng.index(kinds.len())];
         let node = self.choose_victim();
         let mend_at = self.now + self.fault_length();
-        HERE.set((self.now, None));
+        CONTEXT.set((self.now, None));
         let struck = match kind {
             FaultKind::Kill
             | FaultKind::KillAll
@@ -204,7 +204,7 @@ impl World {
     }
 
     pub(super) fn log(&self, kind: FaultKind, node: NodeId, mend_at: Nanos) {
-        HERE.set((self.now, None));
+        CONTEXT.set((self.now, None));
         tracing::info!(?kind, node, until_ms = mend_at.as_millis(), "a fault strikes");
     }
 
@@ -404,7 +404,7 @@ impl World {
         if self.now < self.fault_state.broken_until {
             return;
         }
-        HERE.set((self.now, None));
+        CONTEXT.set((self.now, None));
         tracing::info!("network and devices are healed");
         self.network.heal();
         self.set_distances();

@@ -1,7 +1,7 @@
 //! Machines: a disk, a clock, and a process that starts, runs and ends.
 
 use super::{Event, NodeId, World, server_id};
-use crate::HERE;
+use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
 use leeward_cluster::ClusterOptions;
@@ -37,14 +37,16 @@ pub(super) struct Machine {
     pub(super) dies_with_power: bool,
     pub(super) paused: bool,
     pub(super) slow_disk: bool,
+    /// A sync has failed since the process started: its volume takes no more writes.
+    sync_has_failed: bool,
     /// The volume on its disk.
     pub(super) volume: VolumeId,
     /// Removed disks and the volumes on them. They are kept until no region can need them any more.
     pub(super) saved_copies: Vec<(VolumeId, SimDisk)>,
     /// A copy of an earlier state of its disk.
     pub(super) copy: Option<DiskCopy>,
-    /// The machine runs with such a copy. The disk itself is among the `saved_copies`.
-    pub(super) has_copy: bool,
+    /// While it has a copy of an older state of its disk, and the newest disk is saved: the processes that ran on the copy.
+    pub(super) on_copy: Option<Vec<Member>>,
     /// Inputs that arrive while it is paused.
     inbox: VecDeque<Input>,
     /// When its clock stopped, if it is stopped.
@@ -100,10 +102,11 @@ impl Machine {
             dies_with_power: false,
             paused: false,
             slow_disk: false,
+            sync_has_failed: false,
             volume: NO_VOLUME,
             saved_copies: Vec::new(),
             copy: None,
-            has_copy: false,
+            on_copy: None,
             inbox: VecDeque::new(),
             stopped_since: None,
             // A virtual machine may be suspended, for up to minutes in total.
@@ -123,7 +126,7 @@ impl Machine {
         assert!(self.node.is_none(), "a disk is changed while nothing runs on it");
         let old = (std::mem::replace(&mut self.volume, volume), std::mem::replace(&mut self.disk, disk));
         self.copy = None;
-        if !std::mem::take(&mut self.has_copy) {
+        if self.on_copy.take().is_none() {
             self.saved_copies.push(old);
         }
         self.disk_incarnation = self.disk.incarnation();
@@ -168,7 +171,8 @@ impl World {
         if self.machines[node].node.is_some() {
             return;
         }
-        HERE.set((self.now, Some(node)));
+        CONTEXT.set((self.now, Some(node)));
+        self.machines[node].sync_has_failed = false;
         if self.machines[node].disk.take_failed_sync() {
             self.writes_were_lost();
         }
@@ -193,6 +197,9 @@ impl World {
             Arc::new(move |peer: PeerId, event| arrivals.lock().push((node, incarnation, link::server(peer), event)));
         let member = Member { server: server_id(node), volume: volume.id(), incarnation: volume.incarnation() };
         self.machines[node].volume = volume.id();
+        if let Some(processes) = &mut self.machines[node].on_copy {
+            processes.push(member);
+        }
         tracing::info!(?member, "the process starts");
         let address = format!("node-{node}");
         let parts = NodeParts {
@@ -223,7 +230,7 @@ impl World {
 
     /// The process of a node dies; with `power`, its machine loses power.
     pub(super) fn crash(&mut self, node: NodeId, power: bool) {
-        HERE.set((self.now, Some(node)));
+        CONTEXT.set((self.now, Some(node)));
         tracing::info!(power, "the process dies");
         self.note_death();
         let machine = &mut self.machines[node];
@@ -270,7 +277,7 @@ impl World {
 
     /// Gives `inputs` to a node in one batch.
     fn take_turn(&mut self, node: NodeId, inputs: impl IntoIterator<Item = Input>) {
-        HERE.set((self.now, Some(node)));
+        CONTEXT.set((self.now, Some(node)));
         let machine = &mut self.machines[node];
         let (now, ahead) = (machine.clock(self.now), machine.wall_ahead);
         let Some(running) = &mut machine.node else { return };
@@ -297,6 +304,12 @@ impl World {
             let sent = self.host.submit(self.now, submitter, id, op, &mut self.rng);
             self.send(vec![sent]);
         }
+        let machine = &mut self.machines[node];
+        if !machine.sync_has_failed && machine.disk.has_failed_sync() {
+            machine.sync_has_failed = true;
+            // Nothing becomes durable from now on.
+            self.note_death();
+        }
         // A process that died in this batch has sent no answers.
         if self.machines[node].died() {
             return self.crash_if_disk_died(node);
@@ -316,7 +329,7 @@ impl World {
     }
 
     pub(super) fn run_job(&mut self, node: NodeId, incarnation: u64, job: Job) {
-        HERE.set((self.now, Some(node)));
+        CONTEXT.set((self.now, Some(node)));
         let done = job.run();
         let delay = Nanos::from_micros(self.rng.between(1, 200));
         self.push(self.now + delay, Event::JobDone { node, incarnation, done });

@@ -9,7 +9,7 @@
 //! next.
 
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
-use crate::HERE;
+use crate::CONTEXT;
 use leeward_cluster::{Found, missing_volumes};
 use leeward_format::cluster::{GroupConfig, Member, ServerInfo, decode_value};
 use leeward_format::{RegionId, ServerId};
@@ -44,7 +44,7 @@ impl World {
     /// All processes die, and the node restarts with a copy of its disk. The copy must be recognizably older for each region in
     /// which this node may be the only one with some acknowledged writes. If there is no copy yet, one is made for later.
     pub(super) fn restore_copy(&mut self, node: NodeId, look_at: Nanos) -> bool {
-        if self.scenario.table.quorum.is_some() || self.machines[node].has_copy {
+        if self.scenario.table.quorum.is_some() || self.machines[node].on_copy.is_some() {
             return false;
         }
         let Some(copy) = &self.machines[node].copy else {
@@ -76,7 +76,7 @@ impl World {
         let machine = &mut self.machines[node];
         let copy = machine.copy.take().expect("just seen");
         machine.change_disk(volume, copy.disk);
-        machine.has_copy = true;
+        machine.on_copy = Some(Vec::new());
         self.push(look_at, Event::SavedCopies { node });
         true
     }
@@ -85,14 +85,14 @@ impl World {
     pub(super) fn look_at_saved_copies(&mut self, node: NodeId) {
         if self.is_well() {
             self.machines[node].saved_copies.clear();
-            self.machines[node].has_copy = false;
+            self.machines[node].on_copy = None;
         }
         if self.machines[node].saved_copies.is_empty() {
             return;
         }
         self.push(self.now + ROUND, Event::SavedCopies { node });
         if let Some(place) = self.to_be_put_back(node) {
-            HERE.set((self.now, None));
+            CONTEXT.set((self.now, None));
             tracing::info!(node, "a disk is put back");
             self.fault_state.disk_put_back = self.now;
             self.crash_if_running(node);
@@ -141,14 +141,16 @@ impl World {
 
     /// Whether each region that counts on the node's current disk has another member in sync with all committed writes.
     fn may_part_with_disk(&self, node: NodeId) -> bool {
-        if self.machines[node].has_copy {
-            return true;
-        }
-        let (server, volume) = (server_id(node), self.machines[node].volume);
+        let machine = &self.machines[node];
+        let (server, volume) = (server_id(node), machine.volume);
+        // A region may count on a copy of an older state only since processes run on the copy.
+        let is_it = |member: Member| match &machine.on_copy {
+            Some(processes) => processes.contains(&member),
+            None => (member.server, member.volume) == (server, volume),
+        };
         self.configs().iter().all(|config| {
             let former = config.prior_members.iter().map(|former| former.member);
-            let mut named = config.in_sync().chain(former);
-            let is_named = named.any(|member| (member.server, member.volume) == (server, volume));
+            let is_named = config.in_sync().chain(former).any(is_it);
             !is_named || self.is_held_by(config, |member| member.server != server && self.is_alive(*member))
         })
     }
