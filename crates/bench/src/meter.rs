@@ -129,8 +129,8 @@ impl Meter {
         let now = Sample { spent, cpu, regions: regions.collect() };
         let deepest = status.regions.iter().flat_map(|region| &region.levels).map(|level| level.level).max();
         self.totals.levels = self.totals.levels.max(deepest.unwrap_or(0));
-        let life = (status.server, status.pid);
-        let before = match self.seen.insert(life, now.clone()) {
+        let incarnation = (status.server, status.pid);
+        let before = match self.seen.insert(incarnation, now.clone()) {
             Some(before) => before,
             // A process that started during the run counts from 0. What one from before the run had spent does not
             // count.

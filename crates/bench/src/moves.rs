@@ -140,7 +140,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     let session = Session::connect(&load.seeds, client_options(&load))?;
     // The cluster outlives the load.
     let ((stages, _started), measured) = while_loaded(&load, |shared| {
-        let mut field = Field { started, session, shared, rest: options.rest, stages: Vec::new() };
+        let mut field = LoadedCluster { started, session, shared, rest: options.rest, stages: Vec::new() };
         field.move_all().map(|()| (field.stages, field.started))
     })?;
     let moves = Moves::of(stages, &measured);
@@ -159,7 +159,7 @@ fn is_late(server: ServerId) -> bool {
 }
 
 /// A cluster under load.
-struct Field<'a> {
+struct LoadedCluster<'a> {
     started: Started,
     session: Session,
     shared: &'a Shared<'a>,
@@ -167,7 +167,7 @@ struct Field<'a> {
     stages: Vec<Stage>,
 }
 
-impl Field<'_> {
+impl LoadedCluster<'_> {
     fn move_all(&mut self) -> Result<(), Failure> {
         self.rest(|server| !is_late(server))?;
         let stretch = Stretch::begin(self.shared);

@@ -163,7 +163,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
         eprintln!("{}: {rounds} rounds", kind.name());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
         let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: MEMORY_BYTES };
-        let mut field = Field::new(starter.start(wanted)?)?;
+        let mut field = LoadedCluster::new(starter.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
     }
     print!("{}", table(&measured));
@@ -224,7 +224,7 @@ impl Probe {
 }
 
 /// A cluster under load.
-struct Field {
+struct LoadedCluster {
     started: Started,
     session: Session,
     /// The most bytes that a new primary had to replay.
@@ -245,10 +245,10 @@ fn put(key: impl Into<Bytes>, value: Bytes) -> Op {
     Op::Put { key: key.into(), value, when: Condition::Always, want_old: false, lifetime: Lifetime::Forever }
 }
 
-impl Field {
-    fn new(started: Started) -> Result<Field, Failure> {
+impl LoadedCluster {
+    fn new(started: Started) -> Result<LoadedCluster, Failure> {
         let session = connect(&started.seeds)?;
-        Ok(Field { started, session, promotion_bytes: 0 })
+        Ok(LoadedCluster { started, session, promotion_bytes: 0 })
     }
 
     fn measure(&mut self, kind: PauseKind, rounds: u32) -> Result<Pauses, Failure> {

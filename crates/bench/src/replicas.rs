@@ -99,7 +99,7 @@ fn digests(replica: &Replica<'_>, region: RegionId) -> Result<Vec<SegmentDigest>
                     return Ok(all);
                 }
             }
-            other => return Err(odd(replica, &other)),
+            other => return Err(unexpected_answer(replica, &other)),
         }
     }
 }
@@ -116,11 +116,11 @@ pub fn repair_segment(
 ) -> Result<(), String> {
     let content = match ask(whole, Op::SegmentContent { region, segment })? {
         OpResult::Value(Some(content)) => content,
-        other => return Err(odd(whole, &other)),
+        other => return Err(unexpected_answer(whole, &other)),
     };
     match ask(damaged, Op::RepairSegment { region, segment, content })? {
         OpResult::Done => Ok(()),
-        other => Err(odd(damaged, &other)),
+        other => Err(unexpected_answer(damaged, &other)),
     }
 }
 
@@ -129,7 +129,7 @@ fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
     answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
 }
 
-fn odd(replica: &Replica<'_>, answer: &OpResult) -> String {
+fn unexpected_answer(replica: &Replica<'_>, answer: &OpResult) -> String {
     let why = match answer {
         OpResult::Error(error) => error.to_string(),
         other => format!("it answers {other:?}"),

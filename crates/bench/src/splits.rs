@@ -103,7 +103,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
 
 fn split_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> Result<Vec<Split>, Failure> {
     let (probe, probing) = (Probe::default(), connect(&started.seeds)?);
-    let mut field = Field { session: connect(&started.seeds)?, shared, probe: &probe };
+    let mut field = LoadedCluster { session: connect(&started.seeds)?, shared, probe: &probe };
     let splits = thread::scope(|scope| {
         let probing = scope.spawn(|| keep_probing(probing, &probe));
         let splits = (0..options.rounds).map(|_| field.split(options.rest)).collect::<Result<Vec<_>, _>>();
@@ -116,13 +116,13 @@ fn split_all(options: &Options, started: &mut Started, shared: &Shared<'_>) -> R
 }
 
 /// A cluster under load.
-struct Field<'a> {
+struct LoadedCluster<'a> {
     session: Session,
     shared: &'a Shared<'a>,
     probe: &'a Probe,
 }
 
-impl Field<'_> {
+impl LoadedCluster<'_> {
     /// Splits the region with the lowest keys, which the probe is in.
     fn split(&mut self, rest: Duration) -> Result<Split, Failure> {
         let before = self.rate_for(rest)?;

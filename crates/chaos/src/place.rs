@@ -14,26 +14,26 @@ const PREFIX: &str = "lwc";
 
 /// See the module. Dropping it removes everything.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RunResources {
     pid: u32,
     directory: PathBuf,
     /// Keeps the logs and configurations after the run.
     keep: bool,
 }
 
-impl Place {
+impl RunResources {
     /// Removes what dead runs have left, and makes the directory of this run in `parent`.
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(crate) fn new(parent: &Path) -> Result<Place, ChaosError> {
+    pub(crate) fn new(parent: &Path) -> Result<RunResources, ChaosError> {
         let pid = std::process::id();
         for dead in leftovers(parent).into_iter().filter(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             remove_all(dead, parent);
         }
         let directory = parent.join(format!("{PREFIX}{pid}"));
         fs::create_dir_all(&directory).map_err(fault("make", &directory))?;
-        Ok(Place { pid, directory, keep: false })
+        Ok(RunResources { pid, directory, keep: false })
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunResources {
     fn drop(&mut self) {
         let parent = self.directory.parent().unwrap_or(Path::new("/")).to_path_buf();
         if self.keep {
@@ -80,7 +80,7 @@ impl Drop for Place {
 }
 
 /// Where the logs of the run are kept.
-pub(crate) fn kept(place: &Place) -> PathBuf {
+pub(crate) fn kept(place: &RunResources) -> PathBuf {
     place.directory.with_file_name(format!("leeward-chaos-{}", place.pid))
 }
 

@@ -16,7 +16,7 @@ fn the_directory_goes_unless_it_is_kept_and_so_do_those_of_the_dead() {
     // No process has the highest number.
     let dead = parent.path().join("lwc4194304");
     fs::create_dir(&dead).expect("a directory");
-    let mut place = Place::new(parent.path()).expect("a directory");
+    let mut place = RunResources::new(parent.path()).expect("a directory");
     assert!(!dead.exists());
     let logs = place.directory().join("logs");
     fs::create_dir(&logs).expect("a directory");

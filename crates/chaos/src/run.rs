@@ -11,7 +11,7 @@ use crate::faults::schedule::{Round, Schedule};
 use crate::faults::{self, Means};
 use crate::gaps::{Longest, Successes};
 use crate::groups;
-use crate::place::{self, Place};
+use crate::place::{self, RunResources};
 use crate::report::{KindReport, Report, RoundReport};
 use crate::{tool, verdict, workload};
 use leeward_format::cluster::{Acknowledge, TableOptions};
@@ -82,7 +82,7 @@ pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosE
     if possible.is_empty() {
         return Err(ChaosError::Refused("none of these faults can strike on this machine".into()));
     }
-    let mut place = Place::new(&options.directory)?;
+    let mut place = RunResources::new(&options.directory)?;
     if options.keep {
         place.keep();
         report.logs = Some(place::kept(&place));

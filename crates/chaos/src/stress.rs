@@ -8,7 +8,7 @@ use crate::cluster::{Cluster, Plan, table_options};
 use crate::error::ChaosError;
 use crate::faults::kind::{Class, FaultKind};
 use crate::hostile::Hostile;
-use crate::place::{self, Place};
+use crate::place::{self, RunResources};
 use crate::report::Lateness;
 use crate::{groups, run, workload};
 use hdrhistogram::Histogram;
@@ -101,7 +101,7 @@ pub fn stress(options: &StressOptions, interrupted: &AtomicBool) -> Result<Stres
     if options.kind.class() != Class::Client {
         return Err(ChaosError::Refused(format!("{} are no hostile clients: see --list", options.kind)));
     }
-    let mut place = Place::new(&options.directory)?;
+    let mut place = RunResources::new(&options.directory)?;
     if options.keep {
         place.keep();
     }

@@ -326,7 +326,7 @@ impl Charge {
     }
 
     /// Does `work`, and books its time to the account of the thread that wanted it.
-    pub(crate) fn bear<T>(self, work: impl FnOnce() -> T) -> T {
+    pub(crate) fn run_charged<T>(self, work: impl FnOnce() -> T) -> T {
         let _measured = self.0.map(|(ledger, account)| ledger.open(account, How::Whole));
         work()
     }

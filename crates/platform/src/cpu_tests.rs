@@ -110,7 +110,7 @@ fn what_another_thread_does_is_charged_to_the_thread_that_wanted_it() {
         let _measured = ledger.open(COMPACTING, How::Whole);
         Charge::of_this_thread()
     };
-    std::thread::spawn(|| charge.bear(|| work_for(3))).join().expect("it only works");
+    std::thread::spawn(|| charge.run_charged(|| work_for(3))).join().expect("it only works");
     assert_eq!(millis(&ledger, COMPACTING), 3);
     assert!(process_nanos() >= ledger.nanos(COMPACTING));
 }

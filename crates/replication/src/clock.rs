@@ -15,7 +15,7 @@
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
-/// Wall time and boot time may diverge by the time that passes (at least a lease) divided by this. That is a little
+/// Wall time and boot time may diverge by one part in this many of the time that passes, or of a lease. That is a little
 /// more than a clock may be slewed by.
 const APART_PART: u64 = 8;
 /// How often both clocks are noted during one lease.

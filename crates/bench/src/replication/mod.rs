@@ -196,7 +196,7 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Vec<Pha
         ..ycsb::Options::default()
     };
     let report = ycsb::measure(&work, Some(cluster), &mut |phase| {
-        tell(phase);
+        print_phase(phase);
         match cells::levels(phase) {
             levels if levels < MIN_LEVELS => Err(BenchError::Shallow { levels, least: MIN_LEVELS }),
             _ => Ok(()),
@@ -219,7 +219,7 @@ fn records(mix: Mix) -> u64 {
     }
 }
 
-fn tell(phase: &PhaseReport) {
+fn print_phase(phase: &PhaseReport) {
     let figure = |figure: Figure| figure.of(phase).map_or_else(|| "-".into(), crate::figures::number);
     eprintln!(
         "  {:>4}: {:>7.0} ops/s, until settled {:>7.0}; {} CPU-s/Mop, of them {} for backups' index; I/O {}, network {}, {} levels",

@@ -2,7 +2,7 @@
 //! directory. Belongs to one thread.
 
 use crate::error::{ChaosError, fault};
-use crate::place::Place;
+use crate::place::RunResources;
 use crate::tool;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ const DISK_BYTES: u64 = 4 << 30;
 /// Sizes of the allocations that fill a disk, from large to small, in bytes.
 const BALLAST_STEPS: [u64; 4] = [256 << 20, 16 << 20, 1 << 20, 4 << 10];
 
-/// See the module. Dropping the [`Place`] unmounts it.
+/// See the module. Dropping the [`RunResources`] unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
@@ -35,7 +35,7 @@ impl Disk {
     ///
     /// # Errors
     /// The machine refuses.
-    pub(crate) fn new(place: &Place, server: usize, alone: bool) -> Result<Disk, ChaosError> {
+    pub(crate) fn new(place: &RunResources, server: usize, alone: bool) -> Result<Disk, ChaosError> {
         let folder = place.directory().join(format!("disk-{server}"));
         fs::create_dir_all(&folder).map_err(fault("make", &folder))?;
         if alone {

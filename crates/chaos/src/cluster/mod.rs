@@ -19,7 +19,7 @@ pub(crate) mod process;
 
 use crate::error::{ChaosError, fault};
 use crate::hostile::{Hostile, Targets};
-use crate::place::Place;
+use crate::place::RunResources;
 use crate::report::Lateness;
 use crate::workload;
 use coordinator::{Coordinator, CoordinatorKind};
@@ -79,7 +79,7 @@ pub(crate) fn table_options() -> TableOptions {
     TableOptions { replicas: REPLICAS, l0_bytes: L0_BYTES, ..TableOptions::default() }
 }
 
-/// See the module. Dropping it kills all processes. Dropping the [`Place`] removes everything else.
+/// See the module. Dropping it kills all processes. Dropping the [`RunResources`] removes everything else.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     plan: Plan,
@@ -105,7 +105,11 @@ impl Cluster {
     ///
     /// # Errors
     /// The machine refuses, or the cluster does not come up, or `is_wanted` answers that the run was interrupted.
-    pub(crate) fn start(place: &Arc<Place>, plan: Plan, is_wanted: &dyn Fn() -> bool) -> Result<Cluster, ChaosError> {
+    pub(crate) fn start(
+        place: &Arc<RunResources>,
+        plan: Plan,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Cluster, ChaosError> {
         for name in ["logs", "config"] {
             let folder = place.directory().join(name);
             fs::create_dir_all(&folder).map_err(fault("make", &folder))?;

@@ -7,7 +7,7 @@
 
 use crate::cluster::delay::Proxy;
 use crate::error::ChaosError;
-use crate::place::Place;
+use crate::place::RunResources;
 use crate::tool;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -33,7 +33,7 @@ pub(crate) type HostNo = usize;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Network {
-    place: Arc<Place>,
+    place: Arc<RunResources>,
     hosts: Vec<Rules>,
     /// Third byte of the addresses; `None`: all is on the loopback interface.
     subnet: Option<u8>,
@@ -59,7 +59,7 @@ impl Network {
     ///
     /// # Errors
     /// The machine refuses. What was made until then is removed with the `place`.
-    pub(crate) fn new(place: Arc<Place>, hosts: usize, alone: bool) -> Result<Network, ChaosError> {
+    pub(crate) fn new(place: Arc<RunResources>, hosts: usize, alone: bool) -> Result<Network, ChaosError> {
         let mut network = Network {
             place,
             hosts: vec![Rules::default(); hosts],

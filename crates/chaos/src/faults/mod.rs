@@ -57,7 +57,7 @@ pub(crate) fn has_clock_offsets() -> bool {
 /// # Errors
 /// The machine refuses.
 pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, ChaosError> {
-    let Fault { kind, target, dice } = fault;
+    let Fault { kind, target, entropy } = fault;
     let servers = cluster.servers();
     let server = target % servers;
     let named = server + 1;
@@ -74,20 +74,20 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.process(server).stop();
             Ok(format!("server {named}"))
         }
-        FaultKind::Partition => partition(cluster, server, dice),
-        FaultKind::OneWay => one_way(cluster, server, dice),
+        FaultKind::Partition => partition(cluster, server, entropy),
+        FaultKind::OneWay => one_way(cluster, server, entropy),
         FaultKind::Mute => {
             cluster.network.mute(server)?;
             Ok(format!("server {named}"))
         }
         FaultKind::Delay | FaultKind::Loss => impair(cluster, server, fault),
         FaultKind::SlowDisk => {
-            let bytes_per_second = (64 << 10) << (dice % 5);
+            let bytes_per_second = (64 << 10) << (entropy % 5);
             cluster.disk(server).throttle(bytes_per_second)?;
             Ok(format!("{} KiB a second at server {named}", bytes_per_second >> 10))
         }
         FaultKind::FullDisk => {
-            let all = dice.is_multiple_of(3);
+            let all = entropy.is_multiple_of(3);
             let struck = (0..servers).filter(|other| all || *other == server);
             struck.into_iter().try_for_each(|server| cluster.disk(server).fill())?;
             Ok(if all { "at all servers".into() } else { format!("at server {named}") })
@@ -101,7 +101,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             Ok(format!("server {named} and the coordinator"))
         }
         FaultKind::Clock => {
-            let ahead = 1 + dice % LONGEST_JUMP;
+            let ahead = 1 + entropy % LONGEST_JUMP;
             cluster.process(server).kill();
             cluster.start_server(server, Some(ahead))?;
             Ok(format!("server {named} starts {ahead} s ahead"))
@@ -110,7 +110,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.process(server).terminate();
             Ok(format!("server {named}"))
         }
-        FaultKind::HandOver => Ok(cluster.hand_over(target, dice.is_multiple_of(2))),
+        FaultKind::HandOver => Ok(cluster.hand_over(target, entropy.is_multiple_of(2))),
         FaultKind::Split => Ok(cluster.split(target)),
         FaultKind::Merge => Ok(cluster.merge(target)),
         FaultKind::Drain => {
@@ -119,7 +119,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
         }
         FaultKind::Flood | FaultKind::Hoard | FaultKind::Giants | FaultKind::Garbage => {
             let targets = cluster.targets();
-            cluster.hostile.push(Hostile::begin(kind, &targets, dice));
+            cluster.hostile.push(Hostile::begin(kind, &targets, entropy));
             Ok("hostile clients at all servers".into())
         }
     }
@@ -127,7 +127,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
 
 fn strike_coordinator(cluster: &mut Cluster, fault: Fault) -> String {
     let members = cluster.coordinator.members();
-    let all = members > 1 && fault.dice.is_multiple_of(3);
+    let all = members > 1 && fault.entropy.is_multiple_of(3);
     let first = fault.target % members;
     let struck: Vec<usize> = (0..members).filter(|member| all || *member == first).collect();
     for member in &struck {
@@ -145,13 +145,13 @@ fn others(servers: usize, server: usize) -> impl Iterator<Item = usize> {
 fn impair(cluster: &mut Cluster, server: usize, fault: Fault) -> Result<String, ChaosError> {
     let others = others(cluster.servers(), server);
     if fault.kind == FaultKind::Delay {
-        let delay = Duration::from_millis(20 + fault.dice % 231);
+        let delay = Duration::from_millis(20 + fault.entropy % 231);
         for other in others {
             cluster.network.delay(server, other, FABRIC, delay)?;
         }
         return Ok(format!("{delay:?} each way, between server {} and the others", server + 1));
     }
-    let per_mille = 20 + (fault.dice % 281) as u32;
+    let per_mille = 20 + (fault.entropy % 281) as u32;
     for other in others {
         cluster.network.lose(server, other, per_mille)?;
     }
@@ -159,11 +159,11 @@ fn impair(cluster: &mut Cluster, server: usize, fault: Fault) -> Result<String, 
 }
 
 /// Both ways: a minority from the rest, and in two cases of three from the coordinator.
-fn partition(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, ChaosError> {
+fn partition(cluster: &mut Cluster, server: usize, entropy: u64) -> Result<String, ChaosError> {
     let servers = cluster.servers();
-    let size = if servers >= 5 && dice.is_multiple_of(2) { 2 } else { 1 };
+    let size = if servers >= 5 && entropy.is_multiple_of(2) { 2 } else { 1 };
     let minority: Vec<usize> = (0..size).map(|next| (server + next) % servers).collect();
-    let with_coordinator = !dice.is_multiple_of(3);
+    let with_coordinator = !entropy.is_multiple_of(3);
     let coordinator = cluster.coordinator.hosts().filter(|_| with_coordinator);
     let rest: Vec<usize> = (0..servers).filter(|other| !minority.contains(other)).chain(coordinator).collect();
     for (one, other) in minority.iter().flat_map(|one| rest.iter().map(move |other| (*one, *other))) {
@@ -175,9 +175,9 @@ fn partition(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, 
     Ok(format!("server {} from {from}", named.join(" and ")))
 }
 
-fn one_way(cluster: &mut Cluster, server: usize, dice: u64) -> Result<String, ChaosError> {
-    let is_deaf = dice.is_multiple_of(2);
-    let with_coordinator = dice.is_multiple_of(3);
+fn one_way(cluster: &mut Cluster, server: usize, entropy: u64) -> Result<String, ChaosError> {
+    let is_deaf = entropy.is_multiple_of(2);
+    let with_coordinator = entropy.is_multiple_of(3);
     let coordinator = cluster.coordinator.hosts().filter(|_| with_coordinator);
     for other in others(cluster.servers(), server).chain(coordinator).collect::<Vec<_>>() {
         let (from, to) = if is_deaf { (other, server) } else { (server, other) };

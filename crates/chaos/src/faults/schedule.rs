@@ -23,7 +23,7 @@ pub(crate) struct Fault {
     /// The number of the server or region that it strikes, modulo how many there are.
     pub(crate) target: usize,
     /// Any number. It decides how hard the fault strikes, and which way.
-    pub(crate) dice: u64,
+    pub(crate) entropy: u64,
 }
 
 /// The faults between two healings.
@@ -111,7 +111,7 @@ impl Schedule {
     fn fault(&mut self, is_hostile: bool, wanted: impl Fn(FaultKind) -> bool) -> Option<Fault> {
         let deck = if is_hostile { &mut self.hostile } else { &mut self.breaking };
         let kind = deck.draw(&mut self.rng, wanted)?;
-        Some(Fault { kind, target: self.rng.index(usize::MAX), dice: self.rng.u64() })
+        Some(Fault { kind, target: self.rng.index(usize::MAX), entropy: self.rng.u64() })
     }
 }
 

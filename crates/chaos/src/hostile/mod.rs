@@ -61,20 +61,20 @@ pub(crate) struct Hostile {
 
 impl Hostile {
     /// Begins a strike of a kind of hostile client.
-    pub(crate) fn begin(kind: FaultKind, targets: &Targets, dice: u64) -> Hostile {
+    pub(crate) fn begin(kind: FaultKind, targets: &Targets, entropy: u64) -> Hostile {
         let connections = match kind {
             FaultKind::Flood => FLOODING,
             FaultKind::Hoard => HOARDING,
             _ => GIANTS,
         };
-        Hostile::with_connections(kind, targets, dice, connections)
+        Hostile::with_connections(kind, targets, entropy, connections)
     }
 
     /// As [`Hostile::begin`], with this many connections at a time. Garbage always uses one connection per thread.
-    pub(crate) fn with_connections(kind: FaultKind, targets: &Targets, dice: u64, connections: usize) -> Hostile {
+    pub(crate) fn with_connections(kind: FaultKind, targets: &Targets, entropy: u64, connections: usize) -> Hostile {
         let is_over = Arc::new(AtomicBool::new(false));
         let begin = |number: usize| {
-            let rng = Rng::new(dice.wrapping_add(number as u64));
+            let rng = Rng::new(entropy.wrapping_add(number as u64));
             let connections = (connections + THREADS - 1 - number) / THREADS;
             let (targets, is_over) = (targets.clone(), is_over.clone());
             let mut client = Client { targets, number, connections, script: Script::new(rng), is_over };

@@ -193,7 +193,7 @@ impl Link {
             let count = self.waiting.iter().take(REQUEST_OPS).take_while(fits_first(fits)).count();
             let request = self.request(count);
             self.push(&request);
-            self.take_off(count, self.queued, now);
+            self.move_to_flight(count, self.queued, now);
         }
         self.write()
     }
@@ -210,7 +210,7 @@ impl Link {
     }
 
     /// Moves the first `count` waiting operations into flight; `end` as in [`Flight`].
-    fn take_off(&mut self, count: usize, end: u64, now: Instant) {
+    fn move_to_flight(&mut self, count: usize, end: u64, now: Instant) {
         let ops = self.waiting.drain(..count).map(Some).collect();
         self.flights.push_back((self.next_id, Flight { end, sent: now, ops }));
         self.next_id += 1;

@@ -9,7 +9,7 @@
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
-use crate::ring::{Ends, Grant, Mailbox, Rooms, bind};
+use crate::ring::{AnswerSizes, Ends, Grant, Mailbox, bind};
 use leeward_fabric::{Descriptor, LinkEvent, PeerId};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
@@ -42,7 +42,7 @@ pub(super) struct Rings {
     options: RingOptions,
     token: Token,
     ends: Option<Ends>,
-    rooms: Rooms,
+    rooms: AnswerSizes,
     /// The request that was sent over the connection and is not answered.
     over_stream: Option<u64>,
     /// Requests besides operations that are not sent yet.
@@ -52,7 +52,7 @@ pub(super) struct Rings {
 
 impl Rings {
     pub(super) fn new(options: RingOptions, token: Token) -> Rings {
-        let rooms = Rooms::new(0);
+        let rooms = AnswerSizes::new(0);
         Rings { options, token, ends: None, rooms, over_stream: None, questions: VecDeque::new(), frame: Vec::new() }
     }
 
@@ -104,7 +104,7 @@ impl Link {
     ///
     /// # Errors
     /// The reason why this client gets no rings.
-    pub(crate) fn hear_of_rings(&mut self, reply: Reply) -> Result<(), String> {
+    pub(crate) fn handle_ring_reply(&mut self, reply: Reply) -> Result<(), String> {
         let Some(rings) = &mut self.rings else { return Err("it speaks of rings that were not asked for".into()) };
         match reply {
             Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
@@ -119,7 +119,7 @@ impl Link {
                     reply_bytes: bytes as u32,
                     reply: ends.descriptor().0.into(),
                 };
-                rings.rooms = Rooms::new(ends.most_room() / 4);
+                rings.rooms = AnswerSizes::new(ends.most_room() / 4);
                 rings.ends = Some(ends);
                 self.push(&open);
                 self.write().map_err(|error| error.to_string())
@@ -174,7 +174,7 @@ impl Link {
                 rings.over_stream = Some(self.next_id);
                 let request = self.request(count);
                 self.push(&request);
-                self.take_off(count, self.queued, now);
+                self.move_to_flight(count, self.queued, now);
                 return;
             }
             if !ends.has_room(bytes, room) {
@@ -195,7 +195,7 @@ impl Link {
             if !sent {
                 return;
             }
-            self.take_off(count, 0, now);
+            self.move_to_flight(count, 0, now);
         }
     }
 
@@ -290,8 +290,8 @@ fn ring_bytes(wanted: usize, most: usize) -> Result<usize, String> {
 }
 
 /// How many waiting operations go into one request, the most bytes of the request, and the room for its answer.
-fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &Rooms) -> (usize, usize, usize) {
-    let (mut count, mut bytes, mut room) = (0, REQUEST_OVERHEAD_BYTES, Rooms::least());
+fn batch(waiting: &[super::Pending], ends: &Ends, rooms: &AnswerSizes) -> (usize, usize, usize) {
+    let (mut count, mut bytes, mut room) = (0, REQUEST_OVERHEAD_BYTES, AnswerSizes::least());
     let (most_bytes, most_room) = (ends.most_request().min(REQUEST_BYTES), ends.most_room());
     for pending in waiting.iter().take(REQUEST_OPS) {
         let overhead = match pending.op {

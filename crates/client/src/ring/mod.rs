@@ -25,7 +25,7 @@ mod tests;
 
 pub(crate) use fabrics::bind;
 pub(crate) use mailbox::Mailbox;
-pub(crate) use rooms::Rooms;
+pub(crate) use rooms::AnswerSizes;
 
 use crate::options::Traffic;
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId};
@@ -80,7 +80,7 @@ pub(crate) struct Ends {
     fetches: VecDeque<(u64, usize)>,
     is_posted: bool,
     /// A request's write has completed since the last [`Ends::must_ring`].
-    is_unheard: bool,
+    has_unannounced_requests: bool,
     announced: u64,
     heard: u64,
     buffer: Vec<u8>,
@@ -113,7 +113,7 @@ impl Ends {
             due: 0,
             fetches: VecDeque::new(),
             is_posted: false,
-            is_unheard: false,
+            has_unannounced_requests: false,
             announced: 0,
             heard: 0,
             buffer: Vec::new(),
@@ -304,7 +304,7 @@ impl Ends {
                     self.free(index);
                     self.drop_free();
                 }
-                self.is_unheard = true;
+                self.has_unannounced_requests = true;
                 true
             }
             LinkEvent::Message(_) | LinkEvent::ReadDone { .. } => true,
@@ -314,7 +314,7 @@ impl Ends {
     /// Whether the node must be rung: it sleeps, and has new requests in its ring. The caller rings it if this returns
     /// true.
     pub(crate) fn must_ring(&mut self) -> bool {
-        std::mem::take(&mut self.is_unheard) && self.memory.load_u64(self.reply_bytes) == 0
+        std::mem::take(&mut self.has_unannounced_requests) && self.memory.load_u64(self.reply_bytes) == 0
     }
 
     /// Notes that the node has rung for this sleep.

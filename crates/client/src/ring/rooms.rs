@@ -11,16 +11,16 @@ const FRAME_BYTES: usize = 64;
 const RESULT_BYTES: usize = 48;
 
 /// Largest answers so far.
-pub(crate) struct Rooms {
+pub(crate) struct AnswerSizes {
     value_bytes: usize,
     page_bytes: usize,
     most: usize,
 }
 
-impl Rooms {
+impl AnswerSizes {
     /// Guesses of up to `most` bytes for each operation.
-    pub(crate) fn new(most: usize) -> Rooms {
-        Rooms { value_bytes: 256.min(most), page_bytes: 4096.min(most), most }
+    pub(crate) fn new(most: usize) -> AnswerSizes {
+        AnswerSizes { value_bytes: 256.min(most), page_bytes: 4096.min(most), most }
     }
 
     /// Room for an answer without results.

@@ -307,7 +307,7 @@ fn what_no_node_writes_is_an_error() {
 fn guesses_grow_with_what_was_seen_up_to_a_limit() {
     use leeward_format::op::{Op, OpResult};
     let get = Op::Get { key: "k".into() };
-    let mut rooms = Rooms::new(1000);
+    let mut rooms = AnswerSizes::new(1000);
     let first = rooms.of(&get);
     rooms.learn(&OpResult::Value(Some(vec![0; 600].into())));
     assert!(rooms.of(&get) >= 600 && rooms.of(&get) > first);
@@ -321,7 +321,7 @@ fn guesses_grow_with_what_was_seen_up_to_a_limit() {
 #[test]
 fn a_read_from_any_member_is_given_as_much_room_as_one_from_the_primary() {
     use leeward_format::op::{Op, OpResult, Read, ReadResult, ScanRange};
-    let (mut rooms, key) = (Rooms::new(10_000), bytes::Bytes::from("k"));
+    let (mut rooms, key) = (AnswerSizes::new(10_000), bytes::Bytes::from("k"));
     let result = ReadResult::Value(Some(vec![0; 600].into()));
     rooms.learn(&OpResult::Stale { age_ms: 3, lsn: leeward_format::Lsn(9), result });
     assert!(rooms.of(&Op::Get { key: key.clone() }) >= 600);

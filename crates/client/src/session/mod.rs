@@ -515,7 +515,7 @@ impl Session {
             Reply::Heard { regions } => regions.into_iter().for_each(|(region, lsn)| self.heard.note(region, lsn)),
             Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
             Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
-                self.hear_of_rings(token, reply);
+                self.handle_ring_reply(token, reply);
             }
             Reply::Results { id, results } => {
                 let Some(ops) = self.links.get_mut(&token).and_then(|link| link.answered(id)) else {

@@ -140,9 +140,9 @@ impl Session {
     }
 
     /// Handles a node's reply about rings.
-    pub(super) fn hear_of_rings(&mut self, token: Token, reply: Reply) {
+    pub(super) fn handle_ring_reply(&mut self, token: Token, reply: Reply) {
         let Some(link) = self.links.get_mut(&token) else { return };
-        if let Err(reason) = link.hear_of_rings(reply) {
+        if let Err(reason) = link.handle_ring_reply(reply) {
             self.no_rings = Some((link.address.clone(), reason.clone()));
             self.fail(token, &format!("no rings: {reason}"));
         }

@@ -46,7 +46,7 @@ pub(super) struct Creation {
     /// What the present operation does.
     step: Step,
     /// The answer to an attempt was lost: the attempt may have succeeded, or may still succeed.
-    is_doubtful: bool,
+    is_outcome_unknown: bool,
     /// Why the coordinator refuses it.
     pub(super) refusal: Option<String>,
 }
@@ -83,7 +83,7 @@ impl Agent {
         if self.view.table(&table.options.name).is_some() {
             return Err(exists(&table));
         }
-        self.must_lack(&table)?;
+        self.refuse_unreadable(&table)?;
         let is_taken = |region: &&RegionId| self.view.region(**region).is_some() || self.view.is_planned(**region);
         if let Some(region) = table.numbers.iter().find(is_taken) {
             return Err(format!("there is a region {region} already, or it is being made of another"));
@@ -96,7 +96,7 @@ impl Agent {
             failed,
             claim,
             step,
-            is_doubtful: false,
+            is_outcome_unknown: false,
             refusal: None,
         });
         self.advance(now);
@@ -105,7 +105,7 @@ impl Agent {
 
     /// Sends the next operation of the next creation, if none is under way.
     pub(super) fn carry_creations(&mut self) {
-        self.let_go_of_makings();
+        self.release_creations();
         let is_under_way =
             |agent: &Agent| agent.operations.purposes().any(|purpose| matches!(purpose, Purpose::Creation(_)));
         while !is_under_way(self)
@@ -134,7 +134,7 @@ impl Agent {
     /// The next operation.
     fn next_step(&self, creation: &Creation) -> Result<(Step, CoordinatorOp), String> {
         let (table, name) = (&creation.table, &creation.table.options.name);
-        self.must_lack(table)?;
+        self.refuse_unreadable(table)?;
         let making = ClusterPath::Making(name.clone());
         let holds = self.view.version_of(&making);
         let mine = encode_value(&self.me.member);
@@ -184,7 +184,7 @@ impl Agent {
 
     /// Refuses a table whose path has a value that the view cannot read. Regions of it could be there, and would be mistaken for
     /// leftovers.
-    fn must_lack(&self, table: &NewTable) -> Result<(), String> {
+    fn refuse_unreadable(&self, table: &NewTable) -> Result<(), String> {
         let name = &table.options.name;
         match self.view.lacks(&ClusterPath::Table(name.clone())) {
             true => Ok(()),
@@ -204,7 +204,7 @@ impl Agent {
     }
 
     /// Gives up the right to make tables that this server no longer makes.
-    fn let_go_of_makings(&mut self) {
+    fn release_creations(&mut self) {
         let me = self.me.member;
         let wanted = |agent: &Agent, name: &str| {
             let is_it = |creation: &Creation| creation.table.options.name == name;
@@ -214,7 +214,7 @@ impl Agent {
         };
         let mine = self.view.making().filter(|(name, maker)| *maker == me && !wanted(self, name));
         let mine: Vec<ClusterPath> = mine.map(|(name, _)| ClusterPath::Making(name.to_owned())).collect();
-        mine.into_iter().for_each(|path| self.let_go(path, Some(me)));
+        mine.into_iter().for_each(|path| self.release_path(path, Some(me)));
     }
 
     /// Handles the answer to a creation, once the view holds the state that it is about; `None`: the answer was lost.
@@ -237,7 +237,7 @@ impl Agent {
                 self.judge_creation(creation);
             }
             (None, _) => {
-                creation.is_doubtful = true;
+                creation.is_outcome_unknown = true;
                 creation.claim = None;
                 self.requests.creations.push_front(creation);
             }
@@ -247,7 +247,7 @@ impl Agent {
     /// Ends a creation by what the view shows, or lets it try again.
     fn judge_creation(&mut self, mut creation: Creation) {
         let outcome = match self.view.table(&creation.table.options.name) {
-            Some(_) if creation.is_doubtful && self.is_there(&creation.table) => Outcome::Accepted,
+            Some(_) if creation.is_outcome_unknown && self.is_there(&creation.table) => Outcome::Accepted,
             Some(_) => Outcome::Refused(exists(&creation.table)),
             None => match creation.refusal.take() {
                 Some(reason) => Outcome::Refused(reason),

@@ -268,7 +268,7 @@ impl Agent {
             return;
         }
         self.register();
-        self.tell_departure();
+        self.announce_departure();
         self.campaign();
         self.carry_claims();
         self.carry_proposals();

@@ -70,12 +70,12 @@ impl Agent {
         let holder = self.view.server(self.me.member.server).map(|info| info.member);
         match self.has_stepped_aside {
             false => self.hold(path, holder, |agent| encode_value(&agent.me)),
-            true => self.let_go(path, holder),
+            true => self.release_path(path, holder),
         }
     }
 
     /// Removes an ephemeral path of this incarnation.
-    pub(super) fn let_go(&mut self, path: ClusterPath, holder: Option<Member>) {
+    pub(super) fn release_path(&mut self, path: ClusterPath, holder: Option<Member>) {
         if holder == Some(self.me.member) && self.is_free(&path) {
             let op = self.view.remove_op(&path);
             self.submit(path, op, Purpose::Plain);
@@ -85,7 +85,7 @@ impl Agent {
     /// Holds the master's path if no server does. Only a registered server campaigns.
     pub(super) fn campaign(&mut self) {
         if self.has_stepped_aside {
-            return self.let_go(ClusterPath::Master, self.view.master());
+            return self.release_path(ClusterPath::Master, self.view.master());
         }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
             self.hold(ClusterPath::Master, self.view.master(), |agent| encode_value(&agent.me.member));
@@ -119,7 +119,7 @@ impl Agent {
     }
 
     /// Announces that this server is about to stop, or that it is back.
-    pub(super) fn tell_departure(&mut self) {
+    pub(super) fn announce_departure(&mut self) {
         let path = ClusterPath::Intent(self.me.member.server);
         let intent = self.view.intent(self.me.member.server);
         if !self.is_free(&path) {

@@ -127,7 +127,7 @@ pub(super) struct Balancing {
     /// Regions for which a request is on its way to the coordinator, and has no effect yet.
     writing: BTreeSet<RegionId>,
     /// The master makes no request for these regions until then.
-    left_alone: BTreeMap<RegionId, Nanos>,
+    cooldowns: BTreeMap<RegionId, Nanos>,
     split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
     /// The time of the last report of each server, and how many more bytes the server can store.
@@ -169,7 +169,7 @@ impl Balancing {
             return Vec::new();
         }
         self.looked = now;
-        let mut next = self.take_back(now, view, timing, &is_free);
+        let mut next = self.cancel_overdue(now, view, timing, &is_free);
         if !self.knows_all(now, view, timing) {
             return next;
         }
@@ -179,7 +179,7 @@ impl Balancing {
         };
         let is_free = |region| {
             let is_taken_back = next.iter().any(|config| config.region == region);
-            !is_taken_back && !self.left_alone.contains_key(&region) && is_free(region)
+            !is_taken_back && !self.cooldowns.contains_key(&region) && is_free(region)
         };
         let figures = self.figures(now, timing);
         let mut picture = Picture::new(view, &figures, room, is_free);
@@ -192,7 +192,7 @@ impl Balancing {
 
     /// Cancels hand-overs of the primary role that are not done after a long time: they may never be, and four of them keep
     /// others waiting. Cancels splits too, since a region that is to be split cannot be moved.
-    fn take_back(
+    fn cancel_overdue(
         &self,
         now: Nanos,
         view: &View,
@@ -241,7 +241,7 @@ impl Balancing {
             Err(why) => {
                 tracing::warn!(%region, ?request, why, "a request of the master is impossible");
                 if let RegionRequest::Split { .. } | RegionRequest::Merge { .. } = request {
-                    self.stays_whole(now, timing, region);
+                    self.back_off_split(now, timing, region);
                 }
                 None
             }
@@ -257,7 +257,7 @@ impl Balancing {
                     self.bounds_changed(now, timing, &[into]);
                 }
                 self.requested.remove(&region);
-                self.left_alone.remove(&region);
+                self.cooldowns.remove(&region);
                 self.split_pauses.remove(&region);
                 self.regions.remove(&region);
                 continue;
@@ -276,15 +276,15 @@ impl Balancing {
                 let child = plan.child().filter(|child| view.region(*child).is_some());
                 match child {
                     Some(child) => self.bounds_changed(now, timing, &[region, child]),
-                    None => self.stays_whole(now, timing, region),
+                    None => self.back_off_split(now, timing, region),
                 }
             }
             let was_fulfilled = is_mine && is_fulfilled(view, config, &before, &config.desired);
             let pause = if was_fulfilled { timing.cooldown } else { timing.operator_cooldown };
-            self.left_alone.insert(region, now + pause);
+            self.cooldowns.insert(region, now + pause);
             self.close(region);
         }
-        self.left_alone.retain(|region, until| *until > now || self.pending.contains_key(region));
+        self.cooldowns.retain(|region, until| *until > now || self.pending.contains_key(region));
     }
 
     /// These regions come from a split or a merge.
@@ -297,7 +297,7 @@ impl Balancing {
     }
 
     /// A split or merge failed or is impossible. It is tried again later, and other regions have their turn.
-    fn stays_whole(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
+    fn back_off_split(&mut self, now: Nanos, timing: &Balance, region: RegionId) {
         let failed = self.split_pauses.get(&region).map_or(0, |pause| pause.failed);
         let until = now + Backoff::up_to_times(timing.failed_split_backoff, LONGEST_BACKOFF).after(failed);
         self.split_pauses.insert(region, SplitPause { until, failed: failed + 1 });

@@ -230,7 +230,7 @@ fn an_operator_may_repeat_an_earlier_request_of_the_master() {
     pass(&mut fixture, 1);
     made(&mut fixture, &back);
     pass(&mut fixture, 1);
-    let left_alone_until = fixture.master().balancing.left_alone[&config.region];
+    let left_alone_until = fixture.master().balancing.cooldowns[&config.region];
     assert!(left_alone_until > fixture.now + Nanos::from_secs(50), "it is the operator's request");
 }
 

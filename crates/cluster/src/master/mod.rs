@@ -131,7 +131,7 @@ impl Master {
                 true => self.leftovers.insert(region),
                 false => self.leftovers.remove(&region),
             };
-            self.tell_of_waiting(view, region);
+            self.log_missing_volumes(view, region);
         }
         next
     }
@@ -187,7 +187,7 @@ impl Master {
     }
 
     /// Logs for the operator which volumes the region waits for, if that has changed.
-    fn tell_of_waiting(&mut self, view: &View, region: RegionId) {
+    fn log_missing_volumes(&mut self, view: &View, region: RegionId) {
         let missing = view.region(region).map(|config| missing_in(view, config)).unwrap_or_default();
         let before = match missing.is_empty() {
             true => self.reported.remove(&region),

@@ -76,12 +76,12 @@ struct Inner {
     /// Longer records are objects.
     page_bytes: usize,
     /// Records that were evicted.
-    records_gone: Ghosts,
+    record_ghosts: Ghosts,
     /// Shard of records that is evicted from next.
     turn: AtomicUsize,
     objects: Objects,
     /// Objects that were evicted or refused.
-    objects_gone: Ghosts,
+    object_ghosts: Ghosts,
     /// Bytes that objects may keep when there is not enough for all.
     objects_share: AtomicU64,
     misses: AtomicU64,
@@ -178,19 +178,19 @@ impl Cache {
     pub(crate) fn within(accounts: Arc<Accounts>) -> Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
-        let records_gone = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
-        let objects_gone = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
+        let record_ghosts = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
+        let object_ghosts = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
         let budget = Budget { accounts, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
-        budget.take((records_gone.bytes() + objects_gone.bytes()).min(bytes / 32));
+        budget.take((record_ghosts.bytes() + object_ghosts.bytes()).min(bytes / 32));
         let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
             budget,
             records: (0..shards).map(|_| Mutex::new(Shard::new(page_bytes))).collect(),
             page_bytes,
-            records_gone,
+            record_ghosts,
             turn: AtomicUsize::new(0),
             objects: Objects::new(shards),
-            objects_gone,
+            object_ghosts,
             objects_share: AtomicU64::new(bytes / 2),
             misses: AtomicU64::new(0),
             owners: AtomicU64::new(0),
@@ -245,14 +245,14 @@ impl Cache {
             return false;
         }
         let hash = Key::new(LEAF, serial, u64::from(offset)).hash();
-        let age = self.0.objects_gone.age(hash);
+        let age = self.0.object_ghosts.age(hash);
         if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_objects();
         }
         let stays = self.0.objects.bytes().max(self.0.objects_share.load(Relaxed));
         let is_wanted = !self.0.budget.is_tight() || age.is_some_and(|age| age < stays);
         if !is_wanted {
-            self.0.objects_gone.note(hash, u64::from(bytes));
+            self.0.object_ghosts.note(hash, u64::from(bytes));
         }
         is_wanted
     }
@@ -318,7 +318,7 @@ impl Cache {
         }
         let hash = hash_of(owner, key_hash);
         let mut shard = self.0.shard(hash).lock();
-        let age = self.0.records_gone.age(hash);
+        let age = self.0.record_ghosts.age(hash);
         let age = age.map(|age| age * shard.times_as_large(fresh.bytes()));
         if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_records(together);
@@ -408,7 +408,7 @@ impl Inner {
 
     fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {
         let make_room = || self.objects_exceed_share() && self.evict_object();
-        with(&Shared { budget: &self.budget, gone: &self.records_gone, make_room: &make_room });
+        with(&Shared { budget: &self.budget, gone: &self.record_ghosts, make_room: &make_room });
     }
 
     /// Replaces an older record of the key by `fresh`, or removes it if there is none. If the key has no record, it
@@ -435,7 +435,7 @@ impl Inner {
     fn evict_object(&self) -> bool {
         let Some((key, bytes)) = self.objects.evict() else { return false };
         self.budget.give(bytes);
-        self.objects_gone.note(key.hash(), bytes);
+        self.object_ghosts.note(key.hash(), bytes);
         true
     }
 
@@ -466,17 +466,17 @@ impl Inner {
     /// A leaf was missed that objects would still have with a larger share.
     fn lean_to_objects(&self) {
         let most = self.budget.bytes() - self.budget.bytes() / LEAST_SHARE;
-        self.lean(|share, step| (share + step).min(most));
+        self.shift_share(|share, step| (share + step).min(most));
     }
 
     /// A record was missed that records would still have with a larger share.
     fn lean_to_records(&self, together: usize) {
         let least = self.budget.bytes() / LEAST_SHARE;
         let part = together.clamp(1, MOST_TOGETHER) as u64;
-        self.lean(|share, step| share.saturating_sub(step / part).max(least));
+        self.shift_share(|share, step| share.saturating_sub(step / part).max(least));
     }
 
-    fn lean(&self, to: impl Fn(u64, u64) -> u64) {
+    fn shift_share(&self, to: impl Fn(u64, u64) -> u64) {
         if self.budget.is_tight() {
             let step = self.budget.bytes() / WINDOW_SHARE / WINDOW_STEPS;
             // A lost race loses one step of thousands.

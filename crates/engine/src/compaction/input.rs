@@ -206,7 +206,7 @@ fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mu
         let key_bytes = leaf.prefix().len() + leaf.suffix(i).len();
         let (stamp, entry) = leaf.entry(i);
         let Entry::InLog { pointer, value_bytes } = entry else { continue };
-        if matches!(placing.of(key_bytes, stamp, &entry, false), Move::Stay | Move::Bury) {
+        if matches!(placing.of(key_bytes, stamp, &entry, false), Move::Stay | Move::Expire) {
             continue;
         }
         if *room == 0 {

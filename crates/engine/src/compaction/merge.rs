@@ -170,7 +170,7 @@ impl Merge {
         let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
         let place = self.placing.of(key.len(), stamp, &entry, from_l0);
         if self.out.ranges.hide(key, stamp.lsn)
-            || (self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Bury))
+            || (self.drop_tombstones && (entry == Entry::Tombstone || place == Move::Expire))
         {
             counters.drop_entry(key, stamp, &entry);
         } else {
@@ -190,21 +190,21 @@ impl Merge {
     fn push(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
         let in_log = |entry: Option<(&[u8], Stamp, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
         let moved = match (place, order.is_le()) {
-            (Move::Stay | Move::Bury, _) => None,
+            (Move::Stay | Move::Expire, _) => None,
             (_, true) if in_log(self.upper.current()) => Some(self.upper.moved(&self.placing, counters)?),
             (_, false) if in_log(self.lower.current()) => Some(self.lower.moved(&self.placing, counters)?),
             _ => None,
         };
         let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
         let (key, stamp, entry) = newest.expect("the order says which one is there");
-        if moved.is_some() || place == Move::Bury {
+        if moved.is_some() || place == Move::Expire {
             counters.drop_entry(key, stamp, &entry);
         }
         if let (Move::Run(_), Some(value)) = (place, &moved) {
             counters.relocated_bytes += value.len() as u64;
         }
         let placed = match (place, &moved, entry) {
-            (Move::Bury, ..) => Entry::Tombstone,
+            (Move::Expire, ..) => Entry::Tombstone,
             (Move::InPlace, Some(value), _) => Entry::InPlace(value),
             (Move::Run(log), Some(value), _) => self.out.outbox.run(context, counters, log, (key, stamp, value))?,
             (Move::Run(log), None, Entry::InPlace(value)) => {

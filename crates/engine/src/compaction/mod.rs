@@ -202,7 +202,7 @@ enum Source {
         /// Position of the run of L1 that they become, or are merged with.
         target: usize,
         /// The other runs are moved to the last positions of L1 first.
-        closes_ranks: bool,
+        shifts_to_end: bool,
         /// Where leaf segments end.
         ends: Ends,
     },
@@ -242,7 +242,7 @@ impl Source {
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {
-            Source::L0 { closes_ranks: true, .. } => What::L0S.and(What::levels(0..L1_RUNS)),
+            Source::L0 { shifts_to_end: true, .. } => What::L0S.and(What::levels(0..L1_RUNS)),
             Source::L0 { .. } => What::L0S.and(target),
             Source::Segments { from, swept, .. } => {
                 let all = target.and(What::levels(from.iter().map(|(position, _)| *position)));

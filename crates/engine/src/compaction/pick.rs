@@ -207,7 +207,7 @@ impl Picker {
     fn compaction(&mut self, version: &Version, source: Source, now: UnixMs) -> Compaction {
         let base = padded(version, source.target());
         let levels = match &source {
-            Source::L0 { closes_ranks: true, .. } => runs::close_ranks(&base),
+            Source::L0 { shifts_to_end: true, .. } => runs::shift_to_end(&base),
             _ => base.clone(),
         };
         if matches!(source, Source::L0 { .. }) {
@@ -357,17 +357,17 @@ impl Picker {
             return None;
         }
         let levels = padded(version, L1);
-        let (mut target, mut closes_ranks, mut ends) = (L1, false, Ends::FULL);
+        let (mut target, mut shifts_to_end, mut ends) = (L1, false, Ends::FULL);
         if self.l1_runs > 1 {
             let next = runs::next_position(&levels);
-            closes_ranks = next.is_none();
-            target = next.or_else(|| runs::next_position(&runs::close_ranks(&levels)))?;
+            shifts_to_end = next.is_none();
+            target = next.or_else(|| runs::next_position(&runs::shift_to_end(&levels)))?;
             // Half of an L0 is not data.
             let bytes = l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2;
             ends = runs::ends(version.reads(), &levels, bytes);
         }
         let (tables, extents) = (l0s.tables.clone(), furthest(l0s.extents));
-        let source = Source::L0 { tables, extents, target, closes_ranks, ends };
+        let source = Source::L0 { tables, extents, target, shifts_to_end, ends };
         self.unless_claimed(source)
     }
 

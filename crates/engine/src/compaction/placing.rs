@@ -36,7 +36,7 @@ pub(super) enum Move {
     /// It goes into a sorted run of this log.
     Run(LogKind),
     /// It has expired: a tombstone takes its place.
-    Bury,
+    Expire,
 }
 
 impl Placing {
@@ -49,7 +49,7 @@ impl Placing {
     #[inline]
     pub(super) fn of(&self, key_bytes: usize, stamp: Stamp, entry: &Entry<'_>, from_l0: bool) -> Move {
         match entry {
-            _ if stamp.is_over(self.now) => Move::Bury,
+            _ if stamp.is_over(self.now) => Move::Expire,
             Entry::InPlace(value) if from_l0 && !self.is_last && self.is_medium(key_bytes, value.len()) => {
                 Move::Run(LogKind::Medium)
             }

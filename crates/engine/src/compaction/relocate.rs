@@ -40,7 +40,7 @@ pub(super) struct Relocate {
 }
 
 /// A leaf segment that points into victims.
-struct Leading {
+struct PointingSegment {
     leaf: Arc<LeafSegment>,
     footer: Footer,
     bytes: Bytes,
@@ -70,7 +70,7 @@ impl Relocate {
     /// Writes the next segment; `None` when all are written.
     pub(super) fn step(&mut self, context: &Context, counters: &mut Counters) -> Result<Option<Built>> {
         while self.outbox.is_empty() {
-            if !self.look_further(context, counters)? {
+            if !self.examine_next(context, counters)? {
                 self.outbox.end_runs(context, counters)?;
                 break;
             }
@@ -79,7 +79,7 @@ impl Relocate {
     }
 
     /// Examines the next segments; `false` if there are no more, or enough were changed.
-    fn look_further(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
+    fn examine_next(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
         let segments = context.levels[self.level].segments();
         if self.left == 0 || self.next >= self.first + MAX_SEARCHED || self.next >= segments.len() {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Relocate {
                 self.changed.push(position);
                 self.left -= 1;
                 let (leaf, footer) = (Arc::clone(leaf), index.footer().clone());
-                leading.push(Leading { leaf, footer, bytes, moves, moved: VecDeque::new() });
+                leading.push(PointingSegment { leaf, footer, bytes, moves, moved: VecDeque::new() });
             }
         }
         self.move_values(context, counters, &mut leading)?;
@@ -115,7 +115,12 @@ impl Relocate {
     }
 
     /// Appends the values to a run, as many at a time as there is memory for.
-    fn move_values(&mut self, context: &Context, counters: &mut Counters, leading: &mut [Leading]) -> Result<()> {
+    fn move_values(
+        &mut self,
+        context: &Context,
+        counters: &mut Counters,
+        leading: &mut [PointingSegment],
+    ) -> Result<()> {
         let most = input::ahead_bytes_of(&context.reads);
         let all: Vec<_> =
             leading.iter().enumerate().flat_map(|(i, one)| (0..one.moves.len()).map(move |j| (i, j))).collect();
@@ -130,7 +135,7 @@ impl Relocate {
             counters.value_bytes_read += fetched.bytes_read;
             reservation.set(fetched.bytes_read);
             for ((i, j), value) in batch.iter().zip(&fetched.values) {
-                let Leading { moves, moved, .. } = &mut leading[*i];
+                let PointingSegment { moves, moved, .. } = &mut leading[*i];
                 let (key, Wanted { pointer, stamp, value_bytes, .. }) = &moves[*j];
                 counters.drop_entry(key, *stamp, &Entry::InLog { pointer: *pointer, value_bytes: *value_bytes });
                 counters.relocated_bytes += value.len() as u64;
@@ -144,8 +149,8 @@ impl Relocate {
     }
 
     /// Writes a segment with its new pointers.
-    fn copy(&mut self, context: &Context, counters: &mut Counters, leading: Leading) -> Result<()> {
-        let Leading { leaf, footer, bytes, moves, mut moved } = leading;
+    fn copy(&mut self, context: &Context, counters: &mut Counters, leading: PointingSegment) -> Result<()> {
+        let PointingSegment { leaf, footer, bytes, moves, mut moved } = leading;
         drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
         let (segment, id) = (volume.allocate(region)?, (context.ids)()?);

@@ -48,13 +48,13 @@ pub(super) fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
     runs(levels).map(|(position, _)| position)
 }
 
-/// The position of a new run, before all others; `None` if they must be moved up first: see [`close_ranks`].
+/// The position of a new run, before all others; `None` if they must be moved up first: see [`shift_to_end`].
 pub(super) fn next_position(levels: &[Arc<Level>]) -> Option<usize> {
     positions(levels).next().unwrap_or(L1_RUNS).checked_sub(1)
 }
 
 /// The levels after the runs have moved to the last positions of L1, in their order.
-pub(super) fn close_ranks(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
+pub(super) fn shift_to_end(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
     let mut closed = levels.to_vec();
     closed[..L1_RUNS].sort_by_key(|run| !run.is_empty());
     closed

@@ -217,11 +217,11 @@ impl Pairs {
         let run = Run::new(&context.reads, &leaves, counters)?;
         let levels = if is_late { context.levels.clone() } else { Vec::new() };
         let mut pairs = Pairs { run, reads: Arc::clone(&context.reads), levels };
-        pairs.pass_over(counters)?;
+        pairs.skip_outdated(counters)?;
         Ok(pairs)
     }
 
-    fn pass_over(&mut self, counters: &mut Counters) -> Result<()> {
+    fn skip_outdated(&mut self, counters: &mut Counters) -> Result<()> {
         while let Some((key, stamp, entry)) = self.run.current()
             && self.has_newer(key, stamp.lsn)?
         {
@@ -255,7 +255,7 @@ impl Input for Pairs {
 
     fn step(&mut self, counters: &mut Counters) -> Result<()> {
         self.run.step(counters)?;
-        self.pass_over(counters)
+        self.skip_outdated(counters)
     }
 }
 

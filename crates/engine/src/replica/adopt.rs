@@ -33,7 +33,7 @@ pub struct Unopened {
 }
 
 /// Logs how far a dead primary's last writes were taken over, for the operator.
-fn say(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
+fn log_takeover(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &Ends) {
     let buffers: Vec<_> = overlays.keys().map(|id| (id.0, ends.get(id).map_or(0, |end| end.bytes))).collect();
     let (last, (_, stopped)) = (prefix.last, &prefix.stopped);
     tracing::info!(%region, %last, ?buffers, stopped, "the mirrored log records are taken over");
@@ -58,7 +58,7 @@ impl Replica {
     fn adopt(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
         let mut extended = self.extend(buffers)?;
         let (prefix, ends) = find_prefix(&self.volume, &extended.state, &extended.overlays)?;
-        say(extended.state.region, &extended.overlays, &prefix, &ends);
+        log_takeover(extended.state.region, &extended.overlays, &prefix, &ends);
         if let Err(error) = refuse_damage(&self.volume, &extended.state, &prefix) {
             tracing::warn!(region = %extended.state.region, %error, "this copy is damaged");
             self.is_damaged = true;
@@ -111,7 +111,7 @@ impl Replica {
         }
         let recovered = recover(&self.volume, &state, &overlays)?;
         refuse_damage(&self.volume, &state, &recovered.prefix)?;
-        say(state.region, &overlays, &recovered.prefix, &recovered.ends);
+        log_takeover(state.region, &overlays, &recovered.prefix, &recovered.ends);
         self.write(&overlays, &state, &recovered.ends)?;
         let ids = Region::begin_term(&self.volume, &self.owner, &mut state, term, (&added, &recovered))?;
         Ok((state, recovered, ids))

@@ -163,7 +163,7 @@ impl Replica {
             let end = segment.bytes.unwrap_or_else(persisted).max(from);
             let mut bytes = vec![0; (end - from) as usize];
             self.volume.read(segment.no, from, &mut bytes)?;
-            follower.take_on(log, (segment.id, segment.no), from, &bytes);
+            follower.queue(log, (segment.id, segment.no), from, &bytes);
         }
         follower.apply()?;
         self.follower = Some(follower);
@@ -253,7 +253,7 @@ impl Follower {
     }
 
     /// Queues bytes of a tail that were persisted at `offset`.
-    pub(super) fn take_on(&mut self, log: LogKind, (id, no): (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) {
+    pub(super) fn queue(&mut self, log: LogKind, (id, no): (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) {
         let header = LOG_HEADER_BYTES.saturating_sub(offset as usize).min(bytes.len());
         let bytes = bytes[header..].to_vec();
         if !bytes.is_empty() {
@@ -261,9 +261,9 @@ impl Follower {
         }
     }
 
-    /// [`Follower::take_on`], then moves as many records as possible into the L0.
+    /// [`Follower::queue`], then moves as many records as possible into the L0.
     pub(super) fn feed(&mut self, log: LogKind, of: (SegmentId, SegmentNo), offset: u32, bytes: &[u8]) -> Result<()> {
-        self.take_on(log, of, offset, bytes);
+        self.queue(log, of, offset, bytes);
         self.apply()
     }
 }

@@ -92,7 +92,7 @@ impl LevelCursor {
             self.here = None;
             return Ok(());
         };
-        let leaf = self.stand(at, Way::Forward)?;
+        let leaf = self.enter_leaf(at, Way::Forward)?;
         let slot = leaf.search(key).unwrap_or_else(|slot| slot);
         let beyond = slot == leaf.len();
         self.settle(leaf, if beyond { slot - 1 } else { slot });
@@ -105,7 +105,7 @@ impl LevelCursor {
             self.here = None;
             return Ok(());
         };
-        let leaf = self.stand(at, Way::Back)?;
+        let leaf = self.enter_leaf(at, Way::Back)?;
         let after = bound.map_or(leaf.len(), |bound| leaf.search(bound).unwrap_or_else(|slot| slot));
         self.settle(leaf, after.saturating_sub(1));
         if after == 0 { self.step_back() } else { Ok(()) }
@@ -144,7 +144,7 @@ impl LevelCursor {
     }
 
     /// Moves into a leaf, which may be the current one.
-    fn stand(&mut self, (segment, places, place): (usize, Places, usize), way: Way) -> Result<Arc<Leaf>> {
+    fn enter_leaf(&mut self, (segment, places, place): (usize, Places, usize), way: Way) -> Result<Arc<Leaf>> {
         self.passed = None;
         let here = self.here.take().filter(|here| (here.segment, here.place) == (segment, place));
         if here.is_none() {

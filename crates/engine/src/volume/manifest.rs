@@ -195,7 +195,7 @@ impl Manifest {
             }
             None => false,
         };
-        if size.is_vague() && !measure_it(&mut size) {
+        if size.is_imprecise() && !measure_it(&mut size) {
             return Ok(edit);
         }
         let is_last = self.position + edit.frame.len() > self.zones[self.current].bytes();
@@ -238,7 +238,7 @@ impl Manifest {
     /// Makes room in the other zone for a checkpoint of `size`, and notes whether writes may continue.
     fn reserve(&mut self, size: Size, space: &Arc<Space>) -> Result<()> {
         let other = &mut self.zones[1 - self.current];
-        let grown = other.grow(&self.device, size.comfortable(), |origin| space.allocate_spare(origin));
+        let grown = other.grow(&self.device, size.preferred(), |origin| space.allocate_spare(origin));
         let short = match grown {
             Ok(()) => None,
             Err(Error::NoSpace { detail, .. }) => Some(detail),
@@ -280,7 +280,7 @@ impl Manifest {
         let frame = self.encode(EntryBody::Checkpoint(state));
         self.size = Size::exactly(frame.len());
         let (old, new) = (self.current, 1 - self.current);
-        self.zones[new].shrink(self.size.comfortable());
+        self.zones[new].shrink(self.size.preferred());
         let head = self.encode(EntryBody::Zone(self.zones[new].segments().to_vec()));
         let (bytes, room) = (head.len() + frame.len(), self.zones[new].bytes());
         if bytes > room {
@@ -295,7 +295,7 @@ impl Manifest {
         let moved = self.encode(EntryBody::Moved);
         self.zones[old].write_moved(&self.device, &moved)?;
         let durable = self.device.sync()?;
-        self.zones[old].shrink(self.size.comfortable());
+        self.zones[old].shrink(self.size.preferred());
         (self.current, self.position) = (new, bytes);
         self.durable = self.sequence;
         self.sequence += 1;

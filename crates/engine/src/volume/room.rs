@@ -39,12 +39,12 @@ impl Size {
     }
 
     /// Whether it should be measured.
-    pub(super) fn is_vague(self) -> bool {
+    pub(super) fn is_imprecise(self) -> bool {
         self.bound > self.measured + self.measured / 2 + SLACK
     }
 
     /// Room that a zone gets if there is space: for the checkpoint and as many bytes of edits.
-    pub(super) fn comfortable(self) -> usize {
+    pub(super) fn preferred(self) -> usize {
         self.bound * 2 + SLACK
     }
 

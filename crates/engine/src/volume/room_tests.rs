@@ -44,7 +44,7 @@ fn a_checkpoint_is_never_larger_than_its_bound() {
             size = size.after(&[change], frame_bytes);
             let exact = measure(state.clone());
             assert!(exact <= size.bytes(), "seed {seed}, change {counter}: {exact} of {}", size.bytes());
-            if size.is_vague() {
+            if size.is_imprecise() {
                 size = Size::exactly(exact);
             }
         }

@@ -31,7 +31,7 @@ const KEEN_PAUSES: Backoff = Backoff { most: Nanos::from_micros(40), ..PAUSES };
 /// long.
 const TIMER_SLACK: Option<NonZeroU64> = NonZeroU64::new(1000);
 /// How long more events are expected after one. Peers send messages more often than this while they have operations.
-const KEEN: Duration = Duration::from_millis(20);
+const BUSY_PERIOD: Duration = Duration::from_millis(20);
 /// How often a provider without descriptors is polled before the first pause.
 const LOOKS: u32 = 16;
 /// Time after which an operation that the provider did not accept is tried again.
@@ -39,10 +39,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Longest sleep on descriptors. Completions end it, but not all other work of libfabric 1.17's tcp provider: with 500
 /// ms a new cluster's primaries waited two seconds for their backups.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
-/// If a descriptor is always ready for this long without any event, it is ignored, and `FLOOR` is the pause in its
+/// If a descriptor is always ready for this long without any event, it is ignored, and `ALWAYS_READY_PAUSE` is the pause in its
 /// place. A peer that writes sends messages more often than this.
-const BELIEVED: Duration = Duration::from_secs(10);
-const FLOOR: Duration = Duration::from_micros(100);
+const ALWAYS_READY_LIMIT: Duration = Duration::from_secs(10);
+const ALWAYS_READY_PAUSE: Duration = Duration::from_micros(100);
 
 /// Runs until the fabric is dropped.
 pub(super) fn run(context: &Context, links: &Links<Remote>) {
@@ -158,15 +158,15 @@ impl Pace {
     /// Sleeps until there may be something to do. `waiting`: an operation must be retried.
     fn sleep(&mut self, device: &Device, waiting: bool) {
         if device.tells_when_ready() {
-            if self.slept.elapsed() >= BELIEVED {
-                thread::sleep(FLOOR);
+            if self.slept.elapsed() >= ALWAYS_READY_LIMIT {
+                thread::sleep(ALWAYS_READY_PAUSE);
             }
             return self.wait(device, if waiting { RETRY_PAUSE } else { LONGEST_SLEEP });
         }
         let before = self.empty;
         self.empty = self.empty.saturating_add(1);
         let Some(before) = before.checked_sub(LOOKS) else { return thread::yield_now() };
-        let keen = waiting || self.happened.elapsed() < KEEN;
+        let keen = waiting || self.happened.elapsed() < BUSY_PERIOD;
         let pauses = if keen { KEEN_PAUSES } else { PAUSES };
         self.wait(device, pauses.after(before).duration());
     }
@@ -175,7 +175,7 @@ impl Pace {
         let begun = Instant::now();
         match device.wait(timeout) {
             Ok(true) => *self = Pace::new(),
-            Ok(false) if begun.elapsed() >= FLOOR.min(timeout) => self.slept = Instant::now(),
+            Ok(false) if begun.elapsed() >= ALWAYS_READY_PAUSE.min(timeout) => self.slept = Instant::now(),
             Ok(false) => {}
             Err(error) => {
                 error!(%error, "the libfabric fabric cannot sleep");

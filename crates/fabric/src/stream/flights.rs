@@ -36,7 +36,7 @@ pub(crate) trait Extension: Sized + Send + 'static {
     /// Called by the link's thread after it took answers, with no lock held: may take long.
     fn settle(_link: &Link<Self>) {}
     /// Called by the link's thread once in every ping interval, however busy the link is: may post, or fail the link.
-    fn attend(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
+    fn on_ping_interval(_state: &mut LinkState<Self>, _options: &LinkOptions) {}
 }
 
 /// TCP needs no extension.

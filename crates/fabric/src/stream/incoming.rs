@@ -109,12 +109,12 @@ impl Incoming {
     }
 
     /// Admits `peer`.
-    pub(crate) fn invite(&self, peer: PeerId) {
+    pub(crate) fn admit_peer(&self, peer: PeerId) {
         self.table.lock().admitted.insert(peer);
     }
 
     /// No longer admits `peer`, and ends its connection.
-    pub(crate) fn dismiss(&self, peer: PeerId) {
+    pub(crate) fn expel_peer(&self, peer: PeerId) {
         let mut table = self.table.lock();
         table.admitted.remove(&peer);
         if let Some(connection) = table.of_peer.get(&peer) {

@@ -166,13 +166,13 @@ impl<X: Extension> StreamFabric<X> {
             link.close();
         }
         if self.shared.options.admission == Admission::Sessions {
-            self.incoming.dismiss(peer);
+            self.incoming.expel_peer(peer);
         }
     }
 
     /// See [`crate::Fabric::admit`].
     pub(crate) fn admit(&self, peer: PeerId) {
-        self.incoming.invite(peer);
+        self.incoming.admit_peer(peer);
     }
 
     /// The link to `peer`, if [`StreamFabric::connect`] was called for it.

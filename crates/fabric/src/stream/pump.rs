@@ -115,7 +115,7 @@ struct Pump<'a, X: Extension> {
     fds: VecDeque<OwnedFd>,
     /// Since when an answer is due: the time of the last answer, or of the first look at a waiting request.
     waiting_since: Option<Instant>,
-    /// When [`Extension::attend`] was last called.
+    /// When [`Extension::on_ping_interval`] was last called.
     attended: Instant,
 }
 
@@ -152,7 +152,7 @@ impl<'a, X: Extension> Pump<'a, X> {
             X::settle(self.link);
             if self.attended.elapsed() >= options.ping_interval {
                 self.attended = Instant::now();
-                self.link.post(X::attend);
+                self.link.post(X::on_ping_interval);
                 self.link.flush();
             }
             if pings && let Err(reason) = self.check_alive(ready, options.peer_timeout) {

@@ -79,7 +79,7 @@ impl Background {
         let charge = Charge::of_this_thread();
         let job = move || {
             // The channel has room. If no caller waits, the I/O was given up.
-            let _ = answer.send(charge.bear(io));
+            let _ = answer.send(charge.run_charged(io));
         };
         match self.0.send(Box::new(job)) {
             Ok(()) => Pending(State::Begun(pending)),

@@ -155,12 +155,12 @@ impl Pool {
         size_class.idle.fetch_add(size_class.block_bytes, Relaxed);
         self.idle.fetch_add(size_class.block_bytes, Relaxed);
         size_class.lists.lock().idle.push(start);
-        while self.idle_bytes() > self.most_idle && self.strip() {}
+        while self.idle_bytes() > self.most_idle && self.release_pages() {}
     }
 
     /// Returns the pages of one idle block to the system, of the size class with the most idle bytes; `false` if there
     /// is none.
-    fn strip(&self) -> bool {
+    fn release_pages(&self) -> bool {
         let most = self
             .size_classes
             .iter()
@@ -170,7 +170,7 @@ impl Pool {
         most.idle.fetch_sub(most.block_bytes, Relaxed);
         self.idle.fetch_sub(most.block_bytes, Relaxed);
         // SAFETY: the block is on no list, and so this function's alone.
-        unsafe { pages::strip(start, most.block_bytes) };
+        unsafe { pages::release_pages(start, most.block_bytes) };
         most.lists.lock().bare.push(start);
         true
     }

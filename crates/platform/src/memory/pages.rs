@@ -34,7 +34,7 @@ pub(super) unsafe fn populate(start: NonNull<u8>, bytes: usize) {
 /// # Safety
 /// They lie in a mapping of [`map`], begin at a page, and no other thread uses them meanwhile.
 #[cfg(not(miri))]
-pub(super) unsafe fn strip(start: NonNull<u8>, bytes: usize) {
+pub(super) unsafe fn release_pages(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller says so.
     let advised = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxDontNeed) };
     debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
@@ -60,7 +60,7 @@ pub(super) fn map(bytes: usize) -> NonNull<u8> {
 pub(super) unsafe fn populate(_: NonNull<u8>, _: usize) {}
 
 #[cfg(miri)]
-pub(super) unsafe fn strip(start: NonNull<u8>, bytes: usize) {
+pub(super) unsafe fn release_pages(start: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller says that no other thread uses them.
     unsafe { start.write_bytes(0, bytes) };
 }

@@ -38,9 +38,9 @@ const SLOTS: usize = 2;
 const BUFFERS: usize = LogKind::APPENDED.len() * MIRROR_BUFFERS as usize;
 /// Bytes of a buffer that a save reads first, since most tails have few new bytes. Each further read is four times as
 /// long.
-const FIRST_LOOK: usize = 4 << 10;
+const FIRST_READ_BYTES: usize = 4 << 10;
 /// Most bytes that a save reads at a time, unless one record is longer.
-const MOST_LOOK: usize = 128 << 10;
+const MOST_READ_BYTES: usize = 128 << 10;
 
 /// See the module.
 pub struct Mounted {
@@ -176,7 +176,7 @@ impl Mounted {
 
     fn save_tail(&self, replica: &mut Replica, id: SegmentId, tail: &mut OpenTail) -> Result<(), Error> {
         let buffer = self.memories[tail.buffer].as_ref();
-        let mut look = FIRST_LOOK;
+        let mut look = FIRST_READ_BYTES;
         while self.has_more(tail.buffer, tail.saved) {
             let mut content = self.budget.pool().take(look.min(buffer.len() - tail.saved));
             buffer.read(tail.saved, &mut content);
@@ -189,7 +189,7 @@ impl Mounted {
             if wanted == 0 || wanted > buffer.len() - tail.saved {
                 break;
             }
-            look = wanted.max(MOST_LOOK.min(look * 4));
+            look = wanted.max(MOST_READ_BYTES.min(look * 4));
         }
         Ok(())
     }

@@ -152,7 +152,8 @@ fn records_of_any_size_are_saved() {
     let fabric = SimNetwork::new(1, SimOptions::default()).node(PeerId(1), Arc::new(|_, _| {}));
     let mut replica = replica();
     let mounted = Mounted::allocate(&*fabric, SEGMENT_BYTES, &Budget::new(64 << 20)).expect("there is memory");
-    for (index, value_bytes, records) in [(0, FIRST_LOOK + 500, 1), (1, FIRST_LOOK - 60, 2), (2, 5000, 6), (3, 3, 900)]
+    for (index, value_bytes, records) in
+        [(0, FIRST_READ_BYTES + 500, 1), (1, FIRST_READ_BYTES - 60, 2), (2, 5000, 6), (3, 3, 900)]
     {
         let id = SegmentId::new(Epoch(1), index);
         let buffer = buffer_of(LogKind::Recovery, index);

@@ -27,7 +27,7 @@ impl Primary {
     }
 
     /// The next configuration without a backup that should leave and can be spared; `None` if there is none.
-    pub(super) fn let_go(&self) -> Option<GroupConfig> {
+    pub(super) fn without_departing_backup(&self) -> Option<GroupConfig> {
         let staying = self.config.in_sync().filter(|member| self.stays(member)).count() as u32;
         let can_spare = |member: &&Member| match self.departing.get(&member.server) {
             None => false,

@@ -342,8 +342,10 @@ impl Primary {
         let failed = failed.min_by_key(|peer| peer.confirmed());
         let without_failed = failed.map(|peer| self.config.without(peer.member));
         let next = without_failed.or_else(|| self.settlement()).or_else(|| self.with_a_learner_in_sync());
-        let next =
-            next.or_else(|| self.let_go()).or_else(|| self.convert_a_peer(now)).or_else(|| self.raise_floor(now));
+        let next = next
+            .or_else(|| self.without_departing_backup())
+            .or_else(|| self.convert_a_peer(now))
+            .or_else(|| self.raise_floor(now));
         self.pursue(next);
     }
 

@@ -1,7 +1,7 @@
 //! Native connections: frames of [`Request`] in, frames of [`Reply`] out, without their socket.
 //!
 //! A frame comes over the connection's stream, or through a [ring](crate::rings) that belongs to it; its answer goes back the
-//! same way ([`Door`]). The owner of the rings hands in what they hold ([`Session::take_from_ring`]), and takes answers for
+//! same way ([`ReplyPath`]). The owner of the rings hands in what they hold ([`Session::take_from_ring`]), and takes answers for
 //! them ([`Session::for_rings`]) and requests about them ([`Session::ring_asks`]).
 //!
 //! Requests are answered when all of their operations are, in any order, named by the client's id. The operations of one
@@ -17,7 +17,7 @@ use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
-use crate::rings::{Ask, Door};
+use crate::rings::{Ask, ReplyPath};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::merge::Page;
@@ -68,14 +68,14 @@ pub struct Session {
     costs: usize,
     charge: Charge,
     frame: Vec<u8>,
-    for_rings: Vec<(Door, Vec<u8>)>,
+    for_rings: Vec<(ReplyPath, Vec<u8>)>,
     ring_asks: Vec<Ask>,
 }
 
 struct Pending {
     id: u64,
     /// `None`: the stream.
-    door: Option<Door>,
+    reply_path: Option<ReplyPath>,
     results: Vec<Option<OpResult>>,
     waiting: usize,
     /// Bytes that it takes until it is answered.
@@ -131,15 +131,21 @@ impl Session {
         }
     }
 
-    /// Takes a message that came through a ring: one frame, answered by `door`. Call only while
+    /// Takes a message that came through a ring: one frame, answered by `reply_path`. Call only while
     /// [`ProtocolSession::wants_input`], and [`ProtocolSession::advance`] afterwards.
-    pub fn take_from_ring(&mut self, frame: &[u8], door: Door, context: &mut Context, submit: &mut Vec<Submission>) {
+    pub fn take_from_ring(
+        &mut self,
+        frame: &[u8],
+        reply_path: ReplyPath,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    ) {
         match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
             Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell, _))) => {
                 self.refuse(context, "a message about rings in a ring");
             }
             Ok(Some((request, len))) if len == frame.len() => {
-                self.begin((request, len), Some(door), context, submit);
+                self.begin((request, len), Some(reply_path), context, submit);
                 self.settle();
                 self.seen(context);
             }
@@ -148,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Answers that go through rings, each with its door, since the last call.
-    pub fn for_rings(&mut self) -> std::vec::Drain<'_, (Door, Vec<u8>)> {
+    /// Answers that go through rings, each with its reply path, since the last call.
+    pub fn for_rings(&mut self) -> std::vec::Drain<'_, (ReplyPath, Vec<u8>)> {
         self.for_rings.drain(..)
     }
 
@@ -223,7 +229,7 @@ impl Session {
     fn begin(
         &mut self,
         (request, bytes): (Request, usize),
-        door: Option<Door>,
+        reply_path: Option<ReplyPath>,
         context: &mut Context,
         submit: &mut Vec<Submission>,
     ) {
@@ -233,16 +239,19 @@ impl Session {
                 if let Some(session) = context.shared.clients.get_mut(self.id) {
                     session.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
                 }
-                self.tell_routes(known, door, context);
+                self.tell_routes(known, reply_path, context);
             }
-            Request::Routes { known } => self.tell_routes(known, door, context),
+            Request::Routes { known } => self.tell_routes(known, reply_path, context),
             Request::Map => {
                 context.quota.take(STEP_UNITS);
-                self.send(&Reply::Map(context.routes.region_map()), door);
+                self.send(&Reply::Map(context.routes.region_map()), reply_path);
             }
             Request::Identify => {
                 let facts = &context.shared.facts;
-                self.send(&Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() }, door);
+                self.send(
+                    &Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() },
+                    reply_path,
+                );
             }
             Request::RingOffer => self.ring_asks.push(Ask::Offer),
             Request::RingOpen { address, request_bytes, reply_bytes, reply } => {
@@ -252,15 +261,21 @@ impl Session {
             Request::RingBell => {}
             Request::Ops { id, direct, table, ops } => {
                 let batch = Batch { id, direct, table, ops, named: Vec::new(), bytes };
-                self.begin_batch(batch, door, context, submit);
+                self.begin_batch(batch, reply_path, context, submit);
             }
             Request::Once { id, direct, table, ops, named } => {
-                self.begin_batch(Batch { id, direct, table, ops, named, bytes }, door, context, submit);
+                self.begin_batch(Batch { id, direct, table, ops, named, bytes }, reply_path, context, submit);
             }
         }
     }
 
-    fn begin_batch(&mut self, batch: Batch, door: Option<Door>, context: &mut Context, submit: &mut Vec<Submission>) {
+    fn begin_batch(
+        &mut self,
+        batch: Batch,
+        reply_path: Option<ReplyPath>,
+        context: &mut Context,
+        submit: &mut Vec<Submission>,
+    ) {
         let Batch { id, direct, table, ops, named, bytes } = batch;
         let is_in_order = named.is_sorted_by(|(a, _), (b, _)| a < b);
         if !is_in_order || named.last().is_some_and(|(last, _)| *last as usize >= ops.len()) {
@@ -273,7 +288,7 @@ impl Session {
         let (waiting, results) = (ops.len(), vec![None; ops.len()]);
         let cost = bytes + cost(&ops);
         self.costs += cost;
-        let pending = Pending { id, door, results, waiting, cost, bytes: 0, is_misrouted: false, named_in };
+        let pending = Pending { id, reply_path, results, waiting, cost, bytes: 0, is_misrouted: false, named_in };
         let request = self.requests.push(Some(pending));
         let mut named = named.into_iter().peekable();
         for (position, op) in ops.into_iter().enumerate() {
@@ -290,12 +305,12 @@ impl Session {
     }
 
     /// Sends the routes that have changed since the version `known`, if any have.
-    fn tell_routes(&mut self, known: u64, door: Option<Door>, context: &mut Context) {
+    fn tell_routes(&mut self, known: u64, reply_path: Option<ReplyPath>, context: &mut Context) {
         if known < context.routes.version() {
             context.quota.take(STEP_UNITS);
         }
         self.told = known.max(context.routes.version());
-        self.send(&Reply::Routes(context.routes.update_since(known)), door);
+        self.send(&Reply::Routes(context.routes.update_since(known)), reply_path);
     }
 
     fn answered(&mut self, place: &Place, result: OpResult) {
@@ -342,12 +357,12 @@ impl Session {
     fn reply_if_complete(&mut self, request: u64, context: &Context) {
         let Some(pending) = self.requests.take_if(request, |pending| pending.waiting == 0) else { return };
         self.costs -= pending.cost;
-        let Pending { id, door, results, is_misrouted, named_in, .. } = pending;
+        let Pending { id, reply_path, results, is_misrouted, named_in, .. } = pending;
         let results = Reply::Results { id, results: results.into_iter().flatten().collect() };
         // Routes up to `told` were sent before this answer.
         let has_news = is_misrouted && self.told < context.routes.version();
         if !has_news && named_in.is_empty() {
-            return self.send(&results, door);
+            return self.send(&results, reply_path);
         }
         // All frames go as one answer, also where the client has one slot for it.
         let mut frames = std::mem::take(&mut self.frame);
@@ -363,7 +378,7 @@ impl Session {
         }
         write_frame(FrameKind::Reply, &results, &mut frames);
         self.frame = frames;
-        self.send_frames(door);
+        self.send_frames(reply_path);
     }
 
     /// Frees the input's buffer if it is large and little is left in it.
@@ -383,15 +398,15 @@ impl Session {
         self.charge.set(self.buffer_bytes + self.ops.memory_bytes() + self.costs + answers);
     }
 
-    fn send(&mut self, reply: &Reply, door: Option<Door>) {
+    fn send(&mut self, reply: &Reply, reply_path: Option<ReplyPath>) {
         self.frame.clear();
         write_frame(FrameKind::Reply, reply, &mut self.frame);
-        self.send_frames(door);
+        self.send_frames(reply_path);
     }
 
-    fn send_frames(&mut self, door: Option<Door>) {
-        match door {
-            Some(door) => self.for_rings.push((door, std::mem::take(&mut self.frame))),
+    fn send_frames(&mut self, reply_path: Option<ReplyPath>) {
+        match reply_path {
+            Some(reply_path) => self.for_rings.push((reply_path, std::mem::take(&mut self.frame))),
             None => self.output.extend_from_slice(&self.frame),
         }
     }

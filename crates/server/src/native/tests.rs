@@ -327,21 +327,21 @@ fn a_client_that_does_not_read_is_not_read_from() {
     assert!(wire.session.output().len() < OUTPUT_PAUSE_BYTES + 2 * MAX_VALUE_BYTES);
 }
 
-fn door(sequence: u64) -> Door {
-    Door { sequence, slot: leeward_format::ring::Slot { at: 0, room: 64 } }
+fn reply_path(sequence: u64) -> ReplyPath {
+    ReplyPath { sequence, slot: leeward_format::ring::Slot { at: 0, room: 64 } }
 }
 
 impl Wire {
     fn feed_ring(&mut self, bytes: &[u8], sequence: u64) {
         self.with(|session, context, submit| {
-            session.take_from_ring(bytes, door(sequence), context, submit);
+            session.take_from_ring(bytes, reply_path(sequence), context, submit);
             session.advance(context, submit);
         });
     }
 
     /// The answers that go through rings: the number of the message, and the replies.
     fn ring_replies(&mut self) -> Vec<(u64, Vec<Reply>)> {
-        let all: Vec<(Door, Vec<u8>)> = self.session.for_rings().collect();
+        let all: Vec<(ReplyPath, Vec<u8>)> = self.session.for_rings().collect();
         let parse = |mut bytes: &[u8]| {
             let mut replies = Vec::new();
             while let Some((reply, len)) = read_frame(FrameKind::Reply, bytes, MAX_MESSAGE_BYTES).expect("a reply") {
@@ -351,7 +351,7 @@ impl Wire {
             assert!(bytes.is_empty());
             replies
         };
-        all.into_iter().map(|(door, bytes)| (door.sequence, parse(&bytes))).collect()
+        all.into_iter().map(|(reply_path, bytes)| (reply_path.sequence, parse(&bytes))).collect()
     }
 }
 

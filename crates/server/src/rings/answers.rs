@@ -24,12 +24,12 @@ pub(super) struct Answers {
     kept: BTreeMap<u64, Vec<u8>>,
     kept_bytes: usize,
     completed: u64,
-    still: Still,
+    progress: Progress,
 }
 
 /// Values that have not changed, and since when.
 #[derive(Default)]
-struct Still {
+struct Progress {
     /// The number of completed writes.
     writes: Option<(u64, Nanos)>,
     /// The number of the oldest kept answer.
@@ -98,12 +98,12 @@ impl Answers {
 
     /// Whether no write was completed, or the oldest kept answer was not fetched, for `timeout`. Call it at intervals.
     pub(super) fn is_stalled(&mut self, now: Nanos, timeout: Nanos) -> bool {
-        let since = |still: &mut Option<(u64, Nanos)>, mark: Option<u64>| {
-            *still = mark.map(|mark| still.filter(|(before, _)| *before == mark).unwrap_or((mark, now)));
-            still.map_or(Nanos::ZERO, |(_, since)| now - since)
+        let since = |progress: &mut Option<(u64, Nanos)>, mark: Option<u64>| {
+            *progress = mark.map(|mark| progress.filter(|(before, _)| *before == mark).unwrap_or((mark, now)));
+            progress.map_or(Nanos::ZERO, |(_, since)| now - since)
         };
-        let writes = since(&mut self.still.writes, (self.bytes > 0).then_some(self.completed));
-        let kept = since(&mut self.still.kept, self.kept.keys().next().copied());
+        let writes = since(&mut self.progress.writes, (self.bytes > 0).then_some(self.completed));
+        let kept = since(&mut self.progress.kept, self.kept.keys().next().copied());
         writes.max(kept) > timeout
     }
 }

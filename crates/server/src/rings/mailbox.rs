@@ -38,7 +38,7 @@ impl Mailbox {
     }
 
     /// Does not wake the owner until [`Mailbox::take`], which must follow.
-    pub(super) fn hush(&self) {
+    pub(super) fn suppress_wake(&self) {
         self.is_rung.store(true, Ordering::Release);
     }
 

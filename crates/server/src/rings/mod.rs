@@ -46,7 +46,7 @@ mod ring;
 mod tests;
 
 pub use mailbox::Mailbox;
-pub use ring::{Door, Received};
+pub use ring::{Received, ReplyPath};
 
 use bytes::Bytes;
 use leeward_engine::Reservation;
@@ -298,7 +298,7 @@ impl Rings {
         connection: u64,
         most: usize,
         buffer: &mut Vec<u8>,
-        take: impl FnMut(Door, &[u8]) -> bool,
+        take: impl FnMut(ReplyPath, &[u8]) -> bool,
     ) -> Result<Received, DecodeError> {
         let Some(ring) = self.rings.get_mut(&connection).filter(|ring| ring.is_open) else {
             return Ok(Received::default());
@@ -325,15 +325,20 @@ impl Rings {
         self.reservation.set((self.taken_bytes + self.held_bytes / COUNTED_BYTES * COUNTED_BYTES) as u64);
     }
 
-    /// Answers `door` of `connection` with `frames`. Returns the frames if they must go over the stream.
+    /// Answers `reply_path` of `connection` with `frames`. Returns the frames if they must go over the stream.
     ///
     /// # Errors
-    /// No client can have this door.
-    pub fn answer(&mut self, connection: u64, door: Door, frames: Vec<u8>) -> Result<Option<Vec<u8>>, DecodeError> {
+    /// No client can have this reply path.
+    pub fn answer(
+        &mut self,
+        connection: u64,
+        reply_path: ReplyPath,
+        frames: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>, DecodeError> {
         let Some(ring) = self.rings.get_mut(&connection) else { return Ok(None) };
         self.is_posted = true;
         let before = ring.held_bytes();
-        let answered = ring.answer(&*self.fabric, door, frames);
+        let answered = ring.answer(&*self.fabric, reply_path, frames);
         let after = ring.held_bytes();
         self.hold(before, after);
         answered
@@ -370,7 +375,7 @@ impl Rings {
     pub fn settle(&mut self, effects: &mut Vec<Effect>) {
         loop {
             if std::mem::take(&mut self.is_posted) {
-                self.mailbox.hush();
+                self.mailbox.suppress_wake();
                 self.fabric.flush();
             }
             for (peer, event) in self.mailbox.take() {

@@ -21,7 +21,7 @@ const MESSAGE_BYTES: usize = 64 << 10;
 
 /// The message, and the slot for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct ReplyPath {
     /// The message's number.
     pub sequence: u64,
     /// Where its answer goes.
@@ -128,7 +128,7 @@ impl Ring {
         fabric: &dyn Fabric,
         most: usize,
         buffer: &mut Vec<u8>,
-        mut take: impl FnMut(Door, &[u8]) -> bool,
+        mut take: impl FnMut(ReplyPath, &[u8]) -> bool,
     ) -> Result<Received, DecodeError> {
         let mut received = Received::default();
         while received.messages < most {
@@ -144,22 +144,22 @@ impl Ring {
                 Next::Message(sequence, message) => (sequence, message),
             };
             received.messages += 1;
-            let door = Door { sequence, slot: message.slot };
-            if !door.slot.fits(self.reply_bytes) {
+            let reply_path = ReplyPath { sequence, slot: message.slot };
+            if !reply_path.slot.fits(self.reply_bytes) {
                 return Err(DecodeError::invalid(
                     "ring message",
-                    format!("a slot outside of the ring: {:?}", door.slot),
+                    format!("a slot outside of the ring: {:?}", reply_path.slot),
                 ));
             }
             match message.kind {
                 RingKind::Fetch => {
                     let kept = self.fetch(&message)?;
                     received.has_posted = true;
-                    if self.answer(fabric, door, kept)?.is_some() {
+                    if self.answer(fabric, reply_path, kept)?.is_some() {
                         return Err(DecodeError::invalid("ring message", "it fetches what no slot can hold"));
                     }
                 }
-                _ if take(door, message.payload) => {}
+                _ if take(reply_path, message.payload) => {}
                 _ => break,
             }
         }
@@ -180,27 +180,27 @@ impl Ring {
     pub(super) fn answer(
         &mut self,
         fabric: &dyn Fabric,
-        door: Door,
+        reply_path: ReplyPath,
         frames: Vec<u8>,
     ) -> Result<Option<Vec<u8>>, DecodeError> {
         let needed = message_bytes(frames.len());
         let most = self.reply_bytes / 2;
-        let (kind, slot, payload, over_stream) = if needed <= door.slot.room as usize {
+        let (kind, slot, payload, over_stream) = if needed <= reply_path.slot.room as usize {
             (RingKind::Frames, Slot::default(), &frames[..], false)
         } else if needed <= most && self.answers.kept_bytes() + frames.len() <= KEPT_BYTES {
             (RingKind::TooSmall, Slot { at: 0, room: needed as u32 }, &[][..], false)
         } else {
             (RingKind::OnStream, Slot::default(), &[][..], true)
         };
-        let identity = Identity { key: self.keys.reply, sequence: door.sequence, place: door.slot.at };
+        let identity = Identity { key: self.keys.reply, sequence: reply_path.sequence, place: reply_path.slot.at };
         self.message.clear();
         write_message(identity, kind, slot, payload, &mut self.message);
-        if self.answers.place(door.slot.at, &mut self.message)? {
-            self.write(fabric, door.slot.at, &self.message);
+        if self.answers.place(reply_path.slot.at, &mut self.message)? {
+            self.write(fabric, reply_path.slot.at, &self.message);
         }
         self.message.shrink_to(MESSAGE_BYTES);
         if kind == RingKind::TooSmall {
-            self.answers.keep(door.sequence, frames);
+            self.answers.keep(reply_path.sequence, frames);
             return Ok(None);
         }
         Ok(over_stream.then_some(frames))

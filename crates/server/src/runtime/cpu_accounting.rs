@@ -3,7 +3,7 @@
 //!
 //! | threads | how they are measured |
 //! |---|---|
-//! | `node` | the kernel's account, divided as one turn in [`SAMPLED`] is; shipped segments are measured apart |
+//! | `node` | the kernel's account, in the proportions of one turn in [`SAMPLED`]; shipped segments are measured apart |
 //! | `job-<n>`, and `disk` where it works for them | each job, whole |
 //! | those of the fabrics | by the kernel's account of the thread, when figures are asked for |
 //! | all others | what is left of the process's time is `other` |
@@ -36,7 +36,7 @@ const CARRIERS: [(&str, Account); 4] = [
 ];
 
 /// Accounts that are reported even if they are zero, besides `other`.
-const TOLD: [Account; 11] = [
+const REPORTED: [Account; 11] = [
     Activity::Receive.of_node(),
     Activity::Send.of_node(),
     Activity::Engine.of_primary(),
@@ -97,7 +97,7 @@ impl CpuAccounting {
         let mut known = self.known.lock();
         look_at_threads(Path::new("/proc/self/task"), &mut known.threads, &self.ledger);
         let mut spent: Vec<CpuSpent> =
-            TOLD.into_iter().map(|account| spent(account, self.ledger.nanos(account))).collect();
+            REPORTED.into_iter().map(|account| spent(account, self.ledger.nanos(account))).collect();
         let process_ns = process_nanos();
         let sum = spent.iter().map(|spent| spent.nanos).sum();
         known.other = known.other.max(process_ns.saturating_sub(sum));

@@ -40,7 +40,7 @@ pub(super) const TICK: Nanos = Nanos::from_millis(50);
 /// How often connections are searched for stalled ones.
 const STALL_CHECK: Nanos = Nanos::from_secs(1);
 /// How many events of a socket may leave bells unread in it.
-const MOST_LEFT: u32 = 64;
+const MOST_DEFERRED: u32 = 64;
 /// Most unsent bytes that the kernel takes of one socket. The bytes that it keeps for clients that do not read come out
 /// of the memory of all sockets of the machine, also of those between nodes.
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -83,7 +83,7 @@ impl EventLoop {
             acceptor: Acceptor::new(parts.resp, parts.native, parts.poll.registry())?,
             poll: parts.poll,
             events: parts.events,
-            ready_list: ReadyList::new(parts.ringing.spin, MOST_LEFT),
+            ready_list: ReadyList::new(parts.ringing.spin, MOST_DEFERRED),
             ringing: parts.ringing,
             shortage: Shortage::default(),
             driver: parts.driver,
@@ -121,7 +121,7 @@ impl EventLoop {
                 }
             }
             self.take_events();
-            self.take_passed_on();
+            self.take_forwarded();
             self.accept_some(now);
             self.read_rings(now);
             self.read_clients(now);

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ReadyList {
     spin: Nanos,
-    most_left: u32,
+    most_deferred: u32,
     /// When a ring last had something.
     last_request: Nanos,
     /// Some client knows that the loop is awake.
@@ -61,12 +61,12 @@ pub(super) enum Found {
 }
 
 impl ReadyList {
-    /// An empty list. A loop that does not spin is never awake. `most_left` events of a socket may leave its bytes
+    /// An empty list. A loop that does not spin is never awake. `most_deferred` events of a socket may leave its bytes
     /// there.
-    pub(super) fn new(spin: Nanos, most_left: u32) -> ReadyList {
+    pub(super) fn new(spin: Nanos, most_deferred: u32) -> ReadyList {
         ReadyList {
             spin,
-            most_left,
+            most_deferred,
             last_request: Nanos::ZERO,
             is_awake: false,
             look: BTreeSet::new(),
@@ -96,7 +96,7 @@ impl ReadyList {
         if has_ring {
             self.look.insert(id);
         }
-        if has_ring && !is_last && left < self.most_left && !self.due.contains(&id) {
+        if has_ring && !is_last && left < self.most_deferred && !self.due.contains(&id) {
             self.left.insert(id, left + 1);
         } else {
             self.must_read(id);

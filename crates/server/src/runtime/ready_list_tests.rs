@@ -4,7 +4,7 @@
 use super::*;
 use std::collections::{HashMap, VecDeque};
 
-const MOST_LEFT: u32 = 2;
+const MOST_DEFERRED: u32 = 2;
 /// Requests that a look takes at most.
 const TURN_MESSAGES: u8 = 2;
 const DEPTH: usize = 10;
@@ -124,7 +124,7 @@ impl State {
             is_gone: false,
         };
         let clients = [client.clone(), client];
-        let ready_list = ReadyList::new(spin, MOST_LEFT);
+        let ready_list = ReadyList::new(spin, MOST_DEFERRED);
         State { ready_list, is_late: false, is_tick_due: false, clients, turn: None }
     }
 
@@ -291,7 +291,7 @@ impl State {
             let (id, book) = (id as u64, &self.ready_list);
             let is_known = book.due.contains(&id) || book.left.contains_key(&id);
             assert!(!client.has_bytes() || client.event || is_known, "bytes of {id} are forgotten");
-            assert!(book.left.get(&id).is_none_or(|left| *left <= MOST_LEFT), "many are not left");
+            assert!(book.left.get(&id).is_none_or(|left| *left <= MOST_DEFERRED), "many are not left");
             assert!(!book.due.contains(&id) || !book.left.contains_key(&id), "what is due is not left");
             let is_due = book.due.contains(&id) && client.takes;
             assert!(!is_due || book.readable.contains(&id), "what is due is read, if it is taken");

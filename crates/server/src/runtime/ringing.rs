@@ -121,8 +121,8 @@ impl EventLoop {
         }
         let mut context = self.driver.context(now, Quota::default());
         let submissions = &mut self.submissions;
-        let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |door, frame| {
-            native.take_from_ring(frame, door, &mut context, submissions);
+        let received = rings.receive(id, TURN_MESSAGES, &mut self.ringing.buffer, |reply_path, frame| {
+            native.take_from_ring(frame, reply_path, &mut context, submissions);
             native.wants_input() && !context.quota.is_used_up()
         });
         self.backlog.units_done += context.quota.used();
@@ -150,8 +150,8 @@ impl EventLoop {
         let Some(connection) = self.connections.get_mut(id) else { return };
         let Some(native) = connection.protocol_session.native() else { return };
         let (mut over_stream, mut bad) = (Vec::new(), None);
-        for (door, frames) in native.for_rings() {
-            match rings.answer(id, door, frames) {
+        for (reply_path, frames) in native.for_rings() {
+            match rings.answer(id, reply_path, frames) {
                 Ok(frames) => over_stream.extend(frames),
                 Err(error) => bad = Some(error),
             }

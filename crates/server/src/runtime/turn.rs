@@ -28,7 +28,7 @@ use tokio::sync::oneshot::Sender;
 /// Handling events of other threads.
 const EVENTS: Nanos = Nanos::from_millis(4);
 /// Handling operations that other nodes forward, and their answers to operations forwarded to them.
-const PASSED_ON: Nanos = Nanos::from_millis(1);
+const FORWARDED: Nanos = Nanos::from_millis(1);
 /// Reading from clients.
 const READING: Nanos = Nanos::from_millis(2);
 /// Taking what the node has answered.
@@ -43,7 +43,7 @@ const STEP_LEAST_UNITS: u32 = 100;
 #[derive(Default)]
 pub(super) struct Backlog {
     /// Operations and answers that other nodes have sent.
-    passed_on: VecDeque<(ServerId, LinkEvent)>,
+    forwarded: VecDeque<(ServerId, LinkEvent)>,
     /// The channel may have more events.
     has_events: bool,
     /// Operations were submitted after the node's batch was ended.
@@ -79,7 +79,7 @@ impl Slice {
 impl Backlog {
     /// Whether the next turn must come at once.
     pub(super) fn is_any(&self) -> bool {
-        self.has_events || self.has_submitted || !self.passed_on.is_empty()
+        self.has_events || self.has_submitted || !self.forwarded.is_empty()
     }
 }
 
@@ -97,7 +97,7 @@ impl EventLoop {
                 Some(Subject::Lease) => self.driver.metrics().lease_message((now - sent).as_secs_f64()),
                 Some(Subject::Operation) => {
                     if let Event::Link(server, event) = event {
-                        self.backlog.passed_on.push_back((server, event));
+                        self.backlog.forwarded.push_back((server, event));
                     }
                     continue;
                 }
@@ -137,8 +137,8 @@ impl EventLoop {
     /// Handles operations and answers of `server` that came before its link went up or down.
     fn follow_all_from(&mut self, now: Nanos, server: ServerId) {
         let (before, others) =
-            std::mem::take(&mut self.backlog.passed_on).into_iter().partition(|(from, _)| *from == server);
-        self.backlog.passed_on = others;
+            std::mem::take(&mut self.backlog.forwarded).into_iter().partition(|(from, _)| *from == server);
+        self.backlog.forwarded = others;
         let before: VecDeque<(ServerId, LinkEvent)> = before;
         for (from, event) in before {
             self.driver.handle(now, Input::Link(from, event));
@@ -146,14 +146,14 @@ impl EventLoop {
     }
 
     /// Handles operations that other nodes have forwarded, and answers to operations forwarded to them.
-    pub(super) fn take_passed_on(&mut self) {
-        if self.backlog.passed_on.is_empty() {
+    pub(super) fn take_forwarded(&mut self) {
+        if self.backlog.forwarded.is_empty() {
             return;
         }
         let begun = BootClock.now();
         let mut now = begun;
         let mut quota = Quota::default();
-        while let Some((server, event)) = self.backlog.passed_on.pop_front() {
+        while let Some((server, event)) = self.backlog.forwarded.pop_front() {
             if let LinkEvent::Message(bytes) = &event {
                 quota.take_bytes(bytes.len());
             }
@@ -162,7 +162,7 @@ impl EventLoop {
             if quota.is_used_up() {
                 quota = Quota::default();
                 now = BootClock.now();
-                if now - begun > PASSED_ON {
+                if now - begun > FORWARDED {
                     return;
                 }
             }

@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::imports::{SOURCE_MAP, names};
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
@@ -13,22 +13,22 @@ const ROOTS: [&str; 6] = ["crates/", "docs/", "tests/", ".ci/", ".cargo/", "exam
 const PAGES: &str = "docs/formats";
 const FORMAT: &str = "crates/format";
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    for (file, text) in house.with_extension("md") {
-        named_paths(house, file, text, violations);
-        links(house, file, text, violations);
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    for (file, text) in repository.with_extension("md") {
+        named_paths(repository, file, text, violations);
+        links(repository, file, text, violations);
     }
-    folders_are_named(house, violations);
-    formats_have_pages(house, violations);
-    golden_files_are_used(house, violations);
+    folders_are_named(repository, violations);
+    formats_have_pages(repository, violations);
+    golden_files_are_used(repository, violations);
 }
 
 /// Paths between backticks exist. A path with a placeholder (`<id>`) or a star is a pattern, not a path.
-fn named_paths(house: &House, file: &Path, text: &str, violations: &mut Vec<Violation>) {
+fn named_paths(repository: &Repository, file: &Path, text: &str, violations: &mut Vec<Violation>) {
     for (number, line) in text.lines().enumerate() {
         for name in names(line) {
             let is_path = ROOTS.iter().any(|root| name.starts_with(root)) && !name.contains(['<', '*', ' ', '{']);
-            if is_path && !house.exists(Path::new(&name)) {
+            if is_path && !repository.exists(Path::new(&name)) {
                 violations.push(Violation {
                     file: file.into(),
                     line: number + 1,
@@ -40,7 +40,7 @@ fn named_paths(house: &House, file: &Path, text: &str, violations: &mut Vec<Viol
 }
 
 /// Links to files resolve.
-fn links(house: &House, file: &Path, text: &str, violations: &mut Vec<Violation>) {
+fn links(repository: &Repository, file: &Path, text: &str, violations: &mut Vec<Violation>) {
     for (number, line) in text.lines().enumerate() {
         for rest in line.split("](").skip(1) {
             let target = rest.split([')', '#']).next().unwrap_or_default();
@@ -48,7 +48,7 @@ fn links(house: &House, file: &Path, text: &str, violations: &mut Vec<Violation>
                 continue;
             }
             let path = resolve(file.parent().unwrap_or(Path::new("")), Path::new(target));
-            if !house.exists(&path) {
+            if !repository.exists(&path) {
                 let what = format!("link to {target}, which is not there");
                 violations.push(Violation { file: file.into(), line: number + 1, what });
             }
@@ -72,9 +72,9 @@ fn resolve(folder: &Path, target: &Path) -> PathBuf {
 }
 
 /// `docs/design/source.md` names every folder of source.
-fn folders_are_named(house: &House, violations: &mut Vec<Violation>) {
-    let named: BTreeSet<String> = house.text(SOURCE_MAP).lines().flat_map(names).collect();
-    let folders: BTreeSet<&Path> = house.with_extension("rs").filter_map(|(file, _)| file.parent()).collect();
+fn folders_are_named(repository: &Repository, violations: &mut Vec<Violation>) {
+    let named: BTreeSet<String> = repository.text(SOURCE_MAP).lines().flat_map(names).collect();
+    let folders: BTreeSet<&Path> = repository.with_extension("rs").filter_map(|(file, _)| file.parent()).collect();
     for folder in folders {
         let path = folder.display().to_string();
         let written = [path.clone(), format!("{path}/"), format!("{path}/mod.rs")];
@@ -86,15 +86,15 @@ fn folders_are_named(house: &House, violations: &mut Vec<Violation>) {
 }
 
 /// Every module of `format` is named by a page, and every page is in the list of formats.
-fn formats_have_pages(house: &House, violations: &mut Vec<Violation>) {
+fn formats_have_pages(repository: &Repository, violations: &mut Vec<Violation>) {
     let pages: Vec<&str> =
-        house.with_extension("md").filter(|(file, _)| file.starts_with(PAGES)).map(|(_, text)| text).collect();
+        repository.with_extension("md").filter(|(file, _)| file.starts_with(PAGES)).map(|(_, text)| text).collect();
     let library = format!("{FORMAT}/src/lib.rs");
-    for (number, line) in house.text(&library).lines().enumerate() {
+    for (number, line) in repository.text(&library).lines().enumerate() {
         let declared = line.strip_prefix("pub mod ").or(line.strip_prefix("mod "));
         let Some(module) = declared.and_then(|rest| rest.strip_suffix(';')) else { continue };
         let file = format!("{FORMAT}/src/{module}.rs");
-        let path = if house.exists(Path::new(&file)) { file } else { format!("{FORMAT}/src/{module}/mod.rs") };
+        let path = if repository.exists(Path::new(&file)) { file } else { format!("{FORMAT}/src/{module}/mod.rs") };
         let is_tests = module.ends_with("tests");
         if !is_tests && !pages.iter().any(|page| page.contains(&path)) {
             let what = format!("no page of {PAGES} names {path}");
@@ -104,12 +104,12 @@ fn formats_have_pages(house: &House, violations: &mut Vec<Violation>) {
 }
 
 /// Every golden file is read by a test of its crate.
-fn golden_files_are_used(house: &House, violations: &mut Vec<Violation>) {
-    for (file, _) in house.files.iter().filter(|(file, _)| file.iter().any(|part| part == "golden")) {
+fn golden_files_are_used(repository: &Repository, violations: &mut Vec<Violation>) {
+    for (file, _) in repository.files.iter().filter(|(file, _)| file.iter().any(|part| part == "golden")) {
         let (Some(name), Some(stem)) = (file.file_name(), file.file_stem()) else { continue };
         let words = [name.to_string_lossy(), stem.to_string_lossy()];
         let tests: PathBuf = file.iter().take(2).collect();
-        let mut sources = house.with_extension("rs").filter(|(source, _)| source.starts_with(&tests));
+        let mut sources = repository.with_extension("rs").filter(|(source, _)| source.starts_with(&tests));
         if !sources.any(|(_, text)| words.iter().any(|word| text.contains(&**word))) {
             violations.push(Violation { file: file.clone(), line: 0, what: "no test reads this golden file".into() });
         }

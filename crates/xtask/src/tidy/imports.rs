@@ -1,7 +1,7 @@
 //! Which crate may depend on which. The tables "Crates" and "Dependencies" of `docs/design/source.md` decide: they and
 //! the `Cargo.toml` files must match. Pure.
 
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::Table;
@@ -15,13 +15,13 @@ const OURS: &str = "leeward-";
 /// Sections of a manifest that declare edges.
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    let architecture = house.text(SOURCE_MAP);
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    let architecture = repository.text(SOURCE_MAP);
     let allowed = crate_table(architecture);
-    for name in house.crates() {
+    for name in repository.crates() {
         let file = PathBuf::from(format!("crates/{name}/Cargo.toml"));
         let mut broken = |what: String| violations.push(Violation { file: file.clone(), line: 0, what });
-        let manifest = match house.text(&file.display().to_string()).parse::<Table>() {
+        let manifest = match repository.text(&file.display().to_string()).parse::<Table>() {
             Ok(manifest) => manifest,
             Err(error) => {
                 broken(format!("not a manifest: {error}"));
@@ -42,20 +42,20 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
             if let Some(import) = dependency.strip_prefix(OURS).filter(|import| !row.contains(*import)) {
                 broken(format!("{name} may not import {import}: see the table of crates in {SOURCE_MAP}"));
             }
-            if !is_used(house, &name, &dependency) {
+            if !is_used(repository, &name, &dependency) {
                 broken(format!("{dependency} is declared and not used"));
             }
         }
     }
-    for name in allowed.keys().filter(|name| !house.crates().contains(name)) {
+    for name in allowed.keys().filter(|name| !repository.crates().contains(name)) {
         violations.push(Violation { file: SOURCE_MAP.into(), line: 0, what: format!("there is no crate {name}") });
     }
-    outside(house, architecture, violations);
+    outside(repository, architecture, violations);
 }
 
 /// Each dependency from outside has its line of justification, and each line its dependency.
-fn outside(house: &House, architecture: &str, violations: &mut Vec<Violation>) {
-    let workspace = house.text("Cargo.toml").parse::<Table>().unwrap_or_default();
+fn outside(repository: &Repository, architecture: &str, violations: &mut Vec<Violation>) {
+    let workspace = repository.text("Cargo.toml").parse::<Table>().unwrap_or_default();
     let declared: BTreeSet<String> = workspace
         .get("workspace")
         .and_then(|workspace| workspace.get("dependencies")?.as_table())
@@ -124,8 +124,8 @@ fn dependencies(manifest: &Table) -> BTreeSet<String> {
 }
 
 /// Whether a source file of crate `name` names the dependency.
-fn is_used(house: &House, name: &str, dependency: &str) -> bool {
+fn is_used(repository: &Repository, name: &str, dependency: &str) -> bool {
     let word = dependency.replace('-', "_");
     let folder = Path::new("crates").join(name);
-    house.with_extension("rs").any(|(file, text)| file.starts_with(&folder) && text.contains(&word))
+    repository.with_extension("rs").any(|(file, text)| file.starts_with(&folder) && text.contains(&word))
 }

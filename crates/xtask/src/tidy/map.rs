@@ -4,7 +4,7 @@
 //! Pure.
 
 use super::imports::names;
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -15,16 +15,16 @@ const MOST_LINES: usize = 200;
 /// Columns of a line of a document at most. Rows of tables and code may be longer, but not in the map.
 const MOST_COLUMNS: usize = 120;
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    for (file, text) in house.with_extension("md") {
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    for (file, text) in repository.with_extension("md") {
         columns(file, text, violations);
     }
-    let map = house.text(MAP);
+    let map = repository.text(MAP);
     let mut broken = |line, what| violations.push(Violation { file: MAP.into(), line, what });
     if map.lines().count() > MOST_LINES {
         broken(0, format!("has {} lines, may have {MOST_LINES}: move detail to docs/design", map.lines().count()));
     }
-    let sources: Vec<&str> = house.with_extension("rs").map(|(_, text)| text).collect();
+    let sources: Vec<&str> = repository.with_extension("rs").map(|(_, text)| text).collect();
     let mut known = BTreeSet::new();
     for (number, line) in map.lines().enumerate() {
         for name in names(line) {

@@ -54,14 +54,14 @@ pub fn workspace_root() -> PathBuf {
 /// # Errors
 /// A file cannot be read.
 pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
-    let house = House::read(root)?;
+    let repository = Repository::read(root)?;
     let mut violations = Vec::new();
-    imports::check(&house, &mut violations);
-    rules::check(&house, &mut violations);
-    documents::check(&house, &mut violations);
-    panics::check(&house, &mut violations);
-    words::check(&house, &mut violations);
-    map::check(&house, &mut violations);
+    imports::check(&repository, &mut violations);
+    rules::check(&repository, &mut violations);
+    documents::check(&repository, &mut violations);
+    panics::check(&repository, &mut violations);
+    words::check(&repository, &mut violations);
+    map::check(&repository, &mut violations);
     violations.sort();
     Ok(violations)
 }
@@ -71,21 +71,21 @@ pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
 /// # Errors
 /// A file cannot be read.
 pub fn panics(root: &Path) -> io::Result<Vec<String>> {
-    Ok(panics::list(&House::read(root)?))
+    Ok(panics::list(&Repository::read(root)?))
 }
 
 /// The repository in memory: every file that a rule may need.
-struct House {
+struct Repository {
     /// Path relative to the root, and content; sorted by path.
     files: Vec<(PathBuf, String)>,
 }
 
-impl House {
-    fn read(root: &Path) -> io::Result<House> {
+impl Repository {
+    fn read(root: &Path) -> io::Result<Repository> {
         let mut files = Vec::new();
         collect(root, root, &mut files)?;
         files.sort();
-        Ok(House { files })
+        Ok(Repository { files })
     }
 
     /// Content of the file at `path`; empty if it does not exist, so that a missing document breaks every rule about

@@ -12,7 +12,7 @@
 use super::imports::{names, rows};
 use super::rules::is_test;
 use super::source::{code_only, without_tests};
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -61,9 +61,9 @@ struct Place {
     reason: String,
 }
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    let mut listed = table(house);
-    for (file, text) in reached(house) {
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    let mut listed = table(repository);
+    for (file, text) in reached(repository) {
         let (indexed, called): (Vec<Place>, Vec<Place>) =
             places(text).into_iter().partition(|place| place.call.is_none());
         for place in called.iter().filter(|place| place.reason.is_empty()) {
@@ -93,8 +93,8 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
 }
 
 /// Every place that may panic, with its reason: `file:line: what: why`, a line each.
-pub(super) fn list(house: &House) -> Vec<String> {
-    let listed = table(house);
+pub(super) fn list(repository: &Repository) -> Vec<String> {
+    let listed = table(repository);
     let of_file = |(file, text): (&Path, &str)| {
         let within = listed.get(&*file.to_string_lossy()).map_or("", |row| row.reason.as_str()).to_owned();
         let (is_listed, file) = (is_decoder(file), file.display().to_string());
@@ -105,7 +105,7 @@ pub(super) fn list(house: &House) -> Vec<String> {
             format!("{file}:{}: {what}: {why}", place.line)
         })
     };
-    reached(house).flat_map(of_file).collect()
+    reached(repository).flat_map(of_file).collect()
 }
 
 /// A row of the table.
@@ -114,20 +114,20 @@ struct Row {
     reason: String,
 }
 
-fn table(house: &House) -> BTreeMap<String, Row> {
+fn table(repository: &Repository) -> BTreeMap<String, Row> {
     let row = |cells: Vec<&str>| {
         let [file, places, reason, ..] = cells[..] else { return None };
         let row = Row { places: places.parse().unwrap_or(0), reason: reason.to_owned() };
         Some((names(file).pop()?, row))
     };
-    rows(house.text(TABLE), HEADING).into_iter().filter_map(row).collect()
+    rows(repository.text(TABLE), HEADING).into_iter().filter_map(row).collect()
 }
 
 /// Product code of the crates that handle such bytes.
-fn reached(house: &House) -> impl Iterator<Item = (&Path, &str)> {
+fn reached(repository: &Repository) -> impl Iterator<Item = (&Path, &str)> {
     let is_reached =
         |file: &Path| REACHED.iter().any(|name| file.starts_with(Path::new("crates").join(name).join("src")));
-    house.with_extension("rs").filter(move |(file, _)| is_reached(file) && !is_test(file))
+    repository.with_extension("rs").filter(move |(file, _)| is_reached(file) && !is_test(file))
 }
 
 fn is_decoder(file: &Path) -> bool {

@@ -2,7 +2,7 @@
 
 use super::imports::{SOURCE_MAP, names, rows};
 use super::source::{code_only, functions, without_tests};
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::path::{Path, PathBuf};
 
 /// Longest source file, in lines.
@@ -44,13 +44,13 @@ struct Grants {
     effects: Vec<PathBuf>,
 }
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
-    let architecture = house.text(SOURCE_MAP);
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
+    let architecture = repository.text(SOURCE_MAP);
     let grants = Grants { unsafety: granted(architecture, "unsafe"), effects: granted(architecture, "seam") };
-    for (file, text) in house.with_extension("rs") {
+    for (file, text) in repository.with_extension("rs") {
         let mut broken = |line: usize, what: String| violations.push(Violation { file: file.into(), line, what });
         shape(text, &mut broken);
-        if let Some(what) = misplaced(house, file, text) {
+        if let Some(what) = misplaced(repository, file, text) {
             broken(0, what);
         }
         let code = code_only(text);
@@ -79,12 +79,12 @@ pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
 
 /// One convention for modules and their tests: a module with others inside is `x/mod.rs`, and its tests are `x/tests.rs`. A module
 /// without is `x.rs`, and its tests are inside it or beside it, in `x_tests.rs`.
-fn misplaced(house: &House, file: &Path, text: &str) -> Option<String> {
+fn misplaced(repository: &Repository, file: &Path, text: &str) -> Option<String> {
     let (folder, stem) = (file.parent()?, file.file_stem()?.to_str()?);
     if !folder.components().any(|part| part.as_os_str() == "src") {
         return None;
     }
-    if house.exists(&folder.join(stem)) && !matches!(stem, "lib" | "main") {
+    if repository.exists(&folder.join(stem)) && !matches!(stem, "lib" | "main") {
         return Some(format!("a module with a folder is {stem}/mod.rs"));
     }
     let elsewhere = text.lines().filter_map(|line| line.trim().strip_prefix("#[path = \"")?.strip_suffix("\"]"));

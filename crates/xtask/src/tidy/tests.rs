@@ -1,7 +1,7 @@
 //! Each rule finds its violations in a repository of a few lines.
 
 use super::source::{Function, code_only, functions, without_tests};
-use super::{House, check};
+use super::{Repository, check};
 use std::fs;
 use std::path::PathBuf;
 
@@ -46,15 +46,15 @@ fn an_edge_that_the_table_does_not_grant_is_found() {
 
 #[test]
 fn modules_and_their_tests_follow_one_convention() {
-    let house = |file: &str, text: &str| {
+    let repository = |file: &str, text: &str| {
         let texts = [("crates/a/src/x/y.rs", "//! Y.\n"), (file, text)];
         let found = violations(&texts);
         found.into_iter().filter(|what| what.starts_with(file)).collect::<Vec<_>>()
     };
-    let beside = house("crates/a/src/x.rs", "//! X.\n");
+    let beside = repository("crates/a/src/x.rs", "//! X.\n");
     assert_eq!(beside, ["crates/a/src/x.rs:1: a module with a folder is x/mod.rs"]);
-    assert_eq!(house("crates/a/src/x/mod.rs", "//! X.\n"), [""; 0]);
-    let far = house("crates/a/src/x/z.rs", "//! Z.\n#[path = \"../tests.rs\"]\nmod tests;\n");
+    assert_eq!(repository("crates/a/src/x/mod.rs", "//! X.\n"), [""; 0]);
+    let far = repository("crates/a/src/x/z.rs", "//! Z.\n#[path = \"../tests.rs\"]\nmod tests;\n");
     assert_eq!(far, ["crates/a/src/x/z.rs:1: ../tests.rs: only x_tests.rs beside x.rs has a path"]);
 }
 
@@ -129,8 +129,8 @@ fn test_modules_are_not_product() {
 
 #[test]
 fn a_file_that_is_not_there_is_empty() {
-    let house = House { files: vec![(PathBuf::from("a"), "text".into())] };
-    assert_eq!((house.text("a"), house.text("b")), ("text", ""));
+    let repository = Repository { files: vec![(PathBuf::from("a"), "text".into())] };
+    assert_eq!((repository.text("a"), repository.text("b")), ("text", ""));
 }
 
 /// The violations in a crate that handles bytes from outside, with `row` in the table of places that index.

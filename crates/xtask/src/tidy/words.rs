@@ -7,7 +7,7 @@
 //!
 //! Pure.
 
-use super::{House, Violation};
+use super::{Repository, Violation};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -59,9 +59,9 @@ const BANNED: [(&[&str], &str); 32] = [
     (&["division", "divisions", "divided", "divides"], "split"),
 ];
 
-pub(super) fn check(house: &House, violations: &mut Vec<Violation>) {
+pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
     let entries = by_first_word();
-    for (file, text) in house.files.iter().filter(|(file, _)| !is_exempt(file)) {
+    for (file, text) in repository.files.iter().filter(|(file, _)| !is_exempt(file)) {
         let mut broken = |line: usize, (entry, instead): Entry| {
             violations.push(Violation { file: file.clone(), line, what: format!("{entry}: say {instead}") });
         };

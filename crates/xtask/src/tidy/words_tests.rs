@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 /// The violations in one file.
 fn said(file: &str, text: &str) -> Vec<String> {
-    let house = House { files: vec![(PathBuf::from(file), text.into())] };
+    let repository = Repository { files: vec![(PathBuf::from(file), text.into())] };
     let mut violations = Vec::new();
-    check(&house, &mut violations);
+    check(&repository, &mut violations);
     violations.iter().map(ToString::to_string).collect()
 }
 

@@ -159,7 +159,7 @@ impl Extension for Remote {
 
     /// Gives back revoked memory without operations under way, and reports moved bytes. Fails the link if the provider
     /// has accepted and ended nothing for too long.
-    fn attend(state: &mut LinkState<Remote>, options: &LinkOptions) {
+    fn on_ping_interval(state: &mut LinkState<Remote>, options: &LinkOptions) {
         let remote = &mut state.extension;
         let silence = remote.last_sign.elapsed();
         if !remote.operations.is_empty() && silence > options.peer_timeout {

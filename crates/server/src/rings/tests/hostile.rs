@@ -95,7 +95,7 @@ impl Open {
 
     fn receive(&mut self) -> Result<Vec<Vec<u8>>, DecodeError> {
         let mut taken = Vec::new();
-        let take = |_: Door, request: &[u8]| {
+        let take = |_: ReplyPath, request: &[u8]| {
             taken.push(request.to_vec());
             true
         };
@@ -169,10 +169,11 @@ fn who_fetches_nothing_is_kept_little() {
         let bytes = ring.message(sequence, at, RingKind::Frames, Slot { at: 0, room: 32 }, &[1; 20]);
         ring.put(at.into(), &bytes);
         at = (at + bytes.len() as u32) % 4096;
-        let mut door = None;
-        let taken = ring.server.rings.receive(CONNECTION, 64, &mut Vec::new(), |by, _| door.replace(by).is_none());
+        let mut reply_path = None;
+        let taken =
+            ring.server.rings.receive(CONNECTION, 64, &mut Vec::new(), |by, _| reply_path.replace(by).is_none());
         assert_eq!(taken.expect("a message").messages, 1);
-        let answered = ring.server.rings.answer(CONNECTION, door.expect("it was taken"), vec![7; 1500]);
+        let answered = ring.server.rings.answer(CONNECTION, reply_path.expect("it was taken"), vec![7; 1500]);
         match answered.expect("the client gives slots back") {
             Some(_) => over_stream += 1,
             None => kept += 1500,
@@ -211,7 +212,11 @@ fn clients_are_numbered_by_chance_and_not_too_many() {
 fn an_answer_in_the_place_of_one_that_waits_is_an_error() {
     let mut ring = Open::new();
     let answer = |ring: &mut Open, sequence, at, room| {
-        ring.server.rings.answer(CONNECTION, Door { sequence, slot: Slot { at, room } }, vec![1; room as usize - 32])
+        ring.server.rings.answer(
+            CONNECTION,
+            ReplyPath { sequence, slot: Slot { at, room } },
+            vec![1; room as usize - 32],
+        )
     };
     assert_eq!(answer(&mut ring, 1, 0, 256), Ok(None));
     assert_eq!(answer(&mut ring, 2, 192, 128), Ok(None), "it waits for the first");
@@ -234,8 +239,8 @@ fn what_a_client_does_not_take_is_counted_and_given_back_with_it() {
     let rings = |ring: &Open| ring.server.budget.stats().rings;
     assert_eq!(rings(&ring), 4096);
     for sequence in 1..=100 {
-        let door = Door { sequence, slot: Slot { at: 0, room: 32 } };
-        let answered = ring.server.rings.answer(CONNECTION, door, vec![7; 1900]);
+        let reply_path = ReplyPath { sequence, slot: Slot { at: 0, room: 32 } };
+        let answered = ring.server.rings.answer(CONNECTION, reply_path, vec![7; 1900]);
         assert_eq!(answered, Ok(None), "it is kept");
         while ring.network.step() {
             ring.server.settle();

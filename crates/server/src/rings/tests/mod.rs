@@ -30,7 +30,7 @@ pub(super) struct Server {
     look: bool,
     is_awake: bool,
     /// Requests that were taken and not answered.
-    work: VecDeque<(Door, Vec<u8>)>,
+    work: VecDeque<(ReplyPath, Vec<u8>)>,
     /// Replies that went over the connection.
     pub(super) told: VecDeque<Reply>,
     /// Answers that went over the connection.
@@ -85,8 +85,8 @@ impl Server {
         }
         if std::mem::take(&mut self.look) || self.is_awake {
             let work = &mut self.work;
-            let received = self.rings.receive(CONNECTION, 3, &mut self.buffer, |door, request| {
-                work.push_back((door, request.to_vec()));
+            let received = self.rings.receive(CONNECTION, 3, &mut self.buffer, |reply_path, request| {
+                work.push_back((reply_path, request.to_vec()));
                 true
             });
             let received = received.expect("the client keeps to the protocol");
@@ -97,9 +97,9 @@ impl Server {
             }
         }
         while !self.work.is_empty() && !rng.one_in(3) {
-            let (door, request) = self.work.swap_remove_back(rng.index(self.work.len())).expect("it is there");
+            let (reply_path, request) = self.work.swap_remove_back(rng.index(self.work.len())).expect("it is there");
             let answer = answer_to(&request);
-            let answered = self.rings.answer(CONNECTION, door, answer);
+            let answered = self.rings.answer(CONNECTION, reply_path, answer);
             self.over_stream.extend(answered.expect("the client keeps to the protocol"));
         }
         self.settle();
