@@ -59,6 +59,20 @@ fn a_region_with_a_plan_of_its_own_becomes_no_target() {
     assert_eq!(fixture.outcomes(), [(id, Outcome::Refused(why.into()))]);
 }
 
+/// The operation that plans a merge writes the target's configuration anew, without a change.
+#[test]
+fn a_proposal_whose_configuration_was_written_anew_is_sent_again() {
+    let (mut fixture, one, two) = planned();
+    let (id, _) = merge(&mut fixture, &one, &two);
+    let (op, _) = fixture.ask();
+    fixture.change("/leeward/region/1", Some(encode_value(&one)));
+    let version = fixture.version;
+    fixture.tell(CoordinatorEvent::Reply { id: op, result: Err(CoordinatorError::Stale { version }) });
+    assert!(fixture.outcomes().is_empty());
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+}
+
 fn merge(fixture: &mut Fixture, one: &GroupConfig, two: &GroupConfig) -> (ProposalId, GroupConfig) {
     let wider = one.merged_with(two);
     let id = fixture.agent.merge(fixture.now, one.clone(), wider.clone(), two.clone());

@@ -249,8 +249,9 @@ impl Agent {
         };
         match outstanding.answer {
             Some(Answer { done: true, .. }) => self.requests.end(proposal.id, Outcome::Accepted),
-            Some(Answer { done: false, .. }) => self.judge(&proposal),
-            None => self.requests.proposals.push_front(*proposal),
+            Some(Answer { done: false, version: 0 }) => self.judge(&proposal),
+            // It is sent again if its configuration is still the current one: another process may have written that anew.
+            Some(_) | None => self.requests.proposals.push_front(*proposal),
         }
     }
 

@@ -299,13 +299,14 @@ impl World {
             };
             for region in status.regions {
                 text += &format!(
-                    "\n  node {node} region {} {:?} {} term {} lsn {} commit {} peers {:?}",
+                    "\n  node {node} region {} {:?} {} term {} lsn {} commit {} plan {:?} peers {:?}",
                     region.region,
                     region.role,
                     region.state,
                     region.term,
                     region.last_lsn,
                     region.commit_lsn,
+                    region.plan,
                     region.peers
                 );
             }
