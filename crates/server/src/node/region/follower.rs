@@ -73,9 +73,10 @@ impl Slot {
         });
     }
 
-    /// Starts a compaction of the index that the copy builds, if one is due and none is under way.
+    /// Starts a compaction of the index that the copy builds, if one is due and none is under way. A pending child is in no
+    /// configuration yet, and is not compacted: which of its garbage is inherited is not known.
     pub(crate) fn build(&mut self, context: &mut Context) {
-        if self.is_building {
+        if self.is_building || self.config.is_none() {
             return;
         }
         let Some(region) = self.building.clone() else { return };
