@@ -22,7 +22,10 @@ pub struct Space {
 impl Region {
     /// Its space on the volume. If no region was split this examines no segment.
     pub fn space(&self) -> Space {
-        self.look_at_sharing();
+        if self.must_look_at_sharing() {
+            // The change stays unseen: it calls the region to look for garbage that is worth a compaction.
+            drop(self.count_garbage());
+        }
         let segments = self.volume.with_region(&self.owner, |state| state.segments.len() as u64).unwrap_or(0);
         let bytes = segments * self.volume.segment_bytes() as u64;
         // Both are from the last count.

@@ -242,7 +242,7 @@ fn a_number_that_regions_mean_two_things_by_is_damage() {
     volume.commit(&theirs, vec![opened], &[(id, segment)], Durability::Synced).unwrap();
     disk.kill_process();
     let error = open(&disk).unwrap_err();
-    assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("as two things"), "{error}");
+    assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("for two uses"), "{error}");
 }
 
 /// A segment that had the same id before is reused only when the manifest no longer names it, too.
