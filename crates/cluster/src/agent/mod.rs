@@ -237,7 +237,8 @@ impl Agent {
         }
     }
 
-    /// Ends an operation. A proposal gets its outcome if it was answered. Otherwise it waits until the view decides its outcome.
+    /// Ends an operation. A proposal that was made or refused for good gets its outcome. Otherwise it is sent again if it still
+    /// fits the view, which decides its outcome if it does not ([`Agent::carry_proposals`]).
     fn settle(&mut self, path: ClusterPath, outstanding: Outstanding) {
         self.look_again(&path);
         let proposal = match outstanding.purpose {
@@ -251,7 +252,7 @@ impl Agent {
             Some(Answer { done: true, .. }) => self.requests.end(proposal.id, Outcome::Accepted),
             Some(Answer { done: false, version: 0 }) => self.judge(&proposal),
             // It is sent again if its configuration is still the current one: another process may have written that anew.
-            Some(_) | None => self.requests.proposals.push_front(*proposal),
+            _ => self.requests.proposals.push_front(*proposal),
         }
     }
 
