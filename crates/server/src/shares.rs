@@ -6,8 +6,9 @@
 //! one short command goes before those that have a backlog, and clients with a backlog take turns (start-time fair
 //! queueing). No clock: the caller says what was spent. Belongs to the event loop's thread.
 
+use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap};
 
 #[cfg(test)]
 #[path = "shares_tests.rs"]
@@ -20,7 +21,7 @@ const LEAST_NOTED: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// The used amounts of those that may have used more than the one served last.
-    used: HashMap<u64, u64>,
+    used: FxHashMap<u64, u64>,
     /// The used amount of the connection that was served last.
     reached: u64,
     /// How many may be noted.

@@ -19,6 +19,7 @@ use leeward_format::table::TableName;
 use leeward_platform::{Backoff, Rng};
 use mio::{Events, Poll, Token, Waker};
 use routing::{Asking, primary_address};
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ pub struct Session {
     poll: Poll,
     events: Events,
     scratch: Vec<u8>,
-    links: HashMap<Token, Link>,
+    links: FxHashMap<Token, Link>,
     next_token: usize,
     /// Addresses that refused or broke lately: not tried again before the instant.
     backing_off: HashMap<String, Instant>,
@@ -99,7 +100,7 @@ pub struct Session {
     asking: Asking,
     /// When the links are checked next.
     next_check: Instant,
-    batches: HashMap<u64, Batch>,
+    batches: FxHashMap<u64, Batch>,
     /// Operations in them.
     under_way: usize,
     next_ticket: u64,
@@ -157,13 +158,13 @@ impl Session {
             poll,
             events: Events::with_capacity(64),
             scratch: vec![0; READ_BYTES],
-            links: HashMap::new(),
+            links: FxHashMap::default(),
             next_token: 0,
             backing_off: HashMap::new(),
             routes: RouteCache::default(),
             asking: Asking::default(),
             next_check: Instant::now(),
-            batches: HashMap::new(),
+            batches: FxHashMap::default(),
             under_way: 0,
             next_ticket: 1,
             ids: RequestIds::new(rng.u64()),

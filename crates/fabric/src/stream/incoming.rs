@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{LinkEvent, PeerId};
 use parking_lot::{Condvar, Mutex};
+use rustc_hash::FxHashMap;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     io,
     os::fd::BorrowedFd,
     sync::{
@@ -44,7 +45,7 @@ pub(crate) struct Incoming {
 #[derive(Default)]
 struct Table {
     open: Vec<Arc<Connection>>,
-    of_peer: HashMap<PeerId, Arc<Connection>>,
+    of_peer: FxHashMap<PeerId, Arc<Connection>>,
     /// Peers that may connect, with [`Admission::Sessions`].
     admitted: HashSet<PeerId>,
     threads: Vec<JoinHandle<()>>,

@@ -19,9 +19,9 @@ use flights::Extension;
 use incoming::Incoming;
 use link::{Link, Shared};
 use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
 use socket::{Listener, Network};
 use std::{
-    collections::HashMap,
     io,
     sync::Arc,
     thread::{self, JoinHandle},
@@ -92,7 +92,7 @@ pub(crate) struct Carrier<X: Extension> {
 }
 
 /// The outgoing links of one process.
-pub(crate) type Links<X> = RwLock<HashMap<PeerId, Arc<Link<X>>>>;
+pub(crate) type Links<X> = RwLock<FxHashMap<PeerId, Arc<Link<X>>>>;
 
 /// The links from and to one process. Dropping it ends its threads and waits for them.
 pub(crate) struct StreamFabric<X: Extension> {

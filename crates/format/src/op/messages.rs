@@ -7,7 +7,6 @@ use crate::routes::RoutesUpdate;
 use crate::table::TableName;
 use crate::{Lsn, RegionId, ServerId};
 use bytes::Bytes;
-use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -85,6 +84,9 @@ pub enum Request {
     },
 }
 
+/// Operations that there is room for before the first of them is decoded.
+const MOST_RESERVED: usize = 256;
+
 /// A list of at most [`MAX_OPERATIONS`].
 fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     struct AtMost<T>(PhantomData<T>);
@@ -95,11 +97,16 @@ fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Ve
             write!(f, "at most {MAX_OPERATIONS} operations")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Vec<T>, A::Error> {
-            match list.size_hint() {
-                Some(0..=MAX_OPERATIONS) => Vec::deserialize(SeqAccessDeserializer::new(list)),
-                _ => Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request"))),
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let Some(claimed @ 0..=MAX_OPERATIONS) = list.size_hint() else {
+                return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request")));
+            };
+            // The claim is not trusted with memory: a request whose operations are not there costs little.
+            let mut operations = Vec::with_capacity(claimed.min(MOST_RESERVED));
+            while let Some(operation) = list.next_element()? {
+                operations.push(operation);
             }
+            Ok(operations)
         }
     }
     from.deserialize_seq(AtMost(PhantomData))

@@ -56,7 +56,8 @@ use leeward_format::op::Reply;
 use leeward_format::ring::{CLIENT_ADDRESS, CONTROL_BYTES, MIN_RING_BYTES, UNIT_BYTES};
 use leeward_platform::{Nanos, Rng};
 use ring::{Keys, Ring};
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -139,7 +140,7 @@ pub struct Rings {
     /// By connection. Ordered, so that equal events lead to equal effects.
     offered: BTreeMap<u64, PeerId>,
     rings: BTreeMap<u64, Ring>,
-    connection_of: HashMap<PeerId, u64>,
+    connection_of: FxHashMap<PeerId, u64>,
     /// Something was posted and not flushed yet.
     is_posted: bool,
 }
@@ -170,7 +171,7 @@ impl Rings {
             keys,
             offered: BTreeMap::new(),
             rings: BTreeMap::new(),
-            connection_of: HashMap::new(),
+            connection_of: FxHashMap::default(),
             is_posted: false,
         }
     }

@@ -4,7 +4,8 @@ use super::connection::{Connection, Kind};
 use crate::metrics::{Dropped, Metrics};
 use crate::native;
 use leeward_platform::Nanos;
-use std::collections::{BTreeSet, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// Ids of connections begin after the other poll tokens. An id is its socket's poll token, and is never used twice.
 const FIRST_CONNECTION: u64 = 3;
@@ -20,7 +21,7 @@ pub(super) struct Limits {
 /// All connections.
 pub(super) struct Connections {
     limits: Limits,
-    open: HashMap<u64, Connection>,
+    open: FxHashMap<u64, Connection>,
     next_id: u64,
     /// Connections whose output or state may have changed in this turn.
     touched: BTreeSet<u64>,
@@ -29,7 +30,7 @@ pub(super) struct Connections {
 impl Connections {
     /// No connections.
     pub(super) fn within(limits: Limits) -> Connections {
-        Connections { limits, open: HashMap::new(), next_id: FIRST_CONNECTION, touched: BTreeSet::new() }
+        Connections { limits, open: FxHashMap::default(), next_id: FIRST_CONNECTION, touched: BTreeSet::new() }
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -101,9 +101,6 @@ impl EventLoop {
     pub(super) fn read_rings(&mut self, now: Nanos) {
         let Some(rings) = &self.ringing.rings else { return };
         let look = self.ready_list.turn(rings.waiting());
-        if look.is_empty() {
-            return;
-        }
         let mut slice = self.begin_slice(LOOKING);
         let left = self.serve(look, &mut slice, |event_loop, id| event_loop.read_ring(now, id));
         left.into_iter().for_each(|id| self.ready_list.look(id));

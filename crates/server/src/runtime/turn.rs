@@ -57,21 +57,30 @@ pub(super) struct Backlog {
     pub(super) units_done: u32,
 }
 
-/// A slice of time, and how much of it is over, as of the last look at the clock.
+/// A slice of time, and how much of it is over, as of the last look at the clock. It begins with its first step, so a part
+/// of a turn that has nothing to do reads no clock.
 pub(super) struct Slice {
-    begun: Instant,
     length: Duration,
+    begun: Option<Instant>,
     at: Duration,
 }
 
 impl Slice {
+    fn of(length: Nanos) -> Slice {
+        Slice { length: length.duration(), begun: None, at: Duration::ZERO }
+    }
+
     fn is_over(&self) -> bool {
         self.at >= self.length
     }
 
+    fn begin(&mut self) -> Instant {
+        *self.begun.get_or_insert_with(Instant::now)
+    }
+
     /// Looks at the clock. Returns what has passed since the last look.
     fn take(&mut self) -> Duration {
-        let before = std::mem::replace(&mut self.at, self.begun.elapsed());
+        let before = std::mem::replace(&mut self.at, self.begin().elapsed());
         self.at - before
     }
 }
@@ -197,7 +206,7 @@ impl EventLoop {
     /// Begins a slice of the turn.
     pub(super) fn begin_slice(&mut self, length: Nanos) -> Slice {
         self.backlog.units_done = 0;
-        Slice { begun: Instant::now(), length: length.duration(), at: Duration::ZERO }
+        Slice::of(length)
     }
 
     /// Takes `step` for each of `ids`, and again for those that have more to do, until all are done or the slice is
@@ -213,6 +222,7 @@ impl EventLoop {
         while !slice.is_over()
             && let Some(id) = self.backlog.shares.next(&mut line)
         {
+            slice.begin();
             let has_more = step(self, id) && self.connections.contains(id);
             served.push(id);
             self.backlog.units_done += STEP_LEAST_UNITS;
@@ -239,9 +249,6 @@ impl EventLoop {
     /// Reads the sockets that have something.
     pub(super) fn read_clients(&mut self, now: Nanos) {
         let ids = self.ready_list.take_readable();
-        if ids.is_empty() {
-            return;
-        }
         let mut slice = self.begin_slice(READING);
         let left = self.serve(ids, &mut slice, |event_loop, id| event_loop.read(now, id));
         left.into_iter().for_each(|id| self.ready_list.read_later(id));
@@ -310,7 +317,7 @@ impl EventLoop {
 
     /// Hands the node's answers to their sessions.
     fn take_replies(&mut self, now: Nanos) {
-        let mut begun = None;
+        let mut slice = Slice::of(TAKING);
         let mut quota = Quota::default();
         while let Some((token, result)) = self.driver.next_reply() {
             let id = token.connection();
@@ -322,8 +329,9 @@ impl EventLoop {
             self.connections.touch(id);
             if quota.is_used_up() {
                 quota = Quota::default();
-                // The slice begins with the second quota: a turn that has less reads no clock for it.
-                if begun.get_or_insert_with(Instant::now).elapsed() > TAKING.duration() {
+                // The slice begins with the second quota.
+                slice.take();
+                if slice.is_over() {
                     break;
                 }
             }

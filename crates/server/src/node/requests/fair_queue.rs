@@ -6,13 +6,14 @@
 use crate::node::requests::forward::Unrouted;
 use crate::node::serving::ReplyTo;
 use crate::shares::{Line, Shares};
-use std::collections::{HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct FairQueue {
     /// Operations by caller; no queue is empty.
-    of: HashMap<u64, VecDeque<Unrouted>>,
+    of: FxHashMap<u64, VecDeque<Unrouted>>,
     line: Line,
     shares: Shares,
 }

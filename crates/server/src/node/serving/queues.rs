@@ -22,6 +22,7 @@ use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub(super) struct Queues {
     /// Keys with an operation under way, and the operations that wait for it.
     pub(super) locked: HashMap<Bytes, Queue>,
     /// Operations whose look-up or scan is under way.
-    pub(super) at_device: HashMap<u64, Pending>,
+    pub(super) at_device: FxHashMap<u64, Pending>,
     last_ticket: u64,
     /// Keys to be looked up at the end of the turn, of one version.
     pub(super) lookups: Option<Lookups>,
@@ -73,7 +74,7 @@ impl Queues {
     pub(super) fn new() -> Queues {
         Queues {
             locked: HashMap::new(),
-            at_device: HashMap::new(),
+            at_device: FxHashMap::default(),
             last_ticket: 0,
             lookups: None,
             for_memory: MemoryQueue::new(),
