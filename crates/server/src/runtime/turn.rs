@@ -80,7 +80,8 @@ impl Slice {
 
     /// Looks at the clock. Returns what has passed since the last look.
     fn take(&mut self) -> Duration {
-        let before = std::mem::replace(&mut self.at, self.begin().elapsed());
+        let at = self.begin().elapsed();
+        let before = std::mem::replace(&mut self.at, at);
         self.at - before
     }
 }
