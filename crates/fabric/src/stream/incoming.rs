@@ -12,9 +12,8 @@ use super::{
 };
 use crate::{LinkEvent, PeerId};
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashMap;
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     io,
     os::fd::BorrowedFd,
     sync::{
@@ -45,7 +44,7 @@ pub(crate) struct Incoming {
 #[derive(Default)]
 struct Table {
     open: Vec<Arc<Connection>>,
-    of_peer: FxHashMap<PeerId, Arc<Connection>>,
+    of_peer: HashMap<PeerId, Arc<Connection>>,
     /// Peers that may connect, with [`Admission::Sessions`].
     admitted: HashSet<PeerId>,
     threads: Vec<JoinHandle<()>>,

@@ -101,7 +101,7 @@ impl EventLoop {
     pub(super) fn read_rings(&mut self, now: Nanos) {
         let Some(rings) = &self.ringing.rings else { return };
         let look = self.ready_list.turn(rings.waiting());
-        let mut slice = self.begin_slice(LOOKING);
+        let mut slice = self.new_slice(LOOKING);
         let left = self.serve(look, &mut slice, |event_loop, id| event_loop.read_ring(now, id));
         left.into_iter().for_each(|id| self.ready_list.look(id));
     }

@@ -204,8 +204,8 @@ impl EventLoop {
         None
     }
 
-    /// Begins a slice of the turn.
-    pub(super) fn begin_slice(&mut self, length: Nanos) -> Slice {
+    /// A slice of the turn, whose units of work count from 0.
+    pub(super) fn new_slice(&mut self, length: Nanos) -> Slice {
         self.backlog.units_done = 0;
         Slice::of(length)
     }
@@ -250,7 +250,7 @@ impl EventLoop {
     /// Reads the sockets that have something.
     pub(super) fn read_clients(&mut self, now: Nanos) {
         let ids = self.ready_list.take_readable();
-        let mut slice = self.begin_slice(READING);
+        let mut slice = self.new_slice(READING);
         let left = self.serve(ids, &mut slice, |event_loop, id| event_loop.read(now, id));
         left.into_iter().for_each(|id| self.ready_list.read_later(id));
     }
@@ -302,7 +302,7 @@ impl EventLoop {
         let _at = cpu::at(Activity::Send.of_node());
         self.backlog.has_submitted = false;
         self.take_replies(now);
-        let mut slice = self.begin_slice(ANSWERING);
+        let mut slice = self.new_slice(ANSWERING);
         loop {
             let ids = self.connections.take_touched();
             let left = self.serve(ids, &mut slice, |event_loop, id| event_loop.advance(id, now));
