@@ -105,9 +105,25 @@ impl Follower {
         }
     }
 
+    /// Drops records that are in the levels already. With send-index the logs may be persisted after an install: what is
+    /// not referred to need not be here before.
+    fn drop_installed(&mut self) {
+        let next = self.region.last_lsn().next();
+        let mut places = [0, 1].map(|log: usize| (0, self.waiting[log].front().map_or(0, |first| first.taken)));
+        for log in LogKind::APPENDED {
+            while let Some((record, place)) = self.at(log, places[log.index()])
+                && record.record.last_lsn() < next
+            {
+                places[log.index()] = place;
+            }
+        }
+        self.drop_before(places);
+    }
+
     /// Takes as many records as possible.
     fn apply(&mut self) -> Result<()> {
         let _at = at_activity(Activity::Engine);
+        self.drop_installed();
         loop {
             let (records, after) = self.next();
             let taken = if records.is_empty() { 0 } else { self.region.apply(&records, self.only_read)? };

@@ -149,8 +149,13 @@ impl Backup {
             self.mirror(primary)?;
             return self.compact_each(primary);
         }
-        let Some(mut compaction) = primary.next_compaction_at_once(now()) else { return Ok(false) };
+        let Some(compaction) = primary.next_compaction_at_once(now()) else { return Ok(false) };
         self.mirror(primary)?;
+        self.ship(primary, compaction, true).map(|()| true)
+    }
+
+    /// Carries out a compaction at the primary and ships the result; with `saves`, after what is mirrored was persisted.
+    pub(crate) fn ship(&mut self, primary: &Region, mut compaction: Compaction, saves: bool) -> Result<(), Error> {
         loop {
             match compaction.step().expect("a sound disk") {
                 Step::Segment(built) => {
@@ -158,9 +163,10 @@ impl Backup {
                 }
                 Step::Finished(done) => {
                     primary.install(&done).expect("a sound disk");
-                    self.save(primary)?;
-                    self.replica.install(&done.edit)?;
-                    return Ok(true);
+                    if saves {
+                        self.save(primary)?;
+                    }
+                    return self.replica.install(&done.edit);
                 }
             }
         }

@@ -3,9 +3,9 @@
 
 use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
-use leeward_engine::Snapshot;
-use leeward_format::Lsn;
+use leeward_engine::{Snapshot, Write};
 use leeward_format::cluster::BackupMode;
+use leeward_format::{Lsn, UnixMs};
 use leeward_platform::{Rng, SimDisk};
 use std::collections::VecDeque;
 
@@ -65,4 +65,37 @@ fn a_copy_is_read_while_it_is_sent_the_index() {
         }
     }
     assert!(levels > 400 && beyond > 100, "{levels} levels, {beyond} copies that were behind");
+}
+
+/// Found by comparing ranges at backups that no client reads: such a copy persists its logs when a tail is full, or twice a
+/// second. Levels come earlier, unless they refer to the logs. A copy that was then made readable waited for the record after
+/// its levels behind records that they have, and stayed as it was until the next install.
+#[test]
+fn a_copy_whose_logs_are_behind_its_levels_goes_on() {
+    choose_backups(BackupMode::SendIndex);
+    for saved in [0, 40] {
+        let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary).unwrap();
+        for n in 1..=100_u8 {
+            primary.append(&[Write::put(&[n], b"value")]).unwrap();
+            backup.mirror(&primary).unwrap();
+            if n == saved {
+                backup.save(&primary).unwrap();
+            }
+        }
+        primary.sync_tails().unwrap();
+        primary.set_commit(primary.last_lsn());
+        let compaction = primary.next_compaction_of_all(UnixMs(1)).expect("an L0");
+        backup.ship(&primary, compaction, false).unwrap();
+        primary.append(&[Write::put(b"later", b"value")]).unwrap();
+        backup.replica.follow(BUILDER).unwrap();
+        let copy = backup.replica.reading().expect("it follows");
+        assert_eq!(copy.last_lsn(), Lsn(100), "what the levels have");
+        backup.mirror(&primary).unwrap();
+        backup.save(&primary).unwrap();
+        assert_eq!(copy.last_lsn(), Lsn(101), "{saved} were saved before");
+        assert_eq!(read_all(&copy.snapshot(Lsn(101), UnixMs(1))).len(), 101);
+    }
 }
