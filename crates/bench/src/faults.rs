@@ -151,8 +151,7 @@ fn wants(wanted: &[&String], one: &str) -> bool {
 /// Changes that touch every option that can be changed, and end where they began. Every third change comes while a
 /// member is being brought in sync.
 fn changes(table: &TableOptions) -> Vec<TableChange> {
-    let [send, build] = BackupMode::ALL;
-    let backups = if table.backups == send { build } else { send };
+    let others: Vec<BackupMode> = BackupMode::ALL.into_iter().filter(|mode| *mode != table.backups).collect();
     let wire = if table.wire == Codec::None { Codec::Lz4 } else { Codec::None };
     let acknowledge = match table.acknowledge {
         Acknowledge::LastWrite => Acknowledge::LastFlush,
@@ -160,11 +159,11 @@ fn changes(table: &TableOptions) -> Vec<TableChange> {
     };
     let nothing = TableChange::default;
     vec![
-        TableChange { backups: Some(backups), ..nothing() },
+        TableChange { backups: Some(others[0]), ..nothing() },
         TableChange { wire: Some(wire), acknowledge: Some(acknowledge), ..nothing() },
         TableChange { backups: Some(table.backups), ..nothing() },
         TableChange { min_in_sync: Some(1), ..nothing() },
-        TableChange { backups: Some(backups), acknowledge: Some(table.acknowledge), ..nothing() },
+        TableChange { backups: Some(others[1]), acknowledge: Some(table.acknowledge), ..nothing() },
         TableChange {
             backups: Some(table.backups),
             wire: Some(table.wire),

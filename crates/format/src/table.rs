@@ -253,7 +253,7 @@ impl TableOptions {
             // Every value is valid.
             compression: _,
             compaction: _,
-            backups: _,
+            backups,
             addressing: _,
             wire: _,
             acknowledge: _,
@@ -282,6 +282,9 @@ impl TableOptions {
         within("l0_bytes", *l0_bytes, &L0_BYTES)?;
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;
         within("l1_runs", *l1_runs, &RUNS_OF_L1)?;
+        if let Some(degree) = backups.ordering_degree() {
+            within("ordering_degree", degree, &BackupMode::ORDERING_DEGREES)?;
+        }
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
         within("max_unacked_bytes", *max_unacked_bytes, &MAX_UNACKED_BYTES)?;
         if let Reads::Any { max_staleness_ms } = reads {

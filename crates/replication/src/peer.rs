@@ -95,8 +95,8 @@ pub struct Peer {
     link_up: bool,
     session_number: u64,
     session: Option<Session>,
-    /// Send-index: compactions are shipped to it. Otherwise it builds its index by itself.
-    ships_index: bool,
+    /// How its session keeps its copy.
+    backups: BackupMode,
     /// The commit LSN that a peer that builds its index was last told.
     told_commit: Lsn,
     based: bool,
@@ -122,7 +122,7 @@ impl Peer {
             link_up: false,
             session_number: 0,
             session: None,
-            ships_index: true,
+            backups: BackupMode::SendIndex,
             told_commit: Lsn(0),
             based: false,
             heard: now,
@@ -147,7 +147,7 @@ impl Peer {
         self.session_number = number;
         self.state = PeerState::Opening;
         self.heard = now;
-        (self.ships_index, self.told_commit) = (options.backups == BackupMode::SendIndex, Lsn(0));
+        (self.backups, self.told_commit) = (options.backups, Lsn(0));
         out.push(PeerAction::Send(ToBackup::Open { options: options.clone() }));
     }
 
@@ -232,7 +232,7 @@ impl Peer {
             ToPrimary::Installed => session.ship.installed(),
             ToPrimary::Applied(lsn) => {
                 session.unapplied.retain(|last| *last > lsn);
-                !self.ships_index
+                self.backups.builds_index()
             }
             ToPrimary::Opened { .. } | ToPrimary::Failed(_) => unreachable!("answered above"),
         };
@@ -287,15 +287,15 @@ impl Peer {
 
     /// Whether its session, if it has one, began with this backup mode.
     pub fn keeps_copy_as(&self, backups: BackupMode) -> bool {
-        self.state == PeerState::Away || self.ships_index == (backups == BackupMode::SendIndex)
+        self.state == PeerState::Away || self.backups == backups
     }
     /// Whether compactions that start now must be shipped to it: its base is pinned already.
     pub fn is_shipped_to(&self) -> bool {
-        self.based && self.ships_index
+        self.based && self.backups.ships_index()
     }
     /// Tells a peer that builds its index what is committed.
     pub fn committed(&mut self, lsn: Lsn, out: &mut Vec<PeerAction>) {
-        if !self.ships_index && self.state == PeerState::InSync && self.told_commit < lsn {
+        if self.backups.builds_index() && self.state == PeerState::InSync && self.told_commit < lsn {
             self.told_commit = lsn;
             out.push(PeerAction::Send(ToBackup::Committed(lsn)));
         }
@@ -326,7 +326,7 @@ impl Peer {
 
     /// The session, if compactions are shipped in it.
     fn shipping(&mut self) -> Option<&mut Session> {
-        self.session.as_mut().filter(|_| self.based && self.ships_index)
+        self.session.as_mut().filter(|_| self.based && self.backups.ships_index())
     }
 
     /// Ships a segment that a compaction built.
@@ -364,7 +364,7 @@ impl Peer {
         let Some(session) = self.session.as_mut().filter(|_| self.based) else { return };
         let (mut writes, mut messages) = (Vec::new(), Vec::new());
         session.mirror.post(news, posting, next_op, &mut writes, &mut messages);
-        if !self.ships_index {
+        if self.backups.builds_index() {
             session.note_flushes(&messages);
         }
         out.extend(messages.into_iter().map(PeerAction::Send));
@@ -383,7 +383,7 @@ impl Peer {
         let mut messages = Vec::new();
         let mine = session.mirror.complete(op, &mut messages)
             || session.ship.complete(op).map(|shipped| messages.extend(shipped)).is_some();
-        if !self.ships_index {
+        if self.backups.builds_index() {
             session.note_flushes(&messages);
         }
         out.extend(messages.into_iter().map(PeerAction::Send));
@@ -476,7 +476,7 @@ impl Peer {
     }
     /// Whether it is in sync over a link that is up, has everything up to `last`, and owes no answer.
     pub fn is_idle(&self, last: Lsn) -> bool {
-        let is_told = self.ships_index || self.told_commit >= last;
+        let is_told = self.backups.ships_index() || self.told_commit >= last;
         let is_in_sync = self.link_up && self.state == PeerState::InSync && !self.is_silent;
         let owes =
             |session: &Session| session.is_behind() || session.mirror.owes_answer() || session.ship.owes_answer();

@@ -211,8 +211,9 @@ pub(crate) struct TableArgs {
     /// How leaves of the last level are compressed, which holds most of the data [default: as the others]
     #[arg(long, value_name = "CODEC")]
     pub(crate) last_level_compression: Option<Codec>,
-    /// How backups get their index: `send-index` (the primary ships what it builds) or `build-index` (each backup builds its
-    /// own, the baseline of the papers) [default: send-index]
+    /// How backups keep their copies: `send-index` (the primary ships the index that it builds), `build-index` (each backup
+    /// builds its own, the baseline of the papers) or `two-layer-log` (a backup sorts less, and reads there cost more). The
+    /// last has at most 20 sorted runs a copy, or as many as `two-layer-log:RUNS` says, 1 to 31 [default: send-index]
     #[arg(long, value_name = "MODE")]
     pub(crate) backups: Option<BackupMode>,
     /// What pointers hold: `physical` (places on a volume, which a backup rewrites, as in the papers) or `logical` (names

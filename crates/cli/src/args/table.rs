@@ -40,6 +40,8 @@ pub(crate) enum Preset {
     Tebis,
     /// As `anthus`, but each backup builds its own index: the baseline of the papers
     BuildIndex,
+    /// Every value in leaves; partitioned by hash; backups keep two-layer logs
+    Depart,
 }
 
 impl Preset {
@@ -50,16 +52,16 @@ impl Preset {
             Preset::Anthus => cluster::Preset::Anthus,
             Preset::Tebis => cluster::Preset::Tebis,
             Preset::BuildIndex => cluster::Preset::BuildIndex,
+            Preset::Depart => cluster::Preset::Depart,
         }
         .options()
     }
 }
 
 /// How keys are split among regions, as `--partition` spells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PartitionKind {
     /// A region has all keys from its first one up to its end; regions can be split and merged
-    #[default]
     Range,
     /// A region has the keys whose hashes are between its bounds. Writes of ascending keys go to all regions; scans ask all
     /// of them
@@ -97,9 +99,9 @@ pub(crate) struct CreateTableArgs {
     /// First keys of the second and later regions, ascending
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     split_at: Vec<String>,
-    /// How keys are split among regions. Cannot be changed later
-    #[arg(long, value_enum, default_value = "range", conflicts_with_all = ["regions", "split_at"])]
-    partition: PartitionKind,
+    /// How keys are split among regions. Cannot be changed later [default: range]
+    #[arg(long, value_enum, conflicts_with_all = ["regions", "split_at"])]
+    partition: Option<PartitionKind>,
     /// With --partition hash: number of regions, each with an equal share of the hashes. Cannot be changed later, so have
     /// some for each server that the cluster may ever have [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
@@ -128,17 +130,19 @@ impl CreateTableArgs {
     /// Options do not go together.
     pub(crate) fn new_table(&self, replicas: u32) -> Result<NewTable, String> {
         let replicas = self.replicas.unwrap_or(replicas);
-        let partition = match (self.partition, self.tokens) {
-            (PartitionKind::Hash, tokens) => Partition::Hash { tokens: tokens.unwrap_or(DEFAULT_TOKENS) },
-            (PartitionKind::Range, None) => Partition::Range,
-            (PartitionKind::Range, Some(_)) => return Err("--tokens needs --partition hash".into()),
+        let preset = self.preset.options();
+        let is_hash = self.partition.map_or(preset.partition.is_hash(), |kind| kind == PartitionKind::Hash);
+        let partition = match (is_hash, self.tokens) {
+            (true, tokens) => Partition::Hash { tokens: tokens.unwrap_or(DEFAULT_TOKENS) },
+            (false, None) => Partition::Range,
+            (false, Some(_)) => return Err("--tokens needs --partition hash".into()),
         };
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),
             replicas,
             min_in_sync: self.min_in_sync.unwrap_or(replicas / 2 + 1),
             partition,
-            ..self.preset.options()
+            ..preset
         });
         let splits = match self.regions {
             Some(regions) => even_splits(regions),
@@ -188,7 +192,7 @@ pub(crate) struct AlterTableArgs {
     /// Copies that must be in sync, or writes are refused
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=32))]
     min_in_sync: Option<u32>,
-    /// How backups get their index: `send-index` or `build-index`
+    /// How backups keep their copies: `send-index`, `build-index` or `two-layer-log`, as `table create` explains
     #[arg(long, value_name = "MODE")]
     backups: Option<BackupMode>,
     /// How the primary compresses the segments that it ships to backups: `none`, `lz4` or `zstd`

@@ -5,17 +5,17 @@
 
 use leeward_format::manifest::MAX_LEVELS;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of claims: positions of levels, [`What::L0S`], [`What::SWEEP`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct What(u32);
+pub(crate) struct What(u64);
 
 impl What {
     /// The frozen L0s, which are compacted in order.
-    pub(crate) const L0S: What = What(1 << 31);
+    pub(crate) const L0S: What = What(1 << 63);
     /// The sweep, which goes from part to part.
-    pub(crate) const SWEEP: What = What(1 << 30);
+    pub(crate) const SWEEP: What = What(1 << 62);
 
     /// The levels at these positions.
     pub(crate) fn levels(positions: impl IntoIterator<Item = usize>) -> What {
@@ -32,11 +32,11 @@ impl What {
     }
 }
 
-const _: () = assert!(MAX_LEVELS <= 30);
+const _: () = assert!(MAX_LEVELS <= 62);
 
 /// All claims in one region.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(AtomicU32);
+pub(crate) struct Claims(AtomicU64);
 
 impl Claims {
     /// Whether no compaction claims any of `what`.
@@ -48,7 +48,7 @@ impl Claims {
     pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
         let before = self.0.fetch_or(what.0, Ordering::AcqRel);
         assert_eq!(before & what.0, 0, "two compactions want the same");
-        Claim { claims: Arc::clone(self), what: AtomicU32::new(what.0) }
+        Claim { claims: Arc::clone(self), what: AtomicU64::new(what.0) }
     }
 }
 
@@ -56,7 +56,7 @@ impl Claims {
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
     claims: Arc<Claims>,
-    what: AtomicU32,
+    what: AtomicU64,
 }
 
 impl Claim {

@@ -30,8 +30,8 @@ const L0_WEIGHT: f64 = 0.5;
 /// are data, and some of what is in the runs was merged already. Measured against 0.75, which writes 5 % more in Load
 /// of SD and 10 % more of S, and 1.
 const RUN_SHARE: f64 = 1.25;
-/// Number of runs of L1 from which on they are merged however small they are: there is room for one more.
-const MOST_RUNS: usize = L1_RUNS - 1;
+/// Number of runs of L1 from which on they are merged however small they are.
+const MOST_RUNS: usize = 7;
 
 /// While the large log is beyond its limit: parts of a sweep for each other compaction.
 const TURNS_BEYOND_LIMIT: u32 = 2;
@@ -49,6 +49,8 @@ pub(crate) struct Picker {
     l0_bytes: u64,
     growth_factor: u32,
     l1_runs: usize,
+    /// Most sorted runs, if the region is a two-layer log: no level has a size then.
+    ordering_degree: Option<usize>,
     mode: CompactionMode,
     placement: Placement,
     compression: Compression,
@@ -118,8 +120,8 @@ pub(crate) struct Logs<'a> {
 }
 
 impl Picker {
-    /// For levels of a table with these options.
-    pub(crate) fn new(options: &TableOptions, ids: SegmentIds) -> Picker {
+    /// For levels of a table with these options, or a two-layer log with at most so many sorted runs.
+    pub(crate) fn new(options: &TableOptions, ordering_degree: Option<u8>, ids: SegmentIds) -> Picker {
         let &TableOptions {
             l0_bytes,
             growth_factor,
@@ -137,6 +139,7 @@ impl Picker {
             l0_bytes: l0_bytes.max(1),
             growth_factor,
             l1_runs: l1_runs as usize,
+            ordering_degree: ordering_degree.map(usize::from),
             mode,
             placement,
             compression,
@@ -300,13 +303,14 @@ impl Picker {
             let (position, resume) = self.sweep.place()?;
             let levels = version.levels();
             let source = match levels.get(position) {
-                _ if position == L1 && self.l1_runs > 1 => {
-                    // Values leave victims on their way into L2, which is read only once.
-                    let segments = levels.iter().take(L1_RUNS + 1).map(|level| level.segments().len()).sum();
+                _ if position == L1 && self.has_runs(levels) => {
+                    // Values leave victims on their way into the level below, which is read only once.
+                    let target = self.below_runs(levels);
+                    let segments = levels.iter().take(target + 1).map(|level| level.segments().len()).sum();
                     let least = self.sweep.part(segments, segment_bytes, left);
-                    (runs::count(levels) > 0).then(|| {
-                        let runs::Part { from, next } = runs::part(version.reads(), levels, resume, least);
-                        Source::Segments { from, target: L1_RUNS, swept: Some(next) }
+                    levels.iter().take(target).any(|run| !run.is_empty()).then(|| {
+                        let runs::Part { from, next } = runs::part(version.reads(), levels, target, resume, least);
+                        Source::Segments { from, target, swept: Some(next) }
                     })
                 }
                 Some(level) if !level.is_empty() => {
@@ -332,7 +336,7 @@ impl Picker {
         let into = if lane == Lane::Any { self.pick_l0s(version, l0s) } else { None };
         let is_deferred = |position: usize| match lane {
             // L0s must not wait for merges of the one run of L1 that they go into.
-            Lane::Levels => position == L1 && self.l1_runs == 1 && l0s.are_enough(),
+            Lane::Levels => position == L1 && !self.makes_runs(version.levels()) && l0s.are_enough(),
             _ => into.is_some(),
         };
         let least_urgency = l0s.tables.len() as f64 * L0_WEIGHT;
@@ -358,7 +362,7 @@ impl Picker {
         }
         let levels = padded(version, L1);
         let (mut target, mut shifts_to_end, mut ends) = (L1, false, Ends::FULL);
-        if self.l1_runs > 1 {
+        if self.makes_runs(&levels) {
             let next = runs::next_position(&levels);
             shifts_to_end = next.is_none();
             target = next.or_else(|| runs::next_position(&runs::shift_to_end(&levels)))?;
@@ -371,18 +375,45 @@ impl Picker {
         self.unless_claimed(source)
     }
 
+    /// Whether L1 is several runs, or was when its table's copies were two-layer logs.
+    fn has_runs(&self, levels: &[Arc<Level>]) -> bool {
+        self.l1_runs > 1 || self.ordering_degree.is_some() || levels.iter().take(L1).any(|run| !run.is_empty())
+    }
+
+    /// Whether L0s become another run of L1. With an ordering degree of 1 they are merged with the only run.
+    fn makes_runs(&self, levels: &[Arc<Level>]) -> bool {
+        match self.ordering_degree {
+            Some(1) => levels.iter().take(L1).any(|run| !run.is_empty()),
+            _ => self.has_runs(levels),
+        }
+    }
+
+    /// Position that runs are merged into: L2; in a two-layer log the last level, with all levels above it.
+    fn below_runs(&self, levels: &[Arc<Level>]) -> usize {
+        let last = || levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
+        self.ordering_degree.map_or(L1_RUNS, |_| last().max(L1_RUNS))
+    }
+
     /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
     fn full(&self, version: &Version) -> Vec<(usize, f64)> {
         let levels = version.levels();
-        let below = levels.iter().enumerate().skip(if self.l1_runs > 1 { L1_RUNS } else { L1 });
+        // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
+        let is_short = || version.reads().volume.is_short_of_space();
+        if let Some(most) = self.ordering_degree {
+            let count = levels.iter().filter(|run| !run.is_empty()).count();
+            let is_due = count > most || count > 1 && is_short();
+            return is_due.then(|| (L1, (count as f64 / most as f64).max(1.0))).into_iter().collect();
+        }
+        let has_runs = self.has_runs(levels);
+        let below = levels.iter().enumerate().skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
             (position, level.bytes() as f64 / self.target_bytes(version, position) as f64)
         };
         let mut full: Vec<_> = below.map(fill).collect();
-        if self.l1_runs > 1 {
-            // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
-            let is_short = runs::count(levels) > 0 && version.reads().volume.is_short_of_space();
-            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(is_short)))));
+        if has_runs {
+            // Runs of a table that has none are those of a two-layer log that the primary role came to.
+            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short());
+            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(must)))));
         }
         full.retain(|(_, fill)| *fill >= 1.0);
         full
@@ -432,10 +463,11 @@ impl Picker {
             CompactionMode::Partial => (MAX_INPUT_SEGMENTS, LEAST_RUN_SEGMENTS),
             CompactionMode::WholeLevel => (usize::MAX, usize::MAX),
         };
-        let (source, next) = if position == L1 && self.l1_runs > 1 {
+        let (source, next) = if position == L1 && self.has_runs(version.levels()) {
+            let target = self.below_runs(version.levels());
             let runs::Part { from, next } =
-                runs::part(version.reads(), version.levels(), &self.picked.resume[L1], least);
-            (Source::Segments { from, target: L1_RUNS, swept: None }, next)
+                runs::part(version.reads(), version.levels(), target, &self.picked.resume[L1], least);
+            (Source::Segments { from, target, swept: None }, next)
         } else {
             let contents = &version.levels()[position];
             let first = contents.segment_of(&self.picked.resume[position]);
@@ -456,7 +488,7 @@ impl Picker {
         version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
             let ranged = contents.ranged();
             let first = *ranged.first()?;
-            if position < L1_RUNS && self.l1_runs > 1 {
+            if position < self.below_runs(version.levels()) && self.has_runs(version.levels()) {
                 return self.take_from(version, contents.fence(first));
             }
             let next_to = |(i, at): &(usize, &usize)| **at == first + i;
@@ -466,10 +498,11 @@ impl Picker {
         })
     }
 
-    /// The part of all runs of L1 that begins at `key`.
+    /// The part of all runs that begins at `key`.
     fn take_from(&self, version: &Version, key: &[u8]) -> Option<Source> {
-        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), key, LEAST_RUN_SEGMENTS);
-        let source = Source::Segments { from, target: L1_RUNS, swept: None };
+        let target = self.below_runs(version.levels());
+        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), target, key, LEAST_RUN_SEGMENTS);
+        let source = Source::Segments { from, target, swept: None };
         self.unless_claimed(source)
     }
 }

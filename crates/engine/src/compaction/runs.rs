@@ -1,6 +1,7 @@
 //! L1 as several sorted runs: the position of a new one, the ends of its leaf segments, and the next part to merge.
 //!
-//! L0s become a new run, and no other run is read for that. A run's leaf segments end at *guards*: keys at which the
+//! L0s become a new run, and no other run is read for that. Where a two-layer log has deeper levels above its last one,
+//! those count as runs in what follows. A run's leaf segments end at *guards*: keys at which the
 //! leaf segments of all existing runs end. So between two guards all runs can be merged into L2 without cutting a
 //! segment, and each compaction is bounded although runs overlap. Merges go round the key space. A run is gone after
 //! one round, the oldest run first. Where there is no guard, more is merged at once.
@@ -33,19 +34,19 @@ impl Ends {
     pub(super) const FULL: Ends = Ends { guards: Vec::new(), most_bytes: usize::MAX };
 }
 
-/// The existing runs.
-fn runs(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc<Level>)> {
-    levels.iter().take(L1_RUNS).enumerate().filter(|(_, run)| !run.is_empty())
+/// The existing runs, among the first `end` positions.
+fn runs(levels: &[Arc<Level>], end: usize) -> impl Iterator<Item = (usize, &Arc<Level>)> {
+    levels.iter().take(end).enumerate().filter(|(_, run)| !run.is_empty())
 }
 
 /// Number of runs.
 pub(super) fn count(levels: &[Arc<Level>]) -> usize {
-    runs(levels).count()
+    positions(levels).count()
 }
 
 /// Their positions.
 pub(super) fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
-    runs(levels).map(|(position, _)| position)
+    runs(levels, L1_RUNS).map(|(position, _)| position)
 }
 
 /// The position of a new run, before all others; `None` if they must be moved up first: see [`shift_to_end`].
@@ -63,7 +64,7 @@ pub(super) fn shift_to_end(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
 /// Where the leaf segments of a new run of about `bytes` end.
 pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
     let segment_bytes = reads.volume.segment_bytes();
-    let guards = guards(reads, levels);
+    let guards = guards(reads, levels, L1_RUNS);
     if guards.is_empty() {
         return Ends { guards: Vec::new(), most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
     }
@@ -82,13 +83,13 @@ struct Guard<'a> {
 }
 
 /// All guards, ascending. Each run is checked once, because an index in memory may be evicted at any moment.
-fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>]) -> Vec<Guard<'a>> {
+fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>], end: usize) -> Vec<Guard<'a>> {
     let mut keys: Vec<&[u8]> =
-        runs(levels).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
+        runs(levels, end).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
     keys.sort_unstable();
     keys.dedup();
     let guard = |key| {
-        let cuts = runs(levels).map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
+        let cuts = runs(levels, end).map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
         Some(Guard { key, cuts })
     };
     keys.into_iter().filter_map(guard).collect()
@@ -116,12 +117,12 @@ pub(super) struct Part {
     pub(super) next: Vec<u8>,
 }
 
-/// The part from `resume` on, or from the guard before it, with at least `least_segments` leaf segments if there are so
-/// many. There must be runs.
-pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], resume: &[u8], least_segments: usize) -> Part {
-    let guards = guards(reads, levels);
+/// The part of the runs above the position `end`, from `resume` on, or from the guard before it, with at least
+/// `least_segments` leaf segments if there are so many. There must be runs.
+pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], end: usize, resume: &[u8], least_segments: usize) -> Part {
+    let guards = guards(reads, levels, end);
     // For each run, the first segment behind each bound: its start, each guard, its end.
-    let cuts: Vec<(usize, Vec<usize>)> = runs(levels)
+    let cuts: Vec<(usize, Vec<usize>)> = runs(levels, end)
         .enumerate()
         .map(|(i, (position, run))| {
             let inner = guards.iter().map(|guard| guard.cuts[i]);
@@ -135,8 +136,8 @@ pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], resume: &[u8], least_se
     if between(first, last) == 0 {
         first = 0;
     }
-    let end = (first + 1..last).find(|end| between(first, *end) >= least_segments).unwrap_or(last);
-    let from = cuts.iter().map(|(position, cuts)| (*position, cuts[first]..cuts[end].max(cuts[first])));
+    let until = (first + 1..last).find(|until| between(first, *until) >= least_segments).unwrap_or(last);
+    let from = cuts.iter().map(|(position, cuts)| (*position, cuts[first]..cuts[until].max(cuts[first])));
     let from = from.filter(|(_, segments)| !segments.is_empty()).collect();
-    Part { from, next: guards.get(end - 1).map_or_else(Vec::new, |guard| guard.key.to_vec()) }
+    Part { from, next: guards.get(until - 1).map_or_else(Vec::new, |guard| guard.key.to_vec()) }
 }

@@ -1,6 +1,6 @@
 //! A region at a backup that inserts the records of the mirrored logs into L0s; the records are on the volume already.
-//! A region that builds its own index (build-index, Anthus 3.3.3) compacts its L0s like any other. A read-only region
-//! drops them when the primary has sent the levels built from the same records.
+//! A region that builds its own index (build-index, Anthus 3.3.3) compacts its L0s like any other, or as a two-layer log
+//! (DEPART 4.3). A read-only region drops them when the primary has sent the levels built from the same records.
 //!
 //! It has no tails and assigns no LSN. As everywhere, an L0 is compacted once all of it is committed. Records that a
 //! change of the primary may cut from the logs are in L0s, which are dropped with the region and rebuilt by a replay.
@@ -33,12 +33,13 @@ impl Region {
         state: RegionState,
         builder: Option<ServerId>,
     ) -> Result<(Arc<Region>, Ends)> {
+        let ordering_degree = builder.and_then(|_| state.options.backups.ordering_degree());
         let ids = match builder {
             Some(builder) => built_ids(&state, builder)?,
             None => Arc::new(|| unreachable!("a region that is only read builds nothing")),
         };
         let Recovered { l0s, prefix, ends, .. } = recover(&volume, &state, &Overlays::new())?;
-        Ok((Region::assemble(volume, owner, state, l0s, prefix.last, ids)?, ends))
+        Ok((Region::assemble(volume, owner, state, l0s, prefix.last, (ids, ordering_degree))?, ends))
     }
 
     /// Takes whole batches of records, the next ones in LSN order, into the L0. Returns how many records it took: fewer

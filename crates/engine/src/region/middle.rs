@@ -52,14 +52,14 @@ impl Region {
 impl Version {
     /// Keys where the range can be cut, for each level.
     fn cuts(&self, start: &[u8], end: Option<&[u8]>) -> Result<Vec<Cut>> {
-        let levels: Vec<&Arc<Level>> = self.levels().iter().filter(|level| !level.is_empty()).collect();
+        let levels = self.filled();
         let within = |level: &Level| {
             let last = end.map_or(level.segments().len() - 1, |end| level.segment_of(end));
             level.segment_of(start)..last + 1
         };
         let segments: usize = levels.iter().map(|level| within(level).len()).sum();
         let mut cuts = Vec::new();
-        for level in &levels {
+        for level in levels {
             let range = within(level);
             let found = match segments < FEW_SEGMENTS {
                 true => leaves(self.reads(), &level.segments()[range], SAMPLES.div_ceil(segments))?,

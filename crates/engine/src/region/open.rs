@@ -61,26 +61,27 @@ impl Region {
         recovered: Recovered,
         ids: SegmentIds,
     ) -> Result<Arc<Region>> {
-        let region = Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, ids)?;
+        let region = Region::assemble(volume, owner, state, recovered.l0s, recovered.prefix.last, (ids, None))?;
         *region.requests.lock() = recovered.requests;
         Ok(region)
     }
 
-    /// A region with `state`, and with `l0s` made of its logs up to `last`, which are durable.
+    /// A region with `state`, and with `l0s` made of its logs up to `last`, which are durable. A two-layer log has an
+    /// ordering degree.
     pub(super) fn assemble(
         volume: Arc<Volume>,
         owner: Owner,
         state: RegionState,
         l0s: Vec<Arc<MemTable>>,
         last: Lsn,
-        ids: SegmentIds,
+        (ids, ordering_degree): (SegmentIds, Option<u8>),
     ) -> Result<Arc<Region>> {
         let tails = Arc::new(Tails::new());
         let held = volume.segments(owner.region);
         let reader = value_reader(&volume, &state, &held, &tails);
         let view = open_view(&volume, held, &state, reader.clone(), l0s)?;
         let frozen = view.version.frozen().len();
-        let picker = Picker::new(&state.options, ids.clone());
+        let picker = Picker::new(&state.options, ordering_degree, ids.clone());
         let region = Arc::new(Region {
             volume,
             owner,

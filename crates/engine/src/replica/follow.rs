@@ -10,7 +10,6 @@ use crate::log::{Replayed, log_of};
 use crate::memory::{Purpose, Reservation};
 use crate::region::Region;
 use crate::volume::Segment;
-use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{InstallEdit, SegmentKind};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
@@ -164,7 +163,7 @@ impl Replica {
         self.unfollow();
         let state = self.state()?;
         let owner = self.volume.share(&self.owner);
-        let only_read = self.options.backups == BackupMode::SendIndex;
+        let only_read = self.options.backups.ships_index();
         let builder = (!only_read).then_some(builder);
         let (region, ends) = Region::follow(self.volume.clone(), owner, state.clone(), builder)?;
         let last = region.last_lsn();

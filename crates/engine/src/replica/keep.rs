@@ -14,7 +14,6 @@ use super::base::shared;
 use super::found::Found;
 use crate::error::Result;
 use crate::log::{Overlays, find_prefix, log_of, segment_end};
-use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
 use leeward_format::{SegmentId, SegmentName};
 use std::collections::BTreeMap;
@@ -36,7 +35,7 @@ impl Replica {
     /// # Errors
     /// [`crate::Error::Io`].
     pub(super) fn kept_beside(&self, found: &Found, base: &Base) -> Result<Option<RegionState>> {
-        if base.options.backups != BackupMode::BuildIndex {
+        if base.options.backups.ships_index() {
             return Ok(None);
         }
         let Some(committed) = found.committed(base) else { return Ok(None) };

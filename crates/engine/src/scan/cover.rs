@@ -28,7 +28,7 @@ enum Ranges {
 pub(super) fn covers(version: &Version, at: Lsn) -> Vec<Cover> {
     let l0s = std::iter::once(version.active()).chain(version.frozen());
     let l0s = l0s.map(|l0| l0.has_ranges().then(|| Ranges::L0(l0.ranges(at))));
-    let levels = version.levels().iter().filter(|level| !level.is_empty());
+    let levels = version.filled().iter();
     let levels = levels.map(|level| (!level.ranged().is_empty()).then(|| Ranges::Level(Arc::clone(level))));
     let all = l0s.chain(levels).enumerate();
     all.filter_map(|(source, ranges)| ranges.map(|ranges| Cover { source, ranges, here: None })).collect()

@@ -138,8 +138,8 @@ impl Cursor {
     pub(crate) fn new(version: &Version, (at, now): (Lsn, UnixMs), bounds: ScanBounds) -> Cursor {
         let l0s = std::iter::once(version.active()).chain(version.frozen()).map(|l0| Source::L0(l0.cursor(at)));
         let reads = version.reads();
-        let levels = version.levels().iter().filter(|level| !level.is_empty());
-        let levels = levels.map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
+        let levels =
+            version.filled().iter().map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
         let sources = l0s.chain(levels).collect();
         let left = bounds.limit.unwrap_or(u64::MAX);
         // Without a limit, one pair at first: the caller may want only one.

@@ -122,7 +122,7 @@ fn a_run_of_tombstones_is_passed_in_few_steps() {
     assert!(store.version.levels().len() > L1 + 1 && store.version.levels()[L1].is_empty());
     // From here on levels are large, so that the tombstones stay above the others.
     let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
-    store.picker = Picker::new(&options, {
+    store.picker = Picker::new(&options, None, {
         let next = AtomicU64::new(1 << 20);
         Arc::new(move || Ok(SegmentId(next.fetch_add(1, Ordering::Relaxed))))
     });
@@ -169,7 +169,7 @@ fn a_deleted_range_is_passed_in_few_steps() {
     for settled in [false, true] {
         if settled {
             let options = TableOptions { l0_bytes: 1 << 30, growth_factor: 2, ..TableOptions::default() };
-            store.picker = Picker::new(&options, Arc::new(|| Ok(SegmentId(1 << 20))));
+            store.picker = Picker::new(&options, None, Arc::new(|| Ok(SegmentId(1 << 20))));
             store.freeze();
             let compaction = store.pick().expect("an L0");
             store.finish(compaction);

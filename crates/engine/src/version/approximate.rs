@@ -42,7 +42,7 @@ impl Version {
             all.pairs += pairs;
             all.bytes += bytes;
         }
-        for level in self.levels().iter().filter(|level| !level.is_empty()) {
+        for level in self.filled() {
             let (pairs, bytes_each) = in_level(self.reads(), level, start, end)?;
             all.add(pairs, bytes_each);
         }

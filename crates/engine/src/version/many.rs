@@ -174,7 +174,7 @@ impl Version {
         for mut at in pending.iter().copied() {
             let key = keys[at.i].0;
             answers[at.i] = Lookup::Absent;
-            while let Some(level) = self.levels.get(at.level) {
+            while let Some(level) = self.filled().get(at.level) {
                 match level.place(&self.reads, key, at.hash)? {
                     Place::Nowhere(None) => at.level += 1,
                     Place::Nowhere(deleted) => {

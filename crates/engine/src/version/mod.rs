@@ -303,13 +303,28 @@ impl Reads {
     }
 }
 
+/// The levels of a version.
+struct Levels {
+    /// By position.
+    all: Vec<Arc<Level>>,
+    /// Those with data, newest first: what a read passes. Most positions are empty.
+    filled: Vec<Arc<Level>>,
+}
+
+impl Levels {
+    fn new(all: Vec<Arc<Level>>) -> Arc<Levels> {
+        let filled = all.iter().filter(|level| !level.is_empty()).cloned().collect();
+        Arc::new(Levels { all, filled })
+    }
+}
+
 /// A region's data at one instant.
 #[derive(Clone)]
 pub struct Version {
     reads: Arc<Reads>,
     active: Arc<MemTable>,
     frozen: Vec<Arc<MemTable>>,
-    levels: Vec<Arc<Level>>,
+    levels: Arc<Levels>,
     /// The levels' answer for a key may be cached while this is the generation of [`Reads`]. So for each key the cache
     /// is never older than the levels of any version whose L0s do not have the key.
     generation: u64,
@@ -325,7 +340,7 @@ impl Version {
         levels: Vec<Arc<Level>>,
     ) -> Version {
         let generation = reads.generation.load(Ordering::Acquire);
-        Version { reads, active, frozen, levels, generation, retired: Arc::default() }
+        Version { reads, active, frozen, levels: Levels::new(levels), generation, retired: Arc::default() }
     }
     /// The L0 that takes writes.
     pub(crate) fn active(&self) -> &Arc<MemTable> {
@@ -335,9 +350,13 @@ impl Version {
     pub(crate) fn frozen(&self) -> &[Arc<MemTable>] {
         &self.frozen
     }
-    /// L1, L2 and so on.
+    /// The levels by [position](leeward_format::manifest::L1_RUNS).
     pub(crate) fn levels(&self) -> &[Arc<Level>] {
-        &self.levels
+        &self.levels.all
+    }
+    /// The levels that have data, newest first.
+    pub(crate) fn filled(&self) -> &[Arc<Level>] {
+        &self.levels.filled
     }
     /// The version after the active L0 froze and `active` replaced it.
     #[must_use]
@@ -351,7 +370,7 @@ impl Version {
     /// Keeps the log segments in `retired`, which it no longer needs, as long as this version or an older one is read.
     #[must_use]
     pub(crate) fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
-        let mut levels = self.levels.clone();
+        let mut levels = self.levels.all.clone();
         for (position, before, after) in &done.changed {
             if levels.len() <= *position {
                 levels.resize_with(position + 1, || Arc::new(Level::empty()));
@@ -373,7 +392,7 @@ impl Version {
             generation = self.reads.renew_span(span);
         }
         let retired = self.retired.follow(retired);
-        Version { frozen, levels, generation, retired, ..self.clone() }
+        Version { frozen, levels: Levels::new(levels), generation, retired, ..self.clone() }
     }
 
     /// The version after an install by another replica, whose `levels` have everything below `from`; and the L0s that
@@ -389,6 +408,7 @@ impl Version {
         l0s.reverse();
         let generation = if l0s.is_empty() { self.generation } else { self.reads.renew(&l0s) };
         let retired = self.retired.follow(retired);
+        let levels = Levels::new(levels);
         (Version { frozen, levels, generation, retired, ..self.clone() }, l0s)
     }
 
@@ -410,7 +430,7 @@ impl Version {
                 Entry::Tombstone => Ok(Lookup::Deleted { lsn }),
             };
         }
-        if self.levels.is_empty() {
+        if self.filled().is_empty() {
             return Ok(Lookup::Absent);
         }
         // Readers of an earlier instant still see the pair that expired later.
@@ -421,7 +441,7 @@ impl Version {
         {
             return Ok(answer(stamp, value, now));
         }
-        for level in &self.levels {
+        for level in self.filled() {
             match level.get(&self.reads, key, hash, reach)? {
                 Probe::Absent => {}
                 Probe::NotInMemory => return Ok(Lookup::NotInMemory),

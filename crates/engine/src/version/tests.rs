@@ -155,7 +155,7 @@ impl Store {
         let placement = Placement { medium_from: MEDIUM_BYTES, large_from: LARGE_BYTES as u32 };
         let table = TableOptions { l0_bytes: l0_bytes / 2, growth_factor: 2, placement, ..TableOptions::default() };
         let options = TableOptions { l1_runs: 1, ..table };
-        let picker = Picker::new(&options, ids);
+        let picker = Picker::new(&options, None, ids);
         let (live, runs) = (BTreeMap::new(), BTreeMap::new());
         Store { disk, volume, log, version, model: Model::default(), lsn: 0, now: 1, picker, live, runs }
     }
@@ -327,7 +327,7 @@ impl Store {
             let level = Level::open(self.version.reads(), level.state(), &|no| self.live.get(&no).cloned());
             Arc::new(level.expect("the level opens"))
         };
-        let levels = self.version.levels().iter().map(open).collect();
+        let levels = Levels::new(self.version.levels().iter().map(open).collect());
         // Readers of an older version keep it.
         self.version = Arc::new(Version { levels, ..Version::clone(&self.version) });
     }

@@ -6,7 +6,7 @@
 use crate::support::{History, REGION, now, open_volume, table_options, volume_options};
 use leeward_engine::compaction::{Compaction, Step};
 use leeward_engine::{Error, Region, Replica, Segment, Tail, Volume};
-use leeward_format::cluster::{Addressing, BackupMode};
+use leeward_format::cluster::Addressing;
 use leeward_format::manifest::SegmentKind;
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo, ServerId, wire};
 use leeward_platform::{Rng, SimDisk};
@@ -58,7 +58,7 @@ impl Backup {
         }
         self.replica.install_base()?;
         assert_eq!(self.replica.position(), (primary.term(), primary.last_lsn()));
-        if primary.options().backups == BackupMode::BuildIndex {
+        if primary.options().backups.builds_index() {
             self.replica.follow(BUILDER)?;
             assert_eq!(self.replica.applied(), Some((primary.last_lsn(), false)));
         }
@@ -145,7 +145,7 @@ impl Backup {
 
     /// Compacts at the primary and ships the result.
     pub(crate) fn compact(&mut self, primary: &Region) -> Result<bool, Error> {
-        if primary.options().backups == BackupMode::BuildIndex {
+        if primary.options().backups.builds_index() {
             self.mirror(primary)?;
             return self.compact_each(primary);
         }

@@ -174,14 +174,14 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
         let mut superblock = [0; 512];
         file.read_at(&mut superblock, at).unwrap();
         // Another format version may have its checksum elsewhere: here the checksum does not fit any more.
-        superblock[8] = 10;
+        superblock[8] = 11;
         file.write_at(&superblock, at).unwrap();
     }
     let before = disk.contents("volume");
     let error = open_volume(&disk).unwrap_err().to_string();
     assert_eq!(
         error,
-        "volume: made by another version of Leeward (volume format 10, this program reads format 9); nothing was \
+        "volume: made by another version of Leeward (volume format 11, this program reads format 10); nothing was \
          changed. Use the version that made it, or give this one another directory"
     );
     assert_eq!(disk.contents("volume"), before);

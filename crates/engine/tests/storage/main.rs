@@ -11,4 +11,5 @@ mod reading;
 mod replica;
 mod split;
 mod support;
+mod two_layer;
 mod verify;

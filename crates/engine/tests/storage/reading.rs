@@ -33,7 +33,9 @@ fn a_copy_is_read_while_it_is_sent_the_index() {
     for seed in 0..12 {
         let mut rng = Rng::new(seed);
         choose_options(&mut rng);
-        choose_backups(if seed % 4 == 3 { BackupMode::BuildIndex } else { BackupMode::SendIndex });
+        let builds =
+            if seed % 8 == 3 { BackupMode::BuildIndex } else { BackupMode::TwoLayerLog { ordering_degree: 2 } };
+        choose_backups(if seed % 4 == 3 { builds } else { BackupMode::SendIndex });
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
         let mut backup = Backup::new(&there, 3);

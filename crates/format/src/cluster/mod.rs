@@ -17,14 +17,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 use std::fmt;
 
+mod backups;
 mod desired;
 mod numbers;
 mod options;
 mod preset;
 mod reads;
+pub use backups::BackupMode;
 pub use desired::{DesiredState, Intent, Plan, RegionRequest};
 pub use numbers::RegionNumbers;
-pub use options::{Acknowledge, Addressing, BackupMode, CompactionMode, Placement, Posting, SizeClass, TableOptions};
+pub use options::{Acknowledge, Addressing, CompactionMode, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
 pub use reads::Reads;
 

@@ -1,7 +1,7 @@
 //! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same
 //! on every replica.
 
-use super::{GroupConfig, Reads};
+use super::{BackupMode, GroupConfig, Reads};
 use crate::packed::{Codec, Compression};
 use crate::partition::Partition;
 use crate::table::DEFAULT_TABLE;
@@ -159,20 +159,6 @@ pub enum Posting {
 }
 
 either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = "per-record");
-
-/// How backups keep their copies of a table's regions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BackupMode {
-    /// The primary ships the segments that its compactions build (Tebis 3.3). A backup has no L0, merges nothing, and
-    /// reads nothing from its device.
-    #[default]
-    SendIndex,
-    /// The papers' baseline: a backup builds its index from the mirrored logs, with an L0 and compactions of its own.
-    /// How far it may lag behind the primary is bounded (Anthus 3.3.3).
-    BuildIndex,
-}
-
-either!(BackupMode, "no way to keep a backup", SendIndex = "send-index", BuildIndex = "build-index");
 
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

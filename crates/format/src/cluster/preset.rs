@@ -1,6 +1,7 @@
 //! Presets: sets of table options that go together, by the names that operators and the simulation use. Plain data.
 
 use super::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use crate::partition::{DEFAULT_TOKENS, Partition};
 
 /// A named set of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,11 +15,13 @@ pub enum Preset {
     Tebis,
     /// As `anthus`, but each backup builds its own index: the baseline of the papers.
     BuildIndex,
+    /// Every value in leaves; partitioned by hash; backups with two-layer logs (DEPART).
+    Depart,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 4] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex];
+    pub const ALL: [Preset; 5] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex, Preset::Depart];
 
     /// Its options.
     pub fn options(self) -> TableOptions {
@@ -32,6 +35,10 @@ impl Preset {
                 TableOptions { placement: Placement::SEPARATED, l1_runs: 1, compaction, ..anthus }
             }
             Preset::BuildIndex => TableOptions { backups: BackupMode::BuildIndex, ..anthus },
+            Preset::Depart => {
+                let (placement, partition) = (Placement::IN_PLACE, Partition::Hash { tokens: DEFAULT_TOKENS });
+                TableOptions { placement, partition, backups: BackupMode::TWO_LAYER_LOG, ..default }
+            }
         }
     }
 }

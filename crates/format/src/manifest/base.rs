@@ -26,7 +26,8 @@ pub struct Base {
     pub last_lsn: Lsn,
     /// Commit LSN at that instant.
     pub commit: Lsn,
-    /// Levels, with pointers of the primary's volume.
+    /// Levels by [position](super::L1_RUNS), with pointers of the primary's volume.
+    #[serde(with = "super::positions::list")]
     pub levels: Vec<LevelState>,
     /// Every segment, by id.
     pub segments: Vec<BaseSegment>,

@@ -24,9 +24,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 mod base;
+mod positions;
 mod terms;
 
 pub use base::{Base, BaseSegment, Have, Parent, Shipped};
+pub use positions::{L1, L1_RUNS, MAX_LEVELS, level_at, level_name};
 pub use terms::Terms;
 
 /// Alignment of the frames of a zone, in bytes.
@@ -145,7 +147,8 @@ pub struct LogExtent {
 /// The result of one compaction: installed atomically, on every replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstallEdit {
-    /// Levels that changed: position (0 is L1) and new state.
+    /// Levels that changed: [position](L1_RUNS) and new state.
+    #[serde(with = "positions::pairs")]
     pub levels: Vec<(u8, LevelState)>,
     /// New segments: leaf and index segments of the new levels, and sorted runs that leaves point to.
     pub added: Vec<(SegmentId, SegmentKind)>,
@@ -175,7 +178,8 @@ pub struct RegionState {
     pub replay_from: Lsn,
     /// LSN up to which both logs are known to be committed and durable here: damage up to it is an error, not a tear.
     pub commit: Lsn,
-    /// L1, L2, and so on.
+    /// By [position](L1_RUNS).
+    #[serde(with = "positions::list")]
     pub levels: Vec<LevelState>,
     /// Every live segment.
     pub segments: BTreeMap<SegmentId, SegmentState>,
@@ -284,26 +288,6 @@ pub enum EntryBody {
     Moved,
     /// The zone continues in these segments, in order, and a checkpoint comes next. All of it is durable.
     Zone(Vec<SegmentNo>),
-}
-
-/// Most positions of a region's levels.
-pub const MAX_LEVELS: usize = 24;
-
-/// The first positions are the sorted runs of L1, newest first; the others are L2 and so on, a run each. Data in a
-/// position is older than data in all positions before it. Any position may be empty.
-pub const L1_RUNS: usize = 8;
-
-/// Position of L1's run, in a region where L1 is one run.
-pub const L1: usize = L1_RUNS - 1;
-
-/// The level of a position: 1 for L1.
-pub fn level_at(position: usize) -> usize {
-    if position < L1_RUNS { 1 } else { position - L1_RUNS + 2 }
-}
-
-/// The name of a position in texts: `L1.0` is the first position of L1's runs.
-pub fn level_name(position: usize) -> String {
-    if position < L1_RUNS { format!("L1.{position}") } else { format!("L{}", level_at(position)) }
 }
 
 impl VolumeState {
@@ -511,6 +495,7 @@ impl RegionState {
             }
             self.levels[level] = state.clone();
         }
+        positions::trim(&mut self.levels);
         self.replay_from = self.replay_from.max(edit.replay_from);
         self.commit = self.commit.max(commit);
         Ok(())

@@ -3,7 +3,7 @@
 use super::mounted::Mounted;
 use leeward_engine::{Error, Replica, Volume};
 use leeward_fabric::Fabric;
-use leeward_format::cluster::{BackupMode, TableOptions};
+use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{Base, InstallEdit, Shipped};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, ServerId};
 use leeward_platform::cpu::{self, Account, Activity};
@@ -201,7 +201,7 @@ impl Work {
             }
             Work::InstallBase { builder } => {
                 replica.install_base().map_err(failed)?;
-                if replica.options().backups == BackupMode::BuildIndex {
+                if replica.options().backups.builds_index() {
                     replica.follow(builder).map_err(failed)?;
                 }
                 Ok(Done::BaseInstalled)

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, BackupMode, Preset, Reads, TableOptions};
+use leeward_format::cluster::{Acknowledge, Preset, Reads, TableOptions};
 use leeward_format::partition::Partition;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
@@ -209,7 +209,7 @@ impl Traits {
         // With a quorum a far member delays no write, and its copy is the shortest. Without a quorum, and with long lease grants,
         // the other members collect many uncommitted records, and may build their index from them.
         let has_quorum = table.quorum.is_some_and(|quorum| quorum < table.replicas);
-        let builds = table.replicas > 2 && table.backups == BackupMode::BuildIndex && has_long_grants;
+        let builds = table.replicas > 2 && table.backups.builds_index() && has_long_grants;
         let is_far = if has_quorum || builds { !rng.one_in(5) } else { rng.one_in(6) };
         let extra = if has_quorum || !has_long_grants { 30 } else { 140 };
         let far = (1 + rng.index(2), Nanos::from_millis(extra));

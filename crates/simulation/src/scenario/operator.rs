@@ -67,9 +67,9 @@ impl Scenario {
     pub(crate) fn alterations(&self) -> Vec<(Nanos, TableChange)> {
         let table = &self.table;
         let Some(alters) = self.operator.alters else { return Vec::new() };
-        let [send, build] = BackupMode::ALL;
-        let other = if table.backups == send { build } else { send };
-        let [mut first, mut second, mut third] = [other, table.backups, other]
+        let others: Vec<BackupMode> = BackupMode::ALL.into_iter().filter(|mode| *mode != table.backups).collect();
+        let other = |number: u64| others[(self.operator.salt + number) as usize % others.len()];
+        let [mut first, mut second, mut third] = [other(0), table.backups, other(1)]
             .map(|backups| TableChange { backups: Some(backups).filter(|_| alters.backups), ..TableChange::default() });
         if alters.posting {
             let [coalesced, per_record] = Posting::ALL;

@@ -4,7 +4,7 @@
 
 use super::Scenario;
 use crate::world::FaultKind;
-use leeward_format::cluster::{BackupMode, Reads};
+use leeward_format::cluster::Reads;
 use leeward_platform::planted::Bug;
 
 impl Scenario {
@@ -22,7 +22,7 @@ impl Scenario {
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
             Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),
             Bug::ServeUnheard => table.quorum.is_some_and(|quorum| quorum < table.replicas),
-            Bug::CompactUncommitted => is_replicated && table.backups == BackupMode::BuildIndex && self.far().is_some(),
+            Bug::CompactUncommitted => is_replicated && table.backups.builds_index() && self.far().is_some(),
             Bug::PublishSafeLsnWithoutLease => {
                 let is_alone = table.min_in_sync == 1 && table.quorum.is_none();
                 has(FaultKind::Strand) && is_alone && table.reads != Reads::Primary

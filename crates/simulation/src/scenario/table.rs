@@ -15,6 +15,17 @@ use leeward_platform::Rng;
 const TOKENS: u32 = 1;
 /// Segments at which the master splits a region, where it splits by size.
 const SPLIT_SEGMENTS: u64 = 11;
+/// A run makes few L0s, so there are low ordering degrees too.
+const BACKUPS: [BackupMode; 8] = [
+    BackupMode::SendIndex,
+    BackupMode::SendIndex,
+    BackupMode::SendIndex,
+    BackupMode::BuildIndex,
+    BackupMode::BuildIndex,
+    BackupMode::TwoLayerLog { ordering_degree: 1 },
+    BackupMode::TwoLayerLog { ordering_degree: 4 },
+    BackupMode::TWO_LAYER_LOG,
+];
 /// An L0 is smaller by this factor than the smallest that the product allows.
 const L0_SHRINK: u64 = 16;
 /// The size at which a region is split is smaller by this factor than in production.
@@ -50,7 +61,7 @@ fn copies() -> Vec<Choice> {
         among(Acknowledge::ALL, |table, when| table.acknowledge = when),
         among([4 << 10, 16 << 10, 1 << 20], |table, bytes| table.max_unacked_bytes = bytes),
         among(Posting::ALL, |table, posting| table.posting = posting),
-        among(BackupMode::ALL, |table, backups| table.backups = backups),
+        among(BACKUPS, |table, backups| table.backups = backups),
         among(Addressing::ALL, |table, addressing| table.addressing = addressing),
         among([Codec::None, Codec::Lz4, Codec::Zstd], |table, wire| table.wire = wire),
         among([Reads::Primary, any], |table, reads| table.reads = reads),
