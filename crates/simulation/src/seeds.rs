@@ -46,14 +46,17 @@ pub fn ci() -> Vec<u64> {
     chosen.into_iter().collect()
 }
 
-/// The pairs of choices that a seed has; each choice has a number.
+/// The pairs of choices that a seed has; each choice has a number. The way in which it [converts](Scenario::conversion)
+/// copies counts as a pair, too.
 fn pairs(seed: u64, numbers: &mut HashMap<(&'static str, String), usize>) -> Vec<(usize, usize)> {
     let mut number = |choice| {
         let next = numbers.len();
         *numbers.entry(choice).or_insert(next)
     };
-    let choices: Vec<usize> = Scenario::of(seed).choices().into_iter().map(&mut number).collect();
-    let mut pairs = Vec::new();
+    let scenario = Scenario::of(seed);
+    let choices: Vec<usize> = scenario.choices().into_iter().map(&mut number).collect();
+    let conversion = scenario.conversion().map(|conversion| number(("conversion", conversion)));
+    let mut pairs: Vec<_> = conversion.into_iter().map(|conversion| (conversion, conversion)).collect();
     for (position, left) in choices.iter().enumerate() {
         pairs.extend(choices[..position].iter().map(|right| (*left, *right)));
     }

@@ -2,8 +2,9 @@
 //! regions, and restarts and removes servers. Each kind of request is drawn by itself.
 
 use super::Scenario;
+use crate::world::FaultKind;
 use bytes::Bytes;
-use leeward_format::cluster::{Acknowledge, BackupMode, Intent, Posting, RegionRequest};
+use leeward_format::cluster::{Acknowledge, BackupMode, Intent, Posting, RegionRequest, TableOptions};
 use leeward_format::op::Op;
 use leeward_format::packed::Codec;
 use leeward_format::table::TableChange;
@@ -87,6 +88,20 @@ impl Scenario {
         }
         let times = [3, 5, 6].map(|eighths| Nanos(self.fault_schedule.end.0 / 8 * eighths));
         times.into_iter().zip([first, second, third]).collect()
+    }
+
+    /// The replicas, backup mode and addressing of a table whose mode is changed beside crashes.
+    pub(crate) fn conversion(&self) -> Option<String> {
+        let kills =
+            [FaultKind::Kill, FaultKind::KillAll, FaultKind::PowerLoss, FaultKind::DiskKill, FaultKind::DiskPowerLoss];
+        let TableOptions { replicas, backups, addressing, .. } = &self.table;
+        let mode = match backups {
+            BackupMode::TwoLayerLog { .. } => BackupMode::TWO_LAYER_LOG,
+            mode => *mode,
+        };
+        let crashes = self.fault_schedule.kinds.iter().any(|kind| kills.contains(kind));
+        let is_altered = !self.alterations().is_empty();
+        (crashes && is_altered).then(|| format!("{replicas} replicas, {mode}, {addressing}"))
     }
 
     /// What the operator requests of regions and servers, and when.

@@ -15,16 +15,14 @@ use leeward_platform::Rng;
 const TOKENS: u32 = 1;
 /// Segments at which the master splits a region, where it splits by size.
 const SPLIT_SEGMENTS: u64 = 11;
-/// A run makes few L0s, so there are low ordering degrees too.
-const BACKUPS: [BackupMode; 8] = [
-    BackupMode::SendIndex,
+/// A run makes few L0s, so the ordering degrees are low. Changes of the table bring the default one.
+const BACKUPS: [BackupMode; 6] = [
     BackupMode::SendIndex,
     BackupMode::SendIndex,
     BackupMode::BuildIndex,
     BackupMode::BuildIndex,
     BackupMode::TwoLayerLog { ordering_degree: 1 },
     BackupMode::TwoLayerLog { ordering_degree: 4 },
-    BackupMode::TWO_LAYER_LOG,
 ];
 /// An L0 is smaller by this factor than the smallest that the product allows.
 const L0_SHRINK: u64 = 16;
