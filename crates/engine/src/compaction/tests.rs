@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::scan::ScanBounds;
-use crate::version::tests::{SEGMENT_BYTES, Store, key};
+use crate::version::tests::model::{SEGMENT_BYTES, Store, key};
 use leeward_format::Lsn;
 use leeward_format::manifest::{L1, LevelState};
 use leeward_platform::disk::FaultPlan;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compaction::Picker;
-use crate::version::tests::{Store, any_codec, any_merging, any_ops, apply, key};
+use crate::version::tests::model::{Store, any_codec, any_merging, any_ops, apply, key};
 use leeward_format::SegmentId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::L1;
@@ -89,7 +89,7 @@ fn an_error_ends_a_scan() {
     store.freeze();
     store.settle();
     let last = *store.live.keys().next_back().expect("segments are live");
-    for offset in (0..crate::version::tests::SEGMENT_BYTES as u32).step_by(4096) {
+    for offset in (0..crate::version::tests::model::SEGMENT_BYTES as u32).step_by(4096) {
         store.disk.flip_bit("volume", store.volume.file_offset(last.no(), offset + 9), 0);
     }
     for reverse in [false, true] {

@@ -4,7 +4,7 @@ use super::*;
 use crate::compaction::Step;
 use crate::memtable::MemTable;
 use crate::scan::ScanBounds;
-use crate::version::tests::{REGION, SEGMENT_BYTES, Store};
+use crate::version::tests::model::{REGION, SEGMENT_BYTES, Store};
 use crate::version::{Snapshot, Version};
 use crate::volume::{Volume, VolumeOptions};
 use leeward_format::cluster::Addressing;

@@ -1,7 +1,7 @@
 //! Look-ups of many keys that have room for some of their values.
 
 use super::*;
-use crate::version::tests::Store;
+use crate::version::tests::model::Store;
 use leeward_format::UnixMs;
 
 /// More than [`SMALL_VALUE_BYTES`].

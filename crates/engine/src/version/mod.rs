@@ -5,32 +5,26 @@
 
 use crate::cache::Cached;
 use crate::compaction::{CompactionDone, Ingested};
-use crate::error::{Error, Result};
-use crate::log::{Fetched, LogReader, ValueAt, Wanted};
+use crate::error::Result;
+use crate::log::ValueAt;
 use crate::memtable::{Entry, MemTable};
 use crate::scan::{Cursor, ScanBounds};
 use crate::tree::{Found, Level, Probe};
-use crate::volume::{Segment, Volume};
-use arc_swap::ArcSwap;
+use crate::volume::Segment;
 use bytes::Bytes;
-use leeward_format::cluster::Addressing;
-use leeward_format::leaf_segment::Span;
-use leeward_format::range::RangeTombstones;
-use leeward_format::{
-    DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo, Stamp, UnixMs, filter,
-};
+use leeward_format::{Expiry, Lsn, Stamp, UnixMs, filter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod approximate;
 mod many;
-
-pub use many::SMALL_VALUE_BYTES;
+mod reads;
 mod retired;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use approximate::Approximation;
+pub use many::SMALL_VALUE_BYTES;
+pub(crate) use reads::Reads;
 pub(crate) use retired::Retired;
 
 /// Above every LSN.
@@ -81,228 +75,6 @@ impl Lookup {
 /// Returns the present instant; called only for pairs with an expiry.
 pub type Now<'a> = &'a dyn Fn() -> UnixMs;
 
-/// Reader of values in logs: [`LogReader`], or a model in tests.
-pub(crate) trait ValueLog: Send + Sync {
-    /// The value of the record at `pointer` if it is in memory. Never touches the device.
-    fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes>;
-    /// The values of the records at these places, in their order.
-    ///
-    /// # Errors
-    /// The device fails, or holds no such record.
-    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>>;
-    /// Values of many records, for a merge that moves them.
-    ///
-    /// # Errors
-    /// As [`ValueLog::values`].
-    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched>;
-    /// Id of a segment that leaves point to.
-    fn segment_id(&self, name: SegmentName) -> Option<SegmentId>;
-}
-
-impl ValueLog for LogReader {
-    fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
-        LogReader::value_in_memory(self, pointer, key, value_bytes)
-    }
-    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
-        LogReader::values(self, wanted)
-    }
-    fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
-        LogReader::fetch(self, wanted)
-    }
-    fn segment_id(&self, name: SegmentName) -> Option<SegmentId> {
-        LogReader::segment_id(self, name)
-    }
-}
-
-/// Shared state of all versions of a region, which reads need.
-pub(crate) struct Reads {
-    pub(crate) volume: Arc<Volume>,
-    pub(crate) region: RegionId,
-    addressing: Addressing,
-    pub(crate) log: Arc<dyn ValueLog>,
-    /// The number that cached records are filed under.
-    pub(crate) owner: u32,
-    /// Incremented by each install that changes what the levels know of some key: see [`Version::generation`].
-    generation: AtomicU64,
-    /// The generation of the last ingest. Ingested records have lower LSNs than some records that became visible before
-    /// them. So the LSN of a cached record does not tell whether an older version may see the record.
-    ingested: AtomicU64,
-    /// Ranges deleted since hidden records were last removed from the cache: a cached record older than its range does
-    /// not count.
-    deleted: ArcSwap<RangeTombstones>,
-    /// Whether `deleted` is not empty.
-    has_deleted: AtomicBool,
-}
-
-/// Most deleted ranges to check for each cached record; beyond that all hidden records are removed from the cache.
-const MOST_DELETED: usize = 1024;
-
-impl Reads {
-    /// For `region` on `volume`, with its values in `log`.
-    pub(crate) fn new(
-        volume: Arc<Volume>,
-        region: RegionId,
-        addressing: Addressing,
-        log: Arc<dyn ValueLog>,
-    ) -> Arc<Reads> {
-        let owner = volume.cache().new_owner();
-        Arc::new(Reads {
-            volume,
-            region,
-            addressing,
-            log,
-            owner,
-            generation: AtomicU64::new(0),
-            ingested: AtomicU64::new(0),
-            deleted: ArcSwap::default(),
-            has_deleted: AtomicBool::new(false),
-        })
-    }
-
-    /// The name of the segment `id` in pointers.
-    #[inline]
-    pub(crate) fn name(&self, id: SegmentId, segment: &Segment) -> SegmentName {
-        self.addressing.name(id, segment.no())
-    }
-
-    /// The error for bytes at `offset` of the segment `no` that cannot be decoded.
-    pub(crate) fn damaged(&self, no: SegmentNo, offset: u32, error: &DecodeError) -> Error {
-        let offset = self.volume.file_offset(no, offset);
-        Error::damaged(self.volume.name(), offset, error)
-    }
-
-    /// The cached answer of the levels for `key`, which has this `hash`, as of `at`.
-    #[inline]
-    pub(crate) fn cached(&self, key: &[u8], hash: u64, at: Lsn) -> Option<Cached> {
-        // Loaded before the record: hidden records are removed before their ranges are.
-        let deleted = self.has_deleted.load(Ordering::Acquire).then(|| self.deleted.load());
-        let cached = self.volume.cache().record(self.owner, key, hash, at)?;
-        match deleted {
-            Some(deleted) => self.unless_deleted(&deleted, key, hash, at, cached),
-            None => Some(cached),
-        }
-    }
-
-    /// A cached record in view of deleted ranges: a hidden one is replaced by a tombstone.
-    #[cold]
-    fn unless_deleted(
-        &self,
-        deleted: &RangeTombstones,
-        key: &[u8],
-        hash: u64,
-        at: Lsn,
-        cached: Cached,
-    ) -> Option<Cached> {
-        let newer = deleted.covering(key).map(|range| range.lsn).filter(|lsn| *lsn > cached.0.lsn);
-        let Some(lsn) = newer else { return Some(cached) };
-        self.volume.cache().replace_record(self.owner, key, hash, lsn.into(), Some(None));
-        (lsn <= at).then_some((lsn.into(), None))
-    }
-
-    /// Caches the answer of the levels of a version of `generation` for `key`, read `together` with others, unless a
-    /// newer generation has begun.
-    fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), together: usize, generation: u64) {
-        let is_current = || self.generation.load(Ordering::Acquire) == generation;
-        self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
-    }
-
-    /// Caches an appended pair whose value is in the large log.
-    pub(crate) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8]) {
-        self.volume.cache().write_record(self.owner, key, filter::hash(key), stamp, value);
-    }
-
-    /// The value of a record in the log, if it is in memory.
-    fn value_in_memory(&self, at: &ValueAt<'_>, lsn: Lsn) -> Option<Bytes> {
-        let cached = self.cached(at.key, filter::hash(at.key), lsn).filter(|(found, _)| found.lsn == lsn);
-        cached
-            .and_then(|(_, value)| value)
-            .or_else(|| self.log.value_in_memory(at.pointer, at.key, at.value_bytes))
-            .or_else(|| self.volume.cache().long_value(self.owner, lsn))
-    }
-
-    /// Values in the log, with the LSNs of their records, for a version of `generation`: reads them from the device,
-    /// several at a time, and caches them.
-    fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
-        let places: Vec<ValueAt<'_>> = wanted.iter().map(|(at, _)| *at).collect();
-        let values = self.log.values(&places)?;
-        for ((at, lsn), value) in wanted.iter().zip(&values) {
-            self.volume.cache().count_miss();
-            let stamp = Stamp { lsn: *lsn, expires: at.expires };
-            self.keep(at.key, filter::hash(at.key), (stamp, Some(value)), wanted.len(), generation);
-        }
-        Ok(values)
-    }
-
-    /// [`Reads::load_values`] for the values that are not in memory; the others come from there.
-    pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
-        let mut values: Vec<Option<Bytes>> = wanted.iter().map(|(at, lsn)| self.value_in_memory(at, *lsn)).collect();
-        let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
-        if !missing.is_empty() {
-            let places: Vec<_> = missing.iter().map(|i| wanted[*i]).collect();
-            for (i, value) in missing.into_iter().zip(self.load_values(&places, generation)?) {
-                values[i] = Some(value);
-            }
-        }
-        Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
-    }
-}
-
-impl Reads {
-    /// The entries of `l0s`, oldest first, are about to become part of the levels: updates the cache, and returns the
-    /// generation of the version that shows them there. Readers of versions that have the L0s do not look below them
-    /// for their keys.
-    fn renew(&self, l0s: &[Arc<MemTable>]) -> u64 {
-        let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
-        let cache = self.volume.cache();
-        // Records for older generations were cached before this point.
-        let l0s = if cache.has_records() { l0s } else { &[] };
-        self.delete(l0s);
-        for l0 in l0s {
-            let mut cursor = l0.cursor(NEWEST);
-            cursor.seek(&[]);
-            while let Some((key, stamp, entry)) = cursor.current() {
-                let value = match entry {
-                    Entry::InPlace(value) => Some(Some(value)),
-                    Entry::Tombstone => Some(None),
-                    Entry::InLog { .. } => None,
-                };
-                cache.replace_record(self.owner, key, filter::hash(key), stamp, value);
-                cursor.step();
-            }
-        }
-        generation
-    }
-}
-
-impl Reads {
-    /// Pairs within `span` are about to be in the levels: returns the generation of the version that shows them.
-    fn renew_span(&self, span: &Span) -> u64 {
-        let generation = 1 + self.generation.fetch_add(1, Ordering::AcqRel);
-        // A reader that caches an ingested record has seen the version, and so this.
-        self.ingested.store(generation, Ordering::Release);
-        let is_inside = |key: &[u8], _| key >= &span.first[..] && !span.is_below(key);
-        self.volume.cache().forget_records(self.owner, &is_inside);
-        generation
-    }
-
-    /// Hides cached records in ranges that `l0s`, oldest first, have deleted.
-    fn delete(&self, l0s: &[Arc<MemTable>]) {
-        let newer = l0s.iter().filter(|l0| l0.has_ranges()).map(|l0| l0.ranges(NEWEST));
-        let deleted = newer.fold(None, |deleted: Option<RangeTombstones>, newer| {
-            let before = deleted.unwrap_or_else(|| RangeTombstones::clone(&self.deleted.load()));
-            Some(before.under(&newer))
-        });
-        let Some(mut deleted) = deleted else { return };
-        if deleted.len() > MOST_DELETED {
-            let hides = |key: &[u8], lsn| deleted.covering(key).is_some_and(|range| range.lsn > lsn);
-            self.volume.cache().forget_records(self.owner, &hides);
-            deleted = RangeTombstones::default();
-        }
-        self.has_deleted.store(!deleted.is_empty(), Ordering::Release);
-        self.deleted.store(Arc::new(deleted));
-    }
-}
-
 /// The levels of a version.
 struct Levels {
     /// By position.
@@ -339,7 +111,7 @@ impl Version {
         frozen: Vec<Arc<MemTable>>,
         levels: Vec<Arc<Level>>,
     ) -> Version {
-        let generation = reads.generation.load(Ordering::Acquire);
+        let generation = reads.generation();
         Version { reads, active, frozen, levels: Levels::new(levels), generation, retired: Arc::default() }
     }
     /// The L0 that takes writes.
@@ -437,8 +209,7 @@ impl Version {
         let is_known =
             |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
         let cached = self.reads.cached(key, hash, at).filter(is_known);
-        if let Some((stamp, value)) = cached.filter(|_| self.generation >= self.reads.ingested.load(Ordering::Acquire))
-        {
+        if let Some((stamp, value)) = cached.filter(|_| !self.reads.has_ingested_since(self.generation)) {
             return Ok(answer(stamp, value, now));
         }
         for level in self.filled() {
