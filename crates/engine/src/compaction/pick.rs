@@ -279,7 +279,7 @@ impl Picker {
 
     /// A compaction was installed; the segments `gone` were freed with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
-        self.sweep.installed(done.swept.as_ref(), gone);
+        self.sweep.installed(done, gone);
         let rate = if self.sweep_rate == 0 && self.sweep.is_of_split() { SPLIT_RATE } else { self.sweep_rate };
         if done.swept.is_some() && rate > 0 {
             let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
@@ -293,6 +293,7 @@ impl Picker {
         let (segment_bytes, left) = (volume.segment_bytes() as u64, volume.segments_left());
         let accounts = &logs.accounts;
         let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
+        self.sweep.end_if_complete(accounts, segment_bytes);
         if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
             // A driven sweep reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };

@@ -17,9 +17,9 @@
 //! volume, or has left this one, its half becomes garbage at once. No writer has made that garbage, so no writer waits
 //! for its collection, which is slow.
 
-use super::Swept;
+use super::CompactionDone;
 use crate::volume::Sharing;
-use leeward_format::manifest::{L1, RegionState, SegmentState};
+use leeward_format::manifest::{L1, RegionState, SegmentKind, SegmentState};
 use leeward_format::{LogKind, SegmentId, SegmentName};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -190,6 +190,8 @@ pub(super) struct Sweep {
     expected: u64,
     /// Bytes of values that it should move.
     moving: u64,
+    /// Segments that values were moved to.
+    filled: u64,
     /// Garbage that the last sweep left, if it gained nothing.
     stuck: Option<u64>,
     /// It does not wait for passing merges.
@@ -217,6 +219,7 @@ impl Sweep {
             began_with,
             expected: victims.values().map(|victim| victim.gain).sum(),
             moving: victims.values().map(|victim| u64::from(victim.live)).sum(),
+            filled: 0,
             stuck: victims.is_empty().then_some(began_with),
             victims,
             is_driven,
@@ -258,13 +261,17 @@ impl Sweep {
     }
 
     /// A compaction was installed, and the segments `gone` were freed with it.
-    pub(super) fn installed(&mut self, swept: Option<&Swept>, gone: &[SegmentId]) {
+    pub(super) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
+        if done.relocated_bytes > 0 {
+            let is_large = |(_, kind): &&(SegmentId, SegmentKind)| *kind == SegmentKind::Log(LogKind::Large);
+            self.filled += done.edit.added.iter().filter(is_large).count() as u64;
+        }
         if gone.iter().any(|id| self.victims.contains_key(id)) {
             // Their names may be used again.
             self.victims.retain(|id, _| !gone.contains(id));
             self.names = names(&self.victims);
         }
-        let swept = swept.filter(|swept| (swept.sweep, swept.level) == (self.serial, self.level));
+        let swept = done.swept.as_ref().filter(|swept| (swept.sweep, swept.level) == (self.serial, self.level));
         match swept.map(|swept| &swept.next) {
             Some(Some(next)) => self.resume.clone_from(next),
             Some(None) => self.next_level(),
@@ -272,10 +279,22 @@ impl Sweep {
         }
     }
 
-    /// Ends it: every level was swept, or no victim is left.
+    /// Ends it if no victim is left. It has gained nothing if the segments that it filled take as much space: large values
+    /// leave the end of a segment unused, so that another sweep would choose the same values.
+    pub(super) fn end_if_complete(&mut self, accounts: &Accounts, segment_bytes: u64) {
+        if self.expected > 0 && self.victims.is_empty() {
+            let gained = (self.expected + self.moving).saturating_sub(self.filled * segment_bytes);
+            self.end_with(gained, accounts.garbage_bytes(), segment_bytes);
+        }
+    }
+
+    /// Ends it: every level was swept.
     pub(super) fn end(&mut self, accounts: &Accounts, segment_bytes: u64) {
         let garbage = accounts.garbage_bytes();
-        let gained = self.began_with.saturating_sub(garbage);
+        self.end_with(self.began_with.saturating_sub(garbage), garbage, segment_bytes);
+    }
+
+    fn end_with(&mut self, gained: u64, garbage: u64, segment_bytes: u64) {
         let is_poor = gained < segment_bytes.min(self.expected / 2).max(1) || gained < self.expected / 4;
         *self = Sweep { serial: self.serial, stuck: is_poor.then_some(garbage), ..Sweep::default() };
     }

@@ -374,6 +374,32 @@ fn garbage_is_collected_no_faster_than_it_may_be() {
     }
 }
 
+/// Two values fill two thirds of a segment. A sweep moves them to other segments, which they fill no better.
+#[test]
+fn garbage_that_no_sweep_can_collect_is_left_alone() {
+    let region = open(&SimDisk::new(1, u64::MAX), Placement::SEPARATED);
+    let mut model = Model::new();
+    for n in 0..60 {
+        let (key, value) = (format!("key{n:04}").into_bytes(), vec![n as u8; 11_000]);
+        write(&region, &key, Some(&value), None);
+        model.insert(key, (value, None));
+    }
+    region.freeze();
+    let compactions = (0..200).take_while(|_| compact(&region)).count();
+    assert!(compactions < 50, "{compactions} compactions of 60 values, and no end: {:?}", region.stats().large_log);
+    check(&region, &model, "after them");
+    // New garbage is collected.
+    let space = region.stats().large_log.space_bytes;
+    for (key, (value, _)) in &mut model {
+        value.fill(100);
+        write(&region, key, Some(&*value), None);
+    }
+    region.freeze();
+    while compact(&region) {}
+    assert!(region.stats().large_log.space_bytes < space * 3 / 2);
+    check(&region, &model, "at the end");
+}
+
 /// Each thread takes the next compaction, whatever the others have installed meanwhile.
 #[test]
 fn compactions_go_on_side_by_side() {
