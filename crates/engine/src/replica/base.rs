@@ -75,10 +75,9 @@ impl Replica {
         self.parent = None;
         // After all members lost power, the shared history may be shorter than what was once committed.
         self.committed = self.committed.min(shared);
-        let found = self.find(base)?;
+        let (found, kept) = self.find(base)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
-        let kept = self.kept_beside(&found, base)?;
         let is_taken = |wanted: &&BaseSegment| kept.as_ref().is_none_or(|kept| keep::is_needed(kept, wanted));
         for wanted in base.segments.iter().filter(is_taken) {
             if wanted.bytes == 0 || wanted.bytes as usize > self.volume.segment_bytes() {

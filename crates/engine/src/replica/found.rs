@@ -6,12 +6,13 @@
 //! owner. So only complete segments are taken from it; with physical addressing none at all, if leaves may point to
 //! incomplete ones.
 
-use super::Replica;
+use super::{Replica, keep};
 use crate::error::Result;
 use crate::volume::Segment;
 use leeward_format::cluster::Addressing;
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
 use leeward_format::{Lsn, RegionId, SegmentId};
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -38,13 +39,14 @@ impl Found {
         self.segments.get(&id)
     }
 
-    /// Bytes of the base that need not be shipped.
-    fn bytes_of(&self, base: &Base) -> u64 {
-        let whole = base.segments.iter().filter(|wanted| {
+    /// Bytes that must be shipped to complete the base, or the logs of it that a copy that keeps `kept` needs.
+    fn lacked_bytes(&self, base: &Base, kept: Option<&RegionState>) -> u64 {
+        let is_taken = |wanted: &&BaseSegment| kept.is_none_or(|kept| keep::is_needed(kept, wanted));
+        let lacked = base.segments.iter().filter(is_taken).filter(|wanted| {
             let known = self.get(wanted).and_then(|(known, _)| known.bytes);
-            known.is_some_and(|bytes| bytes >= wanted.bytes)
+            known.is_none_or(|bytes| bytes < wanted.bytes)
         });
-        whole.map(|wanted| u64::from(wanted.bytes)).sum()
+        lacked.map(|wanted| u64::from(wanted.bytes)).sum()
     }
 
     /// Whether all segments that the base's leaves point to are taken from this copy, so that pointers stay valid.
@@ -75,25 +77,34 @@ impl Found {
 }
 
 impl Replica {
-    /// The copy that has most of `base`: the region's own, unless another has more, or has as much with more of it
+    /// The copy to which the fewest bytes of `base` must be shipped, and what this copy keeps of its state besides
+    /// (see `keep`). It is the region's own, unless fewer are shipped to another, or as many to another with more of it
     /// known to be committed. So the rest of a failed attempt to split a region does not prevent the next attempt.
     ///
     /// # Errors
-    /// [`crate::Error::Superseded`].
-    pub(super) fn find(&self, base: &Base) -> Result<Found> {
+    /// [`crate::Error::Superseded`], [`crate::Error::Io`].
+    pub(super) fn find(&self, base: &Base) -> Result<(Found, Option<RegionState>)> {
         let own = self.region();
         let origins = base.segments.iter().map(|wanted| wanted.origin).chain(base.parent.map(|parent| parent.region));
         let others: BTreeSet<RegionId> = origins.filter(|origin| *origin != own).collect();
-        let copy = |region| {
-            let (state, segments) = self.volume.state_and_segments(region)?;
-            Some(Found { state, segments, is_own: false })
+        let worth = |found: &Found| {
+            let kept = self.kept_beside(found, base)?;
+            let lacked = found.lacked_bytes(base, kept.as_ref());
+            Ok(((Reverse(lacked), found.committed(base)), kept))
         };
-        let is_like =
-            |found: &Found| found.state.options.addressing == base.options.addressing && found.is_closed(base);
-        let others = others.into_iter().filter_map(copy).filter(is_like);
-        let worth = |found: &Found| (found.bytes_of(base), found.committed(base));
-        let best = others.max_by_key(worth);
-        let mine = Found { state: self.state()?, segments: self.volume.segments(own), is_own: true };
-        Ok(best.filter(|found| worth(found) > worth(&mine)).unwrap_or(mine))
+        let mut best = Found { state: self.state()?, segments: self.volume.segments(own), is_own: true };
+        let (mut most, mut kept) = worth(&best)?;
+        for region in others {
+            let Some((state, segments)) = self.volume.state_and_segments(region) else { continue };
+            let other = Found { state, segments, is_own: false };
+            if other.state.options.addressing != base.options.addressing || !other.is_closed(base) {
+                continue;
+            }
+            let (its, keeps) = worth(&other)?;
+            if its > most {
+                (best, most, kept) = (other, its, keeps);
+            }
+        }
+        Ok((best, kept))
     }
 }

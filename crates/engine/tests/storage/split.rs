@@ -1,7 +1,7 @@
 //! Split regions: both sides have all data, continue independently, and share only the segments that both name; at a
 //! primary and at backups, whatever happens to process and machine.
 
-use crate::backup::{Backup, serve, try_work, work};
+use crate::backup::{Backup, finish, serve, try_work, work};
 use crate::support::{
     History, REGION, assert_holds, choose_backups, choose_options, compact, contents, flush, now, open_volume,
     table_options, volume_options,
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 const DISK_BYTES: u64 = 512 << 20;
 const CHILD: RegionId = RegionId(2);
+const GRANDCHILD: RegionId = RegionId(3);
 /// Regions that a volume has at a time, at most.
 const MOST_REGIONS: usize = 5;
 /// Segments that a volume takes for itself.
@@ -363,6 +364,44 @@ fn a_backup_is_split_by_reference_too() {
             assert_eq!(promoted.last_lsn(), primary.last_lsn(), "{context}");
             assert_holds(&promoted, &history.model(promoted.last_lsn()), &format!("{context}, {}", promoted.id()));
         }
+    }
+}
+
+/// The backup has collected what the child no longer needs. So its copy of the region that the child was split from has
+/// more of the segments that the child's primary names. It keeps the levels that it built for the child all the same.
+#[test]
+fn a_backup_keeps_the_levels_of_the_parent_whatever_older_copies_have() {
+    for seed in 0..10 {
+        let (mut rng, context) = (Rng::new(600 + seed), format!("seed {seed}"));
+        choose_options(&mut rng);
+        choose_backups(BackupMode::BuildIndex);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
+        let mut backup = Backup::new(&there, 5);
+        backup.sync(&primary).unwrap();
+        work(&primary, &mut backup, &mut history, &mut rng, 600);
+        let (child, mut childs) = split_both(&primary, &mut backup, &context);
+        let writes = [Write::delete_range(b"", None), Write::put(b"a", &[1; 300]), Write::put(b"b", &[2; 20])];
+        for write in writes {
+            child.append(&[write]).expect("there is room");
+        }
+        child.set_commit(child.last_lsn());
+        child.seal_tails();
+        childs.flush(&child).unwrap();
+        childs.replica.set_committed(child.commit());
+        childs.replica.run_next().unwrap();
+        let building = childs.replica.building().expect("it follows");
+        while let Some(mut compaction) = building.next_compaction_of_all(now()) {
+            finish(&building, &mut compaction).unwrap();
+        }
+        drop(building);
+        let (copy, below) = child.split(GRANDCHILD).expect("a sound disk");
+        let grandchild = serve_split(&child, copy, child.term().next(), below).unwrap();
+        let copy = Replica::create(&backup.volume, GRANDCHILD, backup.replica.options().clone()).unwrap();
+        let mut grandchilds = Backup::of(&backup.volume, copy);
+        assert_eq!(grandchilds.sync(&grandchild).unwrap(), 0, "{context}: nothing is shipped");
+        assert!(backup.volume.verify().damaged.is_empty(), "{context}");
+        assert_eq!(contents(&serve(grandchilds.replica)), contents(&grandchild), "{context}");
     }
 }
 
