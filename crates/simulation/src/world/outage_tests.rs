@@ -4,18 +4,19 @@ use super::*;
 use leeward_format::cluster::RegionRequest;
 use leeward_format::op::{Condition, Lifetime};
 
-fn ask(world: &mut World, op: Op) -> OpResult {
+pub(super) fn ask(world: &mut World, op: Op) -> OpResult {
     world.ask(0, vec![op]).expect("it is answered").remove(0)
 }
 
-const KEYS: [&str; 2] = ["a", "x"];
+pub(super) const KEYS: [&str; 2] = ["a", "x"];
 
 /// A world of three nodes, each with a replica of both regions. Nothing else happens in it.
-fn quiet() -> World {
+pub(super) fn quiet(is_suitable: impl Fn(&Scenario) -> bool) -> World {
     let is_plain = |world: &World| {
         let Scenario { nodes, table, splits, .. } = &world.scenario;
         let is_whole = *nodes == 3 && table.replicas == 3 && table.quorum.is_none();
-        is_whole && splits.len() == 1 && !table.partition.is_hash() && world.scenario.balance().is_none()
+        let is_ranged = splits.len() == 1 && !table.partition.is_hash();
+        is_whole && is_ranged && world.scenario.balance().is_none() && is_suitable(&world.scenario)
     };
     let mut world = (1..).map(World::new).find(is_plain).expect("some seed has such a world");
     world.is_loaded = false;
@@ -47,7 +48,7 @@ fn lose_coordinator_at(world: &mut World, request: Op) {
 }
 
 fn reads_are_answered(request: impl Fn(&World) -> Op, is_done: impl Fn(&World) -> bool) {
-    let mut world = quiet();
+    let mut world = quiet(|_| true);
     let request = request(&world);
     lose_coordinator_at(&mut world, request);
     let begun = world.now;

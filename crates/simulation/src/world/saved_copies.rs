@@ -7,6 +7,10 @@
 //! A disk that a region needs stays in its machine. But several regions may wait for different disks of one machine, which has
 //! only one disk at a time. When nothing else makes progress, the operator completes the first of these regions, and then the
 //! next.
+//!
+//! A copy of an older state of a disk is not kept when it is removed. But a process that ran on it may have become a member in
+//! sync meanwhile, or the primary. So the operator stops the process first, and removes the copy once other members have taken
+//! over. Before that, the death of those members would leave a region that waits for the removed copy.
 
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
@@ -22,6 +26,8 @@ const ROUND: Nanos = Nanos::from_millis(300);
 /// This long after the last fault and the last disk that was put back, the operator concludes that regions wait for each other's
 /// disks.
 const STUCK: Nanos = Nanos::from_secs(5);
+/// This long after the operator stopped a process on a copy, other members have taken over, or it starts again.
+const TAKEOVER: Nanos = Nanos::from_secs(3);
 
 impl World {
     /// Replaces the disk of a node by an empty one. From `look_at` on the operator checks whether a region waits for the old
@@ -29,7 +35,11 @@ impl World {
     pub(super) fn replace_disk(&mut self, node: NodeId, look_at: Nanos) -> bool {
         // A region without members could be assigned to the empty disk while another region needs the old disk.
         let is_assigned = self.configs().iter().all(|config| config.epoch.0 > 0);
-        if !is_assigned || (self.machines[node].node.is_some() && !self.may_crash(&[node], false)) {
+        // A removed copy of an older state is not kept.
+        if !is_assigned
+            || self.counts_on_copy(node)
+            || (self.machines[node].node.is_some() && !self.may_crash(&[node], false))
+        {
             return false;
         }
         self.log(FaultKind::ReplaceDisk, node, look_at);
@@ -91,17 +101,24 @@ impl World {
             return;
         }
         self.push(self.now + ROUND, Event::SavedCopies { node });
-        if let Some(place) = self.to_be_put_back(node) {
-            CONTEXT.set((self.now, None));
-            tracing::info!(node, "a disk is put back");
-            self.fault_state.disk_put_back = self.now;
-            self.crash_if_running(node);
-            let (volume, disk) = self.machines[node].saved_copies.remove(place);
-            // The disk was repaired meanwhile: it has no faults.
-            disk.set_faults(FaultPlan::default());
-            self.machines[node].change_disk(volume, disk);
-            self.push(self.now + Nanos::from_millis(50), Event::Restart { node });
+        let Some(place) = self.to_be_put_back(node) else { return };
+        CONTEXT.set((self.now, None));
+        if self.counts_on_copy(node) && self.may_part_with_disk(node) {
+            if self.machines[node].node.is_some() {
+                tracing::info!(node, "a process on a copy is stopped, for others to take over");
+                self.crash(node, false);
+                self.push(self.now + TAKEOVER, Event::Restart { node });
+            }
+            return;
         }
+        tracing::info!(node, "a disk is put back");
+        self.fault_state.disk_put_back = self.now;
+        self.crash_if_running(node);
+        let (volume, disk) = self.machines[node].saved_copies.remove(place);
+        // The disk was repaired meanwhile: it has no faults.
+        disk.set_faults(FaultPlan::default());
+        self.machines[node].change_disk(volume, disk);
+        self.push(self.now + Nanos::from_millis(50), Event::Restart { node });
     }
 
     fn crash_if_running(&mut self, node: NodeId) {
@@ -141,6 +158,17 @@ impl World {
 
     /// Whether each region that counts on the node's current disk has another member in sync with all committed writes.
     fn may_part_with_disk(&self, node: NodeId) -> bool {
+        let is_other = |member: &Member| node_of(member.server) != node && self.is_alive(*member);
+        self.configs().iter().all(|config| !self.counts_on_disk(node, config) || self.is_held_by(config, is_other))
+    }
+
+    /// Whether the node's current disk is a copy of an older state, and a region counts on it.
+    fn counts_on_copy(&self, node: NodeId) -> bool {
+        self.machines[node].on_copy.is_some() && self.configs().iter().any(|config| self.counts_on_disk(node, config))
+    }
+
+    /// Whether a region with `config` counts on the node's current disk: the disk may have acknowledged writes.
+    fn counts_on_disk(&self, node: NodeId, config: &GroupConfig) -> bool {
         let machine = &self.machines[node];
         let (server, volume) = (server_id(node), machine.volume);
         // A region may count on a copy of an older state only since processes run on the copy.
@@ -148,10 +176,11 @@ impl World {
             Some(processes) => processes.contains(&member),
             None => (member.server, member.volume) == (server, volume),
         };
-        self.configs().iter().all(|config| {
-            let former = config.prior_members.iter().map(|former| former.member);
-            let is_named = config.in_sync().chain(former).any(is_it);
-            !is_named || self.is_held_by(config, |member| member.server != server && self.is_alive(*member))
-        })
+        let former = config.prior_members.iter().map(|former| former.member);
+        config.in_sync().chain(former).any(is_it)
     }
 }
+
+#[cfg(test)]
+#[path = "saved_copies_tests.rs"]
+mod tests;
