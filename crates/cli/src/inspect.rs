@@ -31,7 +31,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     let mut out = BufWriter::new(io::stdout().lock());
     let shown = match (args.region, args.segment) {
         (Some(region), _) => show_region(&mut out, &image, RegionId(region)),
-        (None, Some(no)) => show_segment(&mut out, &image, SegmentNo(no), args.entries),
+        (None, Some(no)) => show_segment(&mut out, &image, no, args.entries),
         (None, None) if args.manifest => show_manifest(&mut out, &image),
         (None, None) => show_volume(&mut out, &image),
     };
@@ -373,11 +373,11 @@ fn show_change(out: &mut dyn Write, change: &Change) -> io::Result<()> {
         }
         Change::Install { region, edit, places, commit } => writeln!(
             out,
-            "    region {region}: install of {} levels, {} segments added at {:?}, {} removed, replay from LSN {}, durable \
+            "    region {region}: install of {} levels, {} segments added at [{}], {} removed, replay from LSN {}, durable \
              up to LSN {commit}",
             edit.levels.len(),
             edit.added.len(),
-            places.iter().map(|(no, _)| no.0).collect::<Vec<_>>(),
+            places.iter().map(|(no, _)| no.to_string()).collect::<Vec<_>>().join(", "),
             edit.removed.len(),
             edit.replay_from
         ),

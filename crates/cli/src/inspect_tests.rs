@@ -64,7 +64,7 @@ fn damage_is_found_and_bad_directories_are_named() {
     let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
     let region = image.state().regions.values().next().expect("one region");
     let leaf = region.segments.values().find(|segment| segment.kind == SegmentKind::Leaf).expect("a level has leaves");
-    let at = leaf.no.0 as usize * image.superblock().segment_bytes as usize + 100;
+    let at = leaf.no.start(image.superblock().segment_bytes as usize) as usize + 100;
     let path = directory.path().join(VOLUME_NAME);
     let mut bytes = fs::read(&path).expect("it is there");
     bytes[at] ^= 1;

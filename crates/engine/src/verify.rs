@@ -131,8 +131,9 @@ pub(crate) fn walk(
     segment: &SegmentState,
     see: &mut dyn FnMut(Item<'_>),
 ) -> Walked {
-    let wanted = segment.bytes.map_or(segment_bytes, |bytes| (bytes as usize).min(segment_bytes));
-    let start = u64::from(segment.no.0) * segment_bytes as u64;
+    let most = segment.no.bytes(segment_bytes);
+    let wanted = segment.bytes.map_or(most, |bytes| (bytes as usize).min(most));
+    let start = segment.no.start(segment_bytes);
     let mut bytes = vec![0; wanted];
     let detail = match device.read(start, &mut bytes) {
         Err(Error::Io { source, .. }) => format!("cannot be read: {source}"),

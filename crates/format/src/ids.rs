@@ -27,13 +27,19 @@ macro_rules! number {
                 write!(f, concat!(stringify!($name), "({})"), self.0)
             }
         }
+    };
+}
+macro_rules! shown_as_number {
+    ($($name:ident)*) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.fmt(f)
             }
         }
-    };
+    )*};
 }
+
+shown_as_number!(RegionId Epoch Lsn ServerId Incarnation SegmentName SegmentId);
 
 number!(
     /// A region: unique in the cluster, never reused.
@@ -66,7 +72,8 @@ impl Incarnation {
     }
 }
 number!(
-    /// Number of a segment in one volume: its device offset, in segments. Local to a node.
+    /// Number of a segment in one volume, which says where it lies: [a whole segment or a part of one](crate::part).
+    /// Local to a node.
     SegmentNo(u32)
 );
 number!(
@@ -242,13 +249,6 @@ impl SegmentId {
         let ordinal = ordinal & (SegmentId::MOST_OF_TERM - 1);
         let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
         SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
-    }
-}
-
-impl SegmentNo {
-    /// Its name in pointers with physical addressing.
-    pub fn name(self) -> SegmentName {
-        SegmentName(self.0.into())
     }
 }
 

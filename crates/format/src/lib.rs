@@ -19,6 +19,7 @@ pub mod merge;
 pub mod node;
 pub mod op;
 pub mod packed;
+pub mod part;
 pub mod partition;
 pub mod range;
 pub mod record;

@@ -77,7 +77,7 @@ planted! {
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable at 271,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush at 39,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume at 34,
-    a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 874,
+    a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 905,
     what_is_not_committed_is_compacted: CompactUncommitted at 1,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard at 92,
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown at 290,

@@ -9,6 +9,7 @@ use crate::split::SplitArgs;
 use clap::{Args, Parser, Subcommand};
 use leeward_bench::dev::{DEFAULT_BASE, Fabric, default_table};
 use leeward_bench::{Distribution, Mix, Workload, duration};
+use leeward_format::SegmentNo;
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
@@ -496,7 +497,7 @@ pub(crate) struct InspectArgs {
     pub(crate) region: Option<u32>,
     /// Show the structures of the segment with this number
     #[arg(long, value_name = "NUMBER", conflicts_with = "region")]
-    pub(crate) segment: Option<u32>,
+    pub(crate) segment: Option<SegmentNo>,
     /// With --segment: show each entry and record too
     #[arg(long, requires = "segment")]
     pub(crate) entries: bool,

@@ -247,6 +247,10 @@ impl Out {
                 return Ok(());
             }
             if filling.builder.is_empty() && filling.builder.has_no_ranges() {
+                if filling.segment.bytes() < context.reads.volume.segment_bytes() {
+                    self.filling = Some(Filling::start_whole(context)?);
+                    continue;
+                }
                 let segment_bytes = context.reads.volume.segment_bytes();
                 return Err(Error::Invalid(format!("a pair is too large for segments of {segment_bytes} bytes")));
             }
@@ -278,13 +282,21 @@ impl Out {
 
 impl Filling {
     pub(super) fn start(context: &Context) -> Result<Filling> {
-        let (volume, region) = (&context.reads.volume, context.reads.region);
-        let segment = volume.allocate(region)?;
+        Filling::start_of(context, context.output_bytes)
+    }
+
+    /// [`Filling::start`] for a pair that no part has room for.
+    fn start_whole(context: &Context) -> Result<Filling> {
+        Filling::start_of(context, context.reads.volume.segment_bytes())
+    }
+
+    fn start_of(context: &Context, bytes: usize) -> Result<Filling> {
+        let region = context.reads.region;
+        let segment = context.reads.volume.allocate_part(region, bytes)?;
         let id = (context.ids)()?;
         let address = Address { region, segment: id, offset: 0 };
-        let out = Buffer::new(volume.segment_bytes());
-        let name = context.reads.name(id, &segment);
-        let builder = LeafSegmentBuilder::new(volume.segment_bytes(), address, name, context.codec(), out);
+        let (out, name) = (Buffer::new(segment.bytes()), context.reads.name(id, &segment));
+        let builder = LeafSegmentBuilder::new(segment.bytes(), address, name, context.codec(), out);
         Ok(Filling { id, segment, builder })
     }
 
@@ -305,6 +317,7 @@ pub(super) fn keep(
     (bytes, footer): (Bytes, Footer),
     were_kept: impl FnOnce(&LeafIndex) -> Vec<bool>,
 ) -> Result<(Output, BuiltSegment)> {
+    segment.trim(bytes.len());
     context.write(&segment, &bytes, counters)?;
     let name = context.reads.name(id, &segment);
     let tree =

@@ -69,16 +69,15 @@ impl Outbox {
         log: LogKind,
         (key, stamp, value): (&[u8], Stamp, &[u8]),
     ) -> Result<Entry<'static>> {
-        let segment_bytes = context.reads.volume.segment_bytes();
         let bytes = record_bytes(key.len(), value.len(), stamp.expires);
-        let full = |run: &OpenRun| run.log == log && run.bytes.len() + bytes > segment_bytes;
+        let full = |run: &OpenRun| run.log == log && run.bytes.len() + bytes > run.segment.bytes();
         if let Some(at) = self.open.iter().position(full) {
             self.end_run(context, counters, at)?;
         }
         let at = match self.open.iter().position(|run| run.log == log) {
             Some(at) => at,
             None => {
-                self.open.push(OpenRun::start(context, log, stamp.lsn)?);
+                self.open.push(OpenRun::start(context, (log, bytes), stamp.lsn)?);
                 self.open.len() - 1
             }
         };
@@ -125,6 +124,7 @@ impl Outbox {
         let padding = bytes.len().next_multiple_of(BLOCK_BYTES) - bytes.len();
         bytes.put(&[0; BLOCK_BYTES][..padding]);
         let bytes = bytes.hold(reservation);
+        segment.trim(bytes.len());
         context.write(&segment, &bytes, counters)?;
         counters.run_bytes_written += bytes.len() as u64;
         if padding > 0 {
@@ -145,12 +145,13 @@ impl Outbox {
 }
 
 impl OpenRun {
-    fn start(context: &Context, log: LogKind, first_lsn: Lsn) -> Result<OpenRun> {
+    /// For a record of `bytes` and more.
+    fn start(context: &Context, (log, bytes): (LogKind, usize), first_lsn: Lsn) -> Result<OpenRun> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let segment = volume.allocate(region)?;
+        let segment = volume.allocate_part(region, context.output_bytes.max(LOG_HEADER_BYTES + bytes))?;
         let id = (context.ids)()?;
         let reservation = volume.memory().reserve(Purpose::Compactions);
-        let mut bytes = Buffer::new(volume.segment_bytes());
+        let mut bytes = Buffer::new(segment.bytes());
         bytes.put(&LogHeader { region, log, id, first_lsn }.encode());
         debug_assert_eq!(bytes.len(), LOG_HEADER_BYTES);
         Ok(OpenRun { log, id, segment, seed: RecordSeed::new(region, log, id), bytes, record: Vec::new(), reservation })

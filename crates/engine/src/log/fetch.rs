@@ -92,7 +92,7 @@ impl LogReader {
         let at = self.at(first.pointer)?;
         let start = at.offset as usize / BLOCK_BYTES * BLOCK_BYTES;
         let end = (u64::from(last.pointer.offset()) + last.bytes()) as usize;
-        let segment_bytes = self.volume.segment_bytes();
+        let segment_bytes = self.volume.bytes_of(at.no);
         if end > segment_bytes {
             return Err(self.damaged(at, "a record behind this one would reach beyond its segment".into()));
         }

@@ -142,7 +142,7 @@ impl LogReader {
     /// Bytes to read for a record, within its segment. Whether it has a request id is known only after the read.
     fn record_bytes(&self, wanted: &ValueAt<'_>, at: RecordAt) -> Result<usize> {
         let bytes = record_bytes(wanted.key.len(), wanted.value_bytes as usize, wanted.expires);
-        let Some(room) = self.volume.segment_bytes().checked_sub(at.offset as usize + bytes) else {
+        let Some(room) = self.volume.bytes_of(at.no).checked_sub(at.offset as usize + bytes) else {
             return Err(self.damaged(at, "the record would reach beyond its segment".into()));
         };
         Ok(bytes + room.min(REQUEST_ID_BYTES))

@@ -323,11 +323,12 @@ impl<'a> Source<'a> {
     }
 
     fn load(&mut self, segment: SegmentState) -> Result<()> {
-        let wanted = segment.bytes.map_or(self.volume.segment_bytes(), |bytes| bytes as usize);
+        let most = self.volume.bytes_of(segment.no);
+        let wanted = segment.bytes.map_or(most, |bytes| bytes as usize);
         self.contents = match self.overlays.get(&segment.id) {
             Some(bytes) => Contents::Overlay(&bytes[..bytes.len().min(wanted)]),
             None => {
-                let block = Block::bare(wanted.min(self.volume.segment_bytes()));
+                let block = Block::bare(wanted.min(most));
                 Contents::Read { block, bytes: 0, reservation: self.volume.memory().reserve(Purpose::Reads) }
             }
         };

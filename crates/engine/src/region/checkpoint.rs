@@ -14,7 +14,7 @@ use crate::error::{Error, RESTORE, Result};
 use crate::log::{Overlays, Tails};
 use crate::version::Snapshot;
 use crate::volume::Durability;
-use leeward_format::manifest::{Base, Change, RegionState, SegmentKind};
+use leeward_format::manifest::{Base, BaseSegment, Change, RegionState, SegmentKind};
 use leeward_format::{LogKind, Lsn, RegionId, SegmentId, UnixMs, VolumeId};
 use leeward_platform::Disk;
 use std::collections::HashMap;
@@ -77,7 +77,7 @@ impl Region {
 
     /// Its checkpoints, by name.
     pub fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        let segment_bytes = self.volume.segment_bytes() as u64;
+        let segment_bytes = self.volume.segment_bytes();
         self.volume.with_region(&self.owner, |state| infos(state, segment_bytes)).unwrap_or_default()
     }
 
@@ -112,19 +112,19 @@ fn unknown(name: &str) -> Error {
 }
 
 /// The checkpoints of a region. The volume has segments of `segment_bytes` bytes.
-pub(crate) fn infos(state: &RegionState, segment_bytes: u64) -> Vec<CheckpointInfo> {
+pub(crate) fn infos(state: &RegionState, segment_bytes: usize) -> Vec<CheckpointInfo> {
     let mut users = HashMap::<SegmentId, u32>::new();
     for id in state.checkpoints.values().flat_map(|base| &base.segments).map(|segment| segment.id) {
         *users.entry(id).or_default() += 1;
     }
     let info = |(name, base): (&String, &Base)| {
         let is_own = |id: SegmentId| users[&id] == 1 && !state.segments.contains_key(&id);
-        let own = base.segments.iter().filter(|segment| is_own(segment.id)).count() as u64;
+        let bytes = |segment: &BaseSegment| segment.state().place(segment_bytes).bytes(segment_bytes) as u64;
         CheckpointInfo {
             name: name.clone(),
             last_lsn: base.last_lsn,
-            bytes: base.segments.len() as u64 * segment_bytes,
-            own_bytes: own * segment_bytes,
+            bytes: base.segments.iter().map(bytes).sum(),
+            own_bytes: base.segments.iter().filter(|segment| is_own(segment.id)).map(bytes).sum(),
         }
     };
     state.checkpoints.iter().map(info).collect()

@@ -100,8 +100,10 @@ impl Replica {
     /// Place of a segment of the base. A log segment that the own copy has in part is completed in place: leaves that
     /// are kept point there, and its first bytes are the same.
     fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
-        let (segment, bytes) = match found.get(wanted) {
+        let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
+        let (segment, bytes) = match found.get(wanted).filter(|(_, segment)| has_room(segment)) {
             Some((known, segment)) => (Arc::clone(segment), self.valid_bytes(known)),
+            None if wanted.kind.is_index() => (self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?, 0),
             None => (self.volume.allocate(wanted.origin)?, 0),
         };
         Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })
@@ -134,7 +136,7 @@ impl Replica {
                 return Err(Error::protocol(self.region(), detail));
             }
             None => {
-                let segment = self.volume.allocate(self.region())?;
+                let segment = self.volume.allocate_part(self.region(), bytes.len())?;
                 self.map.insert(shipped.id, shipped.primary, segment.no());
                 segment
             }

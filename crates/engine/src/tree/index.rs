@@ -26,14 +26,28 @@ pub(crate) fn build_index(
     let (volume, region) = (&reads.volume, reads.region);
     let children: Vec<(Vec<u8>, Child)> = leaves.iter().map(|(fence, leaf)| (fence.clone(), leaf.tree())).collect();
     let mut segments = Vec::<BuiltIndexSegment>::new();
+    let mut left = likely_bytes(&children);
     let root = write_index(&children, &mut |node| {
-        if segments.last().is_none_or(|last| last.bytes.len() + NODE_BYTES > volume.segment_bytes()) {
-            segments.push(BuiltIndexSegment { id: ids()?, segment: volume.allocate(region)?, bytes: Vec::new() });
+        if segments.last().is_none_or(|last| last.bytes.len() + NODE_BYTES > last.segment.bytes()) {
+            let segment = volume.allocate_part(region, left.max(NODE_BYTES))?;
+            left = left.saturating_sub(segment.bytes());
+            segments.push(BuiltIndexSegment { id: ids()?, segment, bytes: Vec::new() });
         }
         let last = segments.last_mut().expect("one was added if there was none");
         let offset = last.bytes.len() as u32;
         node.finish(Address { region, segment: last.id, offset }, &mut last.bytes);
         Ok(Pointer::new(reads.name(last.id, &last.segment), offset))
     })?;
+    segments.iter().for_each(|built| built.segment.trim(built.bytes.len()));
     Ok((segments, root.pointer))
+}
+
+/// Likely upper bound of the bytes of the nodes above `children`.
+fn likely_bytes(children: &[(Vec<u8>, Child)]) -> usize {
+    const ENTRY_BYTES: usize = 24;
+    let entries: usize = children.iter().map(|(fence, _)| fence.len() + ENTRY_BYTES).sum();
+    match entries < NODE_BYTES / 8 * 7 {
+        true => NODE_BYTES,
+        false => entries / 4 * 5 + 2 * NODE_BYTES,
+    }
 }

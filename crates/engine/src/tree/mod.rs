@@ -290,7 +290,7 @@ impl Walk<'_> {
             below.push((fence, child.pointer));
             return Ok(());
         }
-        if child.pointer.offset() as usize + child.bytes() > self.reads.volume.segment_bytes() {
+        if child.pointer.offset() as usize + child.bytes() > segment.bytes() {
             return Err(self.damaged(child.pointer, "a leaf segment longer than a segment"));
         }
         leaves.push((fence, Arc::new(LeafSegment::new(self.reads, id, segment, child))));
@@ -304,7 +304,7 @@ impl Walk<'_> {
 
     fn read(&self, pointer: Pointer, id: SegmentId, segment: &Segment) -> Result<Node<Vec<u8>>> {
         let mut bytes = vec![0; NODE_BYTES];
-        if pointer.offset() as usize + NODE_BYTES > self.reads.volume.segment_bytes() {
+        if pointer.offset() as usize + NODE_BYTES > segment.bytes() {
             return Err(self.damaged(pointer, "a pointer beyond its segment"));
         }
         let no = segment.no();

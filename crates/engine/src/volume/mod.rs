@@ -18,6 +18,7 @@ mod background;
 mod device;
 mod manifest;
 mod open;
+mod parts;
 mod registry;
 mod room;
 mod space;
@@ -129,7 +130,7 @@ impl Volume {
         let reserved = reserved_segments(&superblock);
         let space = Space::new(device.clone(), segment_bytes, reserved, end, limit);
         manifest.claim(&space)?;
-        let mut registry = claim_live(&device, &space, state)?;
+        let mut registry = claim_live(&device, &space, superblock.segment_bytes as usize, state)?;
         manifest.begin(&space, &mut registry.state, (new.0 >> 32 ^ new.0) as u32)?;
         let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
         let volume = Arc::new(Volume {
@@ -160,6 +161,15 @@ impl Volume {
     /// [`Error::NoSpace`] at the capacity or on a full device; nothing is lost, and the volume continues to work.
     pub fn allocate(&self, origin: RegionId) -> Result<Arc<Segment>> {
         self.space.allocate(origin)
+    }
+
+    /// [`Volume::allocate`] for at most `bytes`, which are written at once: of a small segment only a
+    /// [part](leeward_format::part).
+    ///
+    /// # Errors
+    /// As [`Volume::allocate`].
+    pub(crate) fn allocate_part(&self, origin: RegionId, bytes: usize) -> Result<Arc<Segment>> {
+        self.space.allocate_part(origin, bytes)
     }
 
     /// [`Volume::allocate`] for a tail. The last segments below a declared capacity, a sixteenth of all and at most 32,
@@ -205,7 +215,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub(crate) fn appender(&self, segment: &Segment) -> Result<Appender> {
-        let offset = self.place(segment.no(), 0, self.segment_bytes);
+        let offset = self.place(segment.no(), 0, segment.bytes());
         let mapped = self.device.map(offset, self.segment_bytes)?;
         Ok(mapped.unwrap_or_else(|| Appender::in_memory(self.segment_bytes)))
     }
@@ -273,7 +283,12 @@ impl Volume {
 
     /// Offset in the file of a place in a segment, in bytes: for messages.
     pub fn file_offset(&self, no: SegmentNo, offset: u32) -> u64 {
-        u64::from(no.0) * self.segment_bytes as u64 + u64::from(offset)
+        no.start(self.segment_bytes) + u64::from(offset)
+    }
+
+    /// Most bytes of the segment with this number.
+    pub(crate) fn bytes_of(&self, no: SegmentNo) -> usize {
+        no.bytes(self.segment_bytes)
     }
 
     /// Its memory budget.
@@ -303,8 +318,7 @@ impl Volume {
 
     /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.
     pub fn usage(&self) -> (u64, u64) {
-        let (used, end) = self.space.usage();
-        (u64::from(used) * self.segment_bytes as u64, u64::from(end) * self.segment_bytes as u64)
+        self.space.usage()
     }
 
     /// Its limit in bytes, if the operator has set one.
@@ -376,7 +390,7 @@ impl Volume {
     }
 
     fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
-        assert!(offset as usize + bytes <= self.segment_bytes, "an access ends in the segment it begins in");
+        assert!(offset as usize + bytes <= self.bytes_of(no), "an access ends in the segment it begins in");
         self.file_offset(no, offset)
     }
 

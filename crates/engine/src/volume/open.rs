@@ -96,11 +96,11 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
     for segment in live() {
         let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
         if durable > 0 {
-            let needed = u64::from(segment.no.0) * segment_bytes + u64::from(durable);
+            let needed = segment.no.start(segment_bytes as usize) + u64::from(durable);
             check_len(device, needed, "a segment that the manifest names")?;
         }
     }
-    let wanted = live().map(|segment| u64::from(segment.no.0) + 1).max().unwrap_or(0) * segment_bytes;
+    let wanted = live().map(|segment| u64::from(segment.no.whole().0) + 1).max().unwrap_or(0) * segment_bytes;
     if file_len(device)? < wanted {
         device.allocate(wanted)?;
     }
@@ -109,16 +109,28 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
 
 /// Claims the segments that the manifest names. Regions that name the same segment share it, if its identity is the
 /// same in each.
-pub(super) fn claim_live(device: &Device, space: &Arc<Space>, state: VolumeState) -> Result<Registry> {
+pub(super) fn claim_live(
+    device: &Device,
+    space: &Arc<Space>,
+    segment_bytes: usize,
+    state: VolumeState,
+) -> Result<Registry> {
     let mut registry = Registry::new(state);
     let named = |region: &RegionState| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
     let live: Vec<(RegionId, Vec<SegmentState>)> = registry.state.regions.values().map(named).collect();
+    // One region may know less of a shared segment than another. Of numbers with one start, the lowest has most room.
+    let mut places = HashMap::<SegmentNo, SegmentNo>::new();
+    for segment in live.iter().flat_map(|(_, all)| all) {
+        let place = segment.place(segment_bytes);
+        places.entry(segment.no).and_modify(|known| *known = place.min(*known)).or_insert(place);
+    }
     let mut claimed = HashMap::<SegmentNo, (SegmentState, Arc<Segment>)>::new();
     for (region, segment) in live.into_iter().flat_map(|(region, all)| all.into_iter().map(move |one| (region, one))) {
         let identity = |segment: &SegmentState| (segment.origin, segment.id, segment.kind);
         let shared = claimed.get(&segment.no).filter(|(known, _)| identity(known) == identity(&segment));
         let shared = shared.map(|(_, shared)| Arc::clone(shared));
-        let Some(found) = shared.or_else(|| space.claim(segment.no, segment.origin)) else {
+        let place = places.get(&segment.no).copied().unwrap_or(segment.no);
+        let Some(found) = shared.or_else(|| space.claim((segment.no, place), segment.origin)) else {
             let detail = format!("the manifest names segment {} for two uses, or one of its own", segment.no);
             let file = device.file().name().to_owned();
             return Err(Error::Damaged { file, offset: 0, detail, advice: RESTORE });

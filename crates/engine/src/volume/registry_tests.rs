@@ -8,6 +8,8 @@ use leeward_format::{Epoch, LogKind, Lsn};
 use leeward_platform::{Disk, SimDisk};
 
 const REGION: RegionId = RegionId(1);
+/// Size of a segment.
+const SEGMENT_BYTES: u64 = 4096;
 /// Segments of the region.
 const SEGMENTS: u64 = 2000;
 
@@ -21,7 +23,7 @@ impl Fixture {
     /// A region with [`SEGMENTS`] leaf segments.
     fn new() -> Fixture {
         let device = Arc::new(Device::new(SimDisk::new(1, 1 << 30).open("volume").unwrap()));
-        let space = Space::new(Arc::clone(&device), 4096, 0, 0, u32::MAX);
+        let space = Space::new(Arc::clone(&device), SEGMENT_BYTES, 0, 0, u32::MAX);
         let state = RegionState::new(REGION, TableOptions::default());
         let mut fixture = Fixture { device, space, registry: Registry::default() };
         fixture.apply(&[Change::Region(Box::new(state))], &[]);
@@ -124,7 +126,7 @@ fn what_a_checkpoint_needs_stays_until_the_last_one_is_gone() {
 #[test]
 fn what_was_let_go_of_is_in_use_until_that_is_durable() {
     let mut fixture = Fixture::new();
-    let used = |fixture: &Fixture| u64::from(fixture.space.usage().0);
+    let used = |fixture: &Fixture| fixture.space.usage().0 / SEGMENT_BYTES;
     assert_eq!(used(&fixture), SEGMENTS);
     let forget = |id: u64| [fixture.install(0..0, vec![SegmentId(id)]).0.remove(0)];
     let (first, second) = (forget(1), forget(2));

@@ -9,8 +9,12 @@
 //!   in use --dropped--> free --more are than may be--> hollow, its space given back to the device
 //!     ^-------taken------|  ^-------space taken again-----|
 //! ```
+//! What is written at once and needs less than half of a segment takes a [part](leeward_format::part) of one. Parts are
+//! halves of halves. A free part and its free other half become one again. So small regions take little space, and a
+//! volume without small segments has no parts.
 
 use super::device::{Device, Durable};
+use super::parts::Parts;
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use parking_lot::Mutex;
@@ -33,6 +37,8 @@ const LEAST_SPARE: u32 = 2;
 #[derive(Debug)]
 pub struct Segment {
     no: SegmentNo,
+    /// The part that it takes, as a number with the same start. It only shrinks.
+    place: AtomicU32,
     origin: RegionId,
     /// Leaf segments in memory that are this segment: several if regions share it.
     readers: AtomicU32,
@@ -46,6 +52,10 @@ impl Segment {
     /// Its number on this volume.
     pub fn no(&self) -> SegmentNo {
         self.no
+    }
+    /// Bytes that it has room for.
+    pub fn bytes(&self) -> usize {
+        SegmentNo(self.place.load(Ordering::Relaxed)).bytes(self.space.segment_bytes as usize)
     }
     /// The region that it was allocated for. It seeds all checksums of the contents.
     pub fn origin(&self) -> RegionId {
@@ -78,8 +88,23 @@ impl Segment {
         debug_assert!(before > 0, "segment {} had a name", self.no);
     }
 
+    /// All that will ever be written to it has been: it keeps room for `bytes`, and gives the rest back.
+    pub(crate) fn trim(&self, bytes: usize) {
+        let before = SegmentNo(self.place.load(Ordering::Relaxed));
+        let after = before.trimmed(bytes, self.space.segment_bytes as usize);
+        let mut state = self.space.state.lock();
+        let mut part = after;
+        while part != before
+            && let (Some(rest), Some(parent)) = (part.buddy(), part.parent())
+        {
+            state.give_back(rest);
+            part = parent;
+        }
+        self.place.store(after.0, Ordering::Relaxed);
+    }
+
     pub(super) fn free(&self) {
-        self.space.state.lock().free.insert(self.no);
+        self.space.state.lock().give_back(SegmentNo(self.place.load(Ordering::Relaxed)));
     }
 }
 
@@ -109,6 +134,8 @@ struct State {
     free: BTreeSet<SegmentNo>,
     /// Free, perhaps without space on the device.
     hollow: BTreeSet<SegmentNo>,
+    /// Free parts of segments that are in use in part.
+    parts: Parts,
     /// The file system cannot take space back.
     keeps_all: bool,
     /// Length of the file, in segments.
@@ -130,6 +157,7 @@ impl Space {
         let state = State {
             free,
             hollow,
+            parts: Parts::default(),
             keeps_all: false,
             end,
             serial: 0,
@@ -140,11 +168,39 @@ impl Space {
         Arc::new(Space { device, segment_bytes, limit, state: Mutex::new(state), growth: Mutex::new(()) })
     }
 
-    /// Takes segment `no`, which the manifest names with this `origin`, when the volume is opened; `None` if it is
-    /// taken already or does not exist.
-    pub(super) fn claim(self: &Arc<Self>, no: SegmentNo, origin: RegionId) -> Option<Arc<Segment>> {
+    /// Takes segment `no`, which the manifest names with this `origin`, when the volume is opened. It needs only `place`,
+    /// which has the same start. `None` if that is taken already or does not exist.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        (no, place): (SegmentNo, SegmentNo),
+        origin: RegionId,
+    ) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
-        state.hollow.remove(&no).then(|| self.take(&mut state, no, origin))
+        if place.halvings() == 0 {
+            return state.hollow.remove(&place).then(|| self.take(&mut state, (no, place), origin));
+        }
+        if place.bytes(self.segment_bytes as usize) < SegmentNo::LEAST_PART_BYTES {
+            return None;
+        }
+        if state.hollow.remove(&place.whole()) {
+            state.parts.add(place.whole());
+        }
+        state.parts.take(place).then(|| self.take(&mut state, (no, place), origin))
+    }
+
+    /// Takes a free part with room for `bytes` for what is written at once, or a whole segment.
+    pub(super) fn allocate_part(self: &Arc<Self>, origin: RegionId, bytes: usize) -> Result<Arc<Segment>> {
+        let halvings = SegmentNo(0).trimmed(bytes, self.segment_bytes as usize).halvings();
+        if halvings > 0 {
+            self.device.check()?;
+            let mut state = self.state.lock();
+            if let Some(part) = state.parts.pop(halvings) {
+                return Ok(self.take(&mut state, (part, part), origin));
+            }
+        }
+        let whole = self.allocate(origin)?;
+        whole.trim(bytes);
+        Ok(whole)
     }
 
     /// Takes a free segment for `origin`; grows the file if there is none.
@@ -225,10 +281,12 @@ impl Space {
         ))
     }
 
-    /// Segments in use, reserved ones included; and segments that the file has space for.
-    pub(super) fn usage(&self) -> (u32, u32) {
+    /// Bytes in use, reserved segments included; and bytes that the file has space for.
+    pub(super) fn usage(&self) -> (u64, u64) {
         let state = self.state.lock();
-        (state.used(), state.end - state.hollow.len() as u32)
+        let free_parts = state.parts.bytes(self.segment_bytes as usize);
+        let used = u64::from(state.used()) * self.segment_bytes - free_parts;
+        (used, u64::from(state.end - state.hollow.len() as u32) * self.segment_bytes)
     }
 
     /// Gives space back to the device if more segments are free than should be. Nothing after a failure. One segment at
@@ -259,7 +317,7 @@ impl Space {
     }
 
     fn offset(&self, no: SegmentNo) -> u64 {
-        u64::from(no.0) * self.segment_bytes
+        no.start(self.segment_bytes as usize)
     }
 
     /// Why there is no room for writes: no segment is free and the file did not grow, or too few are left.
@@ -278,13 +336,19 @@ impl Space {
     fn pop(self: &Arc<Self>, origin: RegionId) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
         let no = state.free.pop_first()?;
-        Some(self.take(&mut state, no, origin))
+        Some(self.take(&mut state, (no, no), origin))
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, no: SegmentNo, origin: RegionId) -> Arc<Segment> {
+    fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        (no, place): (SegmentNo, SegmentNo),
+        origin: RegionId,
+    ) -> Arc<Segment> {
         state.serial += 1;
         Arc::new(Segment {
             no,
+            place: AtomicU32::new(place.0),
             origin,
             readers: AtomicU32::new(0),
             names: AtomicU32::new(0),
@@ -308,7 +372,7 @@ impl Space {
             let state = self.state.lock();
             (state.end, state.spare())
         };
-        let room = self.limit.saturating_sub(old);
+        let room = self.limit.min(SegmentNo::LAST_WHOLE.0).saturating_sub(old);
         if room == 0 {
             let detail =
                 format!("the volume is at its capacity of {} bytes", u64::from(self.limit) * self.segment_bytes);
@@ -331,6 +395,11 @@ impl Space {
 }
 
 impl State {
+    /// A whole segment, or a part of one, is free.
+    fn give_back(&mut self, place: SegmentNo) {
+        self.free.extend(self.parts.give_back(place));
+    }
+
     fn used(&self) -> u32 {
         self.end - self.free.len() as u32 - self.hollow.len() as u32
     }

@@ -163,7 +163,7 @@ impl Zone {
     /// Claims the segments that it continues in, which have no owner yet.
     pub(super) fn claim(&mut self, device: &Device, space: &Arc<Space>) -> Result<()> {
         for no in &self.segments {
-            let Some(segment) = space.claim(*no, NO_REGION) else {
+            let Some(segment) = space.claim((*no, *no), NO_REGION) else {
                 return Err(damaged(device, self.start, format!("the manifest continues in segment {no} twice")));
             };
             self.held.push(segment);

@@ -19,7 +19,7 @@ fn written(disk: &SimDisk, writes: u32) -> u64 {
     region.sync_tails().unwrap();
     let segment = region.tails(LogKind::Recovery)[0].segment();
     disk.kill_process();
-    u64::from(segment.0) * volume_options().segment_bytes as u64
+    segment.start(volume_options().segment_bytes)
 }
 
 const RECORD_BYTES: u64 = 20 + 6 + 100;
@@ -75,7 +75,7 @@ fn log_bytes_that_levels_refer_to_are_missed() {
     }
     let segment = region.tails(LogKind::Large).last().unwrap().segment();
     disk.kill_process();
-    let start = u64::from(segment.0) * volume_options().segment_bytes as u64;
+    let start = segment.start(volume_options().segment_bytes);
     disk.flip_bit("volume", start + 20, 0);
     let error = open_region(&disk).unwrap_err().to_string();
     assert!(error.contains("bytes that were durable are gone"), "{error}");

@@ -5,6 +5,7 @@ mod checkpoint;
 mod crash;
 mod damage;
 mod ingest;
+mod parts;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod reading;

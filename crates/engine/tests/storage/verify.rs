@@ -77,13 +77,14 @@ fn every_flipped_bit_that_a_checksum_covers_is_found_where_it_is() {
         if !is_covered(&pristine, &segment, at) {
             continue;
         }
-        let offset = u64::from(segment.no.0) * volume_options().segment_bytes as u64 + at;
+        let offset = segment.no.start(volume_options().segment_bytes) + at;
         let bit = rng.below(8) as u8;
         disk.flip_bit("volume", offset, bit);
         let verification = image(&disk).verify(&mut |_, _| {});
         let [damaged] = &verification.damaged[..] else { panic!("{segment:?} at {at}: {verification:?}") };
         assert_eq!(damaged.segment, segment);
-        let end = (segment.no.0 as u64 + 1) * volume_options().segment_bytes as u64;
+        let segment_bytes = volume_options().segment_bytes;
+        let end = segment.no.start(segment_bytes) + segment.no.bytes(segment_bytes) as u64;
         assert!(damaged.damage.iter().all(|damage| damage.offset <= end), "{damaged:?}");
         found[match segment.kind {
             SegmentKind::Log(log) => log.index(),

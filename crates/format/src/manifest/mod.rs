@@ -110,6 +110,15 @@ impl SegmentState {
         self.holds_values() && self.bytes.is_some() && self.last_lsn == Lsn(0)
     }
 
+    /// What it takes of a volume with segments of this size: of a segment that was written at once only the smallest
+    /// part that has room for it.
+    pub fn place(&self, segment_bytes: usize) -> SegmentNo {
+        match self.bytes {
+            Some(bytes) if self.kind.is_index() || self.is_run() => self.no.trimmed(bytes as usize, segment_bytes),
+            _ => self.no,
+        }
+    }
+
     /// Bytes of records that leaves point to, or will; `None` while the segment is open.
     pub fn live_bytes(&self) -> Option<u32> {
         self.bytes.map(|bytes| bytes.saturating_sub(LOG_HEADER_BYTES as u32).saturating_sub(self.dead_bytes))

@@ -65,7 +65,8 @@ proptest! {
             }
         }
         drop(snapshots);
-        let live = (store.live.len() + store.runs.len()) as u64 * SEGMENT_BYTES as u64;
+        let held = store.live.values().map(|(_, segment)| segment.bytes());
+        let live = (held.sum::<usize>() + store.runs.values().map(|run| run.segment.bytes()).sum::<usize>()) as u64;
         prop_assert_eq!(store.volume.usage().0, free_at_start.0 + live, "nothing but live segments is in use");
     }
 }

@@ -90,7 +90,7 @@ impl ValueLog for ModelLog {
 
 /// A run that leaves point to.
 pub(crate) struct LiveRun {
-    segment: Arc<Segment>,
+    pub(crate) segment: Arc<Segment>,
     live_bytes: u32,
 }
 
