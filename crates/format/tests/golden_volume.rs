@@ -6,8 +6,8 @@
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
-    Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, LevelState, LogExtent, Parent, RegionState, SegmentKind,
-    SegmentState, Terms,
+    Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, L1, LevelState, LogExtent, Parent, RegionState,
+    SegmentKind, SegmentState, Terms,
 };
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::request::RequestId;
@@ -106,7 +106,8 @@ fn manifest_entries() {
         ranged: vec![id(5)],
     };
     let edit = InstallEdit {
-        levels: vec![(0, level)],
+        // The eighth run of L1 from the oldest has been the first position since the first version.
+        levels: vec![(L1 as u8 - 7, level)],
         added: vec![(id(5), SegmentKind::Leaf)],
         removed: vec![id(4)],
         replay_from: Lsn(301),

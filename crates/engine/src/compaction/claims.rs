@@ -4,18 +4,18 @@
 //! Any thread.
 
 use leeward_format::manifest::MAX_LEVELS;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of claims: positions of levels, [`What::L0S`], [`What::SWEEP`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct What(u64);
+pub(crate) struct What(u128);
 
 impl What {
     /// The frozen L0s, which are compacted in order.
-    pub(crate) const L0S: What = What(1 << 63);
+    pub(crate) const L0S: What = What(1 << 127);
     /// The sweep, which goes from part to part.
-    pub(crate) const SWEEP: What = What(1 << 62);
+    pub(crate) const SWEEP: What = What(1 << 126);
 
     /// The levels at these positions.
     pub(crate) fn levels(positions: impl IntoIterator<Item = usize>) -> What {
@@ -32,23 +32,24 @@ impl What {
     }
 }
 
-const _: () = assert!(MAX_LEVELS <= 62);
+const _: () = assert!(MAX_LEVELS <= 126);
 
 /// All claims in one region.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(AtomicU64);
+pub(crate) struct Claims(Mutex<What>);
 
 impl Claims {
     /// Whether no compaction claims any of `what`.
     pub(crate) fn is_free(&self, what: What) -> bool {
-        self.0.load(Ordering::Acquire) & what.0 == 0
+        self.0.lock().0 & what.0 == 0
     }
 
     /// Claims what is free. The caller holds the picker's lock, so no other thread claims anything meanwhile.
     pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
-        let before = self.0.fetch_or(what.0, Ordering::AcqRel);
-        assert_eq!(before & what.0, 0, "two compactions want the same");
-        Claim { claims: Arc::clone(self), what: AtomicU64::new(what.0) }
+        let mut claimed = self.0.lock();
+        assert_eq!(claimed.0 & what.0, 0, "two compactions want the same");
+        *claimed = claimed.and(what);
+        Claim { claims: Arc::clone(self), what: Mutex::new(what) }
     }
 }
 
@@ -56,13 +57,14 @@ impl Claims {
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
     claims: Arc<Claims>,
-    what: AtomicU64,
+    what: Mutex<What>,
 }
 
 impl Claim {
     /// Gives up the claim, before it is dropped.
     pub(crate) fn release(&self) {
-        self.claims.0.fetch_and(!self.what.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        let mine = std::mem::take(&mut *self.what.lock());
+        self.claims.0.lock().0 &= !mine.0;
     }
 }
 

@@ -111,7 +111,7 @@ impl Merge {
                 Upper::Sorted(Box::new(Pairs::new(context, sorted, *is_late, counters)?))
             }
             Source::Rewrite { .. } => unreachable!("nothing is merged"),
-            Source::Segments { .. } => {
+            Source::Segments { .. } | Source::Pieces { .. } => {
                 let count = source_segments(context).count();
                 let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);
                 let runs = source_segments(context).map(run);
@@ -119,7 +119,7 @@ impl Merge {
             }
         };
         let ends = match &context.source {
-            Source::L0 { ends, .. } => ends,
+            Source::L0 { run, .. } | Source::Pieces { run, .. } => &run.ends,
             _ => &Ends::FULL,
         };
         let ranges = Ranges::new(context, plan)?;

@@ -26,7 +26,7 @@ use crate::volume::{Segment, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::{CompactionMode, Placement};
 use leeward_format::leaf_segment::Span;
-use leeward_format::manifest::{InstallEdit, L1_RUNS, LogExtent, SegmentKind, level_at};
+use leeward_format::manifest::{InstallEdit, LogExtent, PIECES, SegmentKind, level_at};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Lsn, SegmentId, SegmentName, UnixMs};
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ use merge::Merge;
 use output::Built;
 use plan::{Counters, Outputs, Plan};
 use relocate::Relocate;
-use runs::Ends;
+use runs::NewRun;
 
 /// Source of the ids of segments that compactions write.
 pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
@@ -199,13 +199,11 @@ enum Source {
     L0 {
         tables: Vec<Arc<MemTable>>,
         extents: Vec<LogExtent>,
-        /// Position of the run of L1 that they become, or are merged with.
-        target: usize,
-        /// The other runs are moved to the last positions of L1 first.
-        shifts_to_end: bool,
-        /// Where leaf segments end.
-        ends: Ends,
+        /// The run of L1 that they become, or are merged with.
+        run: NewRun,
     },
+    /// All pieces, the newest first, into a new run.
+    Pieces { from: Vec<(usize, Range<usize>)>, run: NewRun },
     /// Leaf segments of levels, by position, the newest level first, into the one at `target`, below them all. Between
     /// the first and the last key nothing else is in those levels, nor in any other level above `target` and below one
     /// of them.
@@ -228,7 +226,8 @@ impl Source {
     /// Position of the level that it goes to.
     fn target(&self) -> usize {
         match self {
-            Source::L0 { target, .. } | Source::Segments { target, .. } | Source::Sorted { target, .. } => *target,
+            Source::L0 { run, .. } | Source::Pieces { run, .. } => run.target,
+            Source::Segments { target, .. } | Source::Sorted { target, .. } => *target,
             Source::Rewrite { level, .. } => *level,
         }
     }
@@ -242,8 +241,8 @@ impl Source {
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {
-            Source::L0 { shifts_to_end: true, .. } => What::L0S.and(What::levels(0..L1_RUNS)),
-            Source::L0 { .. } => What::L0S.and(target),
+            Source::L0 { run, .. } => What::L0S.and(What::levels(run.shift.clone())).and(target),
+            Source::Pieces { run, .. } => What::levels(0..PIECES).and(What::levels(run.shift.clone())).and(target),
             Source::Segments { from, swept, .. } => {
                 let all = target.and(What::levels(from.iter().map(|(position, _)| *position)));
                 if swept.is_some() { What::SWEEP.and(all) } else { all }
@@ -375,8 +374,8 @@ impl Compaction {
     /// of its own.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let inputs = match &self.context.source {
-            Source::L0 { target, .. } if self.context.levels[*target].is_empty() => 0,
-            Source::L0 { .. } => 1,
+            Source::L0 { run, .. } if self.context.levels[run.target].is_empty() => 0,
+            Source::L0 { .. } | Source::Pieces { .. } => 1,
             Source::Segments { .. } | Source::Sorted { .. } => 2,
             Source::Rewrite { .. } => return relocate::memory_bytes(&self.context.reads),
         };
@@ -498,6 +497,7 @@ impl fmt::Debug for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.context.source {
             Source::L0 { tables, .. } => write!(f, "Compaction({tables:?} to L1)"),
+            Source::Pieces { from, .. } => write!(f, "Compaction({} pieces into a run of L1)", from.len()),
             Source::Segments { from, target, .. } => {
                 let segments = from.iter().map(|(_, segments)| segments.len()).sum::<usize>();
                 let (runs, to) = (from.len(), level_at(*target));

@@ -83,7 +83,7 @@ impl Plan {
             Source::Rewrite { .. } => unreachable!("nothing is merged"),
             Source::L0 { tables, .. } => span(tables),
             Source::Sorted { sorted, .. } => sorted.span(),
-            Source::Segments { .. } => span_of_source(context, counters)?,
+            Source::Segments { .. } | Source::Pieces { .. } => span_of_source(context, counters)?,
         };
         let target = &context.levels[context.source.target()];
         let is_whole = context.mode == CompactionMode::WholeLevel;
@@ -95,7 +95,8 @@ impl Plan {
             && match context.source {
                 Source::Segments { .. } => !is_whole && may_move(context)?,
                 Source::Sorted { is_late, .. } => !is_late,
-                Source::L0 { .. } | Source::Rewrite { .. } => false,
+                // Pieces are small: their segments become larger ones.
+                Source::L0 { .. } | Source::Pieces { .. } | Source::Rewrite { .. } => false,
             };
         if !moves {
             take_small_neighbour(context, target, &mut below);
@@ -214,7 +215,7 @@ pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<L
 /// Their positions.
 pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
     match &context.source {
-        Source::Segments { from, .. } => from,
+        Source::Segments { from, .. } | Source::Pieces { from, .. } => from,
         Source::L0 { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => &[],
     }
 }

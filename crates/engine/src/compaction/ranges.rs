@@ -35,7 +35,7 @@ impl Ranges {
                 .iter()
                 .filter(|l0| l0.has_ranges())
                 .fold(RangeTombstones::default(), |older, l0| older.under(&l0.ranges(Lsn(u64::MAX)))),
-            Source::Segments { .. } => {
+            Source::Segments { .. } | Source::Pieces { .. } => {
                 let mut all = RangeTombstones::default();
                 for (position, segments) in source_ranges(context).iter().rev() {
                     all = all.under(&of_segments(context, &context.levels[*position], segments)?);

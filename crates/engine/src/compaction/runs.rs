@@ -6,12 +6,15 @@
 //! segment, and each compaction is bounded although runs overlap. Merges go round the key space. A run is gone after
 //! one round, the oldest run first. Where there is no guard, more is merged at once.
 //!
+//! In a two-layer log, small L0s become *pieces* first: small runs, each of a segment or two, in positions before all
+//! runs. They are merged into a run once there are enough of them. They end at no guards, and no part has any.
+//!
 //! Memory only: a segment whose index is not in memory makes no guard.
 
 use crate::tree::Level;
 use crate::version::{Reach, Reads};
 use bytes::Bytes;
-use leeward_format::manifest::L1_RUNS;
+use leeward_format::manifest::{L1, L1_RUNS, PIECES};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -34,9 +37,14 @@ impl Ends {
     pub(super) const FULL: Ends = Ends { guards: Vec::new(), most_bytes: usize::MAX };
 }
 
-/// The existing runs, among the first `end` positions.
+/// The existing runs, those in positions before `end`, without pieces.
 fn runs(levels: &[Arc<Level>], end: usize) -> impl Iterator<Item = (usize, &Arc<Level>)> {
-    levels.iter().take(end).enumerate().filter(|(_, run)| !run.is_empty())
+    levels.iter().take(end).enumerate().skip(PIECES).filter(|(_, run)| !run.is_empty())
+}
+
+/// The pieces, the newest first.
+pub(super) fn pieces(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc<Level>)> {
+    levels.iter().take(PIECES).enumerate().filter(|(_, piece)| !piece.is_empty())
 }
 
 /// Number of runs.
@@ -45,20 +53,50 @@ pub(super) fn count(levels: &[Arc<Level>]) -> usize {
 }
 
 /// Their positions.
-pub(super) fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
+fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
     runs(levels, L1_RUNS).map(|(position, _)| position)
 }
 
-/// The position of a new run, before all others; `None` if they must be moved up first: see [`shift_to_end`].
-pub(super) fn next_position(levels: &[Arc<Level>]) -> Option<usize> {
-    positions(levels).next().unwrap_or(L1_RUNS).checked_sub(1)
+/// A run of L1 that is about to be written.
+#[derive(Debug)]
+pub(super) struct NewRun {
+    pub(super) target: usize,
+    /// Positions whose runs are moved to the last of these first; empty if there is one before them.
+    pub(super) shift: Range<usize>,
+    /// Where leaf segments end.
+    pub(super) ends: Ends,
 }
 
-/// The levels after the runs have moved to the last positions of L1, in their order.
-pub(super) fn shift_to_end(levels: &[Arc<Level>]) -> Vec<Arc<Level>> {
-    let mut closed = levels.to_vec();
-    closed[..L1_RUNS].sort_by_key(|run| !run.is_empty());
-    closed
+impl NewRun {
+    /// The single run of L1, which L0s are merged with.
+    pub(super) const SINGLE: NewRun = NewRun { target: L1, shift: 0..0, ends: Ends::FULL };
+
+    /// A new run of about `bytes`, newer than all runs.
+    pub(super) fn run(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Option<NewRun> {
+        NewRun::within(PIECES..L1_RUNS, levels, ends(reads, levels, bytes))
+    }
+
+    /// A new piece, newer than all runs and pieces.
+    pub(super) fn piece(levels: &[Arc<Level>]) -> Option<NewRun> {
+        NewRun::within(0..PIECES, levels, Ends::FULL)
+    }
+
+    /// `None` if each position is taken.
+    fn within(positions: Range<usize>, levels: &[Arc<Level>], ends: Ends) -> Option<NewRun> {
+        let is_taken = |position: &usize| !levels[*position].is_empty();
+        let first = positions.clone().find(is_taken).unwrap_or(positions.end);
+        if first > positions.start {
+            return Some(NewRun { target: first - 1, shift: 0..0, ends });
+        }
+        let taken = positions.clone().filter(is_taken).count();
+        let target = (positions.end - taken).checked_sub(1).filter(|target| *target >= positions.start)?;
+        Some(NewRun { target, shift: positions, ends })
+    }
+
+    /// The levels before it is written.
+    pub(super) fn make_room(&self, levels: &mut [Arc<Level>]) {
+        levels[self.shift.clone()].sort_by_key(|run| !run.is_empty());
+    }
 }
 
 /// Where the leaf segments of a new run of about `bytes` end.

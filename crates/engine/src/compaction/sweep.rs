@@ -190,7 +190,7 @@ pub(super) struct Sweep {
     expected: u64,
     /// Bytes of values that it should move.
     moving: u64,
-    /// Segments that values were moved to.
+    /// Bytes of the segments that values were moved to.
     filled: u64,
     /// Garbage that the last sweep left, if it gained nothing.
     stuck: Option<u64>,
@@ -263,8 +263,8 @@ impl Sweep {
     /// A compaction was installed, and the segments `gone` were freed with it.
     pub(super) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         if done.relocated_bytes > 0 {
-            let is_large = |(_, kind): &&(SegmentId, SegmentKind)| *kind == SegmentKind::Log(LogKind::Large);
-            self.filled += done.edit.added.iter().filter(is_large).count() as u64;
+            let large = done.added.iter().filter(|(_, kind, ..)| *kind == SegmentKind::Log(LogKind::Large));
+            self.filled += large.map(|(_, _, segment, _)| segment.bytes() as u64).sum::<u64>();
         }
         if gone.iter().any(|id| self.victims.contains_key(id)) {
             // Their names may be used again.
@@ -283,7 +283,7 @@ impl Sweep {
     /// leave the end of a segment unused, so that another sweep would choose the same values.
     pub(super) fn end_if_complete(&mut self, accounts: &Accounts, segment_bytes: u64) {
         if self.expected > 0 && self.victims.is_empty() {
-            let gained = (self.expected + self.moving).saturating_sub(self.filled * segment_bytes);
+            let gained = (self.expected + self.moving).saturating_sub(self.filled);
             self.end_with(gained, accounts.garbage_bytes(), segment_bytes);
         }
     }

@@ -11,7 +11,8 @@
 //! to stay within it:
 //!
 //! - *L0s*: beyond their share the largest active ones are asked to freeze, in any region, until the others fit. Near
-//!   the limit writers pause; at the limit a region with a frozen L0 waits for its compaction.
+//!   the limit writers pause; at the limit a region with a frozen L0 waits for its compaction. L0s of two-layer logs
+//!   freeze all together, once they have an eighth of the budget: a *round* (the redundant memtable of DEPART 4.2).
 //! - *Compactions*: another begins only if its buffers fit, or none is under way. Regions take turns.
 //! - *Tails*, *reads*: windows and read-ahead shrink.
 //! - *Clients*: a server accepts no more requests, and disconnects the clients that hold most and read nothing.
@@ -96,6 +97,8 @@ impl MemoryStats {
 const KEPT_SHARE: u64 = 32;
 /// One part in this many of the budget is idle in the pool at most.
 const IDLE_SHARE: u64 = 16;
+/// A round ends when its L0s have one part in this many of the budget.
+const ROUND_SHARE: u64 = 8;
 
 /// The reserved bytes of a budget.
 pub(crate) struct Accounts {
@@ -147,6 +150,8 @@ struct Regions {
     active: Mutex<Vec<Weak<L0Reservation>>>,
     /// How often L0s were asked to freeze.
     asks: AtomicU64,
+    /// Bytes of the L0s of the round.
+    round: AtomicU64,
     turns: Mutex<Turns>,
 }
 
@@ -251,6 +256,8 @@ impl Memory {
     pub(crate) fn l0(&self) -> Arc<L0Reservation> {
         let l0 = Arc::new(L0Reservation {
             reservation: self.reserve(Purpose::L0s),
+            regions: Arc::clone(&self.regions),
+            in_round: AtomicU64::new(NOT_IN_ROUND),
             is_asked: false.into(),
             is_frozen: false.into(),
         });
@@ -260,9 +267,22 @@ impl Memory {
         l0
     }
 
-    /// If L0s have more than their share, asks active ones to freeze, the largest first, until the others have three
-    /// quarters of the share at most.
+    /// Asks all L0s of the round to freeze if it is at its end.
+    fn end_round(&self) {
+        if self.regions.round.load(Relaxed) < self.accounts.budget / ROUND_SHARE {
+            return;
+        }
+        let active = self.regions.active.lock();
+        for l0 in active.iter().filter_map(Weak::upgrade).filter(|l0| l0.is_in_round()) {
+            l0.ask();
+            self.regions.asks.fetch_add(1, Release);
+        }
+    }
+
+    /// Ends a round that is at its end. If L0s have more than their share, asks active ones to freeze, the largest
+    /// first, until the others have three quarters of the share at most.
     pub(crate) fn relieve(&self) {
+        self.end_round();
         let share = self.share(Purpose::L0s);
         if self.accounts.of(Purpose::L0s) <= share {
             return;
@@ -426,10 +446,14 @@ impl fmt::Debug for Reservation {
     }
 }
 
+const NOT_IN_ROUND: u64 = u64::MAX;
+
 /// Memory of one L0.
-#[derive(Debug)]
 pub(crate) struct L0Reservation {
     reservation: Reservation,
+    regions: Arc<Regions>,
+    /// Its bytes as far as the round counts them.
+    in_round: AtomicU64,
     is_asked: AtomicBool,
     is_frozen: AtomicBool,
 }
@@ -442,6 +466,25 @@ impl L0Reservation {
 
     pub(crate) fn set(&self, bytes: u64) {
         self.reservation.set(bytes);
+        if self.is_in_round() {
+            self.count_in_round(bytes);
+        }
+    }
+
+    /// It freezes together with the others of the round.
+    pub(crate) fn join_round(&self) {
+        self.count_in_round(self.bytes());
+    }
+
+    fn is_in_round(&self) -> bool {
+        self.in_round.load(Relaxed) != NOT_IN_ROUND
+    }
+
+    /// Each change is counted once, whatever another thread does meanwhile, so the sum is right once all L0s are gone.
+    fn count_in_round(&self, bytes: u64) {
+        let of = |counted: u64| if counted == NOT_IN_ROUND { 0 } else { counted };
+        let before = of(self.in_round.swap(bytes, Relaxed));
+        self.regions.round.fetch_add(of(bytes).wrapping_sub(before), Relaxed);
     }
 
     /// Whether it should freeze, because memory is short and it is one of the largest.
@@ -453,15 +496,29 @@ impl L0Reservation {
     /// Asks it to freeze.
     pub(crate) fn ask(&self) {
         self.is_asked.store(true, Relaxed);
+        self.count_in_round(NOT_IN_ROUND);
     }
 
     pub(crate) fn freeze(&self) {
         self.is_frozen.store(true, Relaxed);
+        self.count_in_round(NOT_IN_ROUND);
     }
 
     /// Whether it takes writes and was not asked to freeze.
     fn stays(&self) -> bool {
         !self.is_frozen.load(Relaxed) && !self.is_asked()
+    }
+}
+
+impl Drop for L0Reservation {
+    fn drop(&mut self) {
+        self.count_in_round(NOT_IN_ROUND);
+    }
+}
+
+impl fmt::Debug for L0Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reservation.fmt(f)
     }
 }
 

@@ -45,6 +45,32 @@ fn the_largest_l0s_are_asked_to_freeze_until_the_others_fit() {
 }
 
 #[test]
+fn l0s_of_a_round_freeze_together_and_the_next_round_begins_at_nothing() {
+    let memory = Memory::new(16 * MIB);
+    let other = memory.l0();
+    other.set(MIB);
+    for _ in 0..3 {
+        let l0s: Vec<_> = (0..20).map(|_| memory.l0()).collect();
+        l0s.iter().for_each(|l0| l0.join_round());
+        l0s.iter().for_each(|l0| l0.set(MIB / 11));
+        memory.relieve();
+        assert!(l0s.iter().all(|l0| !l0.is_asked()), "20 elevenths of a MiB are less than an eighth of 16");
+        l0s[3].set(MIB / 2);
+        let asks = memory.asks();
+        memory.relieve();
+        assert!(l0s.iter().all(|l0| l0.is_asked()) && !other.is_asked());
+        assert_eq!(memory.asks(), asks + 20);
+        // They take writes until they freeze.
+        l0s[0].set(MIB);
+        l0s[1].freeze();
+        memory.relieve();
+        assert_eq!(memory.asks(), asks + 20);
+        drop(l0s);
+        assert_eq!(memory.regions.round.load(Relaxed), 0);
+    }
+}
+
+#[test]
 fn compactions_that_do_not_fit_take_turns() {
     let memory = Memory::new(4 * MIB);
     let first = memory.admit((1, 1), 10 * MIB).expect("one is always under way");

@@ -88,6 +88,13 @@ impl MemTable {
         }
     }
 
+    /// It freezes together with the others of the volume's [round](crate::memory).
+    pub(crate) fn join_round(&self) {
+        if let Some(reservation) = &self.reservation {
+            reservation.join_round();
+        }
+    }
+
     /// No more entries follow.
     pub(crate) fn freeze(&self) {
         if let Some(reservation) = &self.reservation {

@@ -385,7 +385,11 @@ impl Region {
         let referenced = tails.iter().filter(|tail| tail.last_lsn() > before);
         let extent = |tail: &Arc<Tail>| LogExtent { log: tail.log(), id: tail.id(), bytes: tail.filled() };
         frozen_logs.push_back(referenced.map(extent).collect());
-        let version = Arc::new(view.version.freeze(Arc::new(MemTable::within(self.volume.memory()))));
+        let next = MemTable::within(self.volume.memory());
+        if self.is_two_layer {
+            next.join_round();
+        }
+        let version = Arc::new(view.version.freeze(Arc::new(next)));
         self.view.store(Arc::new(View { version, floor: view.floor, ingests: view.ingests }));
     }
 

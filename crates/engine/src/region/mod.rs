@@ -130,6 +130,8 @@ pub struct Region {
     commit: AtomicU64,
     synced: AtomicU64,
     user_bytes_written: AtomicU64,
+    /// Its L0s belong to rounds.
+    is_two_layer: bool,
 }
 
 /// State that only the writer uses.

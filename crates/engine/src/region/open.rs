@@ -81,6 +81,9 @@ impl Region {
         let reader = value_reader(&volume, &state, &held, &tails);
         let view = open_view(&volume, held, &state, reader.clone(), l0s)?;
         let frozen = view.version.frozen().len();
+        if ordering_degree.is_some() {
+            view.version.active().join_round();
+        }
         let picker = Picker::new(&state.options, ordering_degree, ids.clone());
         let region = Arc::new(Region {
             volume,
@@ -111,6 +114,7 @@ impl Region {
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
             synced: AtomicU64::new(last.0),
             user_bytes_written: AtomicU64::new(0),
+            is_two_layer: ordering_degree.is_some(),
         });
         region.count_garbage()?;
         Ok(region)

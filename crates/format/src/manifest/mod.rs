@@ -28,7 +28,7 @@ mod positions;
 mod terms;
 
 pub use base::{Base, BaseSegment, Have, Parent, Shipped};
-pub use positions::{L1, L1_RUNS, MAX_LEVELS, level_at, level_name};
+pub use positions::{L1, L1_RUNS, MAX_LEVELS, PIECES, level_at, level_name};
 pub use terms::Terms;
 
 /// Alignment of the frames of a zone, in bytes.

@@ -9,12 +9,16 @@
 
 use super::LevelState;
 
-/// Positions of the sorted runs of L1: one more than the highest ordering degree, so that a new run can come while all
-/// others are merged.
-pub const L1_RUNS: usize = 32;
+/// The first positions of L1: small runs of a two-layer log, which are merged into one before they count as runs (the
+/// pieces of the global log, DEPART 4.3).
+pub const PIECES: usize = 24;
+
+/// Positions of L1: its pieces, and its sorted runs. Of those there is one more than the highest ordering degree, so that
+/// a new run can come while all others are merged.
+pub const L1_RUNS: usize = PIECES + 32;
 
 /// Most positions of a region's levels.
-pub const MAX_LEVELS: usize = 48;
+pub const MAX_LEVELS: usize = L1_RUNS + 16;
 
 /// Position of L1's run, in a region where L1 is one run.
 pub const L1: usize = L1_RUNS - 1;

@@ -1,18 +1,20 @@
 //! Picks the next compaction. Memory only.
 
 use super::claims::Claims;
-use super::runs::{self, Ends};
+use super::runs::{self, NewRun};
 use super::sweep::{Accounts, Sweep, Victims};
 use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::{Reads, Version};
 use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
-use leeward_format::manifest::{L1, L1_RUNS, LevelState, LogExtent};
+use leeward_format::manifest::{L1, L1_RUNS, LogExtent, PIECES};
 use leeward_format::packed::Compression;
 use leeward_format::{Lsn, SegmentId, UnixMs};
 use std::fmt;
 use std::sync::Arc;
+
+mod fill;
 
 /// Most leaf segments of a level that one compaction takes.
 const MAX_INPUT_SEGMENTS: usize = 4;
@@ -20,18 +22,9 @@ const MAX_INPUT_SEGMENTS: usize = 4;
 const LEAST_RUN_SEGMENTS: usize = 1;
 /// Most L0s that one compaction takes. Each compaction rewrites what it overlaps of L1, for one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
-/// Size of L1, in L0s, where it is one run: a compaction of L0s rewrites all of it. Measured against 8.
-const L1_L0S: u64 = 4;
 /// A level goes before the frozen L0s, which writers may be waiting for, if its fill (1.0: it has its target size)
 /// exceeds this times their number.
 const L0_WEIGHT: f64 = 0.5;
-
-/// Size that each run of L1 should have, as a part of an L0's size. Three L0s make one run, about half of their bytes
-/// are data, and some of what is in the runs was merged already. Measured against 0.75, which writes 5 % more in Load
-/// of SD and 10 % more of S, and 1.
-const RUN_SHARE: f64 = 1.25;
-/// Number of runs of L1 from which on they are merged however small they are.
-const MOST_RUNS: usize = 7;
 
 /// While the large log is beyond its limit: parts of a sweep for each other compaction.
 const TURNS_BEYOND_LIMIT: u32 = 2;
@@ -60,6 +53,8 @@ pub(crate) struct Picker {
     garbage_percent: u32,
     /// Bytes that sweeps may read and write per second; 0: unlimited.
     sweep_rate: u64,
+    /// A sweep is to begin once there are no pieces.
+    sweep_waits: bool,
     /// Earliest time of the next part of a sweep.
     sweeps_from: UnixMs,
     max_space_percent: u32,
@@ -148,6 +143,7 @@ impl Picker {
             sweep: Sweep::default(),
             garbage_percent,
             sweep_rate: u64::from(garbage_mib_per_second) << 20,
+            sweep_waits: false,
             sweeps_from: UnixMs(0),
             max_space_percent,
         }
@@ -209,10 +205,10 @@ impl Picker {
 
     fn compaction(&mut self, version: &Version, source: Source, now: UnixMs) -> Compaction {
         let base = padded(version, source.target());
-        let levels = match &source {
-            Source::L0 { shifts_to_end: true, .. } => runs::shift_to_end(&base),
-            _ => base.clone(),
-        };
+        let mut levels = base.clone();
+        if let Source::L0 { run, .. } | Source::Pieces { run, .. } = &source {
+            run.make_room(&mut levels);
+        }
         if matches!(source, Source::L0 { .. }) {
             self.picked.had_l0s_at = now;
         }
@@ -294,7 +290,9 @@ impl Picker {
         let accounts = &logs.accounts;
         let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
         self.sweep.end_if_complete(accounts, segment_bytes);
-        if self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes) {
+        let is_due = self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes);
+        self.sweep_waits = is_due && runs::pieces(version.levels()).next().is_some();
+        if is_due && !self.sweep_waits {
             // A driven sweep reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             let is_of_split = !self.has_garbage(&accounts.own(), 100);
@@ -307,9 +305,10 @@ impl Picker {
                 _ if position == L1 && self.has_runs(levels) => {
                     // Values leave victims on their way into the level below, which is read only once.
                     let target = self.below_runs(levels);
-                    let segments = levels.iter().take(target + 1).map(|level| level.segments().len()).sum();
+                    let segments =
+                        levels.iter().take(target + 1).skip(PIECES).map(|level| level.segments().len()).sum();
                     let least = self.sweep.part(segments, segment_bytes, left);
-                    levels.iter().take(target).any(|run| !run.is_empty()).then(|| {
+                    levels.iter().take(target).skip(PIECES).any(|run| !run.is_empty()).then(|| {
                         let runs::Part { from, next } = runs::part(version.reads(), levels, target, resume, least);
                         Source::Segments { from, target, swept: Some(next) }
                     })
@@ -362,18 +361,32 @@ impl Picker {
             return None;
         }
         let levels = padded(version, L1);
-        let (mut target, mut shifts_to_end, mut ends) = (L1, false, Ends::FULL);
-        if self.makes_runs(&levels) {
-            let next = runs::next_position(&levels);
-            shifts_to_end = next.is_none();
-            target = next.or_else(|| runs::next_position(&runs::shift_to_end(&levels)))?;
+        let run = match self.makes_runs(&levels) {
             // Half of an L0 is not data.
-            let bytes = l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2;
-            ends = runs::ends(version.reads(), &levels, bytes);
-        }
+            true => self.new_run(version, &levels, l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2)?,
+            false => NewRun::SINGLE,
+        };
         let (tables, extents) = (l0s.tables.clone(), furthest(l0s.extents));
-        let source = Source::L0 { tables, extents, target, shifts_to_end, ends };
-        self.unless_claimed(source)
+        self.unless_claimed(Source::L0 { tables, extents, run })
+    }
+
+    /// A new run of L0s of about `bytes`, or a piece.
+    fn new_run(&self, version: &Version, levels: &[Arc<Level>], bytes: u64) -> Option<NewRun> {
+        let is_small = bytes < version.reads().volume.segment_bytes() as u64 / 2;
+        let makes_pieces = self.ordering_degree.is_some_and(|most| most > 1) && is_small;
+        match makes_pieces || runs::pieces(levels).next().is_some() {
+            true => NewRun::piece(levels),
+            false => NewRun::run(version.reads(), levels, bytes),
+        }
+    }
+
+    /// All pieces, into a new run.
+    fn take_pieces(&self, version: &Version) -> Option<Source> {
+        let levels = padded(version, L1);
+        let from: Vec<_> = runs::pieces(&levels).map(|(at, piece)| (at, 0..piece.segments().len())).collect();
+        let bytes = runs::pieces(&levels).map(|(_, piece)| piece.bytes()).sum();
+        let run = NewRun::run(version.reads(), &levels, bytes)?;
+        self.unless_claimed(Source::Pieces { from, run })
     }
 
     /// Whether L1 is several runs, or was when its table's copies were two-layer logs.
@@ -395,68 +408,11 @@ impl Picker {
         self.ordering_degree.map_or(L1_RUNS, |_| last().max(L1_RUNS))
     }
 
-    /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
-    fn full(&self, version: &Version) -> Vec<(usize, f64)> {
-        let levels = version.levels();
-        // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
-        let is_short = || version.reads().volume.is_short_of_space();
-        if let Some(most) = self.ordering_degree {
-            let count = levels.iter().filter(|run| !run.is_empty()).count();
-            let is_due = count > most || count > 1 && is_short();
-            return is_due.then(|| (L1, (count as f64 / most as f64).max(1.0))).into_iter().collect();
-        }
-        let has_runs = self.has_runs(levels);
-        let below = levels.iter().enumerate().skip(if has_runs { L1_RUNS } else { L1 });
-        let fill = |(position, level): (usize, &Arc<Level>)| {
-            (position, level.bytes() as f64 / self.target_bytes(version, position) as f64)
-        };
-        let mut full: Vec<_> = below.map(fill).collect();
-        if has_runs {
-            // Runs of a table that has none are those of a two-layer log that the primary role came to.
-            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short());
-            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(must)))));
-        }
-        full.retain(|(_, fill)| *fill >= 1.0);
-        full
-    }
-
-    /// Fill of the runs: by their bytes, by their number, and by how much of L2 they may hide, which is unknown
-    /// garbage.
-    fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
-        let sum =
-            |of: fn(&LevelState) -> u64| levels.iter().take(L1_RUNS).map(|run| of(run.state())).sum::<u64>() as f64;
-        let (bytes, entries, count) = (sum(|run| run.bytes), sum(|run| run.entries), runs::count(levels));
-        let room = self.l0_bytes as f64 * self.l1_runs as f64 * RUN_SHARE;
-        let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
-        match levels.get(L1_RUNS).map(|l2| l2.state()) {
-            Some(l2) if l2.entries > 0 && count > 1 => {
-                // As merging goes round, the runs are half empty on average.
-                let may_hide = self.space_share() as f64 / 200.0;
-                own.max(bytes / l2.bytes as f64 / may_hide).max(entries / l2.entries as f64 / may_hide)
-            }
-            _ => own,
-        }
-    }
-
-    /// Percent of a level that the one above may hide.
-    fn space_share(&self) -> u64 {
-        u64::from(self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2)))
-    }
-
-    /// Most bytes that the level at a position should have: L1's size, grown by the factor. A level may hide entries of
-    /// the level below, so it is also limited to the wasted part that the options allow of that level.
-    fn target_bytes(&self, version: &Version, position: usize) -> u64 {
-        let growth = u64::from(self.growth_factor.max(2)).saturating_pow((position - L1) as u32);
-        let grown = self.l0_bytes.saturating_mul(L1_L0S).saturating_mul(growth);
-        let below = version.levels().get(position + 1).map_or(0, |below| below.bytes());
-        match below {
-            0 => grown,
-            below => grown.min((below.saturating_mul(self.space_share()) / 100).max(self.l0_bytes)),
-        }
-    }
-
     /// The next part of a level, into the one below; `None` if another compaction has claimed it.
     fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
+        if position < PIECES {
+            return self.take_pieces(version);
+        }
         if self.picked.resume.len() <= position {
             self.picked.resume.resize(position + 1, Vec::new());
         }
@@ -483,12 +439,18 @@ impl Picker {
     }
 
     /// Leaf segments with range tombstones above the last level: hidden pairs take space until the tombstones reach
-    /// them.
+    /// them. In a two-layer log, that is when the runs are merged.
     fn pick_ranged(&mut self, version: &Version) -> Option<Source> {
+        if self.ordering_degree.is_some() {
+            return None;
+        }
         let last = version.levels().iter().rposition(|level| !level.is_empty())?;
         version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
             let ranged = contents.ranged();
             let first = *ranged.first()?;
+            if position < PIECES {
+                return self.take_pieces(version);
+            }
             if position < self.below_runs(version.levels()) && self.has_runs(version.levels()) {
                 return self.take_from(version, contents.fence(first));
             }
@@ -522,12 +484,13 @@ fn output_bytes(reads: &Reads, source: &Source, levels: &[Arc<Level>]) -> usize 
     const INDEX_BYTES: u64 = 32 << 10;
     let most = reads.volume.segment_bytes();
     let input = match source {
-        Source::L0 { tables, target, .. } => tables.iter().map(|l0| l0.bytes()).sum::<u64>() + levels[*target].bytes(),
-        Source::Segments { from, target, .. } => {
-            from.iter().map(|(position, _)| levels[*position].bytes()).sum::<u64>() + levels[*target].bytes()
+        Source::L0 { tables, .. } => tables.iter().map(|l0| l0.bytes()).sum::<u64>(),
+        Source::Segments { from, .. } | Source::Pieces { from, .. } => {
+            from.iter().map(|(position, _)| levels[*position].bytes()).sum::<u64>()
         }
         Source::Rewrite { .. } | Source::Sorted { .. } => return most,
     };
+    let input = input + levels[source.target()].bytes();
     usize::try_from(input + input / 4 + INDEX_BYTES).unwrap_or(most).min(most)
 }
 

@@ -1,0 +1,99 @@
+//! Which levels are over their size.
+
+use super::Picker;
+use crate::compaction::runs;
+use crate::tree::Level;
+use crate::version::Version;
+use leeward_format::manifest::{L1, L1_RUNS, LevelState, PIECES};
+use std::sync::Arc;
+
+/// Size of L1, in L0s, where it is one run: a compaction of L0s rewrites all of it. Measured against 8.
+const L1_L0S: u64 = 4;
+/// Size that each run of L1 should have, as a part of an L0's size. Three L0s make one run, about half of their bytes
+/// are data, and some of what is in the runs was merged already. Measured against 0.75, which writes 5 % more in Load
+/// of SD and 10 % more of S, and 1.
+const RUN_SHARE: f64 = 1.25;
+/// Number of runs of L1 from which on they are merged however small they are.
+const MOST_RUNS: usize = 7;
+/// Pieces of a two-layer log from which on they are merged into a run, as many as DEPART's global log has segments
+/// before it is split. More can come meanwhile.
+const MOST_PIECES: usize = 20;
+
+impl Picker {
+    /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
+    pub(super) fn full(&self, version: &Version) -> Vec<(usize, f64)> {
+        let levels = version.levels();
+        // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
+        let is_short = || version.reads().volume.is_short_of_space();
+        let pieces = Some((0, self.fill_of_pieces(version))).filter(|(_, fill)| *fill >= 1.0);
+        if let Some(most) = self.ordering_degree {
+            let count = levels.iter().skip(PIECES).filter(|run| !run.is_empty()).count();
+            let is_due = count > most || count > 1 && is_short();
+            let runs = is_due.then(|| (L1, (count as f64 / most as f64).max(1.0)));
+            return runs.into_iter().chain(pieces).collect();
+        }
+        let has_runs = self.has_runs(levels);
+        let below = levels.iter().enumerate().skip(if has_runs { L1_RUNS } else { L1 });
+        let fill = |(position, level): (usize, &Arc<Level>)| {
+            (position, level.bytes() as f64 / self.target_bytes(version, position) as f64)
+        };
+        let mut full: Vec<_> = below.map(fill).collect();
+        if has_runs {
+            // Runs of a table that has none are those of a two-layer log that the primary role came to.
+            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short());
+            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(must)))));
+        }
+        full.retain(|(_, fill)| *fill >= 1.0);
+        full.extend(pieces);
+        full
+    }
+
+    /// Fill of the runs: by their bytes, by their number, and by how much of L2 they may hide, which is unknown
+    /// garbage.
+    fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
+        let sum = |of: fn(&LevelState) -> u64| {
+            levels.iter().take(L1_RUNS).skip(PIECES).map(|run| of(run.state())).sum::<u64>() as f64
+        };
+        let (bytes, entries, count) = (sum(|run| run.bytes), sum(|run| run.entries), runs::count(levels));
+        let room = self.l0_bytes as f64 * self.l1_runs as f64 * RUN_SHARE;
+        let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
+        match levels.get(L1_RUNS).map(|l2| l2.state()) {
+            Some(l2) if l2.entries > 0 && count > 1 => {
+                // As merging goes round, the runs are half empty on average.
+                let may_hide = self.space_share() as f64 / 200.0;
+                own.max(bytes / l2.bytes as f64 / may_hide).max(entries / l2.entries as f64 / may_hide)
+            }
+            _ => own,
+        }
+    }
+
+    /// Percent of a level that the one above may hide.
+    fn space_share(&self) -> u64 {
+        u64::from(self.max_space_percent.saturating_sub(100).max(100 / self.growth_factor.max(2)))
+    }
+
+    /// Most bytes that the level at a position should have: L1's size, grown by the factor. A level may hide entries of
+    /// the level below, so it is also limited to the wasted part that the options allow of that level.
+    fn target_bytes(&self, version: &Version, position: usize) -> u64 {
+        let growth = u64::from(self.growth_factor.max(2)).saturating_pow((position - L1) as u32);
+        let grown = self.l0_bytes.saturating_mul(L1_L0S).saturating_mul(growth);
+        let below = version.levels().get(position + 1).map_or(0, |below| below.bytes());
+        match below {
+            0 => grown,
+            below => grown.min((below.saturating_mul(self.space_share()) / 100).max(self.l0_bytes)),
+        }
+    }
+
+    /// How many pieces there are, in relation to how many there may be: 1 or more if they should become a run.
+    fn fill_of_pieces(&self, version: &Version) -> f64 {
+        let (count, bytes) = runs::pieces(version.levels())
+            .fold((0, 0), |(count, bytes), (_, piece)| (count + 1, bytes + piece.bytes()));
+        let volume = &version.reads().volume;
+        let is_due = bytes >= volume.segment_bytes() as u64 || volume.is_short_of_space() || self.sweep_waits;
+        let must = match self.ordering_degree {
+            Some(_) => count > 1 && is_due || count > 0 && self.sweep_waits,
+            None => count > 0,
+        };
+        (count as f64 / MOST_PIECES as f64).max(f64::from(u8::from(must)))
+    }
+}
