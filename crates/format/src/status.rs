@@ -216,6 +216,13 @@ pub struct RegionStatus {
     pub counters: RegionCounters,
 }
 
+impl RegionStatus {
+    /// Sorted runs of this copy: those of L1, and each level below.
+    pub fn runs(&self) -> u64 {
+        self.levels.iter().map(|level| level.runs).sum()
+    }
+}
+
 /// A region that is to be split, or merged into its neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -256,6 +263,8 @@ pub struct LevelStatus {
     pub leaf_segments: u64,
     /// Bytes of its leaf segments.
     pub bytes: u64,
+    /// Its sorted runs: 1 below L1. Those of a two-layer log are L1's runs, and its last level is one more.
+    pub runs: u64,
 }
 
 /// A backup or learner, as its primary sees it.
@@ -292,6 +301,8 @@ pub struct RegionCounters {
     pub compaction_bytes_read: u64,
     /// Bytes that compactions wrote.
     pub compaction_bytes_written: u64,
+    /// Merges of all sorted runs of a two-layer log into one that ended. Always 0 with other modes of backups.
+    pub run_merges: u64,
     /// Bytes of user keys and values appended.
     pub user_bytes: u64,
     /// Bytes of leaf and index segments sent to backups by compactions.

@@ -402,6 +402,9 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     by_role(registry, "compaction_written_bytes", "Bytes that compactions wrote", |r| {
         r.counters.compaction_bytes_written
     });
+    by_role(registry, "run_merges", "Merges of all sorted runs of a two-layer log that ended", |r| {
+        r.counters.run_merges
+    });
     by_role(registry, "user_bytes", "Bytes of keys and values written by clients", |r| r.counters.user_bytes);
     by_role(registry, "index_shipped_bytes", "Bytes of index sent to backups", |r| r.counters.index_bytes_shipped);
     by_role(registry, "run_shipped_bytes", "Bytes of sorted runs sent to backups", |r| r.counters.run_bytes_shipped);
@@ -449,9 +452,13 @@ fn register_logs(registry: &mut Registry, status: &NodeStatus) {
 fn register_states(registry: &mut Registry, status: &NodeStatus) {
     let regions = Family::<RoleLabel, Gauge>::default();
     let stalls = Family::<RoleReason, Seconds>::default();
+    let (runs, l0s) = (Family::<RoleLabel, Gauge>::default(), Family::<RoleLabel, Gauge>::default());
     let recovering: Gauge = Gauge::default();
     for role in Role::ALL {
         let with_role = || status.regions.iter().filter(|region| region.role == role);
+        let label = RoleLabel { role: role.name() };
+        runs.get_or_create(&label).set(with_role().map(RegionStatus::runs).sum::<u64>() as i64);
+        l0s.get_or_create(&label).set(with_role().map(|region| region.l0_bytes).sum::<u64>() as i64);
         regions.get_or_create(&RoleLabel { role: role.name() }).set(with_role().count() as i64);
         let l0_full: u64 = with_role().map(|region| region.counters.stall_l0_full_ns).sum();
         let tail: u64 = with_role().map(|region| region.counters.stall_tail_ns).sum();
@@ -462,6 +469,8 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
     }
     recovering.set(status.regions.iter().filter(|region| region.state == "recovering").count() as i64);
     registry.register("regions", "Regions of this node", regions);
+    registry.register("sorted_runs", "Sorted runs of all copies, each level below L1 one of them", runs);
+    registry.register("l0_bytes", "Memory of the L0s", l0s);
     registry.register("regions_recovering", "Regions whose primary on this node does not serve yet", recovering);
     registry.register_with_unit("write_stall", "Time during which writes waited", Unit::Seconds, stalls);
     let promotion = Family::<OfRegion, Gauge>::default();

@@ -152,6 +152,7 @@ impl Finish {
             run_bytes_written: counters.run_bytes_written,
             entries_read: counters.entries_read,
             entries_written: counters.entries_written,
+            ends_run_merge: context.ends_run_merge,
             changed,
             claim,
         }

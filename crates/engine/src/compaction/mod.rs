@@ -130,6 +130,8 @@ pub struct CompactionDone {
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
+    /// It ended a merge of all sorted runs of a two-layer log (DEPART 4.4).
+    pub ends_run_merge: bool,
     /// The ingested pairs, if it was an ingest.
     pub(crate) ingested: Option<Ingested>,
     /// How far the sweep has come, if it was part of one.
@@ -166,6 +168,8 @@ pub struct CompactionTotals {
     pub entries_read: u64,
     /// Entries that came out.
     pub entries_written: u64,
+    /// Merges of all sorted runs of a two-layer log that ended, each of several compactions.
+    pub run_merges: u64,
 }
 
 impl CompactionTotals {
@@ -179,6 +183,7 @@ impl CompactionTotals {
         self.relocated_bytes += done.relocated_bytes;
         self.entries_read += done.entries_read;
         self.entries_written += done.entries_written;
+        self.run_merges += u64::from(done.ends_run_merge);
     }
 }
 
@@ -277,6 +282,8 @@ struct Context {
     writing: Mutex<Option<Writing>>,
     /// Likely upper bound of the bytes of an output segment.
     output_bytes: usize,
+    /// See [`CompactionDone::ends_run_merge`].
+    ends_run_merge: bool,
 }
 
 impl Context {
@@ -304,6 +311,7 @@ impl Context {
             levels,
             keeps_tombstones: false,
             writing: Mutex::default(),
+            ends_run_merge: false,
         }
     }
 

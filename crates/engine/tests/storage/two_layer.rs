@@ -16,8 +16,17 @@ fn runs(region: &Region) -> (usize, usize) {
     (count(runs), count(pieces))
 }
 
-/// Bytes that the backup's compactions wrote with this ordering degree, and the most runs and pieces that it had.
-fn written(seed: u64, ordering_degree: u8) -> (u64, usize, usize) {
+/// What the backup's compactions did with this ordering degree.
+struct Copied {
+    bytes_written: u64,
+    /// The most runs and pieces at a time.
+    runs: usize,
+    pieces: usize,
+    /// How often all runs were merged.
+    merges: u64,
+}
+
+fn copied(seed: u64, ordering_degree: u8) -> Copied {
     let mut rng = Rng::new(seed);
     choose_options(&mut rng);
     choose_backups(BackupMode::TwoLayerLog { ordering_degree });
@@ -37,19 +46,23 @@ fn written(seed: u64, ordering_degree: u8) -> (u64, usize, usize) {
         assert!(pieces < 20 && (ordering_degree > 1 || pieces == 0), "{pieces} pieces in round {round}");
         assert_holds(&copy, &history.model(copy.last_lsn()), &format!("seed {seed}, round {round}"));
     }
-    let bytes = backup.replica.building().expect("it builds").stats().compactions.bytes_written;
+    let totals = backup.replica.building().expect("it builds").stats().compactions;
     let buffers = backup.buffers.clone();
     backup.replica.adopt_tails(buffers).unwrap();
     let promoted = serve(backup.replica);
     assert_holds(&promoted, &history.model(promoted.last_lsn()), &format!("seed {seed}, promoted"));
-    (bytes, most.0, most.1)
+    Copied { bytes_written: totals.bytes_written, runs: most.0, pieces: most.1, merges: totals.run_merges }
 }
 
 #[test]
 fn a_copy_has_as_many_runs_as_its_ordering_degree_allows() {
     for seed in 0..4 {
-        let [(sorted, one, _), (some, few, _), (least, many, pieces)] = [1, 2, 12].map(|degree| written(seed, degree));
-        assert!((one, few) == (1, 2) && many > 3 && pieces > 0, "seed {seed}: {one}, {few} and {many} runs");
-        assert!(sorted > some && some > least, "seed {seed}: {sorted}, {some} and {least} bytes written");
+        let [one, few, many] = [1, 2, 12].map(|degree| copied(seed, degree));
+        let [runs, merges] =
+            [[one.runs, few.runs, many.runs], [one.merges, few.merges, many.merges].map(|n| n as usize)];
+        assert!(runs[..2] == [1, 2] && runs[2] > 3 && many.pieces > 0, "seed {seed}: {runs:?} runs");
+        let bytes = [&one, &few, &many].map(|copied| copied.bytes_written);
+        assert!(bytes[0] > bytes[1] && bytes[1] > bytes[2], "seed {seed}: {bytes:?} bytes written");
+        assert!(merges[0] > merges[1] && merges[1] > merges[2], "seed {seed}: {merges:?} merges");
     }
 }

@@ -85,6 +85,7 @@ impl Slot {
         status.counters.compactions = built.installed;
         status.counters.compaction_bytes_read = built.bytes_read + built.value_bytes_read;
         status.counters.compaction_bytes_written = built.bytes_written;
+        status.counters.run_merges = built.run_merges;
         status.counters.index_bytes_read = status.counters.compaction_bytes_read;
         let state = match &self.holding {
             Holding::Serving(serving) => {
@@ -128,6 +129,7 @@ fn levels(positions: &[LevelState]) -> Vec<LevelStatus> {
         if let Some(last) = levels.last_mut() {
             last.leaf_segments += u64::from(state.leaf_segments);
             last.bytes += state.bytes;
+            last.runs += u64::from(state.root.is_some());
         }
     }
     levels
@@ -165,6 +167,7 @@ impl Serving {
         status.counters.compactions += received.compactions;
         status.counters.compaction_bytes_read += received.compaction_bytes_read;
         status.counters.compaction_bytes_written += received.compaction_bytes_written;
+        status.counters.run_merges = received.run_merges;
         status.counters.index_bytes_read = received.index_bytes_read;
         status.counters.index_bytes_received = received.index_bytes_received;
         status.counters.index_bytes_rewritten = received.index_bytes_rewritten;

@@ -221,9 +221,20 @@ impl Picker {
         let victims = Arc::clone(self.sweep.names());
         let output_bytes = output_bytes(&reads, &source, &levels);
         let sweep = self.sweep.serial();
-        let context =
-            Context { levels, victims, sweep, output_bytes, ..Context::new(reads, ids, way, source, base, now) };
+        let ends_run_merge = self.ends_run_merge(&source, &levels);
+        let context = Context::new(reads, ids, way, source, base, now);
+        let context = Context { levels, victims, sweep, output_bytes, ends_run_merge, ..context };
         Compaction::new(context, claim)
+    }
+
+    /// Whether all runs of a two-layer log are one when this is done, as far as they were there when their merge began:
+    /// its last part goes up to the last key. With an ordering degree of 1, each L0 is merged with the whole copy.
+    fn ends_run_merge(&self, source: &Source, levels: &[Arc<Level>]) -> bool {
+        match (self.ordering_degree, source) {
+            (Some(1), Source::L0 { run, .. }) => !levels[run.target].is_empty(),
+            (Some(_), Source::Segments { swept: None, .. }) => self.picked.resume.get(L1).is_some_and(Vec::is_empty),
+            _ => false,
+        }
     }
 
     /// `None` if another compaction has claimed something that this one would change.
