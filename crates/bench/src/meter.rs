@@ -7,7 +7,7 @@
 
 use crate::process::{Amount, ProcessSpent};
 use leeward_client::admin;
-use leeward_format::status::{CpuSpent, NodeStatus, RegionCounters, Role};
+use leeward_format::status::{CpuSpent, NodeStatus, RegionCounters, RegionStatus, Role};
 use leeward_format::{RegionId, ServerId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -29,6 +29,7 @@ pub(crate) struct Spent {
     pub(crate) engine_read_bytes: Amount,
     pub(crate) engine_written_bytes: Amount,
     pub(crate) fabric_bytes: Amount,
+    pub(crate) stale_reads: Amount,
 }
 
 /// The work that was done in one role.
@@ -37,6 +38,8 @@ pub(crate) struct RoleSpent {
     pub(crate) compactions: u64,
     pub(crate) compaction_bytes_read: u64,
     pub(crate) compaction_bytes_written: u64,
+    pub(crate) run_merges: u64,
+    pub(crate) user_bytes: u64,
     pub(crate) index_bytes_shipped: u64,
     pub(crate) index_bytes_received: u64,
     pub(crate) index_bytes_rewritten: u64,
@@ -56,6 +59,17 @@ pub(crate) struct Totals {
     pub(crate) levels: u32,
     /// Most memory that the L0s of all replicas of all regions had together.
     pub(crate) l0_bytes: u64,
+    /// The same of backups and learners.
+    pub(crate) backup_l0_bytes: u64,
+    /// Bytes of the segments of all nodes, as of the last sample in which all have answered.
+    pub(crate) space_bytes: Amount,
+    /// Copies in the role of backup, and regions with a primary, most in one sample.
+    pub(crate) backup_copies: u64,
+    pub(crate) regions: u64,
+    /// Most sorted runs of a backup's copy.
+    pub(crate) sorted_runs: u64,
+    /// Fewest merges of all runs of a backup's copy.
+    pub(crate) least_run_merges: u64,
 }
 
 /// CPU time in nanoseconds by activity and role; `None` if a node does not report it.
@@ -70,6 +84,8 @@ pub(crate) struct Meter {
     primed: bool,
     totals: Totals,
     cpu: CpuTime,
+    /// Merges of all runs, by copy of a backup.
+    merges: HashMap<(ServerId, RegionId), u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -82,8 +98,14 @@ struct Sample {
 impl Meter {
     /// Takes the first sample of the nodes at these admin addresses. What they spent before it does not count.
     pub(crate) fn new(addresses: Vec<String>) -> Meter {
-        let mut meter =
-            Meter { addresses, seen: HashMap::new(), primed: false, totals: zero(), cpu: Some(BTreeMap::new()) };
+        let mut meter = Meter {
+            addresses,
+            seen: HashMap::new(),
+            primed: false,
+            totals: zero(),
+            cpu: Some(BTreeMap::new()),
+            merges: HashMap::new(),
+        };
         meter.sample();
         meter.primed = true;
         meter
@@ -91,20 +113,26 @@ impl Meter {
 
     /// Adds what was spent since the last sample. If a node does not answer, the next sample includes what it spent.
     pub(crate) fn sample(&mut self) {
-        let mut l0_bytes = 0;
+        let (mut now, mut space_bytes) = (Totals::default(), Some(0));
         for address in self.addresses.clone() {
-            let Ok(status) = admin::status(&address, TIMEOUT) else { continue };
-            l0_bytes += status.regions.iter().map(|region| region.l0_bytes).sum::<u64>();
+            let Ok(status) = admin::status(&address, TIMEOUT) else {
+                space_bytes = None;
+                continue;
+            };
+            space_bytes = plus(space_bytes, status.device.map(|device| device.segment_bytes_used));
+            status.regions.iter().for_each(|region| now.look_at(region));
             let pid = status.pid.filter(|_| is_local(&address));
             let spent = pid.map_or_else(Spent::default, process_spent);
             self.take(&status, spent);
         }
-        self.totals.l0_bytes = self.totals.l0_bytes.max(l0_bytes);
+        self.totals.keep_most(&now);
+        self.totals.space_bytes = space_bytes.or(self.totals.space_bytes);
     }
 
     /// What was spent since the last call.
     pub(crate) fn take_totals(&mut self) -> Totals {
-        std::mem::replace(&mut self.totals, zero())
+        let least_run_merges = self.merges.drain().map(|(_, merges)| merges).min().unwrap_or(0);
+        Totals { least_run_merges, ..std::mem::replace(&mut self.totals, zero()) }
     }
 
     /// CPU time since the last call.
@@ -122,6 +150,7 @@ impl Meter {
             engine_read_bytes: status.device.map(|device| device.bytes_read),
             engine_written_bytes: status.device.map(|device| device.bytes_written),
             fabric_bytes: status.network.map(|network| network.bytes_sent + network.bytes_received),
+            stale_reads: Some(status.stale_reads),
             ..process
         };
         let regions = status.regions.iter().map(|region| (region.region, RoleSpent::from(region.counters)));
@@ -142,9 +171,42 @@ impl Meter {
         for region in &status.regions {
             let counters = now.regions[&region.region];
             let past = before.regions.get(&region.region).copied().unwrap_or_default();
+            let spent = counters.since(past);
             let role = if region.role == Role::Primary { &mut self.totals.primaries } else { &mut self.totals.backups };
-            *role = role.plus(counters.since(past));
+            *role = role.plus(spent);
+            if region.role == Role::Backup {
+                *self.merges.entry((status.server, region.region)).or_default() += spent.run_merges;
+            }
         }
+    }
+}
+
+impl Totals {
+    /// Adds a copy to what one sample shows.
+    fn look_at(&mut self, region: &RegionStatus) {
+        self.l0_bytes += region.l0_bytes;
+        match region.role {
+            Role::Primary => self.regions += 1,
+            Role::Backup => {
+                self.backup_copies += 1;
+                self.backup_l0_bytes += region.l0_bytes;
+                self.sorted_runs = self.sorted_runs.max(region.runs());
+            }
+            Role::Learner => self.backup_l0_bytes += region.l0_bytes,
+            Role::None => {}
+        }
+    }
+
+    /// Keeps the most that this and another sample show.
+    fn keep_most(&mut self, other: &Totals) {
+        let pairs = [
+            (&mut self.l0_bytes, other.l0_bytes),
+            (&mut self.backup_l0_bytes, other.backup_l0_bytes),
+            (&mut self.backup_copies, other.backup_copies),
+            (&mut self.regions, other.regions),
+            (&mut self.sorted_runs, other.sorted_runs),
+        ];
+        pairs.into_iter().for_each(|(most, now)| *most = (*most).max(now));
     }
 }
 
@@ -185,6 +247,7 @@ impl Spent {
             engine_read_bytes: f(self.engine_read_bytes, other.engine_read_bytes),
             engine_written_bytes: f(self.engine_written_bytes, other.engine_written_bytes),
             fabric_bytes: f(self.fabric_bytes, other.fabric_bytes),
+            stale_reads: f(self.stale_reads, other.stale_reads),
         }
     }
     fn plus(self, other: Spent) -> Spent {
@@ -201,6 +264,8 @@ impl RoleSpent {
             compactions: f(self.compactions, other.compactions),
             compaction_bytes_read: f(self.compaction_bytes_read, other.compaction_bytes_read),
             compaction_bytes_written: f(self.compaction_bytes_written, other.compaction_bytes_written),
+            run_merges: f(self.run_merges, other.run_merges),
+            user_bytes: f(self.user_bytes, other.user_bytes),
             index_bytes_shipped: f(self.index_bytes_shipped, other.index_bytes_shipped),
             index_bytes_received: f(self.index_bytes_received, other.index_bytes_received),
             index_bytes_rewritten: f(self.index_bytes_rewritten, other.index_bytes_rewritten),
@@ -224,6 +289,8 @@ impl From<RegionCounters> for RoleSpent {
             compactions: counters.compactions,
             compaction_bytes_read: counters.compaction_bytes_read,
             compaction_bytes_written: counters.compaction_bytes_written,
+            run_merges: counters.run_merges,
+            user_bytes: counters.user_bytes,
             index_bytes_shipped: counters.index_bytes_shipped,
             index_bytes_received: counters.index_bytes_received,
             index_bytes_rewritten: counters.index_bytes_rewritten,

@@ -50,7 +50,8 @@ fn what_a_node_does_not_tell_is_absent_not_zero() {
     meter.take(&status(r#"{"server":1,"pid":10}"#), process(1, 1));
     meter.take(&status(r#"{"server":2,"pid":20}"#), Spent::default());
     let totals = meter.take_totals();
-    assert_eq!(totals.all, Spent::default(), "a sum with a hole is no sum");
+    let told = Spent { stale_reads: Some(0), ..Spent::default() };
+    assert_eq!(totals.all, told, "a sum with a hole is no sum");
     assert_eq!(totals.primaries.compactions, 0, "no region was primary anywhere");
 }
 
@@ -74,6 +75,34 @@ fn counters_are_summed_by_role_whether_or_not_they_begin_anew_with_it() {
     assert_eq!((totals.backups.compactions, totals.backups.index_bytes_rewritten), (0, 260));
     assert_eq!((totals.primaries.compactions, totals.primaries.index_bytes_rewritten), (5, 0));
     assert_eq!(totals.levels, 2);
+}
+
+#[test]
+fn the_copy_that_has_merged_least_counts() {
+    let node = |server: u32, merges: u64| {
+        let region = |region: u32, role: &str, runs: u64, merges: u64| {
+            format!(
+                r#"{{"region":{region},"role":"{role}","l0_bytes":100,"levels":[{{"level":1,"runs":{runs}}},{{"level":2,"runs":1}}],
+                "counters":{{"run_merges":{merges},"compaction_bytes_written":300,"user_bytes":200}}}}"#
+            )
+        };
+        let (backup, primary) = (region(1, "backup", 20, merges), region(2, "primary", 40, 0));
+        status(&format!(r#"{{"server":{server},"pid":10,"regions":[{backup},{primary}]}}"#))
+    };
+    let mut meter = meter();
+    for (server, merges) in [(1, 2), (2, 1), (1, 5)] {
+        meter.take(&node(server, merges), Spent::default());
+    }
+    let mut shown = super::Totals::default();
+    for server in [1, 2] {
+        node(server, 0).regions.iter().for_each(|region| shown.look_at(region));
+    }
+    meter.totals.keep_most(&shown);
+    let totals = meter.take_totals();
+    assert_eq!((totals.least_run_merges, totals.backups.run_merges), (1, 6));
+    assert_eq!((totals.sorted_runs, totals.l0_bytes, totals.backup_l0_bytes), (21, 400, 200));
+    assert_eq!((totals.backup_copies, totals.regions, totals.primaries.user_bytes), (2, 2, 400));
+    assert_eq!(meter.take_totals().least_run_merges, 0, "taken once");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Names in the JSON never change; new ones may be added. A figure that could not be measured, or did not occur, is
 //! `null`, never zero.
 
-use crate::meter::RoleSpent;
+use crate::meter::{RoleSpent, Totals};
 use crate::phase::Settled;
 use crate::process::{Amount, seconds};
 use crate::verify::Verified;
@@ -105,6 +105,19 @@ pub struct PhaseReport {
     pub levels: u32,
     /// Peak memory of the L0s of all replicas together, of the samples taken each second.
     pub l0_bytes: u64,
+    /// The same of backups.
+    pub backup_l0_bytes: u64,
+    /// Bytes of the segments of all nodes when the servers had settled.
+    pub space_bytes: Option<u64>,
+    /// Bytes of index that a backup wrote for each byte that clients wrote, per copy. With `build-index`, how often a
+    /// byte is written by flushes and compactions.
+    pub index_write_amplification_of_a_copy: Option<f64>,
+    /// Most sorted runs of a backup's copy, of the samples taken each second.
+    pub sorted_runs: u64,
+    /// Fewest merges of all runs of a backup's copy. 0 unless it is a two-layer log.
+    pub run_merges: u64,
+    /// Reads that backups answered.
+    pub stale_reads: Option<u64>,
 }
 
 /// CPU time of all servers for one activity in one role.
@@ -198,6 +211,8 @@ pub struct RoleFigures {
 pub struct Backups {
     /// Compactions finished. 0 with `send-index`, where a backup does not compact.
     pub compactions: u64,
+    /// Bytes that compactions wrote.
+    pub compaction_bytes_written: u64,
     /// Bytes read from backups' devices for their index. 0 with `send-index`.
     pub index_bytes_read: u64,
     /// Bytes of leaf and index segments that primaries shipped to backups.
@@ -267,6 +282,7 @@ impl Report {
         let total = |figure: fn(&PhaseReport) -> u64| phases.iter().map(figure).sum();
         self.backups = Backups {
             compactions: total(|phase| phase.backups.compactions),
+            compaction_bytes_written: total(|phase| phase.backups.compaction_bytes_written),
             index_bytes_read: total(|phase| phase.backups.index_bytes_read),
             index_bytes_shipped: total(|phase| phase.backups.index_bytes_shipped),
             index_bytes_received: total(|phase| phase.backups.index_bytes_received),
@@ -344,6 +360,7 @@ impl PhaseReport {
             primaries: RoleFigures::new(&totals.primaries),
             backups: Backups {
                 compactions: totals.backups.compactions,
+                compaction_bytes_written: totals.backups.compaction_bytes_written,
                 index_bytes_read: totals.backups.index_bytes_read,
                 index_bytes_shipped: totals.primaries.index_bytes_shipped,
                 index_bytes_received: totals.backups.index_bytes_received,
@@ -351,6 +368,12 @@ impl PhaseReport {
             },
             levels: totals.levels,
             l0_bytes: totals.l0_bytes,
+            backup_l0_bytes: totals.backup_l0_bytes,
+            space_bytes: totals.space_bytes,
+            index_write_amplification_of_a_copy: index_write_amplification(totals),
+            sorted_runs: totals.sorted_runs,
+            run_merges: totals.least_run_merges,
+            stale_reads: totals.all.stale_reads,
         }
     }
 }
@@ -408,6 +431,12 @@ impl RoleFigures {
             stall_seconds: spent.stall_ns as f64 / 1e9,
         }
     }
+}
+
+/// Of a backup's copy: every region is written alike, so it is the mean.
+fn index_write_amplification(totals: &Totals) -> Option<f64> {
+    let written = totals.primaries.user_bytes as f64 * totals.backup_copies as f64 / totals.regions.max(1) as f64;
+    (written > 0.0).then(|| totals.backups.compaction_bytes_written as f64 / written)
 }
 
 fn ratio(bytes: u64, user_bytes: u64) -> Option<f64> {

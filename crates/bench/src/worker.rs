@@ -6,11 +6,11 @@ use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
 use crate::ledger::Ledger;
 use crate::records::Records;
 use crate::report::new_histogram;
-use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, client_options};
+use crate::ycsb::{Kind, LONGEST_SCAN, Options, STALE, Workload, client_options};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use leeward_client::{
-    ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, ScanRange, Session, Ticket, Traffic,
+    ClientError, ClientOptions, Condition, Done, Lifetime, Op, OpError, OpResult, ScanRange, Session, Ticket, Traffic,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,11 +114,12 @@ impl<'a> Worker<'a> {
     /// Thread number `index` of the phase.
     pub(crate) fn connect(shared: &'a Shared<'a>, chooser: Chooser, index: usize) -> Result<Worker<'a>, ClientError> {
         let options = shared.options;
+        let at_most_stale = (options.read_members > 1).then_some(STALE);
         let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
         let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);
         Ok(Worker {
             shared,
-            session: Session::connect(&options.seeds, client_options(options))?,
+            session: Session::connect(&options.seeds, ClientOptions { at_most_stale, ..client_options(options) })?,
             chooser,
             rng: fastrand::Rng::with_seed(mix64(index as u64) ^ shared.records.limit()),
             flights: HashMap::new(),
@@ -172,6 +173,10 @@ impl<'a> Worker<'a> {
             _ => self.chooser.next(self.shared.records.limit().max(1), &mut self.rng),
         };
         let mut flight = Flight { kind, record, sequence: None, started, wanted: 0 };
+        if kind == Kind::Read && self.shared.options.read_members > 1 {
+            let asked = self.shared.options.read_members as usize;
+            return self.submit_all(vec![Op::Get { key: key(record) }; asked], flight);
+        }
         let op = match kind {
             Kind::Read | Kind::ReadModifyWrite => Op::Get { key: key(record) },
             Kind::Update | Kind::Insert => self.put(&mut flight),
@@ -197,7 +202,12 @@ impl<'a> Worker<'a> {
     }
 
     fn submit(&mut self, op: Op, flight: Flight) {
-        let ticket = self.session.submit(vec![op]).expect(UNBOUNDED);
+        self.submit_all(vec![op], flight);
+    }
+
+    /// Several are a read of as many members: the session sends them to the members in turn.
+    fn submit_all(&mut self, ops: Vec<Op>, flight: Flight) {
+        let ticket = self.session.submit(ops).expect(UNBOUNDED);
         self.flights.insert(ticket, flight);
     }
 
@@ -207,15 +217,13 @@ impl<'a> Worker<'a> {
 
     fn complete(&mut self, done: Done) {
         let mut flight = self.flights.remove(&done.ticket).expect("every ticket is of a flight");
-        let result = done.results.into_iter().next().expect("one result an operation");
+        let result = self.one_of(&flight, done.results);
         match result {
             OpResult::Error(error) => return self.fail(flight, error),
             OpResult::Value(value) => {
                 let value = value.unwrap_or_default();
                 self.measured.user_bytes += (KEY_BYTES + value.len()) as u64;
-                if sequence_of(flight.record, &value, self.mix().value_bytes(flight.record)).is_none() {
-                    self.measured.misses += 1;
-                }
+                self.check(&flight, &value);
                 if flight.kind == Kind::ReadModifyWrite {
                     let op = self.put(&mut flight);
                     return self.submit(op, flight);
@@ -241,6 +249,27 @@ impl<'a> Worker<'a> {
         self.measured.record(flight.kind, flight.started.elapsed());
         self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
         self.finish(&flight);
+    }
+
+    /// The result of a flight: of a read of several members a failure, if there is one. Each value is checked.
+    fn one_of(&mut self, flight: &Flight, results: Vec<OpResult>) -> OpResult {
+        // An answer of a backup also says how stale it may be.
+        let mut results = results.into_iter().map(|result| result.fresh().0);
+        let mut result = results.next().expect("one result an operation");
+        for other in results {
+            match other {
+                OpResult::Value(value) => self.check(flight, &value.unwrap_or_default()),
+                failure => result = failure,
+            }
+        }
+        result
+    }
+
+    /// Counts a value that is not of the record.
+    fn check(&mut self, flight: &Flight, value: &[u8]) {
+        if sequence_of(flight.record, value, self.mix().value_bytes(flight.record)).is_none() {
+            self.measured.misses += 1;
+        }
     }
 
     fn fail(&mut self, flight: Flight, error: OpError) {

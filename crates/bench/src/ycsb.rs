@@ -26,6 +26,8 @@ mod tests;
 
 /// Records that are read to find out whether Load must come first.
 const SAMPLE: u64 = 64;
+/// How stale the answers to a read of several members may be: it is measured what they cost.
+pub(crate) const STALE: Duration = Duration::from_secs(10);
 
 /// A YCSB workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +167,9 @@ pub struct Options {
     pub ops: u64,
     /// Replaces the workload's own distribution.
     pub distribution: Option<Distribution>,
+    /// From how many members each read is done: one of them, or so many in turn, whose answers may be stale. It counts as
+    /// one operation, and ends with the last answer.
+    pub read_members: u32,
     /// Client threads, each with connections of its own.
     pub threads: usize,
     /// Operations that each thread keeps in flight.
@@ -197,6 +202,7 @@ impl Default for Options {
             records: 100_000,
             ops: 100_000,
             distribution: None,
+            read_members: 1,
             threads: 2,
             depth: 32,
             target_rate: None,
@@ -315,6 +321,7 @@ impl Options {
             Options { workloads, .. } if workloads.is_empty() => refuse("--workload: at least one is needed"),
             Options { records: 0, .. } => refuse("--records: at least 1"),
             Options { threads, .. } if !(1..=1024).contains(threads) => refuse("--threads: 1 to 1024"),
+            Options { read_members: 0, .. } => refuse("a read asks at least 1 member"),
             Options { depth, .. } if !(1..=4096).contains(depth) => refuse("--depth: 1 to 4096"),
             Options { target_rate: Some(rate), .. } if rate.is_nan() || *rate <= 0.0 => {
                 refuse("--target-rate: more than 0 operations a second")

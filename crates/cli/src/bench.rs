@@ -57,6 +57,7 @@ fn options(args: &YcsbArgs) -> Options {
         records: args.records,
         ops: args.ops,
         distribution: args.distribution,
+        read_members: 1,
         threads: args.threads,
         depth: args.depth,
         target_rate: args.target_rate,
