@@ -10,8 +10,8 @@ use crate::figures::{duration, number};
 use crate::json::{check_json, write_json};
 use crate::keys::Mix;
 use crate::machine::Machine;
-use crate::replication::plan::{Setup, variant};
-use crate::replication::{CellOptions, Failure, VARIANTS};
+use crate::replication::plan::Setup;
+use crate::replication::{CellOptions, Failure, VARIANTS, variant};
 use crate::report::Report;
 use crate::ycsb::{self, Workload};
 use clap::{Args, value_parser};
@@ -175,13 +175,14 @@ fn changes(table: &TableOptions) -> Vec<TableChange> {
 
 fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report, Failure> {
     let of = variant(setup.variant);
-    let table = setup.table(options.cell.l0_kib << 10);
+    let table = setup.table(options.cell.l0_bytes());
     table.check().map_err(|reason| format!("--l0-kib: {reason}"))?;
     let changes = changes(&table);
     let wanted = Wanted {
         table,
         link: of.link,
         regions: options.cell.regions,
+        nodes: options.cell.nodes,
         late: 0,
         memory_bytes: options.cell.memory_mib << 20,
     };

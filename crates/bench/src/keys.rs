@@ -66,6 +66,11 @@ impl Mix {
         }
     }
 
+    /// Bytes of a pair, in the mean.
+    pub(crate) fn mean_pair_bytes(self) -> u64 {
+        self.shares().iter().zip(PAIR_BYTES).map(|(share, bytes)| share * bytes as u64).sum::<u64>() / 100
+    }
+
     /// Bytes of the value of `record`: always the same, so that an update does not change a pair's size.
     pub fn value_bytes(self, record: u64) -> usize {
         // Another hash than the key's, so that size and place are independent.

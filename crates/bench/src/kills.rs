@@ -220,7 +220,7 @@ impl<'a> Kills<'a> {
 }
 
 /// Operations that are sent when a primary was killed: a write to each of its regions, and perhaps a change of the table.
-struct Probes {
+pub(crate) struct Probes {
     /// The region of each probe; `None`: the change.
     tickets: HashMap<Ticket, Option<usize>>,
     /// By region.
@@ -229,11 +229,16 @@ struct Probes {
     /// outcome.
     until: Instant,
     /// Seconds from the kill to the first acknowledged write to each region; `None` where there was none within the deadline.
-    seconds: Vec<Option<f64>>,
+    pub(crate) seconds: Vec<Option<f64>>,
 }
 
 impl Probes {
-    fn new(session: &mut Session, regions: &[&GroupConfig], change: Option<TableChange>, until: Instant) -> Probes {
+    pub(crate) fn new(
+        session: &mut Session,
+        regions: &[&GroupConfig],
+        change: Option<TableChange>,
+        until: Instant,
+    ) -> Probes {
         let mut tickets = HashMap::new();
         if let Some(change) = change {
             let alter = vec![Op::AlterTable { change: Box::new(change) }];
@@ -253,12 +258,12 @@ impl Probes {
         Probes { tickets, writes, until, seconds: vec![None; regions.len()] }
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.tickets.is_empty()
     }
 
     /// Polls for answers for a moment.
-    fn poll(&mut self, session: &mut Session, killed: Instant) -> Result<(), BenchError> {
+    pub(crate) fn poll(&mut self, session: &mut Session, killed: Instant) -> Result<(), BenchError> {
         if self.is_over() {
             return Ok(());
         }
@@ -304,7 +309,7 @@ fn describe(change: &TableChange) -> String {
 }
 
 /// The server that is primary of the most regions.
-fn victim(map: &RegionMap) -> Option<u32> {
+pub(crate) fn victim(map: &RegionMap) -> Option<u32> {
     let mut regions: HashMap<u32, usize> = HashMap::new();
     for primary in map.regions.iter().filter_map(|group| group.primary) {
         *regions.entry(primary.server.0).or_default() += 1;
@@ -313,7 +318,7 @@ fn victim(map: &RegionMap) -> Option<u32> {
 }
 
 /// Members in sync that are alive, over all groups.
-fn members_in_sync(map: &RegionMap) -> usize {
+pub(crate) fn members_in_sync(map: &RegionMap) -> usize {
     let alive = |member| map.servers.iter().any(|server| server.member == member);
     map.regions
         .iter()

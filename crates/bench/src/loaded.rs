@@ -6,7 +6,7 @@ use crate::figures::verdict;
 use crate::keys::Mix;
 use crate::ledger::Ledger;
 use crate::records::Records;
-use crate::replication::{Failure, Link};
+use crate::replication::{Failure, Link, NODES};
 use crate::worker::{Measured, Shared, Worker};
 use crate::ycsb::{self, Workload};
 use clap::{Args, value_parser};
@@ -53,7 +53,7 @@ impl Load {
     ) -> Result<(Started, ycsb::Options), Failure> {
         let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
         let memory_bytes = self.memory_mib << 20;
-        let started = starter.start(Wanted { table, link: Link::Shm, regions, late, memory_bytes })?;
+        let started = starter.start(Wanted { table, link: Link::Shm, regions, nodes: NODES, late, memory_bytes })?;
         let load = ycsb::Options {
             seeds: started.seeds.clone(),
             mix: self.mix,
@@ -134,9 +134,21 @@ pub(crate) fn while_loaded<T>(
     run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
 ) -> Result<(T, Measured), Failure> {
     ycsb::run(&ycsb::Options { workloads: vec![Workload::Load], ..load.clone() }, None)?;
+    while_working(load, Workload::A, run)
+}
+
+/// As [`while_loaded`], with records that were loaded before, and any workload.
+///
+/// # Errors
+/// Those of `run`, and of connecting.
+pub(crate) fn while_working<T>(
+    load: &ycsb::Options,
+    workload: Workload,
+    run: impl FnOnce(&Shared<'_>) -> Result<T, Failure>,
+) -> Result<(T, Measured), Failure> {
     let ledger = Ledger::new(false);
     let shared = Shared {
-        workload: Workload::A,
+        workload,
         options: load,
         ledger: &ledger,
         records: Records::new(load.records),
@@ -148,7 +160,7 @@ pub(crate) fn while_loaded<T>(
         abandon: AtomicBool::new(false),
         started: Instant::now(),
     };
-    let chooser = Workload::A.chooser(None, load.records);
+    let chooser = workload.chooser(None, load.records);
     let workers = (0..load.threads).map(|index| Worker::connect(&shared, chooser.clone(), index));
     let workers = workers.collect::<Result<Vec<_>, _>>()?;
     let (measured, ended) = thread::scope(|scope| {

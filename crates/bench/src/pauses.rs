@@ -9,7 +9,7 @@
 use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
 use crate::json::{check_json, write_json};
-use crate::replication::{Failure, Link};
+use crate::replication::{Failure, Link, NODES};
 use bytes::Bytes;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, admin};
@@ -162,7 +162,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
         let rounds = if kind == PauseKind::HandOver { 5 * options.rounds } else { options.rounds };
         eprintln!("{}: {rounds} rounds", kind.name());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
-        let wanted = Wanted { table, link: Link::Shm, regions: 1, late: 0, memory_bytes: MEMORY_BYTES };
+        let wanted = Wanted { table, link: Link::Shm, regions: 1, nodes: NODES, late: 0, memory_bytes: MEMORY_BYTES };
         let mut field = LoadedCluster::new(starter.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
     }

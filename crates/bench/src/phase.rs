@@ -155,7 +155,7 @@ pub(crate) struct Settled {
 }
 
 /// Waits until compactions and shipments that the phase caused are over; returns what the phase cost.
-fn settle(meter: &Mutex<Meter>) -> Settled {
+pub(crate) fn settle(meter: &Mutex<Meter>) -> Settled {
     let started = Instant::now();
     let (mut alike, mut worked) = (0, 0.0);
     let mut meter = meter.lock();

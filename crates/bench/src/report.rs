@@ -118,6 +118,27 @@ pub struct PhaseReport {
     pub run_merges: u64,
     /// Reads that backups answered.
     pub stale_reads: Option<u64>,
+    /// What happened when a node died. `None` in all but the recovery of `leeward bench replication`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
+}
+
+/// The death of a node while clients read, and the return of another with an empty volume.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Recovery {
+    /// Longest time, over the regions of which it was primary, from the kill to the first acknowledged write, in
+    /// seconds; `None`: a region acknowledged none in time.
+    pub outage_seconds: Option<f64>,
+    /// Reads a second in the ten seconds after the outage.
+    pub reads_per_second_after: f64,
+    /// Reads a second before the kill.
+    pub reads_per_second_before: f64,
+    /// Seconds from the start of the node with an empty volume until every region had all of its members.
+    pub in_sync_seconds: f64,
+    /// Bytes of segments sent to it.
+    pub sync_bytes: u64,
+    /// Bytes a second that a device takes in order, which are slower than the links between processes of one machine.
+    pub device_bytes_per_second: f64,
 }
 
 /// CPU time of all servers for one activity in one role.
@@ -374,6 +395,7 @@ impl PhaseReport {
             sorted_runs: totals.sorted_runs,
             run_merges: totals.least_run_merges,
             stale_reads: totals.all.stale_reads,
+            recovery: None,
         }
     }
 }

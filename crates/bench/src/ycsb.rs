@@ -260,6 +260,25 @@ pub enum BenchError {
         /// Levels that it needs.
         least: u32,
     },
+    /// Two-layer logs have merged their runs too rarely for a run to prove anything.
+    #[error(
+        "refused: a two-layer log has merged all of its sorted runs {merges} times in Load, of at least {least}: give more \
+         --records or a smaller --l0-kib"
+    )]
+    Unmerged {
+        /// Merges of the copy that has merged least.
+        merges: u64,
+        /// Merges that it needs.
+        least: u64,
+    },
+    /// Reads that were to ask several members asked primaries.
+    #[error("refused: backups have answered {answered:.2} reads an operation, of about {wanted:.2}")]
+    Primaries {
+        /// Reads of backups, an operation.
+        answered: f64,
+        /// Reads that backups would answer if all members were asked in turn.
+        wanted: f64,
+    },
     /// Operations failed, so the figures would mean nothing.
     #[error("{errors} operations failed; the first: {error}")]
     Failed {
@@ -268,6 +287,9 @@ pub enum BenchError {
         /// The first error.
         error: String,
     },
+    /// The death or the return of a node could not be measured.
+    #[error("{0}")]
+    Recovery(String),
     /// The table could not be changed.
     #[error("the table could not be changed: {0}")]
     Alter(String),
@@ -281,6 +303,13 @@ pub enum BenchError {
         /// The time limit.
         after: Duration,
     },
+}
+
+impl BenchError {
+    /// Whether the run would prove nothing, whatever its figures.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, BenchError::Shallow { .. } | BenchError::Unmerged { .. } | BenchError::Primaries { .. })
+    }
 }
 
 /// A cluster whose processes the benchmark may kill, stop and restart.
@@ -305,6 +334,11 @@ pub trait DevCluster: Send {
     /// # Errors
     /// It is not running, or may not be resumed.
     fn resume(&mut self, server: u32) -> io::Result<()>;
+    /// Removes the data of a node that does not run: it will start with an empty volume.
+    ///
+    /// # Errors
+    /// Its data cannot be removed.
+    fn wipe(&mut self, server: u32) -> io::Result<()>;
     /// Checks that all nodes that were not killed still run.
     ///
     /// # Errors

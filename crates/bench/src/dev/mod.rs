@@ -354,6 +354,20 @@ impl DevCluster for Cluster {
         self.signal(server, Signal::CONT)
     }
 
+    fn wipe(&mut self, server: u32) -> io::Result<()> {
+        assert!(self.pid(server).is_none(), "a node that runs has its volume open");
+        let kept = [self.plan.config_path(server), self.plan.log_path(server)];
+        for entry in fs::read_dir(self.plan.node_directory(server))? {
+            let path = entry?.path();
+            match path.is_dir() {
+                _ if kept.contains(&path) => {}
+                true => fs::remove_dir_all(path)?,
+                false => fs::remove_file(path)?,
+            }
+        }
+        Ok(())
+    }
+
     fn check(&mut self) -> io::Result<()> {
         match self.reap().into_iter().next() {
             Some(death) => Err(io::Error::other(self.plan.explain(&death))),

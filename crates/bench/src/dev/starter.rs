@@ -3,7 +3,7 @@
 //! Belongs to one thread.
 
 use super::{Cluster, Fabric, Plan};
-use crate::replication::{Failure, Link, NODES};
+use crate::replication::{Failure, Link};
 use crate::ycsb::DevCluster;
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
@@ -28,7 +28,9 @@ pub(crate) struct Wanted {
     pub(crate) link: Link,
     /// Regions of the table.
     pub(crate) regions: u32,
-    /// Nodes beside the [`NODES`] that run from the start: [`DevCluster::restart`] starts them.
+    /// Nodes that run from the start.
+    pub(crate) nodes: u32,
+    /// Nodes beside them: [`DevCluster::restart`] starts them.
     pub(crate) late: u32,
     /// Memory of a node, in bytes.
     pub(crate) memory_bytes: u64,
@@ -60,7 +62,7 @@ impl Starter {
         Ok(Starter { program, directory: temporary(parent)? })
     }
 
-    /// Starts a cluster of [`NODES`] nodes and waits until every region has all of its replicas.
+    /// Starts a cluster and waits until every region has all of its replicas.
     pub(crate) fn start(&self, wanted: Wanted) -> Result<Started, Failure> {
         let directory = tempfile::Builder::new().prefix("cell-").tempdir_in(&self.directory)?;
         let link = wanted.link;
@@ -76,8 +78,13 @@ impl Starter {
         Ok(Started { seeds, cluster: Box::new(cluster) })
     }
 
+    /// Where the clusters' data is.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     fn plan(&self, wanted: Wanted, directory: &Path) -> Result<Plan, Failure> {
-        let Wanted { table, link, regions, late, memory_bytes } = wanted;
+        let Wanted { table, link, regions, nodes, late, memory_bytes } = wanted;
         let mut settings = vec![("memory_budget".into(), memory_bytes.to_string())];
         if late == 0 {
             // A transfer of a primary role would disturb the measurement.
@@ -91,7 +98,7 @@ impl Starter {
             Link::Tcp => Fabric::Tcp,
             Link::Libfabric => Fabric::LibfabricTcp,
         };
-        let plan = Plan::new(self.program.clone(), NODES + late, Some(regions), directory.into())?;
+        let plan = Plan::new(self.program.clone(), nodes + late, Some(regions), directory.into())?;
         Ok(Plan { late, fabric, table, settings, ..plan })
     }
 }

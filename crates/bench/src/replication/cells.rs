@@ -1,7 +1,8 @@
-//! Measurements: samples, one a round; figures of samples; and the cells of the JSON, which are medians over the
-//! rounds.
+//! Measurements: samples, one a round, and the cells of the JSON, which are medians over the rounds.
 
-use super::plan::{Link, Setup, Variant, variant};
+use super::figure::Figure;
+use super::plan::Setup;
+use super::variants::{Link, Variant, variant};
 use crate::figures::median;
 use crate::report::PhaseReport;
 use serde::Serialize;
@@ -10,141 +11,12 @@ use serde::Serialize;
 #[path = "cells_tests.rs"]
 pub(super) mod tests;
 
-/// Activities by which a backup gets its index.
-const INDEX: [&str; 3] = ["engine", "compaction", "rewriting"];
-/// Activities of receiving requests and sending answers.
-const CLIENTS: [&str; 2] = ["receive", "send"];
-
 /// One workload on one cluster in one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) setup: Setup,
     pub(crate) round: u32,
     pub(crate) phase: PhaseReport,
-}
-
-/// A figure of a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Figure {
-    /// Thousands of operations per second, until the servers had settled.
-    Throughput,
-    /// The same until the last answer.
-    ClientThroughput,
-    /// CPU-seconds of all servers for a million operations.
-    Cpu,
-    /// Of those, what went into receiving requests and sending answers.
-    ClientCpu,
-    /// Of those, what backups spent on their index.
-    BackupIndexCpu,
-    /// MiB that backups read from their devices for their index.
-    BackupIndexRead,
-    /// Device bytes read for each user byte.
-    ReadAmplification,
-    /// Device bytes written for each user byte.
-    WriteAmplification,
-    /// Both together.
-    IoAmplification,
-    /// Network bytes for each user byte.
-    NetworkAmplification,
-    /// Median of latencies, in microseconds.
-    P50,
-    /// 99th percentile of latencies, in microseconds.
-    P99,
-    /// 99.9th percentile, in microseconds.
-    P999,
-    /// 99.99th percentile, in microseconds.
-    P9999,
-    /// Peak size of the L0s of all replicas together, in KiB.
-    L0,
-}
-
-impl Figure {
-    /// Every figure, in the order of the report.
-    pub(crate) const ALL: [Figure; 15] = [
-        Figure::Throughput,
-        Figure::ClientThroughput,
-        Figure::Cpu,
-        Figure::ClientCpu,
-        Figure::BackupIndexCpu,
-        Figure::BackupIndexRead,
-        Figure::IoAmplification,
-        Figure::ReadAmplification,
-        Figure::WriteAmplification,
-        Figure::NetworkAmplification,
-        Figure::P50,
-        Figure::P99,
-        Figure::P999,
-        Figure::P9999,
-        Figure::L0,
-    ];
-
-    /// Its name in file names.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Figure::Throughput => "throughput",
-            Figure::ClientThroughput => "client-throughput",
-            Figure::Cpu => "cpu",
-            Figure::ClientCpu => "client-cpu",
-            Figure::BackupIndexCpu => "backup-index-cpu",
-            Figure::BackupIndexRead => "backup-index-read",
-            Figure::ReadAmplification => "read-amplification",
-            Figure::WriteAmplification => "write-amplification",
-            Figure::IoAmplification => "io-amplification",
-            Figure::NetworkAmplification => "network-amplification",
-            Figure::P50 => "p50",
-            Figure::P99 => "p99",
-            Figure::P999 => "p999",
-            Figure::P9999 => "p9999",
-            Figure::L0 => "l0",
-        }
-    }
-
-    /// Its title, with the unit.
-    pub(crate) const fn title(self) -> &'static str {
-        match self {
-            Figure::Throughput => "Throughput until the servers have settled, thousands of operations a second",
-            Figure::ClientThroughput => "Throughput until the last answer, thousands of operations a second",
-            Figure::Cpu => "CPU-seconds of all servers per million operations",
-            Figure::ClientCpu => "Of them, what receiving requests and sending answers takes",
-            Figure::BackupIndexCpu => "Of them, what backups spend on their index",
-            Figure::BackupIndexRead => "Device reads of backups for their index, MiB",
-            Figure::ReadAmplification => "Device bytes read per user byte",
-            Figure::WriteAmplification => "Device bytes written per user byte",
-            Figure::IoAmplification => "I/O amplification, device bytes per user byte",
-            Figure::NetworkAmplification => "Network amplification, bytes per user byte",
-            Figure::P50 => "p50, microseconds",
-            Figure::P99 => "p99, microseconds",
-            Figure::P999 => "p99.9, microseconds",
-            Figure::P9999 => "p99.99, microseconds",
-            Figure::L0 => "L0s of all replicas, most KiB",
-        }
-    }
-
-    /// Its value; `None` if the servers did not report it.
-    pub(crate) fn of(self, phase: &PhaseReport) -> Option<f64> {
-        let io = phase.io_amplification;
-        match self {
-            Figure::Throughput => Some(phase.settled_ops_per_second / 1000.0),
-            Figure::ClientThroughput => Some(phase.ops_per_second / 1000.0),
-            Figure::Cpu => phase.server_cpu_seconds_per_million_ops,
-            Figure::ClientCpu => cpu(phase, |activity, _| CLIENTS.contains(&activity)),
-            Figure::BackupIndexCpu => {
-                let is_index = |activity: &str, role: &str| role == "backup" && INDEX.contains(&activity);
-                cpu(phase, is_index)
-            }
-            Figure::BackupIndexRead => Some(phase.backups.index_bytes_read as f64 / f64::from(1 << 20)),
-            Figure::ReadAmplification => io.read,
-            Figure::WriteAmplification => io.write,
-            Figure::IoAmplification => Some(io.read? + io.write?),
-            Figure::NetworkAmplification => phase.network_amplification,
-            Figure::P50 => Some(phase.latency_us_of_all?.p50),
-            Figure::P99 => Some(phase.latency_us_of_all?.p99),
-            Figure::P999 => Some(phase.latency_us_of_all?.p999),
-            Figure::P9999 => Some(phase.latency_us_of_all?.p9999),
-            Figure::L0 => Some(phase.l0_bytes as f64 / 1024.0),
-        }
-    }
 }
 
 /// CPU-seconds per million operations of the activities and roles that `is_it` selects.
@@ -174,7 +46,7 @@ pub(crate) fn middle(values: &[(u32, f64)]) -> Option<f64> {
 pub struct Cell {
     /// Name of the variant.
     pub variant: &'static str,
-    /// `none`, `build-index` or `send-index`.
+    /// `none`, `build-index`, `send-index` or `two-layer-log`.
     pub mode: &'static str,
     /// How pointers of a shipped index are made valid; `null` where none is shipped.
     pub addressing: Option<&'static str>,
@@ -184,8 +56,12 @@ pub struct Cell {
     pub link: Link,
     /// Mix of pair sizes.
     pub mix: String,
-    /// `load` or `a`.
+    /// `load`, `a`, `c`, `c-2` or `c-3` (reads of so many members), `recovery`.
     pub workload: String,
+    /// Nodes and regions, if the experiment says how many.
+    pub nodes: Option<u32>,
+    /// See there.
+    pub regions: Option<u32>,
     /// Copies of a region, the primary's included.
     pub replicas: u32,
     /// How much larger each level is than the one above.
@@ -216,6 +92,18 @@ pub struct Cell {
     pub latency_us: Percentiles,
     /// Peak memory of the L0s of all replicas together.
     pub l0_bytes: Option<f64>,
+    /// The same of backups.
+    pub backup_l0_bytes: Option<f64>,
+    /// Bytes of index that a backup wrote for each user byte.
+    pub index_write_amplification_of_a_copy: Option<f64>,
+    /// Bytes of segments of all nodes, once the servers had settled.
+    pub space_bytes: Option<f64>,
+    /// Most sorted runs of a backup's copy.
+    pub sorted_runs: Option<f64>,
+    /// Fewest merges of all runs of a backup's copy.
+    pub run_merges: Option<f64>,
+    /// What happened when a node died; `null` in other workloads.
+    pub recovery: Option<RecoveryFigures>,
     /// Fewest levels in any round, L0 included.
     pub levels: u32,
 }
@@ -229,6 +117,19 @@ pub struct CpuShare {
     pub role: String,
     /// CPU-seconds for a million operations.
     pub seconds_per_million_ops: f64,
+}
+
+/// The death of a node, and its return with an empty volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecoveryFigures {
+    /// Longest time until a region took a write again.
+    pub outage_ms: Option<f64>,
+    /// Reads in the ten seconds after that, as a part of those before the kill.
+    pub reads_after: Option<f64>,
+    /// Until all members were in sync.
+    pub in_sync_seconds: f64,
+    /// Bytes sent to the node in that time, as a part of what its device takes.
+    pub in_sync_speed: Option<f64>,
 }
 
 /// Percentiles in microseconds.
@@ -268,6 +169,8 @@ fn cell(samples: &[Sample], setup: Setup, workload: &str) -> Cell {
         link: *link,
         mix: setup.mix.to_string(),
         workload: workload.to_owned(),
+        nodes: setup.shape.nodes,
+        regions: setup.shape.regions,
         replicas: setup.replicas,
         growth_factor: setup.growth_factor,
         rounds: rounds.clone().count(),
@@ -288,6 +191,17 @@ fn cell(samples: &[Sample], setup: Setup, workload: &str) -> Cell {
             p9999: of(Figure::P9999),
         },
         l0_bytes: of(Figure::L0).map(|kibibytes| kibibytes * 1024.0),
+        backup_l0_bytes: of(Figure::BackupL0).map(|kibibytes| kibibytes * 1024.0),
+        index_write_amplification_of_a_copy: of(Figure::BackupIndexWritten),
+        space_bytes: of(Figure::Space).map(|mebibytes| mebibytes * f64::from(1 << 20)),
+        sorted_runs: of(Figure::Runs),
+        run_merges: of(Figure::RunMerges),
+        recovery: of(Figure::InSync).map(|in_sync_seconds| RecoveryFigures {
+            outage_ms: of(Figure::Outage),
+            reads_after: of(Figure::ReadsAfter),
+            in_sync_seconds,
+            in_sync_speed: of(Figure::InSyncSpeed),
+        }),
         levels: rounds.map(|sample| levels(&sample.phase)).min().unwrap_or(0),
     }
 }

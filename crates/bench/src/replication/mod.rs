@@ -1,7 +1,7 @@
 //! Compares modes of replication: the papers' experiments, each cell on a cluster of its own, in interleaved rounds.
 //!
 //! ```text
-//!   run -> plan: which clusters          Starter (of dev): three     processes in a new directory
+//!   run -> plan: which clusters          Starter (of dev): nodes, processes in a new directory
 //!            |                               |
 //!            '-> rounds: each cell in turn --'--> ycsb: Load A, Run A -> samples
 //!                                                                         |
@@ -12,23 +12,30 @@
 //! would prove nothing. Call it from any thread.
 
 mod cells;
+mod experiments;
+mod figure;
+mod measure;
 pub(crate) mod plan;
+mod recovery;
 mod report;
 mod targets;
+mod variants;
+mod wanted;
 
-pub use cells::{Cell, CpuShare, Figure, Percentiles};
-pub use plan::{EXPERIMENTS, Experiment, Link, VARIANTS, Variant};
+pub use cells::{Cell, CpuShare, Percentiles, RecoveryFigures};
+pub use experiments::{EXPERIMENTS, Experiment};
+pub use figure::Figure;
 pub use targets::{Bound, Verdict};
+pub(crate) use variants::variant;
+pub use variants::{Link, VARIANTS, Variant};
 
-use crate::dev::{Started, Starter, Wanted};
+use crate::dev::Starter;
 use crate::json::{check_json, write_json};
-use crate::keys::Mix;
 use crate::machine::Machine;
-use crate::report::PhaseReport;
-use crate::ycsb::{self, BenchError, Workload};
 use cells::Sample;
 use clap::{Args, value_parser};
-use plan::{Scope, Setup, variant};
+use measure::measure;
+use plan::{Scope, Setup};
 use serde::Serialize;
 use std::error::Error;
 use std::fs;
@@ -37,17 +44,21 @@ use std::path::PathBuf;
 /// Any failure, as a message for people.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// Nodes of every cluster.
+/// Nodes of every cluster, unless an option or an experiment says otherwise.
 pub const NODES: u32 = 3;
-/// Levels, L0 included, below which a run is refused.
-const MIN_LEVELS: u32 = 3;
+/// Size of an L0 in KiB, unless an option or an experiment says otherwise.
+const L0_KIB: u64 = 256;
 
 /// Options that all clusters of one run share.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CellOptions {
-    /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one
-    #[arg(long, default_value_t = 256, value_name = "KIB", value_parser = value_parser!(u64).range(64..=1_048_576))]
-    pub l0_kib: u64,
+    /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one [default: 256; with two-layer logs so that
+    /// load fills 150 in each region]
+    #[arg(long, value_name = "KIB", value_parser = value_parser!(u64).range(64..=1_048_576))]
+    pub l0_kib: Option<u64>,
+    /// Nodes of each cluster, unless the experiment has another number
+    #[arg(long, default_value_t = NODES, value_parser = value_parser!(u32).range(3..=32))]
+    pub nodes: u32,
     /// Memory of each node, in MiB
     #[arg(long, default_value_t = 64, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1_048_576))]
     pub memory_mib: u64,
@@ -60,6 +71,13 @@ pub struct CellOptions {
     /// Operations that each thread keeps in flight
     #[arg(long, default_value_t = 32, value_name = "OPS")]
     pub depth: usize,
+}
+
+impl CellOptions {
+    /// Size of an L0, unless an experiment says otherwise.
+    pub(crate) fn l0_bytes(self) -> u64 {
+        self.l0_kib.unwrap_or(L0_KIB) << 10
+    }
 }
 
 /// Options of the comparison.
@@ -141,7 +159,7 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
 /// Checks the options of every table, before hours of measuring.
 fn check_l0(options: &Options, groups: &[Vec<Setup>]) -> Result<(), Failure> {
     for setup in groups.iter().flatten() {
-        let table = setup.table(options.cell.l0_kib << 10);
+        let table = setup.table(measure::l0_bytes(options, *setup));
         table.check().map_err(|reason| format!("--l0-kib: {setup}: {reason}"))?;
     }
     Ok(())
@@ -161,7 +179,7 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], starter: &Starter) -> Result
                     Ok(phases) => {
                         results.samples.extend(phases.into_iter().map(|phase| Sample { setup, round, phase }));
                     }
-                    Err(error @ BenchError::Shallow { .. }) => return Err(format!("{setup}: {error}").into()),
+                    Err(error) if error.is_refusal() => return Err(format!("{setup}: {error}").into()),
                     Err(error) => {
                         let reason = error.to_string();
                         eprintln!("  failed: {reason}");
@@ -172,64 +190,4 @@ fn rounds(options: &Options, groups: &[Vec<Setup>], starter: &Starter) -> Result
         }
     }
     Ok(results)
-}
-
-/// Load A and Run A on a new cluster.
-fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Vec<PhaseReport>, BenchError> {
-    let of = variant(setup.variant);
-    let table = setup.table(options.cell.l0_kib << 10);
-    let (regions, threads, depth) = match (of.one_by_one, options.cell) {
-        (false, cell) => (cell.regions, cell.threads, cell.depth),
-        (true, _) => (1, 1, 1),
-    };
-    let wanted = Wanted { table, link: of.link, regions, late: 0, memory_bytes: options.cell.memory_mib << 20 };
-    let Started { seeds, cluster } = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
-    let records = options.records.unwrap_or_else(|| records(setup.mix));
-    let work = ycsb::Options {
-        seeds,
-        workloads: vec![Workload::Load, Workload::A],
-        mix: setup.mix,
-        records,
-        ops: options.ops.unwrap_or(records),
-        threads,
-        depth,
-        ..ycsb::Options::default()
-    };
-    let report = ycsb::measure(&work, Some(cluster), &mut |phase| {
-        print_phase(phase);
-        match cells::levels(phase) {
-            levels if levels < MIN_LEVELS => Err(BenchError::Shallow { levels, least: MIN_LEVELS }),
-            _ => Ok(()),
-        }
-    })?;
-    match report.phases.iter().find_map(|phase| phase.first_error.as_ref().filter(|_| phase.errors > 0)) {
-        Some(error) => Err(BenchError::Failed { errors: report.errors, error: error.clone() }),
-        None => Ok(report.phases),
-    }
-}
-
-/// The default number of records: enough for tens of MiB of index in each region, and for seconds of load on a small
-/// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
-fn records(mix: Mix) -> u64 {
-    match mix {
-        Mix::S => 2_500_000,
-        Mix::M | Mix::S80 => 1_200_000,
-        Mix::SD | Mix::MD | Mix::S40 => 1_000_000,
-        Mix::L | Mix::LD => 400_000,
-    }
-}
-
-fn print_phase(phase: &PhaseReport) {
-    let figure = |figure: Figure| figure.of(phase).map_or_else(|| "-".into(), crate::figures::number);
-    eprintln!(
-        "  {:>4}: {:>7.0} ops/s, until settled {:>7.0}; {} CPU-s/Mop, of them {} for backups' index; I/O {}, network {}, {} levels",
-        phase.workload,
-        phase.ops_per_second,
-        phase.settled_ops_per_second,
-        figure(Figure::Cpu),
-        figure(Figure::BackupIndexCpu),
-        figure(Figure::IoAmplification),
-        figure(Figure::NetworkAmplification),
-        cells::levels(phase)
-    );
 }

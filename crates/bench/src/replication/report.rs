@@ -1,8 +1,11 @@
 //! The report for people, in Markdown and in plots: targets, then each experiment with the results of the papers.
 
-use super::cells::{Figure, Sample, middle, shares, values};
-use super::plan::{Experiment, Row, Scope, variant};
+use super::cells::{Sample, middle, shares, values};
+use super::experiments::{Experiment, PHASES};
+use super::figure::Figure;
+use super::plan::{Row, Scope};
 use super::targets::{Bound, Verdict};
+use super::variants::variant;
 use super::{CellOptions, Failed, Options, Results};
 use crate::figures::number;
 use crate::machine::Machine;
@@ -15,8 +18,6 @@ use std::path::Path;
 #[path = "report_tests.rs"]
 mod tests;
 
-/// Workloads, as the papers call them.
-const WORKLOADS: [(&str, &str); 2] = [("load", "Load A"), ("a", "Run A")];
 /// Figures that are drawn.
 const DRAWN: [Figure; 5] =
     [Figure::Throughput, Figure::Cpu, Figure::IoAmplification, Figure::NetworkAmplification, Figure::P99];
@@ -46,13 +47,14 @@ fn write_all(
 ) -> Written {
     let Machine { processor, cores, kernel } = machine;
     writeln!(out, "# Replication compared\n")?;
-    writeln!(out, "{processor}, {cores} cores, Linux {kernel}; three nodes and their clients on this machine.")?;
+    writeln!(out, "{processor}, {cores} cores, Linux {kernel}; all nodes and their clients on this machine.")?;
     writeln!(out, "Medians over {} rounds. Ratios travel, absolute figures do not.\n", options.rounds)?;
-    let CellOptions { l0_kib, memory_mib, regions, threads, depth } = options.cell;
+    let CellOptions { l0_kib, nodes, memory_mib, regions, threads, depth } = options.cell;
+    let l0_bytes = l0_kib.map_or("as the experiments say, or of 256 KiB".into(), |kib| format!("of {kib} KiB"));
     writeln!(
         out,
-        "{regions} regions, L0s of {l0_kib} KiB, {memory_mib} MiB of memory a node, {threads} client threads with {depth} \
-         operations each under way. How to read this: docs/replication-bench.md.\n"
+        "{nodes} nodes and {regions} regions where a row has no others, L0s {l0_bytes}, {memory_mib} MiB of memory a node, \
+         {threads} client threads with {depth} operations each under way. How to read this: docs/replication-bench.md.\n"
     )?;
     targets(out, verdicts)?;
     for experiment in scope.experiments() {
@@ -106,14 +108,26 @@ fn one(
 ) -> Written {
     writeln!(out, "## {}\n", experiment.title)?;
     writeln!(out, "Papers: {}\n", experiment.papers)?;
-    for figure in Figure::ALL {
+    for (what, why) in experiment.not_compared {
+        writeln!(out, "- Not compared: {what}. Reason: {why}.")?;
+    }
+    if !experiment.not_compared.is_empty() {
+        writeln!(out)?;
+    }
+    let phases = phases(rows);
+    let is_of_it = |sample: &&Sample| rows.iter().any(|row| sample.setup == row.setup(sample.setup.variant));
+    let has = |figure: &Figure| {
+        let own = samples.iter().filter(is_of_it);
+        !figure.is_rare() || own.into_iter().any(|sample| figure.of(&sample.phase).is_some_and(|value| value > 0.0))
+    };
+    for figure in Figure::ALL.into_iter().filter(has) {
         writeln!(out, "### {}\n", figure.title())?;
         if plots && DRAWN.contains(&figure) {
             writeln!(out, "![{}]({})\n", figure.title(), plot_name(experiment, figure))?;
         }
         heading(out, "workload | cell", variants)?;
-        for (workload, name) in WORKLOADS {
-            for row in rows {
+        for &(workload, name) in &phases {
+            for row in rows.iter().filter(|row| row.shape.work.has(workload)) {
                 let of = |variant: &&'static str| {
                     let values = values(samples, row.setup(variant), workload, |phase| figure.of(phase));
                     middle(&values).map_or_else(|| "-".into(), number)
@@ -124,12 +138,17 @@ fn one(
         writeln!(out)?;
     }
     writeln!(out, "### Where the CPU time goes, seconds per million operations\n")?;
-    for (workload, name) in WORKLOADS {
+    for &(workload, name) in &phases {
         for row in rows {
             breakdown(out, (name, workload), (variants, *row), samples)?;
         }
     }
     Ok(())
+}
+
+/// Phases that the rows have, by their names in the JSON and here.
+fn phases(rows: &[Row]) -> Vec<(&'static str, &'static str)> {
+    PHASES.into_iter().filter(|(name, _)| rows.iter().any(|row| row.shape.work.has(name))).collect()
 }
 
 fn heading(out: &mut String, first: &str, variants: &[&str]) -> Written {
@@ -193,11 +212,11 @@ pub(super) fn draw_all(
     for experiment in scope.experiments() {
         let (variants, rows) = (scope.variants(experiment), scope.rows(experiment));
         for figure in DRAWN {
-            let panels: Vec<Panel> = WORKLOADS
+            let panels: Vec<Panel> = phases(&rows)
                 .into_iter()
                 .map(|(workload, name)| Panel {
                     title: format!("{}: {name}, {}", experiment.title, figure.title()),
-                    labels: rows.iter().map(|row| label(experiment, row)).collect(),
+                    labels: rows.iter().map(|row| label(&rows, row)).collect(),
                     points: points(&variants, &rows, samples, (workload, figure)),
                 })
                 .collect();
@@ -209,13 +228,17 @@ pub(super) fn draw_all(
     Ok(())
 }
 
-/// The label of a row: the parameters by which it differs from the other rows of its experiment.
-fn label(experiment: &Experiment, row: &Row) -> String {
-    match experiment {
-        Experiment { growth_factors: [_, _, ..], .. } => format!("{} x{}", row.mix, row.growth_factor),
-        Experiment { replicas: [_, _, ..], .. } => format!("{} r{}", row.mix, row.replicas),
-        _ => row.mix.to_string(),
+/// The label of a row: its mix, and the parameters by which it differs from other rows of its experiment.
+fn label(rows: &[Row], row: &Row) -> String {
+    let parameters =
+        |row: &Row| [("x", row.growth_factor), ("r", row.replicas), ("regions ", row.shape.regions.unwrap_or(0))];
+    let mut label = row.mix.to_string();
+    for (at, (name, value)) in parameters(row).into_iter().enumerate() {
+        if value > 0 && rows.iter().any(|other| parameters(other)[at].1 != value) {
+            write!(label, " {name}{value}").expect("writing to a string cannot fail");
+        }
     }
+    label
 }
 
 fn points(

@@ -11,7 +11,7 @@ fn options() -> Options {
         rounds: 1,
         records: None,
         ops: None,
-        cell: CellOptions { l0_kib: 256, memory_mib: 64, regions: 3, threads: 2, depth: 32 },
+        cell: CellOptions { l0_kib: None, nodes: 3, memory_mib: 64, regions: 3, threads: 2, depth: 32 },
         json: None,
         out: None,
     }

@@ -211,6 +211,10 @@ impl DevCluster for Store {
         unreachable!("nothing is stopped here")
     }
 
+    fn wipe(&mut self, _server: u32) -> io::Result<()> {
+        unreachable!("it has no data that lasts")
+    }
+
     fn restart(&mut self, _server: u32) -> io::Result<()> {
         let store = self.clone();
         thread::spawn(move || {

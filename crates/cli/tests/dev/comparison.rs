@@ -2,6 +2,9 @@
 
 use crate::running::leeward;
 
+/// So many that L0s of the smallest size are merged often.
+const RECORDS: u32 = 40_000;
+
 #[test]
 fn replication_is_compared_by_clusters_of_their_own() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -48,4 +51,84 @@ fn data_without_levels_is_refused() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("refused: the data has 1 levels") && text.contains("--records"), "{text}");
+}
+
+/// Runs experiments with few records, and returns the cells of the JSON and the report.
+fn small(only: &str, records: u32, more: &[&str]) -> (Vec<serde_json::Value>, String) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let json = directory.path().join("result.json");
+    let output = leeward()
+        .args(["bench", "replication", "--rounds", "1", "--regions", "1", "--only", only, "--ops", "2000"])
+        .args(["--records", &records.to_string(), "--json"])
+        .arg(&json)
+        .args(more)
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("it was written")).expect("JSON");
+    (json["cells"].as_array().expect("cells").clone(), text)
+}
+
+/// The figure of each cell of this variant and phase.
+fn figure<'a>(cells: &'a [serde_json::Value], variant: &str, workload: &str) -> &'a serde_json::Value {
+    let found = cells.iter().find(|cell| cell["variant"] == variant && cell["workload"] == workload);
+    found.unwrap_or_else(|| panic!("{variant}, {workload} is missing in {cells:?}"))
+}
+
+#[test]
+fn two_layer_logs_are_compared_with_backups_that_sort_more() {
+    let (cells, text) = small("two-layer,two-layer-20,build-index-depart,sd", RECORDS, &["--quick"]);
+    let of = |variant: &str, name: &str| figure(&cells, variant, "load")[name].as_f64().expect("a figure");
+    assert_eq!(figure(&cells, "two-layer-20", "load")["mode"], "two-layer-log");
+    assert!(of("two-layer-20", "run_merges") >= 2.0 && of("build-index-depart", "run_merges") == 0.0, "{text}");
+    assert!((3.0..=21.0).contains(&of("two-layer-20", "sorted_runs")), "{text}");
+    for variant in ["two-layer-20", "build-index-depart"] {
+        assert!(of(variant, "index_write_amplification_of_a_copy") > 0.5, "{text}");
+        assert!(of(variant, "space_bytes") > 0.0 && of(variant, "backup_l0_bytes") > 0.0, "{text}");
+    }
+    assert!(text.contains("| throughput | two-layer-20 | build-index-depart | load | sd | 2 |"), "{text}");
+    assert!(text.contains("Not compared: 2.43 times the reads"), "{text}");
+}
+
+#[test]
+fn members_are_read_in_turn_where_the_ordering_degree_is_compared() {
+    let (cells, text) = small("ordering,two-layer-1,two-layer-20,sd", RECORDS, &[]);
+    assert!(figure(&cells, "two-layer-1", "load")["sorted_runs"].as_f64().expect("a figure") <= 2.0, "{text}");
+    for workload in ["load", "c-2"] {
+        assert!(figure(&cells, "two-layer-20", workload)["ops_per_second"].as_f64().expect("a figure") > 0.0);
+    }
+    assert!(text.contains("| client-throughput | two-layer-1 | two-layer-20 | c-2 | sd | 3 |"), "{text}");
+}
+
+#[test]
+fn five_nodes_have_five_copies() {
+    let (cells, text) = small("levels,build-index-depart,sd", RECORDS, &[]);
+    let replicas = |workload: &str| {
+        let cells = cells.iter().filter(|cell| cell["workload"] == workload);
+        cells.map(|cell| (cell["nodes"].as_u64(), cell["replicas"].as_u64())).collect::<Vec<_>>()
+    };
+    assert_eq!(replicas("c-3"), [(Some(5), Some(3)), (Some(5), Some(5))], "{text}");
+}
+
+#[test]
+fn a_node_dies_and_another_comes_back_empty() {
+    let (cells, text) = small("recovery,build-index-depart,sd", RECORDS, &[]);
+    let recovery = &figure(&cells, "build-index-depart", "recovery")["recovery"];
+    for name in ["outage_ms", "reads_after", "in_sync_seconds", "in_sync_speed"] {
+        assert!(recovery[name].as_f64().is_some_and(|figure| figure > 0.0), "{name}: {recovery}\n{text}");
+    }
+    assert!(text.contains("| Recovery | sd, 3 replicas, growth 8, 5 nodes, 5 regions |"), "{text}");
+}
+
+#[test]
+fn a_two_layer_log_that_has_not_merged_is_refused() {
+    let output = leeward()
+        .args(["bench", "replication", "--quick", "--only", "two-layer,two-layer-20,sd", "--regions", "1"])
+        .args(["--records", "40000", "--l0-kib", "512"])
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("merged all of its sorted runs") && text.contains("--records"), "{text}");
 }

@@ -14,7 +14,7 @@ fn nothing_is_lost_while_modes_change_and_primaries_die() {
         kills: 0,
         every: Duration::from_millis(100),
         records: 3000,
-        cell: CellOptions { l0_kib: 256, memory_mib: 64, regions: 2, threads: 2, depth: 8 },
+        cell: CellOptions { l0_kib: None, nodes: 3, memory_mib: 64, regions: 2, threads: 2, depth: 8 },
         json: Some(json.clone()),
     };
     let starter = Starter::new(env!("CARGO_BIN_EXE_leeward").into(), None).expect("a directory");

@@ -1,0 +1,159 @@
+//! Measures one cell: starts its cluster, runs its phases, and refuses a run that would prove nothing.
+
+use super::cells::levels;
+use super::experiments::{Work, reads_of};
+use super::figure::Figure;
+use super::plan::Setup;
+use super::{Options, recovery, variant};
+use crate::dev::{Started, Starter, Wanted};
+use crate::keys::Mix;
+use crate::report::PhaseReport;
+use crate::ycsb::{self, BenchError, Workload};
+
+#[cfg(test)]
+#[path = "measure_tests.rs"]
+mod tests;
+
+/// Levels, L0 included, below which a run is refused.
+const MIN_LEVELS: u32 = 3;
+/// Merges of all runs of each two-layer log in Load, below which a run is refused.
+const MIN_RUN_MERGES: u64 = 2;
+/// The highest ordering degree to which that applies: with more runs, many are what is measured.
+const MERGING_DEGREE: u8 = 20;
+/// The part of the reads which backups should answer that they must answer. They forward some to primaries.
+const MIN_READS_OF_BACKUPS: f64 = 0.5;
+/// Bytes that an L0 needs for an entry beside the pair.
+const ENTRY_BYTES: u64 = 24;
+/// The smallest L0 that a table may have.
+const LEAST_L0_BYTES: u64 = 64 << 10;
+
+/// The phases of `setup` on a new cluster.
+pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Vec<PhaseReport>, BenchError> {
+    let of = variant(setup.variant);
+    let cell = options.cell;
+    let (regions, threads, depth) = match of.one_by_one {
+        true => (1, 1, 1),
+        false => (regions(options, setup), cell.threads, cell.depth),
+    };
+    let wanted = Wanted {
+        table: setup.table(l0_bytes(options, setup)),
+        link: of.link,
+        regions,
+        nodes: setup.shape.nodes.unwrap_or(cell.nodes),
+        late: 0,
+        memory_bytes: cell.memory_mib << 20,
+    };
+    let started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
+    let records = records(options, setup);
+    let load = ycsb::Options {
+        seeds: started.seeds.clone(),
+        workloads: vec![Workload::Load],
+        mix: setup.mix,
+        records,
+        ops: options.ops.unwrap_or(records),
+        threads,
+        depth,
+        ..ycsb::Options::default()
+    };
+    match setup.shape.work {
+        Work::LoadAndA => {
+            let work = ycsb::Options { workloads: vec![Workload::Load, Workload::A], ..load };
+            run(setup, &work, Some(started))
+        }
+        Work::LoadAndReads(members) => {
+            let mut phases = run(setup, &load, None)?;
+            for &read_members in members {
+                let reads = ycsb::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
+                phases.extend(run(setup, &reads, None)?);
+            }
+            Ok(phases)
+        }
+        Work::Recovery => {
+            let mut phases = run(setup, &load, None)?;
+            let recovered = recovery::measure(started, &load, starter.directory());
+            phases.push(recovered.map_err(|error| BenchError::Recovery(error.to_string()))?);
+            phases.last().into_iter().for_each(print_phase);
+            Ok(phases)
+        }
+    }
+}
+
+/// Runs the workloads of `work`. A cluster that is given is dropped at the end.
+fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<Vec<PhaseReport>, BenchError> {
+    let report = ycsb::measure(work, cluster.map(|started| started.cluster), &mut |phase| {
+        print_phase(phase);
+        check(setup, phase, work.read_members)
+    })?;
+    let mut phases = report.phases;
+    if let Some(error) = phases.iter().find_map(|phase| phase.first_error.as_ref().filter(|_| phase.errors > 0)) {
+        return Err(BenchError::Failed { errors: report.errors, error: error.clone() });
+    }
+    let read = Workload::C.to_string();
+    for phase in phases.iter_mut().filter(|phase| phase.workload == read) {
+        reads_of(work.read_members).clone_into(&mut phase.workload);
+    }
+    Ok(phases)
+}
+
+/// Refuses a phase that would prove nothing.
+fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), BenchError> {
+    let levels = levels(phase);
+    if levels < MIN_LEVELS {
+        return Err(BenchError::Shallow { levels, least: MIN_LEVELS });
+    }
+    let degree = setup.table(LEAST_L0_BYTES).backups.ordering_degree();
+    let must_merge = setup.shape.must_merge && degree.is_some_and(|degree| degree <= MERGING_DEGREE);
+    let is_load = phase.workload == Workload::Load.to_string();
+    if must_merge && is_load && phase.run_merges < MIN_RUN_MERGES {
+        return Err(BenchError::Unmerged { merges: phase.run_merges, least: MIN_RUN_MERGES });
+    }
+    if let Some(stale_reads) = phase.stale_reads.filter(|_| read_members > 1) {
+        let answered = stale_reads as f64 / phase.ops.max(1) as f64;
+        let wanted = f64::from(read_members * (setup.replicas - 1)) / f64::from(setup.replicas);
+        if answered < wanted * MIN_READS_OF_BACKUPS {
+            return Err(BenchError::Primaries { answered, wanted });
+        }
+    }
+    Ok(())
+}
+
+/// Size of an L0 in bytes.
+pub(super) fn l0_bytes(options: &Options, setup: Setup) -> u64 {
+    let Some(l0s) = setup.shape.l0s.filter(|_| options.cell.l0_kib.is_none()) else { return options.cell.l0_bytes() };
+    let bytes = records(options, setup) * (setup.mix.mean_pair_bytes() + ENTRY_BYTES);
+    (bytes / u64::from(regions(options, setup) * l0s)).max(LEAST_L0_BYTES)
+}
+
+fn regions(options: &Options, setup: Setup) -> u32 {
+    setup.shape.regions.unwrap_or(options.cell.regions)
+}
+
+/// The number of records, by default enough for tens of MiB of index in each region, and for seconds of load on a small
+/// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
+fn records(options: &Options, setup: Setup) -> u64 {
+    options.records.unwrap_or(match setup.mix {
+        Mix::S => 2_500_000,
+        Mix::M | Mix::S80 => 1_200_000,
+        Mix::SD | Mix::MD | Mix::S40 => 1_000_000,
+        Mix::L | Mix::LD => 400_000,
+    })
+}
+
+fn print_phase(phase: &PhaseReport) {
+    let figure = |figure: Figure| figure.of(phase).map_or_else(|| "-".into(), crate::figures::number);
+    eprintln!(
+        "  {:>8}: {:>7.0} ops/s, until settled {:>7.0}; {} CPU-s/Mop, of them {} for backups' index; I/O {}, network {}, {} levels, \
+         {} runs, {} merges of all runs, {} times each byte into a backup's index",
+        phase.workload,
+        phase.ops_per_second,
+        phase.settled_ops_per_second,
+        figure(Figure::Cpu),
+        figure(Figure::BackupIndexCpu),
+        figure(Figure::IoAmplification),
+        figure(Figure::NetworkAmplification),
+        levels(phase),
+        phase.sorted_runs,
+        phase.run_merges,
+        figure(Figure::BackupIndexWritten)
+    );
+}

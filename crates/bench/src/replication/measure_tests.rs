@@ -1,0 +1,66 @@
+//! What is refused, and how large L0s are.
+
+use super::super::cells::tests::sample;
+use super::super::experiments::{MANY, Shape};
+use super::super::{CellOptions, NODES};
+use super::*;
+
+fn options(l0_kib: Option<u64>, records: Option<u64>) -> Options {
+    let cell = CellOptions { l0_kib, nodes: NODES, memory_mib: 64, regions: 3, threads: 2, depth: 32 };
+    Options { only: Vec::new(), quick: false, rounds: 1, records, ops: None, cell, json: None, out: None }
+}
+
+fn setup(variant: &'static str) -> Setup {
+    Setup { shape: Shape::RUNS, ..Setup::new(variant, Mix::SD, 3, 8) }
+}
+
+fn load(run_merges: u64) -> PhaseReport {
+    PhaseReport { levels: 3, run_merges, ..sample("two-layer-20", 1, "load", 5.0).phase }
+}
+
+#[test]
+fn a_two_layer_log_that_has_hardly_merged_is_refused() {
+    for (variant, run_merges, refused) in [
+        ("two-layer-20", 1, true),
+        ("two-layer-20", 2, false),
+        ("two-layer-10", 0, true),
+        ("two-layer-one-run", 1, true),
+        ("two-layer-31", 0, false),
+        ("build-index-depart", 0, false),
+        ("send-index", 0, false),
+    ] {
+        let result = check(setup(variant), &load(run_merges), 1);
+        assert_eq!(result.is_err(), refused, "{variant}, {run_merges} merges");
+        if let Err(error) = result {
+            assert!(error.is_refusal(), "{error}");
+            assert!(error.to_string().contains("--records") && error.to_string().contains("refused"), "{error}");
+        }
+    }
+    let reads = PhaseReport { workload: "c".into(), ..load(0) };
+    assert!(check(setup("two-layer-20"), &reads, 1).is_ok(), "only Load must have merged");
+    let many = Setup { shape: MANY, ..setup("two-layer-20") };
+    assert!(check(many, &load(0), 1).is_ok(), "the memory of L0s is compared");
+}
+
+#[test]
+fn reads_that_only_primaries_answer_are_refused() {
+    // Of two members of three, backups should answer four of three reads.
+    let reads = |stale_reads| PhaseReport { workload: "c".into(), ops: 900, stale_reads: Some(stale_reads), ..load(0) };
+    assert!(check(setup("two-layer-20"), &reads(590), 2).is_err_and(|error| error.is_refusal()));
+    assert!(check(setup("two-layer-20"), &reads(610), 2).is_ok());
+    assert!(check(setup("two-layer-20"), &reads(0), 1).is_ok(), "one member is the primary");
+}
+
+#[test]
+fn l0s_are_as_large_as_the_records_allow() {
+    let pair = Mix::SD.mean_pair_bytes() + ENTRY_BYTES;
+    assert_eq!(Mix::SD.mean_pair_bytes(), (60 * 33 + 20 * 123 + 20 * 1023) / 100);
+    let l0s = Shape::RUNS.l0s.expect("a number");
+    let records = 3_000_000;
+    assert_eq!(l0_bytes(&options(None, Some(records)), setup("two-layer-20")), records * pair / u64::from(3 * l0s));
+    let many = Setup { shape: MANY, ..setup("two-layer-20") };
+    assert_eq!(l0_bytes(&options(None, Some(records)), many), (records * pair / u64::from(100 * l0s)).max(64 << 10));
+    assert_eq!(l0_bytes(&options(Some(128), None), setup("two-layer-20")), 128 << 10, "the option wins");
+    assert_eq!(l0_bytes(&options(None, None), Setup::new("send-index", Mix::SD, 3, 8)), 256 << 10);
+    assert_eq!(l0_bytes(&options(None, Some(1000)), setup("two-layer-20")), 64 << 10, "a table has no smaller one");
+}
