@@ -14,7 +14,7 @@ use bytes::Bytes;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, admin};
 use leeward_format::ServerId;
-use leeward_format::cluster::{RegionRequest, TableOptions};
+use leeward_format::cluster::{BackupMode, RegionRequest, TableOptions};
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt::Write;
@@ -87,6 +87,9 @@ pub struct Options {
     /// Rounds of each kind; five times as many hand-overs
     #[arg(long, default_value_t = 20, value_parser = value_parser!(u32).range(1..=10_000))]
     pub rounds: u32,
+    /// How backups keep their copies
+    #[arg(long, default_value_t = BackupMode::SendIndex)]
+    pub backups: BackupMode,
     /// Write the results to this file as JSON; its names are stable
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -161,7 +164,8 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
     for kind in PauseKind::ALL.into_iter().filter(wanted) {
         let rounds = if kind == PauseKind::HandOver { 5 * options.rounds } else { options.rounds };
         eprintln!("{}: {rounds} rounds", kind.name());
-        let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes: kind.l0_bytes(), ..TableOptions::default() };
+        let (backups, l0_bytes) = (options.backups, kind.l0_bytes());
+        let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes, backups, ..TableOptions::default() };
         let wanted = Wanted { table, link: Link::Shm, regions: 1, nodes: NODES, late: 0, memory_bytes: MEMORY_BYTES };
         let mut field = LoadedCluster::new(starter.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
