@@ -63,7 +63,7 @@ pub(crate) enum Work {
 }
 
 /// L0s of a region by which a two-layer log with 20 runs has merged all of them twice: about three make one run.
-const L0S: u32 = 150;
+const L0S: u32 = 160;
 
 impl Shape {
     /// What the experiments of the other papers have.

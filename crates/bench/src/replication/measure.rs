@@ -23,7 +23,7 @@ const MERGING_DEGREE: u8 = 20;
 /// The part of the reads which backups should answer that they must answer. They forward some to primaries.
 const MIN_READS_OF_BACKUPS: f64 = 0.5;
 /// Bytes that an L0 needs for an entry beside the pair.
-const ENTRY_BYTES: u64 = 24;
+const ENTRY_BYTES: u64 = 10;
 /// The smallest L0 that a table may have.
 const LEAST_L0_BYTES: u64 = 64 << 10;
 
