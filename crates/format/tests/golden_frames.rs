@@ -11,8 +11,8 @@ use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
-    Condition, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeOp, Read, ReadResult, Reply,
-    Request, ScanRange, SegmentDigest,
+    Condition, DigestInstant, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeAnswer,
+    RangeDigest, RangeOp, RangeQuestion, Read, ReadResult, Reply, Request, ScanRange, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::partition::Partition;
@@ -140,12 +140,28 @@ fn requests() {
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
         RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
         Op::CreateTable { table: Box::new(NewTable::new(hashed(), Vec::new())) },
+        Op::RangeBounds { region: RegionId(7), want_bounds: true },
+        Op::RangeDigests(Box::new(range_question())),
+        Op::RebuildIndex { region: RegionId(7), server: ServerId(3) },
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
     let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });
     let request = Request::Once { id: 2, direct: true, table, ops: vec![add], named: vec![(0, once())] };
     check(FrameKind::Request, request, include_str!("golden/request-once.hex"));
+}
+
+fn digest_instant() -> DigestInstant {
+    DigestInstant { term: Epoch(2), lsn: Lsn(300), now: UnixMs(1_000) }
+}
+
+fn range_digest() -> RangeDigest {
+    RangeDigest { pairs: 300, hash: *b"0123456789abcdef", damage: None }
+}
+
+fn range_question() -> RangeQuestion {
+    let (start, ends) = (Bytes::from_static(b"a"), vec![Some(Bytes::from_static(b"m")), None]);
+    RangeQuestion { region: RegionId(7), at: digest_instant(), start, ends, so_far: range_digest() }
 }
 
 #[test]
@@ -178,6 +194,14 @@ fn replies() {
             has_more: true,
         },
         OpResult::Stale { age_ms: 300, lsn: Lsn(7), result: ReadResult::Value(None) },
+        OpResult::RangeBounds { at: digest_instant(), bounds: vec![Bytes::from_static(b"m")] },
+        OpResult::RangeDigests(RangeAnswer::NotYet),
+        OpResult::RangeDigests(RangeAnswer::TooLate),
+        OpResult::RangeDigests(RangeAnswer::Digests {
+            whole: vec![RangeDigest { damage: Some("torn".into()), ..range_digest() }],
+            begun: Some((Bytes::from_static(b"n"), range_digest())),
+        }),
+        OpResult::RangeDigests(RangeAnswer::InstantPassed),
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };

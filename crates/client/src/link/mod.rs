@@ -340,6 +340,9 @@ fn op_bytes(op: &Op) -> usize {
         Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
-        Op::Digests { .. } | Op::SegmentContent { .. } => 0,
+        Op::Digests { .. } | Op::SegmentContent { .. } | Op::RangeBounds { .. } | Op::RebuildIndex { .. } => 0,
+        Op::RangeDigests(asked) => {
+            asked.ends.iter().flatten().map(|end| end.len() + 3).sum::<usize>() + asked.start.len()
+        }
     }
 }

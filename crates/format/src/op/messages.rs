@@ -84,29 +84,29 @@ pub enum Request {
     },
 }
 
-/// Operations that there is room for before the first of them is decoded.
+/// Elements that there is room for before the first of them is decoded.
 const MOST_RESERVED: usize = 256;
 
-/// A list of at most [`MAX_OPERATIONS`].
-fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+/// A list of at most [`MAX_OPERATIONS`] elements.
+pub(super) fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     struct AtMost<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> Visitor<'de> for AtMost<T> {
         type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_OPERATIONS} operations")
+            write!(f, "at most {MAX_OPERATIONS} elements")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
             let Some(claimed @ 0..=MAX_OPERATIONS) = list.size_hint() else {
-                return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} operations in one request")));
+                return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} elements in one list")));
             };
-            // The claim is not trusted with memory: a request whose operations are not there costs little.
-            let mut operations = Vec::with_capacity(claimed.min(MOST_RESERVED));
-            while let Some(operation) = list.next_element()? {
-                operations.push(operation);
+            // The claim is not trusted with memory: a message whose elements are not there costs little.
+            let mut elements = Vec::with_capacity(claimed.min(MOST_RESERVED));
+            while let Some(element) = list.next_element()? {
+                elements.push(element);
             }
-            Ok(operations)
+            Ok(elements)
         }
     }
     from.deserialize_seq(AtMost(PhantomData))

@@ -9,15 +9,21 @@ use crate::cluster::{Intent, RegionRequest};
 use crate::manifest::SegmentKind;
 use crate::routing::{Route, Routing};
 use crate::table::{NewTable, TableChange, TableName};
-use crate::{Epoch, Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
+use crate::{Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+mod error;
 mod messages;
+mod range_digest;
 mod ranged;
 mod stale;
+pub use error::OpError;
 pub use messages::{MAX_OPERATIONS, Reply, Request};
+pub use range_digest::{
+    DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, PIECE_BYTES, RangeAnswer, RangeDigest, RangeHasher, RangeQuestion,
+};
 pub use ranged::{RangeOp, ScanRange};
 pub use stale::{Read, ReadResult};
 
@@ -332,6 +338,27 @@ pub enum Op {
         /// The operation.
         op: RangeOp,
     },
+    /// For operators: the region's primary names an instant for digests of ranges. Answers [`OpResult::RangeBounds`],
+    /// or [`OpError::NotPrimary`] at any other node.
+    RangeBounds {
+        /// The region.
+        region: RegionId,
+        /// Answer the keys between the ranges as well.
+        want_bounds: bool,
+    },
+    /// For operators: the digests of ranges in the receiving node's copy of a region, whether or not it is the primary.
+    /// Answers [`OpResult::RangeDigests`].
+    RangeDigests(Box<RangeQuestion>),
+    /// For operators: the region's primary has a backup that builds its own index give up that index and take the
+    /// primary's. Answers [`OpResult::Done`] before that is done; [`OpError::NotPrimary`] at any other node; and
+    /// [`OpError::Invalid`] if that is no such backup, or another copy of the region is not in sync. The request ends
+    /// with the first attempt, and with the primary's process or role.
+    RebuildIndex {
+        /// The region.
+        region: RegionId,
+        /// The backup's server.
+        server: ServerId,
+    },
 }
 
 impl Op {
@@ -344,6 +371,7 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
+            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } => true,
             // Without a key, the second request would split a result of the first. A merged region no longer exists.
             Op::RequestRegion { request, .. } => {
                 !matches!(request, RegionRequest::Split { at: None } | RegionRequest::Merge { .. })
@@ -385,6 +413,7 @@ impl Op {
             Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
+            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } => None,
             Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
         }
     }
@@ -412,7 +441,9 @@ impl Op {
     /// Whether it may change the store.
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. });
-        let is_asked = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. } | Op::Stale { .. });
+        let is_of_segments = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. });
+        let is_asked =
+            is_of_segments || matches!(self, Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::Stale { .. });
         if let Op::In { op, .. } = self {
             return matches!(op, RangeOp::DeleteRange { .. });
         }
@@ -500,6 +531,17 @@ pub enum OpResult {
         /// The result.
         result: ReadResult,
     },
+    /// An instant for digests of ranges.
+    RangeBounds {
+        /// The instant.
+        at: DigestInstant,
+        /// Keys between ranges, ascending, if they were asked for: at most [`MOST_RANGES`] less one. The first range
+        /// begins with the first key, and the last one has no end.
+        #[serde(deserialize_with = "messages::at_most")]
+        bounds: Vec<Bytes>,
+    },
+    /// Digests of ranges.
+    RangeDigests(RangeAnswer),
 }
 
 /// The digest of a replica's segment. It is the same on all replicas, except for segments that a backup built for
@@ -529,67 +571,4 @@ pub struct Pair {
     pub now: UnixMs,
     /// The value, if it was asked for.
     pub value: Option<Bytes>,
-}
-
-/// Why an operation has no result, sorted by what the caller must do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum OpError {
-    /// Bad input: do not retry. Nothing was changed.
-    #[error("{0}")]
-    Invalid(String),
-    /// The region has no serving primary yet: retry after a moment. Nothing was changed.
-    #[error("region {0} is recovering")]
-    Recovering(RegionId),
-    /// Too few replicas are in sync: retry later. Nothing was changed.
-    #[error("region {region} has {in_sync} replicas in sync, {needed} are needed to write")]
-    NotEnoughReplicas {
-        /// The region.
-        region: RegionId,
-        /// Members in sync, the primary included.
-        in_sync: u32,
-        /// `min_in_sync` of its table.
-        needed: u32,
-    },
-    /// The write may or may not have been carried out: the connection to the primary broke, or the node lost the
-    /// primary role, before it answered. Only an operation that [is repeatable](Op::is_repeatable), or has a request
-    /// id, may be retried.
-    #[error("outcome unknown: {0}")]
-    Unknown(String),
-    /// This server is not the primary of that key's region: refresh the routes. Nothing was changed.
-    #[error("not the primary of region {region} at epoch {epoch}")]
-    NotPrimary {
-        /// The region.
-        region: RegionId,
-        /// Epoch of the region's configuration that the answering server knows.
-        epoch: Epoch,
-    },
-    /// The node cannot serve: its volume met an error. An operator must act.
-    #[error("store unavailable: {0}")]
-    Unavailable(String),
-    /// A write with a request id was sent too long after its first attempt: the region no longer knows whether that was
-    /// carried out. This attempt changed nothing. If no earlier attempt can have been carried out, retry with a newer
-    /// commit LSN.
-    #[error("region {0} does not remember requests that are so old")]
-    Forgotten(RegionId),
-    /// Too many operations wait already: retry after a moment, with less at once. Nothing was changed.
-    #[error("too many operations wait in region {0}")]
-    Overloaded(RegionId),
-    /// A write with a request id was decided by an earlier attempt, whose full answer is no longer known. Do not retry.
-    #[error("it {} by an earlier attempt, and the value that there was is not known any more", if *.done { "was carried out" } else { "was refused" })]
-    AnswerGone {
-        /// The write was carried out; otherwise its condition did not hold.
-        done: bool,
-    },
-}
-
-impl OpError {
-    /// Whether the cause is temporary and nothing was changed: retry after a moment.
-    pub fn is_passing(&self) -> bool {
-        match self {
-            OpError::Recovering(_) | OpError::NotPrimary { .. } => true,
-            OpError::NotEnoughReplicas { .. } | OpError::Overloaded(_) => true,
-            OpError::Invalid(_) | OpError::Unknown(_) | OpError::Unavailable(_) => false,
-            OpError::Forgotten(_) | OpError::AnswerGone { .. } => false,
-        }
-    }
 }

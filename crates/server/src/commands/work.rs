@@ -210,6 +210,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         }
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
         OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
+        OpResult::RangeBounds { .. } | OpResult::RangeDigests(_) => 0,
     }
 }
 
@@ -236,7 +237,8 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Done => "done",
         OpResult::RangeDeleted { .. } => "range deleted",
         OpResult::Checkpoint { .. } => "checkpoint",
-        OpResult::Digests { .. } => "digests",
+        OpResult::Digests { .. } | OpResult::RangeDigests(_) => "digests",
+        OpResult::RangeBounds { .. } => "range bounds",
         OpResult::Stale { .. } => "stale",
         OpResult::Error(error) => return error_reply(error),
     };

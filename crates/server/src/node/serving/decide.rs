@@ -103,7 +103,10 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::Checkpoint { .. }
         | Op::Digests { .. }
         | Op::SegmentContent { .. }
-        | Op::RepairSegment { .. } => {
+        | Op::RepairSegment { .. }
+        | Op::RangeBounds { .. }
+        | Op::RangeDigests(_)
+        | Op::RebuildIndex { .. } => {
             Decision::Answer(OpResult::Error(OpError::Invalid("this is no operation on a key".into())))
         }
     }
