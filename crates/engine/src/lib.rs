@@ -131,7 +131,7 @@ pub mod version;
 pub use {
     log::Tail,
     memory::{Memory, Purpose, Reservation},
-    region::{AppendError, Appended, Export, MOST_REQUESTS, Moment, PinnedBase, Region, Requests},
+    region::{AppendError, Appended, Export, MOST_REQUESTS, Moment, PinnedBase, Region, Requests, SnapshotAt},
     replica::{Replica, Stored, Unopened},
     version::SMALL_VALUE_BYTES,
     volume::{Segment, VOLUME_NAME, Volume},

@@ -10,13 +10,14 @@
 //! `garbage` counts the garbage of the large log. `base` is the state that a backup is brought in sync with.
 //! `checkpoint` is a copy by reference, `export` a copy of the bytes. `split` makes two regions of one, and `middle`
 //! finds the key for that. `open` is recovery, and `requests` has the writes with a request id that recovery finds.
-//! `follow` is a backup's region, which takes records instead of writes.
+//! `follow` is a backup's region, which takes records instead of writes. `digest` compares copies, range by range.
 
 #[cfg(test)]
 mod accounts_tests;
 mod append;
 mod base;
 mod checkpoint;
+mod digest;
 mod export;
 mod follow;
 mod garbage;
@@ -34,6 +35,7 @@ mod trim;
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
+pub use digest::SnapshotAt;
 pub use export::Export;
 pub use garbage::Space;
 pub(crate) use open::{Recovered, cut, recover};

@@ -61,6 +61,18 @@ impl Replica {
     /// [`Error::Protocol`] for an inconsistent base; [`Error::StaleTerm`] if its term is lower than the copy's;
     /// [`Error::NoSpace`] if it has no room here.
     pub fn begin_base(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
+        self.begin(base, true)
+    }
+
+    /// [`Replica::begin_base`] of a copy that gives up the index that it has built: it takes that of the base.
+    ///
+    /// # Errors
+    /// As [`Replica::begin_base`].
+    pub fn begin_base_anew(&mut self, base: &Base) -> Result<Vec<SegmentId>> {
+        self.begin(base, false)
+    }
+
+    fn begin(&mut self, base: &Base, may_keep: bool) -> Result<Vec<SegmentId>> {
         let (term, shared) = self.volume.with_region(&self.owner, |state| (state.term, shared(state, base)))?;
         if base.term < term {
             // Perhaps the base is of a cluster whose coordinator lost its data: this copy may be the only one.
@@ -75,7 +87,7 @@ impl Replica {
         self.parent = None;
         // After all members lost power, the shared history may be shorter than what was once committed.
         self.committed = self.committed.min(shared);
-        let (found, kept) = self.find(base)?;
+        let (found, kept) = self.find(base, may_keep)?;
         let mut places = HashMap::new();
         let mut missing = Vec::new();
         let is_taken = |wanted: &&BaseSegment| kept.as_ref().is_none_or(|kept| keep::is_needed(kept, wanted));

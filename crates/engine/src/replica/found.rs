@@ -78,17 +78,17 @@ impl Found {
 
 impl Replica {
     /// The copy to which the fewest bytes of `base` must be shipped, and what this copy keeps of its state besides
-    /// (see `keep`). It is the region's own, unless fewer are shipped to another, or as many to another with more of it
+    /// (see `keep`), if it `may_keep` anything. It is the region's own, unless fewer are shipped to another, or as many to another with more of it
     /// known to be committed. So the rest of a failed attempt to split a region does not prevent the next attempt.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`], [`crate::Error::Io`].
-    pub(super) fn find(&self, base: &Base) -> Result<(Found, Option<RegionState>)> {
+    pub(super) fn find(&self, base: &Base, may_keep: bool) -> Result<(Found, Option<RegionState>)> {
         let own = self.region();
         let origins = base.segments.iter().map(|wanted| wanted.origin).chain(base.parent.map(|parent| parent.region));
         let others: BTreeSet<RegionId> = origins.filter(|origin| *origin != own).collect();
         let worth = |found: &Found| {
-            let kept = self.kept_beside(found, base)?;
+            let kept = if may_keep { self.kept_beside(found, base)? } else { None };
             let lacked = found.lacked_bytes(base, kept.as_ref());
             Ok(((Reverse(lacked), found.committed(base)), kept))
         };

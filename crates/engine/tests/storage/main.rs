@@ -8,6 +8,7 @@ mod ingest;
 mod parts;
 #[cfg(feature = "planted-bugs")]
 mod planted;
+mod range_digest;
 mod reading;
 mod replica;
 mod split;

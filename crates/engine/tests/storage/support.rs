@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Pairs by key: LSN, expiry and value.
+pub(crate) type Pairs = BTreeMap<Vec<u8>, (Lsn, Option<Expiry>, Vec<u8>)>;
 
 pub(crate) const REGION: RegionId = RegionId(1);
 
@@ -224,6 +226,24 @@ impl History {
         let mut model = Model::new();
         self.writes[..last.0 as usize].iter().for_each(|change| change.apply(&mut model));
         model
+    }
+
+    /// The live pairs as of an LSN and an instant.
+    pub(crate) fn pairs(&self, last: Lsn, now: UnixMs) -> Pairs {
+        let mut pairs = Pairs::new();
+        for (lsn, change) in (1..=last.0).map(Lsn).zip(&self.writes) {
+            match change {
+                Change::Put(key, value, expires) => drop(pairs.insert(key.clone(), (lsn, *expires, value.clone()))),
+                Change::Delete(key) => drop(pairs.remove(key)),
+                Change::DeleteRange(start, end) => {
+                    pairs.retain(|key, _| key < start || end.as_ref().is_some_and(|end| key >= end));
+                }
+                Change::Refused(_) => {}
+                Change::Ingest(..) => unreachable!("no test needs it"),
+            }
+        }
+        pairs.retain(|_, (_, expires, _)| expires.is_none_or(|expires| !expires.is_over(now)));
+        pairs
     }
 
     /// History of a region split from this one: all of it is durable.
