@@ -192,6 +192,8 @@ pub enum ToBackup {
     /// Everything up to this LSN is committed: a backup that builds its own index may compact it. Answered later by
     /// [`ToPrimary::Applied`].
     Committed(Lsn),
+    /// As [`ToBackup::Base`], but the backup keeps nothing of an index that it has built: it takes that of the base.
+    BaseAnew(Base),
 }
 
 /// The messages of a backup to its primary.

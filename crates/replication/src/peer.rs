@@ -97,6 +97,8 @@ pub struct Peer {
     session: Option<Session>,
     /// How its session keeps its copy.
     backups: BackupMode,
+    /// In its session, or in the last one, it gives up the index that it has built: see [`Peer::forget_rebuild`].
+    is_anew: bool,
     /// The commit LSN that a peer that builds its index was last told.
     told_commit: Lsn,
     based: bool,
@@ -123,6 +125,7 @@ impl Peer {
             session_number: 0,
             session: None,
             backups: BackupMode::SendIndex,
+            is_anew: false,
             told_commit: Lsn(0),
             based: false,
             heard: now,
@@ -142,12 +145,18 @@ impl Peer {
         self.backoff_until = now;
     }
 
-    /// Begins session `number`.
-    pub fn begin(&mut self, now: Nanos, number: u64, options: &TableOptions, out: &mut Vec<PeerAction>) {
+    /// Begins session `number`. With `is_anew` the peer gives up the index that it has built, and takes the primary's.
+    pub fn begin(
+        &mut self,
+        now: Nanos,
+        (number, is_anew): (u64, bool),
+        options: &TableOptions,
+        out: &mut Vec<PeerAction>,
+    ) {
         self.session_number = number;
         self.state = PeerState::Opening;
         self.heard = now;
-        (self.backups, self.told_commit) = (options.backups, Lsn(0));
+        (self.backups, self.is_anew, self.told_commit) = (options.backups, is_anew, Lsn(0));
         out.push(PeerAction::Send(ToBackup::Open { options: options.clone() }));
     }
 
@@ -274,7 +283,7 @@ impl Peer {
         };
         self.based = true;
         session.mirror = Mirror::new(last, first_index);
-        out.push(PeerAction::Send(ToBackup::Base(base)));
+        out.push(PeerAction::Send(if self.is_anew { ToBackup::BaseAnew(base) } else { ToBackup::Base(base) }));
     }
 
     /// A segment of the base was read.
@@ -288,6 +297,14 @@ impl Peer {
     /// Whether its session, if it has one, began with this backup mode.
     pub fn keeps_copy_as(&self, backups: BackupMode) -> bool {
         self.state == PeerState::Away || self.backups == backups
+    }
+    /// Whether it gives up the index that it has built in its session, or did so in the last one.
+    pub fn is_anew(&self) -> bool {
+        self.is_anew
+    }
+    /// The outcome of that session is known.
+    pub fn forget_rebuild(&mut self) {
+        self.is_anew = false;
     }
     /// Whether compactions that start now must be shipped to it: its base is pinned already.
     pub fn is_shipped_to(&self) -> bool {

@@ -34,7 +34,7 @@ fn message(peer: &mut Peer, session: u64, message: ToPrimary, out: &mut Vec<Peer
 fn a_session_goes_from_contact_to_in_sync() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     peer.link_up(NOW, &mut out);
-    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
+    peer.begin(NOW, (1, false), &TableOptions::default(), &mut out);
     assert!(matches!(out.pop(), Some(PeerAction::Send(ToBackup::Open { .. }))));
     message(&mut peer, 1, opened(), &mut out).unwrap();
     assert!(peer.wants_base() && !peer.is_shipped_to());
@@ -49,7 +49,7 @@ fn a_session_goes_from_contact_to_in_sync() {
 fn messages_of_another_session_are_ignored_and_nonsense_is_an_error() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     peer.link_up(NOW, &mut out);
-    peer.begin(NOW, 7, &TableOptions::default(), &mut out);
+    peer.begin(NOW, (7, false), &TableOptions::default(), &mut out);
     message(&mut peer, 6, ToPrimary::BaseInstalled, &mut out).unwrap();
     assert!(message(&mut peer, 7, ToPrimary::BaseInstalled, &mut out).is_err());
     message(&mut peer, 7, opened(), &mut out).unwrap();
@@ -62,7 +62,7 @@ fn messages_of_another_session_are_ignored_and_nonsense_is_an_error() {
 fn a_base_for_a_session_that_ended_is_let_go() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     peer.link_up(NOW, &mut out);
-    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
+    peer.begin(NOW, (1, false), &TableOptions::default(), &mut out);
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.link_down(NOW, &mut out);
     out.clear();
@@ -75,7 +75,7 @@ fn a_base_for_a_session_that_ended_is_let_go() {
 fn a_refused_write_of_this_session_ends_it() {
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     peer.link_up(NOW, &mut out);
-    peer.begin(NOW, 1, &TableOptions::default(), &mut out);
+    peer.begin(NOW, (1, false), &TableOptions::default(), &mut out);
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     let id = SegmentId(1);
@@ -99,7 +99,7 @@ fn a_peer_that_builds_its_index_is_shipped_nothing_and_bounds_how_far_it_is_behi
     let (mut peer, mut out) = (Peer::new(NOW, MEMBER, true), Vec::new());
     let options = TableOptions { backups: BackupMode::BuildIndex, ..TableOptions::default() };
     peer.link_up(NOW, &mut out);
-    peer.begin(NOW, 1, &options, &mut out);
+    peer.begin(NOW, (1, false), &options, &mut out);
     message(&mut peer, 1, opened(), &mut out).unwrap();
     peer.base(base(), Lsn(10), [0, 0], &mut out);
     assert!(!peer.is_shipped_to());
@@ -124,7 +124,7 @@ fn a_peer_that_builds_its_index_is_shipped_nothing_and_bounds_how_far_it_is_behi
     assert_eq!(peer.window(LogKind::Recovery), Some(newest + 2));
     let mut shipping = Peer::new(NOW, MEMBER, true);
     shipping.link_up(NOW, &mut out);
-    shipping.begin(NOW, 1, &TableOptions::default(), &mut out);
+    shipping.begin(NOW, (1, false), &TableOptions::default(), &mut out);
     message(&mut shipping, 1, opened(), &mut out).unwrap();
     assert!(message(&mut shipping, 1, ToPrimary::Applied(Lsn(1)), &mut out).is_err(), "it builds nothing");
 }

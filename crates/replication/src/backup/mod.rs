@@ -130,7 +130,8 @@ impl Backup {
     fn enqueue(&mut self, message: ToBackup) {
         self.queue.push_back(match message {
             ToBackup::Open { options } => Work::Join { options },
-            ToBackup::Base(base) => Work::BeginBase(base),
+            ToBackup::Base(base) => Work::BeginBase { base, anew: false },
+            ToBackup::BaseAnew(base) => Work::BeginBase { base, anew: true },
             ToBackup::OpenTail { log, index, id, segment } => Work::OpenTail { log, index, id, segment },
             ToBackup::Flush { log, index, id, bytes, last_lsn } => Work::Flush { log, index, id, bytes, last_lsn },
             ToBackup::Ship { slot, shipped, bytes } => {

@@ -4,6 +4,7 @@ use super::*;
 use crate::Timing;
 use leeward_engine::Memory as Budget;
 use leeward_fabric::{PeerId, SimNetwork, SimOptions};
+use leeward_format::manifest::{Base, Terms};
 use leeward_format::{Incarnation, VolumeId};
 
 const REGION: RegionId = RegionId(3);
@@ -174,4 +175,20 @@ fn buffers_that_cannot_be_given_up_are_kept_for_the_next_primary() {
     backup.message(now, primary_session(2, 6, 1), open(), &grants);
     assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]));
     assert!(backup.mounted().is_some(), "joining gives them up");
+}
+
+#[test]
+fn a_base_is_begun_anew_if_the_primary_says_so() {
+    let (term, terms, parent) = (Epoch(5), Terms::default(), None);
+    let (replay_from, last_lsn, commit) = (Lsn(1), Lsn(0), Lsn(0));
+    let (options, levels, segments) = (TableOptions::default(), Vec::new(), Vec::new());
+    let base = Base { options, term, terms, replay_from, last_lsn, commit, levels, segments, parent };
+    for (message, wanted) in [(ToBackup::Base(base.clone()), false), (ToBackup::BaseAnew(base.clone()), true)] {
+        let (mut backup, grants) = (Backup::new(REGION, ME), Grants::default());
+        backup.message(Nanos::from_secs(1), primary_session(1, 5, 1), open(), &grants);
+        backup.done(Ok(Done::Quiet));
+        backup.take_actions();
+        backup.message(Nanos::from_secs(1), primary_session(1, 5, 1), message, &grants);
+        assert!(matches!(started(&mut backup)[..], [Work::BeginBase { anew, .. }] if anew == wanted));
+    }
 }

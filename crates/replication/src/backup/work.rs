@@ -22,7 +22,12 @@ pub enum Work {
         options: TableOptions,
     },
     /// Compare a base with the copy.
-    BeginBase(Base),
+    BeginBase {
+        /// The base.
+        base: Base,
+        /// Give up the index that the copy has built.
+        anew: bool,
+    },
     /// Enter a new tail in the log map.
     OpenTail {
         /// Its log.
@@ -147,7 +152,7 @@ impl Work {
             | Work::Follow { .. }
             | Work::Unfollow
             | Work::SaveTails { .. } => Activity::Mirroring.of_backup(),
-            Work::BeginBase(_)
+            Work::BeginBase { .. }
             | Work::Store { .. }
             | Work::InstallBase { .. }
             | Work::Install(_)
@@ -184,7 +189,8 @@ impl Work {
                 let mounted = Mounted::allocate(fabric, volume.segment_bytes(), volume.memory());
                 Ok(Done::Joined(mounted?, replica.reach()))
             }
-            Work::BeginBase(base) => replica.begin_base(&base).map(Done::Compared).map_err(failed),
+            Work::BeginBase { base, anew: false } => replica.begin_base(&base).map(Done::Compared).map_err(failed),
+            Work::BeginBase { base, anew: true } => replica.begin_base_anew(&base).map(Done::Compared).map_err(failed),
             Work::OpenTail { log, index, id, segment } => {
                 memory()?.open_tail(log, index, id);
                 replica.open_tail(log, id, segment).map(|()| Done::Quiet).map_err(failed)

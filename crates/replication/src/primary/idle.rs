@@ -19,6 +19,7 @@ impl Primary {
         self.is_settled()
             && !is_change_desired
             && self.config.learners.is_empty()
+            && self.rebuilding.is_none()
             && self.actions.is_empty()
             && self.is_with_all(last)
             && self.peers.values().all(is_quiet)

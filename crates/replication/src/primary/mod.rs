@@ -16,6 +16,7 @@
 mod departure;
 mod floor;
 mod idle;
+mod rebuild;
 mod split;
 
 use crate::Timing;
@@ -106,6 +107,8 @@ pub struct Primary {
     proposing: bool,
     /// Members that should leave.
     departing: BTreeMap<ServerId, Intent>,
+    /// The backup that is to give up the index that it has built.
+    rebuilding: Option<ServerId>,
     actions: Vec<PrimaryAction>,
 }
 
@@ -129,6 +132,7 @@ impl Primary {
             proposed: Vec::new(),
             proposing: false,
             departing: BTreeMap::new(),
+            rebuilding: None,
             actions: Vec::new(),
         };
         primary.follow_config(now, linked);
@@ -216,6 +220,7 @@ impl Primary {
     /// counted. An error means that other sessions with that server go first, and says when the server was last heard
     /// from.
     pub fn begin_sessions(&mut self, now: Nanos, mut admit: impl FnMut(ServerId, bool) -> Result<(), Nanos>) {
+        self.end_rebuild();
         let mut admitted = Vec::new();
         for (server, peer) in self.peers.iter_mut().filter(|(_, peer)| peer.may_begin(now)) {
             match admit(*server, peer.counted) {
@@ -226,7 +231,8 @@ impl Primary {
         for server in admitted {
             let session = self.next_session;
             self.next_session += 1;
-            self.with_peer(server, |peer, options, out| peer.begin(now, session, options, out));
+            let is_anew = self.rebuilding == Some(server);
+            self.with_peer(server, |peer, options, out| peer.begin(now, (session, is_anew), options, out));
         }
     }
 
@@ -332,6 +338,7 @@ impl Primary {
     /// Time passed: gives up silent sessions, proposes changes, and converts peers to the table's options. Tells
     /// build-index peers that everything up to `commit` is committed.
     pub fn tick(&mut self, now: Nanos, commit: Lsn) {
+        self.end_rebuild();
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
@@ -395,7 +402,7 @@ impl Primary {
     }
 
     fn with_a_learner_in_sync(&self) -> Option<GroupConfig> {
-        let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && peer.keeps_copy_as(self.options.backups);
+        let is_ready = |peer: &Peer| peer.state() == PeerState::InSync && !self.must_begin_anew(peer);
         let ready = |member: &&Member| {
             !self.departing.contains_key(&member.server) && self.peers.get(&member.server).is_some_and(is_ready)
         };
@@ -403,13 +410,17 @@ impl Primary {
         Some(self.floor.raise(self.config.with_backup(*learner)))
     }
 
-    /// Converts one peer after the other to the backup mode of the table's options. If enough members are in sync
-    /// without it, the peer leaves the group meanwhile, so that no write waits. Otherwise writes wait until it is in
-    /// sync again.
+    /// Whether a peer's session is not the one that is wanted: it has another backup mode, or keeps an index that the
+    /// peer is to give up.
+    fn must_begin_anew(&self, peer: &Peer) -> bool {
+        !peer.keeps_copy_as(self.options.backups) || self.must_rebuild(peer)
+    }
+
+    /// Converts one peer after the other to the backup mode of the table's options, or has it take this member's index.
+    /// If enough members are in sync without it, the peer leaves the group meanwhile, so that no write waits. Otherwise
+    /// writes wait until it is in sync again.
     fn convert_a_peer(&mut self, now: Nanos) -> Option<GroupConfig> {
-        let options = &self.options;
-        let is_other = |peer: &&Peer| !peer.keeps_copy_as(options.backups);
-        if let Some(learner) = self.peers.values().find(|peer| !peer.counted && is_other(peer)) {
+        if let Some(learner) = self.peers.values().find(|peer| !peer.counted && self.must_begin_anew(peer)) {
             let server = learner.member.server;
             self.with_peer(server, |peer, _, out| peer.fail(now, out));
             return None;
@@ -418,7 +429,7 @@ impl Primary {
             // Peers that are out of sync must finish first: meanwhile the group has fewer members that can be promoted.
             return None;
         }
-        let member = self.peers.values().find(is_other)?.member;
+        let member = self.peers.values().find(|peer| self.must_begin_anew(peer))?.member;
         let (in_sync, needed) = self.in_sync();
         if in_sync > needed {
             return Some(self.config.without(member));

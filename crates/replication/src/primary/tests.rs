@@ -44,6 +44,8 @@ pub(super) struct Group {
     ops: Ops,
     pub(super) proposals: Vec<GroupConfig>,
     writes: Vec<(ServerId, u64)>,
+    /// Members that took a base anew.
+    pub(super) anew: Vec<Member>,
 }
 
 impl Group {
@@ -54,7 +56,7 @@ impl Group {
     fn of(config: GroupConfig, options: TableOptions) -> Group {
         let now = Nanos::from_secs(1);
         let primary = Primary::new(now, config, options, Timing::default(), &[]);
-        Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new() }
+        Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new(), anew: Vec::new() }
     }
 
     /// All `backups` are in sync.
@@ -79,6 +81,10 @@ impl Group {
                 ToPrimary::Opened { member, buffers: vec![vec![1]; 4], slots: vec![vec![2]; 2], reach }
             }
             ToBackup::Base(_) => ToPrimary::Missing(Vec::new()),
+            ToBackup::BaseAnew(_) => {
+                self.anew.push(member);
+                ToPrimary::Missing(Vec::new())
+            }
             ToBackup::InstallBase => ToPrimary::BaseInstalled,
             _ => return,
         };
