@@ -210,7 +210,8 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         }
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
         OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
-        OpResult::RangeBounds { .. } | OpResult::RangeDigests(_) => 0,
+        OpResult::RangeBounds { bounds, .. } => bounds.iter().map(|bound| bound.len()).sum(),
+        OpResult::RangeDigests(_) => 0,
     }
 }
 

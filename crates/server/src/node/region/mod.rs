@@ -80,6 +80,8 @@ pub(crate) struct Slot {
     pub(crate) reading: Option<Arc<Region>>,
     /// Safe LSNs that the primary has published.
     pub(crate) safe_lsns: SafeLsns,
+    /// Until when the copy stays readable for digests, although its table answers no reads from it.
+    pub(crate) digests_until: Option<Nanos>,
     /// A compaction of the index that the copy builds is under way.
     pub(crate) is_building: bool,
     /// Totals of these compactions.
@@ -105,6 +107,7 @@ impl Slot {
             building: None,
             reading: None,
             safe_lsns: SafeLsns::default(),
+            digests_until: None,
             is_building: false,
             compacted: CompactionTotals::default(),
             candidate: None,

@@ -7,6 +7,7 @@
 //! | `dedup` | writes that are carried out once |
 //! | `stale` | reads that a backup answers |
 //! | `proof` | questions about segments, by a tool that compares replicas |
+//! | `ranges` | such questions about ranges of keys |
 //! | `wait_queue` | the queue in which operations wait for one thing |
 //!
 //! Invariant: each operation is answered once. Belongs to the node's thread.
@@ -16,6 +17,7 @@ mod fair_queue;
 pub(crate) mod forward;
 mod in_flight;
 mod proof;
+mod ranges;
 pub(crate) mod stale;
 pub(crate) mod wait_queue;
 pub(crate) mod waiting;
@@ -39,6 +41,9 @@ impl Node {
             (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
                 self.prove(to, op)
             }
+            (Ok(()), Op::RangeBounds { region, want_bounds }) => self.range_bounds(to, region, want_bounds),
+            (Ok(()), Op::RangeDigests(question)) => self.range_digests(now, to, *question),
+            (Ok(()), Op::RebuildIndex { region, server }) => self.rebuild_index(to, region, server),
             (Ok(()), Op::AlterTable { change }) => self.alter_table(now, to, *change),
             (Ok(()), Op::RequestRegion { region, request }) => {
                 let asked = self.context.agent.request_for_region(now, region, request);

@@ -242,16 +242,24 @@ impl Slot {
             self.backup.primary_session().filter(|session| session.primary == from && self.backup.is_in_sync());
         let Some(session) = session else { return };
         self.safe_lsns.hear(session, safe_lsn_record);
+        if self.reading.as_ref().is_none_or(|copy| copy.last_lsn() < safe_lsn_record.lsn) {
+            self.catch_up_reads(context);
+        }
+    }
+
+    /// Has a copy in sync begin to answer reads, if that is wanted, or take the records that it has received since.
+    pub(super) fn catch_up_reads(&mut self, context: &mut Context) {
         match &self.reading {
             None if context.wants_to_read(self, false) => self.backup.be_read(true),
-            Some(copy) if copy.last_lsn() < safe_lsn_record.lsn => self.backup.save_tails(false),
-            _ => return,
+            None => return,
+            Some(_) => self.backup.save_tails(false),
         }
         self.act_as_backup(context);
     }
 
     /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
     pub(crate) fn look_after_reads(&mut self, context: &mut Context) {
+        self.digests_until.take_if(|until| *until <= context.clock.now);
         let only_read = self.reading.is_some() && self.building.is_none();
         if only_read && !context.wants_to_read(self, true) {
             self.backup.be_read(false);
@@ -276,7 +284,8 @@ impl Context {
         let table = slot.config.as_ref().and_then(|config| self.agent.view().table(&config.table));
         let debt = self.volume.memory().l0_debt();
         let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
-        has_memory && table.is_some_and(|table| table.reads != Reads::Primary)
+        let is_for_reads = table.is_some_and(|table| table.reads != Reads::Primary);
+        has_memory && (is_for_reads || slot.digests_until.is_some())
     }
 }
 

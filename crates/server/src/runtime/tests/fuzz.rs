@@ -8,9 +8,9 @@ use super::*;
 use crate::commands;
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionRequest};
-use leeward_format::op::{ExpireIf, Read as StaleRead, ScanRange};
+use leeward_format::op::{DigestInstant, ExpireIf, RangeDigest, RangeQuestion, Read as StaleRead, ScanRange};
 use leeward_format::table::{NewTable, TableChange};
-use leeward_format::{Expiry, SegmentId, ServerId, UnixMs};
+use leeward_format::{Epoch, Expiry, SegmentId, ServerId, UnixMs};
 use leeward_history::{Action, Operation, UNANSWERED, Verdict, check, counterexample};
 use leeward_platform::Rng;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -205,6 +205,14 @@ impl Fuzz {
         ScanRange { start, end, reverse: self.0.one_in(2), limit, keys_only: self.0.one_in(2) }
     }
 
+    fn range_question(&mut self) -> RangeQuestion {
+        let term = Epoch([0, 1, u32::MAX][self.0.index(3)]);
+        let at = DigestInstant { term, lsn: Lsn(self.0.below(100)), now: UnixMs([0, u64::MAX][self.0.index(2)]) };
+        let ends = (0..self.0.index(5)).map(|_| (!self.0.one_in(4)).then(|| self.key())).collect();
+        let so_far = RangeDigest { pairs: [0, u64::MAX][self.0.index(2)], hash: [7; 16], damage: None };
+        RangeQuestion { region: self.region(), at, start: self.key(), ends, so_far }
+    }
+
     fn region_request(&mut self) -> RegionRequest {
         match self.0.below(7) {
             0 => RegionRequest::Primary(self.server()),
@@ -227,7 +235,7 @@ impl Fuzz {
 
     /// An operation of any kind but [`Op::AcceptLoss`], which may lose acknowledged writes of others.
     fn operation(&mut self) -> Op {
-        match self.0.below(22) {
+        match self.0.below(25) {
             0 => Op::Get { key: self.key() },
             1 | 2 => Op::Put {
                 key: self.key(),
@@ -275,6 +283,9 @@ impl Fuzz {
                 Op::CreateTable { table: Box::new(NewTable::new(options, splits)) }
             }
             20 => Op::DropTable { table: self.table_name() },
+            21 => Op::RangeBounds { region: self.region(), want_bounds: self.0.one_in(2) },
+            22 => Op::RangeDigests(Box::new(self.range_question())),
+            23 => Op::RebuildIndex { region: self.region(), server: self.server() },
             _ => {
                 let change = TableChange {
                     name: self.table_name(),

@@ -2,6 +2,7 @@
 
 mod backups;
 mod balance;
+mod digests;
 mod fuzz;
 mod hashed;
 mod hoards;
