@@ -34,6 +34,7 @@ pub mod pauses;
 mod phase;
 mod plot;
 mod process;
+pub mod ranges;
 mod records;
 pub mod replicas;
 pub mod replication;

@@ -2,8 +2,9 @@
 //!
 //! The content of a segment never changes, so nodes can be asked one after the other: a segment that several replicas have
 //! must be the same on all of them. A segment that only one replica has is still open, or was just made or given up, or was
-//! built by a backup itself. Plain functions; any thread.
+//! built by a backup itself: those are compared by ranges of keys ([`crate::ranges`]). Plain functions; any thread.
 
+use crate::ranges::range_findings;
 use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ask_node};
 use leeward_format::op::SegmentDigest;
 use leeward_format::{RegionId, SegmentId, ServerId};
@@ -33,8 +34,10 @@ pub struct Fault {
     pub id: SegmentId,
     /// Description of the fault.
     pub what: String,
-    /// The server with the damaged copy, and one with a whole copy.
-    pub repair: Option<(ServerId, ServerId)>,
+    /// The server with the damaged copy. `None`: the copies differ, and none of them is damaged.
+    pub damaged: Option<ServerId>,
+    /// A server with a whole copy, if a copy is damaged.
+    pub whole: Option<ServerId>,
 }
 
 /// The result for one region.
@@ -57,8 +60,21 @@ pub(crate) fn compare(map: &RegionMap) -> Result<Vec<String>, String> {
             replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not registered")));
         let faults = findings(&replicas, region)?.faults;
         wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
+        if builds_index(map, group) {
+            let found = range_findings(&replicas, group.primary.map(|primary| primary.server), region)?;
+            wrong.extend(found.faults.iter().map(|fault| format!("region {region}: {fault}")));
+            let not_compared = found.not_compared.into_iter();
+            wrong.extend(
+                not_compared.map(|(ranges, why)| format!("region {region}: {ranges} ranges were not compared: {why}")),
+            );
+        }
     }
     Ok(wrong)
+}
+
+/// Whether the backups of a group build indexes of their own.
+pub fn builds_index(map: &RegionMap, group: &GroupConfig) -> bool {
+    map.table(&group.table).is_some_and(|options| options.backups.builds_index())
 }
 
 /// The members of a group that can be asked. Calls `missing` for the others.
@@ -124,12 +140,12 @@ pub fn repair_segment(
     }
 }
 
-fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
+pub(crate) fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
     let answer = ask_node(replica.address, "leeward-verify", op, TIMEOUT);
     answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
 }
 
-fn unexpected_answer(replica: &Replica<'_>, answer: &OpResult) -> String {
+pub(crate) fn unexpected_answer(replica: &Replica<'_>, answer: &OpResult) -> String {
     let why = match answer {
         OpResult::Error(error) => error.to_string(),
         other => format!("it answers {other:?}"),
@@ -145,7 +161,8 @@ fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings 
         for (server, digest) in &damaged {
             let damage = digest.damage.as_deref().unwrap_or_default();
             let what = format!("{} damaged on server {server}: {damage}", digest.kind);
-            findings.faults.push(Fault { id: *id, what, repair: whole.first().map(|(from, _)| (*server, *from)) });
+            let whole = whole.first().map(|(from, _)| *from);
+            findings.faults.push(Fault { id: *id, what, damaged: Some(*server), whole });
         }
         let same = |(_, digest): &&(ServerId, SegmentDigest)| {
             let first = &whole[0].1;
@@ -163,7 +180,7 @@ fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings 
                     format!("{} bytes with CRC {:08x} on server {server}", digest.bytes, digest.crc)
                 };
                 let what = format!("differs, without damage: {}", whole.iter().map(one).collect::<Vec<_>>().join(", "));
-                findings.faults.push(Fault { id: *id, what, repair: None });
+                findings.faults.push(Fault { id: *id, what, damaged: None, whole: None });
             }
         }
     }

@@ -27,17 +27,17 @@ fn what_several_have_must_be_the_same() {
         differs.faults[0].what,
         "differs, without damage: 100 bytes with CRC 00000005 on server 1, 100 bytes with CRC 00000006 on server 2"
     );
-    assert_eq!(differs.faults[0].repair, None, "no replica is known to be right");
+    assert_eq!((differs.faults[0].damaged, differs.faults[0].whole), (None, None), "no replica is known to be right");
 }
 
 #[test]
 fn a_damaged_segment_is_repaired_from_a_whole_one() {
     let one = found(&[(1, digest(7, 0, Some("torn"))), (2, digest(7, 5, None)), (3, digest(7, 5, None))]);
     assert_eq!(one.equal, (1, 100));
-    let repair = Some((ServerId(1), ServerId(2)));
-    assert_eq!(one.faults, [Fault { id: SegmentId(7), what: "leaves damaged on server 1: torn".into(), repair }]);
+    let (what, damaged, whole) = ("leaves damaged on server 1: torn".into(), Some(ServerId(1)), Some(ServerId(2)));
+    assert_eq!(one.faults, [Fault { id: SegmentId(7), what, damaged, whole }]);
     let two = found(&[(1, digest(7, 0, Some("torn"))), (2, digest(7, 5, None))]);
-    assert_eq!((two.equal, two.alone, two.faults[0].repair), ((0, 0), 0, repair));
+    assert_eq!((two.equal, two.alone, two.faults[0].whole), ((0, 0), 0, whole));
     let all = found(&[(1, digest(7, 0, Some("torn"))), (2, digest(7, 0, Some("torn")))]);
-    assert_eq!(all.faults.iter().map(|fault| fault.repair).collect::<Vec<_>>(), [None, None]);
+    assert_eq!(all.faults.iter().map(|fault| fault.whole).collect::<Vec<_>>(), [None, None]);
 }

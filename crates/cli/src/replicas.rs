@@ -38,9 +38,9 @@ fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<b
         findings.faults.len()
     );
     let mut is_sound = true;
-    for Fault { id, what, repair: way } in findings.faults {
+    for Fault { id, what, damaged, whole } in findings.faults {
         println!("  segment {id}: {what}");
-        match way.filter(|_| repair) {
+        match damaged.zip(whole).filter(|_| repair) {
             Some((damaged, whole)) => {
                 let at = |server| replicas.iter().find(|replica| replica.server == server).expect("it was asked");
                 repair_segment(at(damaged), at(whole), region, id)?;
