@@ -1,12 +1,14 @@
-//! `leeward verify --replicas`: compares the replicas of each region while they serve, and repairs segments that are damaged
-//! on one replica from another.
+//! `leeward verify --replicas`: compares the replicas of each region while they serve, segment by segment, and where backups
+//! build their own index also range by range of the keys. Repairs segments that are damaged on one replica from another, and
+//! has a backup whose own index is at fault take the primary's. What is not compared is no success.
 
 use crate::Outcome;
 use crate::args::VerifyArgs;
 use crate::data;
 use crate::text::bytes;
-use leeward_bench::replicas::{Fault, findings, repair_segment, replicas};
-use leeward_client::{GroupConfig, RegionMap};
+use leeward_bench::ranges::{range_findings, rebuild_index};
+use leeward_bench::replicas::{Fault, Replica, builds_index, findings, repair_segment, replicas};
+use leeward_client::{GroupConfig, RegionMap, ServerId};
 
 pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let map = data::connect(&args.connect)?.region_map()?;
@@ -16,38 +18,90 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let is_asked = |group: &&GroupConfig| args.table.as_ref().is_none_or(|table| group.table == **table);
     let mut is_sound = true;
     for group in map.regions.iter().filter(is_asked) {
-        is_sound &= verify_region(&map, group, args.repair)?;
+        is_sound &= verify_region(&map, group, args)?;
     }
     Ok(is_sound)
 }
 
-fn verify_region(map: &RegionMap, group: &GroupConfig, repair: bool) -> Result<bool, Box<dyn std::error::Error>> {
+fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Result<bool, Box<dyn std::error::Error>> {
     let region = group.region;
+    let mut is_sound = true;
     let replicas = replicas(map, group, |server| {
-        println!("region {region}: server {server} is not registered, so its replica is not checked")
+        is_sound = false;
+        println!("region {region}: server {server} is not registered, so its replica is not compared");
     });
     let findings = findings(&replicas, region)?;
-    let (segments, size) = findings.equal;
+    let (segments, of_bytes) = findings.equal;
     println!(
-        "region {region} of table {}: {} replicas; {segments} segments of {} are the same on all that have them, {} are on one \
-         replica only; {} faults",
+        "region {region} of table {}: {} replicas; {segments} segments of {} are the same on all that have them, {} are on \
+         one replica only; {} faults",
         group.table,
         replicas.len(),
-        bytes(size),
+        bytes(of_bytes),
         findings.alone,
         findings.faults.len()
     );
-    let mut is_sound = true;
+    let mut damaged_index = None;
     for Fault { id, what, damaged, whole } in findings.faults {
         println!("  segment {id}: {what}");
-        match damaged.zip(whole).filter(|_| repair) {
+        match damaged.zip(whole).filter(|_| args.repair) {
             Some((damaged, whole)) => {
-                let at = |server| replicas.iter().find(|replica| replica.server == server).expect("it was asked");
-                repair_segment(at(damaged), at(whole), region, id)?;
+                repair_segment(at(&replicas, damaged), at(&replicas, whole), region, id)?;
                 println!("    rewritten on server {damaged} from server {whole}");
             }
-            None => is_sound = false,
+            None => {
+                is_sound = false;
+                damaged_index = damaged.filter(|_| whole.is_none()).or(damaged_index);
+            }
         }
+    }
+    if args.ranges || builds_index(map, group) {
+        let repair = args.repair && builds_index(map, group);
+        is_sound &= verify_ranges(&replicas, group, repair, damaged_index)?;
+    }
+    Ok(is_sound)
+}
+
+fn at<'a, 'b>(replicas: &'a [Replica<'b>], server: ServerId) -> &'a Replica<'b> {
+    replicas.iter().find(|replica| replica.server == server).expect("it was asked")
+}
+
+/// Compares ranges of keys. With `repair`, one backup at fault has its index rebuilt: that of a range, or `damaged_index`,
+/// which has a damaged segment that no other replica has.
+fn verify_ranges(
+    replicas: &[Replica<'_>],
+    group: &GroupConfig,
+    repair: bool,
+    damaged_index: Option<ServerId>,
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let (region, primary) = (group.region, group.primary.map(|primary| primary.server));
+    let found = range_findings(replicas, primary, region)?;
+    let ((ranges, pairs), faults) = (found.equal, found.faults.len());
+    println!(
+        "  {ranges} ranges of keys with {pairs} pairs are the same on all replicas; {faults} differ or cannot be read"
+    );
+    if let Some((ranges, why)) = &found.not_compared {
+        println!("  {ranges} ranges are not compared: {why}");
+    }
+    for fault in &found.faults {
+        println!("  {fault}");
+    }
+    let is_sound = found.faults.is_empty() && found.not_compared.is_none();
+    let of_segments = damaged_index.filter(|server| Some(*server) != primary && is_sound);
+    let Some(primary) = primary.filter(|_| repair && (faults > 0 || of_segments.is_some())) else {
+        return Ok(is_sound);
+    };
+    let may_be_right = found.faults.iter().all(|fault| fault.server != primary);
+    let of_ranges = found.faults.iter().find(|fault| fault.can_rebuild).map(|fault| fault.server);
+    // One at a time: meanwhile it is not in sync.
+    match of_ranges.or(of_segments).filter(|_| may_be_right) {
+        Some(server) => {
+            rebuild_index(at(replicas, primary), region, server)?;
+            println!(
+                "    server {server} takes the primary's index in place of its own: verify again when it is in sync"
+            );
+        }
+        None => println!("    nothing is repaired: it is not known that the primary's copy is right"),
     }
     Ok(is_sound)
 }

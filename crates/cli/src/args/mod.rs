@@ -512,17 +512,23 @@ Examples:
   leeward verify leeward-data/node-1                     one volume, from its file; no process may use it
   leeward verify --replicas                              a running cluster: are the replicas of each region the same?
   leeward verify --replicas --table orders --repair
-Only --repair writes. Exit code 1: there is damage, or a difference.")]
+  leeward verify --replicas --ranges                     also by ranges of the keys, in every region
+Only --repair writes. Exit code 1: there is damage, or a difference, or something is not compared.")]
 pub(crate) struct VerifyArgs {
     /// Data directory of a node, or of an embedded store
     #[arg(required_unless_present = "replicas", conflicts_with = "replicas")]
     pub(crate) directory: Option<PathBuf>,
-    /// Compare the replicas of a running cluster, segment by segment
+    /// Compare the replicas of a running cluster: segment by segment, and by ranges of keys where backups build their own
+    /// index
     #[arg(long)]
     pub(crate) replicas: bool,
-    /// Rewrite segments that are damaged on one replica from another replica
+    /// Rewrite segments that are damaged on one replica from another replica. Have backups whose own indexes are at fault
+    /// take the primary's, one backup of a region at a time
     #[arg(long, requires = "replicas")]
     pub(crate) repair: bool,
+    /// Compare ranges of keys in every region
+    #[arg(long, requires = "replicas")]
+    pub(crate) ranges: bool,
     /// Only regions of this table
     #[arg(long, requires = "replicas")]
     pub(crate) table: Option<TableName>,

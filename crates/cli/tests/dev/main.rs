@@ -7,6 +7,7 @@ mod copies;
 mod ensemble;
 mod faults;
 mod many;
+mod proofs;
 mod restarts;
 mod rings;
 mod running;
