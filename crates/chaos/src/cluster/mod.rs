@@ -315,13 +315,14 @@ impl Cluster {
         deaths
     }
 
-    /// Has the servers compare their replicas. Answers the difference, if there is one.
+    /// Has the servers compare their replicas, segments and ranges of keys. Answers the difference, or what could not be
+    /// compared, if there is any.
     ///
     /// # Errors
     /// The command cannot be run.
     pub(crate) fn compare_replicas(&self) -> Result<Option<String>, ChaosError> {
         let mut command = Command::new(&self.plan.leeward);
-        command.args(["verify", "--replicas", "--connect", &self.addresses().join(",")]);
+        command.args(["verify", "--replicas", "--ranges", "--connect", &self.addresses().join(",")]);
         let output = command.output().map_err(fault("run", Path::new(&self.plan.leeward)))?;
         let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         Ok((!output.status.success()).then_some(said))
