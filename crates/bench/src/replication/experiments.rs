@@ -62,8 +62,8 @@ pub(crate) enum Work {
     Recovery,
 }
 
-/// L0s of a region by which a two-layer log with 20 runs has merged all of them twice: about three make one run.
-const L0S: u32 = 160;
+/// L0s of a region by which a two-layer log with 20 runs has merged all of them twice: twenty pieces make one run.
+const L0S: u32 = 900;
 
 impl Shape {
     /// What the experiments of the other papers have.
