@@ -74,8 +74,9 @@ pub(super) fn measure(started: Started, load: &ycsb::Options, directory: &Path) 
         meter.totals().primaries.sync_bytes_shipped
     };
     let sent_before = sent(&meter);
-    let lost = victim(&session.fetch_map()?).ok_or(NO_PRIMARY)?;
-    let lost_member = session.fetch_map()?.servers.iter().map(|server| server.member).find(|of| of.server.0 == lost);
+    let map = session.fetch_map()?;
+    let lost = victim(&map).ok_or(NO_PRIMARY)?;
+    let lost_member = map.servers.iter().map(|server| server.member).find(|of| of.server.0 == lost);
     cluster.kill(lost)?;
     cluster.wipe(lost)?;
     let restarted = Instant::now();

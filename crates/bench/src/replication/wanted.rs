@@ -211,6 +211,20 @@ const RECOVERED: Target = Target {
     ..DEPART
 };
 
+const INDEX_CPU: Target =
+    Target { figure: Figure::BackupIndexCpu, bound: AtLeast(1.5), papers: "about 2 (mLSM over DEPART)", ..LESS };
+const SPACE: Target =
+    Target { figure: Figure::Space, workloads: BOTH, bound: AtMost(1.15), papers: "1.07 (DEPART over mLSM)", ..DEPART };
+const WITH_FIVE: Target = Target {
+    mixes: SD,
+    replicas: &[5],
+    shape: FIVE,
+    bound: AtLeast(1.4),
+    papers: "1.59 (DEPART over Cassandra)",
+    ..DEPART
+};
+const RISES: Target = Target { replicas: THREE_AND_FIVE, bound: AtLeast(1.0), papers: "1.59 / 1.43", ..WITH_FIVE };
+
 /// Every target of DEPART.
 static TWO_LAYER: [Target; 24] = [
     Target {
@@ -226,13 +240,8 @@ static TWO_LAYER: [Target; 24] = [
     Target { replicas: &[2], bound: AtLeast(1.15), ..DEPART },
     ONE_RUN,
     Target { replicas: &[2], bound: AtLeast(1.15), ..ONE_RUN },
-    Target { figure: Figure::BackupIndexCpu, bound: AtLeast(1.5), papers: "about 2 (mLSM over DEPART)", ..LESS },
-    Target {
-        figure: Figure::BackupIndexCpu,
-        bound: AtLeast(1.5),
-        papers: "about 2 (mLSM over DEPART)",
-        ..LESS_ONE_RUN
-    },
+    INDEX_CPU,
+    INDEX_CPU.between(LESS_ONE_RUN),
     Target {
         figure: Figure::L0,
         mixes: SD,
@@ -241,14 +250,8 @@ static TWO_LAYER: [Target; 24] = [
         papers: "1.83 (mLSM over DEPART), in the mean",
         ..LESS
     },
-    Target { figure: Figure::Space, workloads: BOTH, bound: AtMost(1.15), papers: "1.07 (DEPART over mLSM)", ..DEPART },
-    Target {
-        figure: Figure::Space,
-        workloads: BOTH,
-        bound: AtMost(1.15),
-        papers: "1.07 (DEPART over mLSM)",
-        ..ONE_RUN
-    },
+    SPACE,
+    SPACE.between(ONE_RUN),
     Target { figure: Figure::NetworkAmplification, mixes: &[Mix::S], bound: AtLeast(3.5), ..SHIPS },
     Target { figure: Figure::NetworkAmplification, mixes: SD, bound: AtLeast(1.7), ..SHIPS },
     Target { mixes: &[Mix::S, Mix::SD], bound: AtLeast(1.15), ..SHIPS },
@@ -260,22 +263,8 @@ static TWO_LAYER: [Target; 24] = [
         papers: "-",
         ..DEPART
     },
-    Target {
-        mixes: SD,
-        replicas: &[5],
-        shape: FIVE,
-        bound: AtLeast(1.4),
-        papers: "1.59 (DEPART over Cassandra)",
-        ..DEPART
-    },
-    Target {
-        mixes: SD,
-        replicas: &[5],
-        shape: FIVE,
-        bound: AtLeast(1.4),
-        papers: "1.59 (DEPART over Cassandra)",
-        ..ONE_RUN
-    },
+    WITH_FIVE,
+    WITH_FIVE.between(ONE_RUN),
     Target {
         over: Some("two-layer-1"),
         mixes: SD,
@@ -313,32 +302,7 @@ static TWO_LAYER: [Target; 24] = [
 ];
 
 /// A gain that is to grow with the number of replicas: (what, with so many, over that with so many).
-pub(super) static RISING: [(Target, u32, u32); 2] = [
-    (
-        Target {
-            mixes: SD,
-            replicas: THREE_AND_FIVE,
-            shape: FIVE,
-            bound: AtLeast(1.0),
-            papers: "1.59 / 1.43",
-            ..DEPART
-        },
-        5,
-        3,
-    ),
-    (
-        Target {
-            mixes: SD,
-            replicas: THREE_AND_FIVE,
-            shape: FIVE,
-            bound: AtLeast(1.0),
-            papers: "1.59 / 1.43",
-            ..ONE_RUN
-        },
-        5,
-        3,
-    ),
-];
+pub(super) static RISING: [(Target, u32, u32); 2] = [(RISES, 5, 3), (RISES.between(ONE_RUN), 5, 3)];
 
 /// Every target.
 pub(super) fn targets() -> impl Iterator<Item = &'static Target> {
@@ -346,6 +310,11 @@ pub(super) fn targets() -> impl Iterator<Item = &'static Target> {
 }
 
 impl Target {
+    /// The same of the variants of `other`.
+    const fn between(self, other: Target) -> Target {
+        Target { of: other.of, over: other.over, ..self }
+    }
+
     /// Numbers of replicas of the cells that it compares. Without backups there is only one replica.
     pub(super) fn replicas(&self) -> &'static [u32] {
         if variant(self.of).mode == "none" { &[1] } else { self.replicas }

@@ -118,9 +118,9 @@ impl Merge {
                 Upper::Runs(Newest::new(runs.collect::<Result<_>>()?))
             }
         };
-        let ends = match &context.source {
-            Source::L0 { run, .. } | Source::Pieces { run, .. } => &run.ends,
-            _ => &Ends::FULL,
+        let ends = match context.source.new_run() {
+            Some(run) => &run.ends,
+            None => &Ends::FULL,
         };
         let ranges = Ranges::new(context, plan)?;
         let below = &context.levels[target].segments()[plan.below.clone()];

@@ -228,6 +228,14 @@ enum Source {
 }
 
 impl Source {
+    /// The run of L1 that it becomes, or is merged with.
+    fn new_run(&self) -> Option<&NewRun> {
+        match self {
+            Source::L0 { run, .. } | Source::Pieces { run, .. } => Some(run),
+            Source::Segments { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => None,
+        }
+    }
+
     /// Position of the level that it goes to.
     fn target(&self) -> usize {
         match self {

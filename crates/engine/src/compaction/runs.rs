@@ -1,10 +1,10 @@
 //! L1 as several sorted runs: the position of a new one, the ends of its leaf segments, and the next part to merge.
 //!
 //! L0s become a new run, and no other run is read for that. Where a two-layer log has deeper levels above its last one,
-//! those count as runs in what follows. A run's leaf segments end at *guards*: keys at which the
-//! leaf segments of all existing runs end. So between two guards all runs can be merged into L2 without cutting a
-//! segment, and each compaction is bounded although runs overlap. Merges go round the key space. A run is gone after
-//! one round, the oldest run first. Where there is no guard, more is merged at once.
+//! those count as runs in what follows. A run's leaf segments end at *guards*: keys at which the leaf segments of all
+//! existing runs end. So between two guards all runs can be merged into L2 without cutting a segment, and each
+//! compaction is bounded although runs overlap. Merges go round the key space. A run is gone after one round, the oldest
+//! run first. Where there is no guard, more is merged at once.
 //!
 //! In a two-layer log, small L0s become *pieces* first: small runs, each of a segment or two, in positions before all
 //! runs. They are merged into a run once there are enough of them. They end at no guards, and no part has any.
@@ -49,12 +49,12 @@ pub(super) fn pieces(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc
 
 /// Number of runs.
 pub(super) fn count(levels: &[Arc<Level>]) -> usize {
-    positions(levels).count()
+    runs(levels, L1_RUNS).count()
 }
 
-/// Their positions.
-fn positions(levels: &[Arc<Level>]) -> impl Iterator<Item = usize> {
-    runs(levels, L1_RUNS).map(|(position, _)| position)
+/// Whether something is in L1 beside its last run: it is several runs then, whatever the table says.
+pub(super) fn has_others(levels: &[Arc<Level>]) -> bool {
+    levels.iter().take(L1).any(|run| !run.is_empty())
 }
 
 /// A run of L1 that is about to be written.

@@ -19,7 +19,7 @@ use super::newest::Input;
 use super::output::{Built, Outbox};
 use super::pick::padded;
 use super::plan::{Counters, Output, overlap};
-use super::{AddedSegment, Compaction, Context, SegmentIds, Source};
+use super::{AddedSegment, Compaction, Context, SegmentIds, Source, runs};
 use crate::error::{Error, Result};
 use crate::tree::{Level, Probe};
 use crate::version::{Reach, Reads, Version};
@@ -270,8 +270,7 @@ pub(crate) fn ingest(
 ) -> Result<Compaction> {
     let levels = padded(version, L1_RUNS);
     // A table whose L1 is one run has it in the last position.
-    let has_runs = options.l1_runs > 1 || levels[..L1].iter().any(|run| !run.is_empty());
-    let top = if has_runs { 0 } else { L1 };
+    let top = if options.l1_runs > 1 || runs::has_others(&levels) { 0 } else { L1 };
     let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0).max(L1_RUNS);
     let source = |target, is_late| Source::Sorted { sorted: Arc::clone(sorted), target, is_late };
     let mut context = context(Arc::clone(version.reads()), ids, options, now, source(deepest, false), levels);

@@ -476,6 +476,10 @@ impl L0Reservation {
         self.count_in_round(self.bytes());
     }
 
+    fn leave_round(&self) {
+        self.count_in_round(NOT_IN_ROUND);
+    }
+
     fn is_in_round(&self) -> bool {
         self.in_round.load(Relaxed) != NOT_IN_ROUND
     }
@@ -496,12 +500,12 @@ impl L0Reservation {
     /// Asks it to freeze.
     pub(crate) fn ask(&self) {
         self.is_asked.store(true, Relaxed);
-        self.count_in_round(NOT_IN_ROUND);
+        self.leave_round();
     }
 
     pub(crate) fn freeze(&self) {
         self.is_frozen.store(true, Relaxed);
-        self.count_in_round(NOT_IN_ROUND);
+        self.leave_round();
     }
 
     /// Whether it takes writes and was not asked to freeze.
@@ -512,7 +516,7 @@ impl L0Reservation {
 
 impl Drop for L0Reservation {
     fn drop(&mut self) {
-        self.count_in_round(NOT_IN_ROUND);
+        self.leave_round();
     }
 }
 

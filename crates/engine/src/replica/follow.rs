@@ -69,9 +69,14 @@ impl Follower {
         self.waiting[log.index()].push_back(waiting);
     }
 
+    /// Where the next record of each log begins.
+    fn places(&self) -> Places {
+        self.waiting.each_ref().map(|waiting| (0, waiting.front().map_or(0, |first| first.taken)))
+    }
+
     /// Whole batches of records, the next in LSN order; and for each record, the places after it.
     fn next(&self) -> (Vec<Replayed<'_>>, Vec<Places>) {
-        let mut places = [0, 1].map(|log: usize| (0, self.waiting[log].front().map_or(0, |first| first.taken)));
+        let mut places = self.places();
         let mut next = self.region.last_lsn().next();
         let (mut records, mut after, mut whole) = (Vec::new(), Vec::new(), 0);
         while records.len() < MOST_AT_ONCE || whole < records.len() {
@@ -108,7 +113,7 @@ impl Follower {
     /// not referred to need not be here before.
     fn drop_installed(&mut self) {
         let next = self.region.last_lsn().next();
-        let mut places = [0, 1].map(|log: usize| (0, self.waiting[log].front().map_or(0, |first| first.taken)));
+        let mut places = self.places();
         for log in LogKind::APPENDED {
             while let Some((record, place)) = self.at(log, places[log.index()])
                 && record.record.last_lsn() < next

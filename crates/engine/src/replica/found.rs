@@ -78,8 +78,8 @@ impl Found {
 
 impl Replica {
     /// The copy to which the fewest bytes of `base` must be shipped, and what this copy keeps of its state besides
-    /// (see `keep`), if it `may_keep` anything. It is the region's own, unless fewer are shipped to another, or as many to another with more of it
-    /// known to be committed. So the rest of a failed attempt to split a region does not prevent the next attempt.
+    /// (see `keep`), if it `may_keep` anything. It is the region's own, unless fewer are shipped to another, or as many
+    /// to another with more of it known to be committed. So the rest of a failed attempt to split a region does not prevent the next attempt.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`], [`crate::Error::Io`].

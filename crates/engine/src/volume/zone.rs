@@ -92,8 +92,8 @@ impl Zone {
             return (self.start + at as u64, own.saturating_sub(at));
         }
         let (index, offset) = ((at - own) / self.segment_bytes, (at - own) % self.segment_bytes);
-        let no = self.segments.get(index).map_or(0, |no| u64::from(no.0));
-        (no * self.segment_bytes as u64 + offset as u64, self.segment_bytes - offset)
+        let start = self.segments.get(index).map_or(0, |no| no.start(self.segment_bytes));
+        (start + offset as u64, self.segment_bytes - offset)
     }
 
     fn slot(&self) -> u64 {
@@ -189,7 +189,7 @@ impl Zone {
                 return Err(Error::NoSpace { file: device.file().name().to_owned(), detail });
             }
             let segment = allocate(NO_REGION)?;
-            let start = u64::from(segment.no().0) * self.segment_bytes as u64;
+            let start = segment.no().start(self.segment_bytes);
             for at in (0..self.segment_bytes).step_by(ZEROES.len()) {
                 device.write_buffered(start + at as u64, &ZEROES[..ZEROES.len().min(self.segment_bytes - at)])?;
             }

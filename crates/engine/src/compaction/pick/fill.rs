@@ -89,11 +89,9 @@ impl Picker {
         let (count, bytes) = runs::pieces(version.levels())
             .fold((0, 0), |(count, bytes), (_, piece)| (count + 1, bytes + piece.bytes()));
         let volume = &version.reads().volume;
-        let is_due = bytes >= volume.segment_bytes() as u64 || volume.is_short_of_space() || self.sweep_waits;
-        let must = match self.ordering_degree {
-            Some(_) => count > 1 && is_due || count > 0 && self.sweep_waits,
-            None => count > 0,
-        };
+        let is_due = bytes >= volume.segment_bytes() as u64 || volume.is_short_of_space();
+        let is_single_due = self.ordering_degree.is_none() || self.sweep_waits;
+        let must = count > 1 && is_due || count > 0 && is_single_due;
         (count as f64 / MOST_PIECES as f64).max(f64::from(u8::from(must)))
     }
 }

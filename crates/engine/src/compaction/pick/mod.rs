@@ -206,7 +206,7 @@ impl Picker {
     fn compaction(&mut self, version: &Version, source: Source, now: UnixMs) -> Compaction {
         let base = padded(version, source.target());
         let mut levels = base.clone();
-        if let Source::L0 { run, .. } | Source::Pieces { run, .. } = &source {
+        if let Some(run) = source.new_run() {
             run.make_room(&mut levels);
         }
         if matches!(source, Source::L0 { .. }) {
@@ -402,13 +402,13 @@ impl Picker {
 
     /// Whether L1 is several runs, or was when its table's copies were two-layer logs.
     fn has_runs(&self, levels: &[Arc<Level>]) -> bool {
-        self.l1_runs > 1 || self.ordering_degree.is_some() || levels.iter().take(L1).any(|run| !run.is_empty())
+        self.l1_runs > 1 || self.ordering_degree.is_some() || runs::has_others(levels)
     }
 
     /// Whether L0s become another run of L1. With an ordering degree of 1 they are merged with the only run.
     fn makes_runs(&self, levels: &[Arc<Level>]) -> bool {
         match self.ordering_degree {
-            Some(1) => levels.iter().take(L1).any(|run| !run.is_empty()),
+            Some(1) => runs::has_others(levels),
             _ => self.has_runs(levels),
         }
     }
