@@ -221,6 +221,11 @@ impl RegionStatus {
     pub fn runs(&self) -> u64 {
         self.levels.iter().map(|level| level.runs).sum()
     }
+
+    /// Those of the runs that are pieces of a two-layer log.
+    pub fn pieces(&self) -> u64 {
+        self.levels.iter().map(|level| level.pieces).sum()
+    }
 }
 
 /// A region that is to be split, or merged into its neighbour.
@@ -265,6 +270,8 @@ pub struct LevelStatus {
     pub bytes: u64,
     /// Its sorted runs: 1 below L1. Those of a two-layer log are L1's runs, and its last level is one more.
     pub runs: u64,
+    /// How many of those are pieces of a two-layer log.
+    pub pieces: u64,
 }
 
 /// A backup or learner, as its primary sees it.
@@ -303,6 +310,8 @@ pub struct RegionCounters {
     pub compaction_bytes_written: u64,
     /// Merges of all sorted runs of a two-layer log into one that ended. Always 0 with other modes of backups.
     pub run_merges: u64,
+    /// Merges of pieces of a two-layer log into a sorted run. Always 0 with other modes of backups.
+    pub piece_merges: u64,
     /// Bytes of user keys and values appended.
     pub user_bytes: u64,
     /// Bytes of leaf and index segments sent to backups by compactions.

@@ -63,6 +63,14 @@ pub enum Bug {
     DestroyNamed,
     /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
     PublishSafeLsnWithoutLease,
+    /// Pieces of a two-layer log are merged as if the oldest were the newest.
+    OldestPieceWins,
+    /// Tombstones end where pieces of a two-layer log are merged, although there are runs below.
+    DropTombstoneAboveRuns,
+    /// A copy with an index of its own keeps levels that go beyond what it shares with the base's history.
+    KeepBeyondShared,
+    /// The pairs of a copy are digested as of an instant of its own node's clock.
+    DigestAcrossInstants,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.
@@ -70,8 +78,9 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// The bugs that the simulation finds. [`Bug::ForgetSharer`] is for the engine's own tests.
-    pub const ALL: [Bug; 28] = [
+    /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
+    /// tests.
+    pub const ALL: [Bug; 31] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -100,6 +109,9 @@ impl Bug {
         Bug::PublishSafeLsnWithoutLease,
         Bug::TrustStoppedClock,
         Bug::AgeFromArrival,
+        Bug::OldestPieceWins,
+        Bug::DropTombstoneAboveRuns,
+        Bug::DigestAcrossInstants,
     ];
 }
 

@@ -405,6 +405,9 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     by_role(registry, "run_merges", "Merges of all sorted runs of a two-layer log that ended", |r| {
         r.counters.run_merges
     });
+    by_role(registry, "piece_merges", "Merges of pieces of a two-layer log into a sorted run", |r| {
+        r.counters.piece_merges
+    });
     by_role(registry, "user_bytes", "Bytes of keys and values written by clients", |r| r.counters.user_bytes);
     by_role(registry, "index_shipped_bytes", "Bytes of index sent to backups", |r| r.counters.index_bytes_shipped);
     by_role(registry, "run_shipped_bytes", "Bytes of sorted runs sent to backups", |r| r.counters.run_bytes_shipped);

@@ -73,6 +73,17 @@ pub struct Report {
     pub splits: u64,
     /// Regions that were merged into a neighbour.
     pub merges: u64,
+    /// Merges of pieces of two-layer logs into runs, and of all of their runs, by the processes that lived at the end of
+    /// the faults.
+    pub piece_merges: u64,
+    /// See `piece_merges`.
+    pub run_merges: u64,
+    /// Promotions of copies that had pieces.
+    pub promotions_with_pieces: u64,
+    /// Splits of regions of which a backup had pieces.
+    pub splits_with_pieces: u64,
+    /// Backups' copies that were equal to the primary's by their digests, while clients wrote.
+    pub compared: u64,
     /// Faults that struck.
     pub faults: u64,
     /// Digest of everything that happened on the network and in the event queue: equal for equal runs.

@@ -71,7 +71,7 @@ planted! {
     a_write_is_acknowledged_without_a_failed_member: AcknowledgeWithFailedMember at 75,
     a_write_is_acknowledged_by_too_few_members: AcknowledgeBelowMinInSync at 12,
     a_restarted_incarnation_is_promoted: PromoteRestarted at 6,
-    longer_tails_are_not_cut: PromoteWithoutCut at 2,
+    longer_tails_are_not_cut: PromoteWithoutCut at 15,
     uncommitted_records_are_served: ServeUncommitted at 129,
     replay_stops_at_the_end_of_one_log: StopReplayAtOneLog at 93,
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable at 271,
@@ -79,7 +79,7 @@ planted! {
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume at 34,
     a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 905,
     what_is_not_committed_is_compacted: CompactUncommitted at 1,
-    a_primary_serves_without_hearing_of_longer_copies: ServeUnheard at 92,
+    a_primary_serves_without_hearing_of_longer_copies: ServeUnheard at 131,
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown at 290,
     every_lease_grant_is_released_once_another_primary_is_appointed: ReleaseEverything at 50,
     what_members_have_is_destroyed: DestroyNamed at 1,
@@ -92,7 +92,10 @@ planted! {
     what_was_asked_of_a_merge_source_is_carried_out_again: ForgetMergeSource at 131,
     a_safe_lsn_is_published_without_the_lease: PublishSafeLsnWithoutLease at 974,
     a_clock_that_stopped_is_trusted: TrustStoppedClock at 283,
-    the_age_of_a_backup_read_counts_from_the_arrival_of_its_safe_lsn: AgeFromArrival at 16,
+    the_age_of_a_backup_read_counts_from_the_arrival_of_its_safe_lsn: AgeFromArrival at 15,
+    the_oldest_piece_wins: OldestPieceWins at 13,
+    tombstones_end_above_runs: DropTombstoneAboveRuns at 13,
+    copies_are_digested_at_unlike_instants: DigestAcrossInstants at 2,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

@@ -16,6 +16,11 @@ fn nothing_goes_wrong() {
         total.promotions += report.promotions;
         total.splits += report.splits;
         total.merges += report.merges;
+        total.piece_merges += report.piece_merges;
+        total.run_merges += report.run_merges;
+        total.promotions_with_pieces += report.promotions_with_pieces;
+        total.splits_with_pieces += report.splits_with_pieces;
+        total.compared += report.compared;
         total.faults += report.faults;
         total.again += report.again;
         if let Some(failure) = report.failure {
@@ -32,6 +37,10 @@ fn nothing_goes_wrong() {
     assert!(total.compactions > 5 * seeds && total.promotions > seeds && total.again > 3 * seeds, "{total:?}");
     assert!(total.splits > seeds / 2, "{total:?}");
     assert!(total.merges > seeds / 2, "{total:?}");
+    // Two-layer logs: a third of all seeds has them at some time.
+    assert!(total.piece_merges > seeds / 10 && total.run_merges > seeds / 10, "{total:?}");
+    assert!(total.promotions_with_pieces > seeds / 10 && total.splits_with_pieces > seeds / 100, "{total:?}");
+    assert!(total.compared > seeds, "{total:?}");
 }
 
 #[test]

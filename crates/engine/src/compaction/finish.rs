@@ -153,6 +153,7 @@ impl Finish {
             entries_read: counters.entries_read,
             entries_written: counters.entries_written,
             ends_run_merge: context.ends_run_merge,
+            merges_pieces: matches!(context.source, Source::Pieces { .. }),
             changed,
             claim,
         }

@@ -19,6 +19,7 @@ use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegm
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::{Address, BLOCK_BYTES, Child};
 use leeward_format::{Pointer, SegmentId, Stamp};
+use leeward_platform::planted::{Bug, planted};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -114,8 +115,11 @@ impl Merge {
             Source::Segments { .. } | Source::Pieces { .. } => {
                 let count = source_segments(context).count();
                 let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);
-                let runs = source_segments(context).map(run);
-                Upper::Runs(Newest::new(runs.collect::<Result<_>>()?))
+                let mut runs = source_segments(context).map(run).collect::<Result<Vec<_>>>()?;
+                if planted(Bug::OldestPieceWins) && matches!(context.source, Source::Pieces { .. }) {
+                    runs.reverse();
+                }
+                Upper::Runs(Newest::new(runs))
             }
         };
         let ends = match context.source.new_run() {

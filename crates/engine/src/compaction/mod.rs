@@ -29,6 +29,7 @@ use leeward_format::leaf_segment::Span;
 use leeward_format::manifest::{InstallEdit, LogExtent, PIECES, SegmentKind, level_at};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::{Lsn, SegmentId, SegmentName, UnixMs};
+use leeward_platform::planted::{Bug, planted};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fmt;
@@ -132,6 +133,8 @@ pub struct CompactionDone {
     pub entries_written: u64,
     /// It ended a merge of all sorted runs of a two-layer log (DEPART 4.4).
     pub ends_run_merge: bool,
+    /// It merged pieces of a two-layer log into a sorted run (DEPART 4.3).
+    pub merges_pieces: bool,
     /// The ingested pairs, if it was an ingest.
     pub(crate) ingested: Option<Ingested>,
     /// How far the sweep has come, if it was part of one.
@@ -170,6 +173,8 @@ pub struct CompactionTotals {
     pub entries_written: u64,
     /// Merges of all sorted runs of a two-layer log that ended, each of several compactions.
     pub run_merges: u64,
+    /// Merges of pieces of a two-layer log into a sorted run.
+    pub piece_merges: u64,
 }
 
 impl CompactionTotals {
@@ -184,6 +189,7 @@ impl CompactionTotals {
         self.entries_read += done.entries_read;
         self.entries_written += done.entries_written;
         self.run_merges += u64::from(done.ends_run_merge);
+        self.piece_merges += u64::from(done.merges_pieces);
     }
 }
 
@@ -343,7 +349,9 @@ impl Context {
 
     /// Whether tombstones are dropped: there is no older pair that they could hide.
     fn drops_tombstones(&self) -> bool {
-        self.is_into_last() && !self.keeps_tombstones
+        let is_last =
+            self.is_into_last() || planted(Bug::DropTombstoneAboveRuns) && matches!(self.source, Source::Pieces { .. });
+        is_last && !self.keeps_tombstones
     }
 
     /// Codec of the output.

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::log::{Overlays, find_prefix, log_of, segment_end};
 use leeward_format::manifest::{Base, BaseSegment, RegionState, SegmentState};
 use leeward_format::{SegmentId, SegmentName};
+use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
 /// A log segment that records were appended to.
@@ -39,7 +40,10 @@ impl Replica {
             return Ok(None);
         }
         let Some(committed) = found.committed(base) else { return Ok(None) };
-        let shared = shared(&found.state, base);
+        let shared = match planted(Bug::KeepBeyondShared) {
+            true => found.state.commit.max(found.state.replay_from),
+            false => shared(&found.state, base),
+        };
         let committed = committed.max(self.committed).min(shared);
         if found.state.replay_from > shared.next() {
             return Ok(None);

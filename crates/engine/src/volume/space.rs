@@ -246,7 +246,7 @@ impl Space {
 
     /// Whether only the last segments below a declared capacity are left, or the manifest has no room to name more.
     pub(super) fn is_short(&self) -> bool {
-        self.too_few_for_writes().is_some() || self.why_manifest_is_short().is_some()
+        self.too_few_for_writes().is_some() || self.state.lock().manifest_short.is_some()
     }
 
     /// Why the manifest has no room for more segments, if it has none.

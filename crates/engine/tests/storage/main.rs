@@ -5,6 +5,7 @@ mod checkpoint;
 mod crash;
 mod damage;
 mod ingest;
+mod lost_history;
 mod parts;
 #[cfg(feature = "planted-bugs")]
 mod planted;

@@ -1,6 +1,6 @@
 //! Rules of the engine broken on purpose: the tests of crashes, replicas and splits must notice each of them.
 
-use crate::{crash, replica, split};
+use crate::{crash, lost_history, replica, split};
 use leeward_platform::planted::{Bug, plant};
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -38,4 +38,11 @@ fn a_promotion_that_does_not_cut_longer_tails() {
 #[test]
 fn a_shared_segment_that_is_freed_with_the_first_region_that_forgets_it() {
     is_noticed(Bug::ForgetSharer, || split::continue_independently(0..10));
+}
+
+#[test]
+fn levels_of_a_history_that_the_group_has_lost() {
+    is_noticed(Bug::KeepBeyondShared, || {
+        lost_history::takes_the_history_that_went_on(0..30);
+    });
 }

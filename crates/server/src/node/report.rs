@@ -6,7 +6,7 @@ use crate::node::serving::Serving;
 use bytes::Bytes;
 use leeward_engine::MemoryStats;
 use leeward_format::cluster::Plan;
-use leeward_format::manifest::{LevelState, level_at};
+use leeward_format::manifest::{LevelState, PIECES, level_at};
 use leeward_format::partition::Partition;
 use leeward_format::routing::Routing;
 use leeward_format::status::{
@@ -86,6 +86,7 @@ impl Slot {
         status.counters.compaction_bytes_read = built.bytes_read + built.value_bytes_read;
         status.counters.compaction_bytes_written = built.bytes_written;
         status.counters.run_merges = built.run_merges;
+        status.counters.piece_merges = built.piece_merges;
         status.counters.index_bytes_read = status.counters.compaction_bytes_read;
         let state = match &self.holding {
             Holding::Serving(serving) => {
@@ -130,6 +131,7 @@ fn levels(positions: &[LevelState]) -> Vec<LevelStatus> {
             last.leaf_segments += u64::from(state.leaf_segments);
             last.bytes += state.bytes;
             last.runs += u64::from(state.root.is_some());
+            last.pieces += u64::from(state.root.is_some() && position < PIECES);
         }
     }
     levels
@@ -168,6 +170,7 @@ impl Serving {
         status.counters.compaction_bytes_read += received.compaction_bytes_read;
         status.counters.compaction_bytes_written += received.compaction_bytes_written;
         status.counters.run_merges = received.run_merges;
+        status.counters.piece_merges = received.piece_merges;
         status.counters.index_bytes_read = received.index_bytes_read;
         status.counters.index_bytes_received = received.index_bytes_received;
         status.counters.index_bytes_rewritten = received.index_bytes_rewritten;

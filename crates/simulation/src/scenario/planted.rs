@@ -27,6 +27,10 @@ impl Scenario {
                 let is_alone = table.min_in_sync == 1 && table.quorum.is_none();
                 has(FaultKind::Strand) && is_alone && table.reads != Reads::Primary
             }
+            Bug::OldestPieceWins | Bug::DropTombstoneAboveRuns => {
+                is_replicated && table.backups.ordering_degree().is_some_and(|runs| runs > 1)
+            }
+            Bug::DigestAcrossInstants => is_replicated,
             Bug::AgeFromArrival => is_replicated && table.reads != Reads::Primary,
             Bug::ReleaseBeforeKnown => operator.moves,
             Bug::AcknowledgeBelowMinInSync => table.min_in_sync > 1,
@@ -41,8 +45,8 @@ impl Scenario {
             | Bug::ServeUncommitted
             | Bug::ForgetRequests
             | Bug::ForgetAtTakeover => is_replicated,
-            // Only the engine's own tests find this bug.
-            Bug::ForgetSharer => false,
+            // Only the engine's own tests find these.
+            Bug::ForgetSharer | Bug::KeepBeyondShared => false,
         }
     }
 }

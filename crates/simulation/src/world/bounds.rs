@@ -3,7 +3,7 @@
 //!
 //! Splits and merges take milliseconds, so faults would seldom hit one by chance. Some faults are therefore aimed at them.
 
-use super::{Event, NodeId, World};
+use super::{Event, NodeId, World, node_of};
 use crate::CONTEXT;
 use bytes::Bytes;
 use leeward_format::cluster::{GroupConfig, RegionRequest};
@@ -66,8 +66,15 @@ impl World {
             self.load.merged(self.now, merged);
         }
         if !before.is_empty() {
-            let is_new = |region: &&RegionId| !before.contains_key(region);
-            self.bounds.splits += self.bounds.regions.keys().filter(is_new).count() as u64;
+            let is_new = |config: &&GroupConfig| !before.contains_key(&config.region);
+            let children: Vec<_> = self.bounds.regions.values().filter(is_new).map(|child| &child.start).collect();
+            self.bounds.splits += children.len() as u64;
+            let parents = children.iter().flat_map(|start| before.values().filter(|config| config.contains(start)));
+            let had = |parent: &&GroupConfig| {
+                let mut backups = parent.backups.iter().map(|backup| node_of(backup.server));
+                backups.any(|node| self.has_pieces(node, parent.region))
+            };
+            self.with_pieces.1 += parents.filter(had).count() as u64;
         }
         self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
     }

@@ -9,12 +9,14 @@
 //! | [`answering`] | how many members have an acknowledged write |
 //! | [`bounds`] | the key ranges of regions |
 //! | [`machine`] | processes that start, run and end |
+//! | [`copies`] | copies that are compared while clients write |
 //! | [`faults`] | what breaks |
 //! | [`saved_copies`] | disks that are replaced and put back |
 //! | [`verdict`] | what must be true after the faults |
 
 mod answering;
 mod bounds;
+mod copies;
 mod faults;
 mod machine;
 mod saved_copies;
@@ -35,6 +37,7 @@ use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
+use leeward_format::status::RegionCounters;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
@@ -144,6 +147,10 @@ pub(crate) struct World {
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
+    /// Copies of backups that were found to be equal to the primary's by their digests.
+    compared: u64,
+    /// Promotions, and splits, of regions with pieces of a two-layer log.
+    with_pieces: (u64, u64),
 }
 
 fn server_id(node: NodeId) -> ServerId {
@@ -190,6 +197,8 @@ impl World {
             missed_wakeup: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
+            compared: 0,
+            with_pieces: (0, 0),
         }
     }
 
@@ -215,7 +224,9 @@ impl World {
             self.push(at, Event::Merge { number });
         }
         self.advance(self.scenario.fault_schedule.end);
-        let compactions = self.compactions();
+        let compactions = self.compactions(|counters| counters.compactions);
+        let piece_merges = self.compactions(|counters| counters.piece_merges);
+        let run_merges = self.compactions(|counters| counters.run_merges);
         let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.answering.failure.take());
         Report {
             seed: self.seed,
@@ -228,6 +239,11 @@ impl World {
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
             splits: self.bounds.splits,
             merges: self.bounds.merges,
+            compared: self.compared,
+            piece_merges,
+            run_merges,
+            promotions_with_pieces: self.with_pieces.0,
+            splits_with_pieces: self.with_pieces.1,
             faults: self.fault_state.struck,
             digest: self.network.digest() ^ self.queue.made().rotate_left(32) ^ self.rng.u64(),
             failure,
@@ -405,10 +421,16 @@ impl World {
             .collect()
     }
 
-    /// Compactions that the running processes have installed as primaries.
-    fn compactions(&self) -> u64 {
+    /// Compactions of some kind that the running processes have installed.
+    fn compactions(&self, of: fn(&RegionCounters) -> u64) -> u64 {
         let statuses = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        statuses.flat_map(|status| status.regions).map(|region| region.counters.compactions).sum()
+        statuses.flat_map(|status| status.regions).map(|region| of(&region.counters)).sum()
+    }
+
+    /// Whether a node's copy of a region has pieces of a two-layer log.
+    fn has_pieces(&self, node: NodeId, region: RegionId) -> bool {
+        let status = self.machines[node].node.as_ref().map(Node::status);
+        status.is_some_and(|status| status.regions.iter().any(|copy| copy.region == region && copy.pieces() > 0))
     }
 
     fn count_promotions(&mut self) {
@@ -417,7 +439,11 @@ impl World {
         let before = count(&self.promotions);
         for config in self.configs() {
             let (first, begun) = self.promotions.entry(config.region).or_insert((config.term.0.max(1), 0));
-            *begun = (*begun).max(config.term.0.saturating_sub(*first));
+            let (terms, before) = (config.term.0.saturating_sub(*first), *begun);
+            *begun = before.max(terms);
+            let promoted = config.primary.filter(|_| terms > before);
+            let had = promoted.is_some_and(|primary| self.has_pieces(node_of(primary.server), config.region));
+            self.with_pieces.0 += u64::from(had);
         }
         let is_new = before < count(&self.promotions);
         if is_new && self.scenario.table.acknowledge == Acknowledge::LastFlush {

@@ -29,6 +29,7 @@ impl World {
     /// Ends the faults and the load, and checks the result.
     pub(super) fn judge(&mut self) -> Result<(), String> {
         self.mend_connections();
+        self.compare_copies()?;
         self.is_loaded = false;
         if self.nodes().any(|node| self.takes_writes(node)) {
             // The operator repairs a failed volume only after its primaries have moved elsewhere.
@@ -111,7 +112,7 @@ impl World {
     }
 
     /// Whether a process runs on the node, and its volume has not failed.
-    fn takes_writes(&self, node: NodeId) -> bool {
+    pub(super) fn takes_writes(&self, node: NodeId) -> bool {
         self.machines[node].node.as_ref().is_some_and(|node| node.status().volume_failure.is_none())
     }
 

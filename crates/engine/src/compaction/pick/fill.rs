@@ -88,10 +88,13 @@ impl Picker {
     fn fill_of_pieces(&self, version: &Version) -> f64 {
         let (count, bytes) = runs::pieces(version.levels())
             .fold((0, 0), |(count, bytes), (_, piece)| (count + 1, bytes + piece.bytes()));
+        if count == 0 {
+            return 0.0;
+        }
         let volume = &version.reads().volume;
         let is_due = bytes >= volume.segment_bytes() as u64 || volume.is_short_of_space();
         let is_single_due = self.ordering_degree.is_none() || self.sweep_waits;
-        let must = count > 1 && is_due || count > 0 && is_single_due;
+        let must = count > 1 && is_due || is_single_due;
         (count as f64 / MOST_PIECES as f64).max(f64::from(u8::from(must)))
     }
 }

@@ -23,6 +23,7 @@ use leeward_format::op::{DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, OpError, O
 use leeward_format::{Epoch, MAX_KEY_BYTES, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
+use leeward_platform::planted::{Bug, planted};
 
 /// Bytes of keys and values after which an answer stops.
 const MOST_BYTES: u64 = 16 << 20;
@@ -131,7 +132,8 @@ impl Slot {
         if term != at.term {
             return Err(if term > at.term { RangeAnswer::TooLate } else { RangeAnswer::NotYet });
         }
-        match copy.map_or(SnapshotAt::NotYet, |copy| copy.snapshot_at(at.lsn, at.now)) {
+        let instant = if planted(Bug::DigestAcrossInstants) { context.clock.wall.now() } else { at.now };
+        match copy.map_or(SnapshotAt::NotYet, |copy| copy.snapshot_at(at.lsn, instant)) {
             SnapshotAt::Shown(snapshot) => {
                 self.keep_for_digests(now);
                 Ok(snapshot)
