@@ -185,6 +185,7 @@ fn measure(options: &Options, setup: Setup, starter: &Starter) -> Result<Report,
         nodes: options.cell.nodes,
         late: 0,
         memory_bytes: options.cell.memory_mib << 20,
+        segment_bytes: None,
     };
     let Started { seeds, cluster } = starter.start(wanted)?;
     let work = ycsb::Options {

@@ -53,7 +53,9 @@ impl Load {
     ) -> Result<(Started, ycsb::Options), Failure> {
         let table = TableOptions { replicas: 3, min_in_sync: 2, ..TableOptions::default() };
         let memory_bytes = self.memory_mib << 20;
-        let started = starter.start(Wanted { table, link: Link::Shm, regions, nodes: NODES, late, memory_bytes })?;
+        let link = Link::Shm;
+        let wanted = Wanted { table, link, regions, nodes: NODES, late, memory_bytes, segment_bytes: None };
+        let started = starter.start(wanted)?;
         let load = ycsb::Options {
             seeds: started.seeds.clone(),
             mix: self.mix,

@@ -166,7 +166,15 @@ pub fn run(options: &Options, starter: &Starter) -> Result<bool, Failure> {
         eprintln!("{}: {rounds} rounds", kind.name());
         let (backups, l0_bytes) = (options.backups, kind.l0_bytes());
         let table = TableOptions { replicas: 3, min_in_sync: 2, l0_bytes, backups, ..TableOptions::default() };
-        let wanted = Wanted { table, link: Link::Shm, regions: 1, nodes: NODES, late: 0, memory_bytes: MEMORY_BYTES };
+        let wanted = Wanted {
+            table,
+            link: Link::Shm,
+            regions: 1,
+            nodes: NODES,
+            late: 0,
+            memory_bytes: MEMORY_BYTES,
+            segment_bytes: None,
+        };
         let mut field = LoadedCluster::new(starter.start(wanted)?)?;
         measured.push(field.measure(kind, rounds)?);
     }

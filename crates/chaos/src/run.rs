@@ -210,10 +210,12 @@ impl Run<'_> {
         for region in 0..workload::regions() {
             for client in 0..NATIVE_CLIENTS {
                 let name = format!("chaos-{region}-{client}");
-                let native = Native::new(self.cluster.addresses(), name, client % 2 == 0);
+                let table = workload::table_of(region).name();
+                let native = Native::new(self.cluster.addresses(), name, table, client % 2 == 0);
                 stores.push((region, Box::new(native)));
             }
-            stores.push((region, Box::new(Resp::new(self.cluster.resp_addresses(), region))));
+            let table = workload::table_of(region).name();
+            stores.push((region, Box::new(Resp::new(self.cluster.resp_addresses(), table, region))));
         }
         stores
     }

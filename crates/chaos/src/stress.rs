@@ -137,7 +137,8 @@ fn measure(
     let (others, changes) = thread::scope(|scope| {
         let others: Vec<_> = (0..OTHERS)
             .map(|number| {
-                let store = Resp::new(addresses.clone(), number);
+                let table = workload::table_of(number % workload::regions()).name();
+                let store = Resp::new(addresses.clone(), table, number);
                 let is_over = &is_over;
                 scope.spawn(move || work(store, number, is_over))
             })

@@ -4,7 +4,7 @@ use crate::clients::{Filling, Log, Outcome, Shared};
 use crate::cluster::Cluster;
 use crate::error::ChaosError;
 use crate::report::Report;
-use crate::workload::{SharedKey, filling_key, number_of};
+use crate::workload::{SharedKey, filling_key, number_of, table_of};
 use bytes::Bytes;
 use leeward_client::{ClientOptions, Op, OpResult, Session};
 use leeward_history::{Action, Operation, Verdict, check, counterexample};
@@ -29,7 +29,8 @@ const SHOWN: usize = 5;
 pub(crate) fn judge(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mut Report) -> Result<(), ChaosError> {
     read_histories(cluster, shared, log, report)?;
     let found = {
-        let keys = log.fillings.iter().map(|filling| filling_key(filling.region, filling.number));
+        let key = |filling: &Filling| (filling.region, filling_key(filling.region, filling.number));
+        let keys = log.fillings.iter().map(key);
         read(cluster, keys.collect(), report)?
     };
     judge_fillings(&log.fillings, &found, report);
@@ -44,7 +45,7 @@ fn read_histories(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mu
     let mut keys: Vec<SharedKey> = log.histories.keys().copied().collect();
     keys.sort_unstable();
     let called = shared.now();
-    let found = read(cluster, keys.iter().map(|key| key.bytes()).collect(), report)?;
+    let found = read(cluster, keys.iter().map(|key| (key.region, key.bytes())).collect(), report)?;
     let answered = shared.now();
     for (key, found) in keys.iter().zip(&found) {
         let last = Operation { called, answered, action: Action::Read(*found) };
@@ -53,16 +54,18 @@ fn read_histories(cluster: &Cluster, shared: &Shared, log: &mut Log, report: &mu
     Ok(())
 }
 
-/// The numbers of the values at `keys`.
-fn read(cluster: &Cluster, keys: Vec<Bytes>, report: &mut Report) -> Result<Vec<Option<i64>>, ChaosError> {
+/// The numbers of the values at `keys` of these regions.
+fn read(cluster: &Cluster, keys: Vec<(usize, Bytes)>, report: &mut Report) -> Result<Vec<Option<i64>>, ChaosError> {
     let failed = |why: String| ChaosError::NotReady(format!("the cluster is whole, and cannot be read: {why}"));
     let options = ClientOptions { name: "leeward-chaos-verdict".into(), ..ClientOptions::default() };
     let connected = Session::connect(&cluster.addresses(), options);
     let mut session = connected.map_err(|error| failed(error.to_string()))?;
     let mut found = Vec::new();
-    for batch in keys.chunks(BATCH) {
-        let ops = batch.iter().map(|key| Op::Get { key: key.clone() }).collect();
-        for result in session.execute(ops).map_err(|error| failed(error.to_string()))? {
+    let batches = keys.chunk_by(|(one, _), (next, _)| one == next).flat_map(|of_region| of_region.chunks(BATCH));
+    for batch in batches {
+        let table = table_of(batch[0].0).name();
+        let ops = batch.iter().map(|(_, key)| Op::Get { key: key.clone() }).collect();
+        for result in session.execute_in(&table, ops).map_err(|error| failed(error.to_string()))? {
             match result {
                 OpResult::Value(value) => found.push(value.as_deref().map(number_of)),
                 other => return Err(failed(format!("{other:?}"))),

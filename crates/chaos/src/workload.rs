@@ -1,25 +1,63 @@
-//! Keys and values of a run. Only this module knows their formats. Pure.
+//! Tables, keys and values of a run. Only this module knows their formats. Pure.
 //!
-//! Each region has its letter, so the key tells the region of an operation. Many clients use *shared* keys, which have histories.
+//! There is a table for each mode of backups, which faults change. Each region has its letter, so the key tells the region of an
+//! operation. Many clients use *shared* keys, which have histories.
 //! *Filling* keys are written once. A value begins with its number, which is unique, and the rest follows from the number.
 
 use bytes::Bytes;
+use leeward_format::cluster::BackupMode;
+use leeward_format::table::{DEFAULT_TABLE, TableName};
 
-/// First letters of the keys of each region.
-const REGIONS: [char; 4] = ['a', 'b', 'c', 'd'];
+/// A table of a run.
+#[derive(Debug)]
+pub(crate) struct Table {
+    name: &'static str,
+    /// How its backups keep their copies when the run begins.
+    pub(crate) backups: BackupMode,
+    /// First letters of the keys of each of its regions.
+    letters: &'static [char],
+}
+
+/// All tables. The two-layer log may have few runs, so that a run has merges of all of them.
+pub(crate) static TABLES: [Table; 3] = [
+    Table { name: DEFAULT_TABLE, backups: BackupMode::SendIndex, letters: &['a', 'b'] },
+    Table { name: "built", backups: BackupMode::BuildIndex, letters: &['c'] },
+    Table { name: "layered", backups: BackupMode::TwoLayerLog { ordering_degree: 4 }, letters: &['d'] },
+];
+
+impl Table {
+    pub(crate) fn name(&self) -> TableName {
+        self.name.parse().expect("these are names of tables")
+    }
+
+    /// First keys of its regions after the first.
+    pub(crate) fn splits(&self) -> Vec<Bytes> {
+        self.letters[1..].iter().map(|letter| Bytes::from(letter.to_string())).collect()
+    }
+}
+
 /// Longest padding of a value, in bytes: some are kept in place, some in the medium log, some in the large log.
 const PADDING_BYTES: [u64; 3] = [20, 600, 2_500];
 /// The same, of filling keys.
 const FILLING_BYTES: [u64; 3] = [200, 2_000, 12_000];
 
-/// How many regions there are.
-pub(crate) const fn regions() -> usize {
-    REGIONS.len()
+/// The table and the letter of each region.
+fn all_regions() -> impl Iterator<Item = (&'static Table, char)> {
+    TABLES.iter().flat_map(|table| table.letters.iter().map(move |letter| (table, *letter)))
 }
 
-/// First keys of the regions after the first.
-pub(crate) fn splits() -> Vec<Bytes> {
-    REGIONS[1..].iter().map(|letter| Bytes::from(letter.to_string())).collect()
+/// How many regions there are when the run begins.
+pub(crate) fn regions() -> usize {
+    all_regions().count()
+}
+
+/// The table of a region.
+pub(crate) fn table_of(region: usize) -> &'static Table {
+    all_regions().nth(region).expect("there are so many regions").0
+}
+
+fn letter_of(region: usize) -> char {
+    all_regions().nth(region).expect("there are so many regions").1
 }
 
 /// A key that many clients use.
@@ -35,14 +73,14 @@ pub(crate) struct SharedKey {
 impl SharedKey {
     pub(crate) fn bytes(self) -> Bytes {
         let SharedKey { region, slot, generation } = self;
-        Bytes::from(format!("{}shared{slot}-{generation:06}", REGIONS[region]))
+        Bytes::from(format!("{}shared{slot}-{generation:06}", letter_of(region)))
     }
 }
 
 /// The key of the filling write with this number. The numbers are scattered, so that compactions overlap.
 pub(crate) fn filling_key(region: usize, number: i64) -> Bytes {
     let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-    Bytes::from(format!("{}fill{scattered:011x}-{number}", REGIONS[region]))
+    Bytes::from(format!("{}fill{scattered:011x}-{number}", letter_of(region)))
 }
 
 /// The value with this number.

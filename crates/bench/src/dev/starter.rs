@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
     pub(crate) late: u32,
     /// Memory of a node, in bytes.
     pub(crate) memory_bytes: u64,
+    /// Size of a segment of its nodes, in bytes; `None`: the default.
+    pub(crate) segment_bytes: Option<u64>,
 }
 
 /// A cluster that runs. Dropping it stops its nodes and removes its data.
@@ -84,8 +86,9 @@ impl Starter {
     }
 
     fn plan(&self, wanted: Wanted, directory: &Path) -> Result<Plan, Failure> {
-        let Wanted { table, link, regions, nodes, late, memory_bytes } = wanted;
+        let Wanted { table, link, regions, nodes, late, memory_bytes, segment_bytes } = wanted;
         let mut settings = vec![("memory_budget".into(), memory_bytes.to_string())];
+        settings.extend(segment_bytes.map(|bytes| ("segment_bytes".into(), bytes.to_string())));
         if late == 0 {
             // A transfer of a primary role would disturb the measurement.
             settings.push(("balance".into(), "false".into()));

@@ -62,8 +62,8 @@ pub(crate) enum Work {
     Recovery,
 }
 
-/// L0s of a region by which a two-layer log with 20 runs has merged all of them twice: twenty pieces make one run.
-const L0S: u32 = 900;
+/// L0s that Load fills in each region: several of a [segment](super::measure), which compactions take together.
+const L0S: u32 = 400;
 
 impl Shape {
     /// What the experiments of the other papers have.
@@ -73,9 +73,9 @@ impl Shape {
     pub(crate) const RUNS: Shape = Shape { l0s: Some(L0S), must_merge: true, ..Shape::PAPERS };
 }
 
-/// Many regions, as a node of DEPART has range groups: the memory of their L0s is compared. The smallest L0s there are let
-/// each copy have some runs, which need not be so many that they are merged.
-pub(super) const MANY: Shape = Shape { regions: Some(100), must_merge: false, ..Shape::RUNS };
+/// Many regions, as a node of DEPART has range groups: the memory of their L0s is compared, which are as large as elsewhere.
+/// Their runs need not be so many that they are merged.
+pub(super) const MANY: Shape = Shape { regions: Some(100), ..Shape::PAPERS };
 /// As in DEPART; each node is primary of a region.
 pub(super) const FIVE: Shape =
     Shape { nodes: Some(5), regions: Some(5), work: Work::LoadAndReads(&[1, 2, 3]), ..Shape::RUNS };

@@ -9,6 +9,7 @@ use crate::dev::{Started, Starter, Wanted};
 use crate::keys::Mix;
 use crate::report::PhaseReport;
 use crate::ycsb::{self, BenchError, Workload};
+use std::ops::RangeInclusive;
 
 #[cfg(test)]
 #[path = "measure_tests.rs"]
@@ -24,6 +25,11 @@ const MERGING_DEGREE: u8 = 20;
 const MIN_READS_OF_BACKUPS: f64 = 0.5;
 /// Bytes that an L0 needs for an entry beside the pair.
 const ENTRY_BYTES: u64 = 10;
+/// Segments that the pairs of a copy fill in Load, at least, where two-layer logs must merge. Pieces become a run once they
+/// fill a segment, and 41 runs are merged twice where 20 are allowed.
+const SEGMENTS_OF_A_COPY: u64 = 52;
+/// The smallest and the largest segments that are chosen for that; the largest is the default of nodes.
+const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
 /// The smallest L0 that a table may have.
 const LEAST_L0_BYTES: u64 = 64 << 10;
 
@@ -42,6 +48,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         nodes: setup.shape.nodes.unwrap_or(cell.nodes),
         late: 0,
         memory_bytes: cell.memory_mib << 20,
+        segment_bytes: segment_bytes(options, setup),
     };
     let started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = records(options, setup);
@@ -122,6 +129,13 @@ pub(super) fn l0_bytes(options: &Options, setup: Setup) -> u64 {
     let Some(l0s) = setup.shape.l0s.filter(|_| options.cell.l0_kib.is_none()) else { return options.cell.l0_bytes() };
     let bytes = records(options, setup) * (setup.mix.mean_pair_bytes() + ENTRY_BYTES);
     (bytes / u64::from(regions(options, setup) * l0s)).max(LEAST_L0_BYTES)
+}
+
+/// Size of a segment in bytes, so small that a two-layer log merges although Load is short; `None`: the default.
+fn segment_bytes(options: &Options, setup: Setup) -> Option<u64> {
+    let of_a_copy = records(options, setup) * setup.mix.mean_pair_bytes() / u64::from(regions(options, setup));
+    let fitting = (of_a_copy / SEGMENTS_OF_A_COPY).clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
+    setup.shape.must_merge.then(|| 1 << fitting.ilog2())
 }
 
 fn regions(options: &Options, setup: Setup) -> u32 {

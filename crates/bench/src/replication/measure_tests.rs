@@ -59,8 +59,21 @@ fn l0s_are_as_large_as_the_records_allow() {
     let records = 3_000_000;
     assert_eq!(l0_bytes(&options(None, Some(records)), setup("two-layer-20")), records * pair / u64::from(3 * l0s));
     let many = Setup { shape: MANY, ..setup("two-layer-20") };
-    assert_eq!(l0_bytes(&options(None, Some(records)), many), (records * pair / u64::from(100 * l0s)).max(64 << 10));
+    assert_eq!(l0_bytes(&options(None, Some(records)), many), 256 << 10, "as in the experiments of the other papers");
     assert_eq!(l0_bytes(&options(Some(128), None), setup("two-layer-20")), 128 << 10, "the option wins");
     assert_eq!(l0_bytes(&options(None, None), Setup::new("send-index", Mix::SD, 3, 8)), 256 << 10);
     assert_eq!(l0_bytes(&options(None, Some(1000)), setup("two-layer-20")), 64 << 10, "a table has no smaller one");
+}
+
+#[test]
+fn segments_are_so_small_that_two_layer_logs_merge() {
+    let of_a_region = Mix::SD.mean_pair_bytes() * 1_000_000 / 3;
+    let bytes = segment_bytes(&options(None, Some(1_000_000)), setup("two-layer-20"));
+    assert_eq!(bytes, Some(1 << 20));
+    assert!(of_a_region / (1 << 20) >= SEGMENTS_OF_A_COPY);
+    let most = segment_bytes(&options(None, Some(100_000_000)), setup("two-layer-20"));
+    assert_eq!(most, Some(2 << 20), "not larger than usual");
+    assert_eq!(segment_bytes(&options(None, Some(10)), setup("two-layer-20")), Some(64 << 10));
+    let many = Setup { shape: MANY, ..setup("two-layer-20") };
+    assert_eq!(segment_bytes(&options(None, Some(1_000_000)), many), None, "it need not merge");
 }

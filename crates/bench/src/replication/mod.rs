@@ -53,7 +53,7 @@ const L0_KIB: u64 = 256;
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CellOptions {
     /// Size at which an L0 freezes, in KiB, unless the mode has a smaller one [default: 256; with two-layer logs so that
-    /// load fills 900 in each region]
+    /// load fills 400 in each region]
     #[arg(long, value_name = "KIB", value_parser = value_parser!(u64).range(64..=1_048_576))]
     pub l0_kib: Option<u64>,
     /// Nodes of each cluster, unless the experiment has another number

@@ -5,6 +5,7 @@ use crate::workload::{number_of, value};
 use bytes::Bytes;
 use leeward_client::{ClientOptions, Condition, Lifetime, Op, OpError, OpResult, Session};
 use leeward_format::Lsn;
+use leeward_format::table::TableName;
 use leeward_history::Action;
 
 /// See the module.
@@ -18,9 +19,9 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// A client of this name. With `retry_puts` it retries plain puts too.
-    pub(crate) fn new(addresses: Vec<String>, name: String, retry_puts: bool) -> Native {
-        let options = ClientOptions { name, deadline: DEADLINE, retry_puts, ..ClientOptions::default() };
+    /// A client of this name, of a table. With `retry_puts` it retries plain puts too.
+    pub(crate) fn new(addresses: Vec<String>, name: String, table: TableName, retry_puts: bool) -> Native {
+        let options = ClientOptions { name, table, deadline: DEADLINE, retry_puts, ..ClientOptions::default() };
         Native { addresses, options, session: None, version: None }
     }
 

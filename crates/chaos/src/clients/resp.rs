@@ -4,6 +4,7 @@
 use crate::clients::{DEADLINE, Outcome, Store};
 use crate::workload::{number_of, value};
 use bytes::Bytes;
+use leeward_format::table::TableName;
 use leeward_history::Action;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,6 +19,7 @@ const LONGEST_STRING: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Resp {
     addresses: Vec<SocketAddr>,
+    table: TableName,
     next: usize,
     connection: Option<BufReader<TcpStream>>,
 }
@@ -32,9 +34,9 @@ enum Answer {
 }
 
 impl Resp {
-    /// Begins with the server of this number.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, first: usize) -> Resp {
-        Resp { addresses, next: first, connection: None }
+    /// A client of a table, which begins with the server of this number.
+    pub(crate) fn new(addresses: Vec<SocketAddr>, table: TableName, first: usize) -> Resp {
+        Resp { addresses, table, next: first, connection: None }
     }
 
     fn connect(&mut self) -> io::Result<()> {
@@ -44,7 +46,14 @@ impl Resp {
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
         stream.set_nodelay(true)?;
-        self.connection = Some(BufReader::new(stream));
+        let mut connection = BufReader::new(stream);
+        let select = [Bytes::from_static(b"SELECT"), Bytes::copy_from_slice(self.table.as_bytes())];
+        connection.get_mut().write_all(&encode(&select))?;
+        match read_answer(&mut connection)? {
+            Answer::Text(_) => self.connection = Some(connection),
+            // The server does not know the table yet.
+            other => return Err(io::Error::other(format!("SELECT was answered: {other:?}"))),
+        }
         Ok(())
     }
 }

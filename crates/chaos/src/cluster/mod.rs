@@ -27,7 +27,7 @@ use disk::Disk;
 use leeward_client::{
     ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions, admin, ask_node, shake_hands,
 };
-use leeward_format::table::NewTable;
+use leeward_format::table::{NewTable, TableName};
 use network::Network;
 use process::Process;
 use std::fs;
@@ -67,6 +67,7 @@ pub(crate) struct Plan {
     pub(crate) coordinator: CoordinatorKind,
     /// Without namespaces and separate disks.
     pub(crate) alone: bool,
+    /// Options that all tables have.
     pub(crate) table: TableOptions,
     /// How much servers log.
     pub(crate) log: String,
@@ -74,7 +75,7 @@ pub(crate) struct Plan {
     pub(crate) settings: String,
 }
 
-/// The table of a run.
+/// Options of all tables of a run.
 pub(crate) fn table_options() -> TableOptions {
     TableOptions { replicas: REPLICAS, l0_bytes: L0_BYTES, ..TableOptions::default() }
 }
@@ -101,7 +102,7 @@ struct Server {
 }
 
 impl Cluster {
-    /// Starts everything and waits until the table's regions have all of their members.
+    /// Starts everything and waits until all regions have all of their members.
     ///
     /// # Errors
     /// The machine refuses, or the cluster does not come up, or `is_wanted` answers that the run was interrupted.
@@ -137,7 +138,7 @@ impl Cluster {
             cluster.write_config(server)?;
             cluster.start_server(server, None)?;
         }
-        cluster.wait("no table could be made", is_wanted, Cluster::has_table)?;
+        cluster.wait("the tables could not be made", is_wanted, Cluster::has_tables)?;
         cluster.wait("not every region has all of its members", is_wanted, |cluster| cluster.lacks().is_none())?;
         Ok(cluster)
     }
@@ -193,15 +194,19 @@ impl Cluster {
         Targets { resp: self.resp_addresses(), all: all.collect() }
     }
 
-    /// Whether the table exists or could be created now. Any server that knows the coordinator can create it.
-    fn has_table(&self) -> bool {
+    /// Whether all tables exist or could be created now. Any server that knows the coordinator can create them.
+    fn has_tables(&self) -> bool {
         let address = &self.addresses()[0];
         let Ok(node) = shake_hands(address, NAME, ANSWER_WITHIN) else { return false };
-        if node.map.table(&self.plan.table.name).is_some() {
-            return true;
-        }
-        let table = Box::new(NewTable::new(self.plan.table.clone(), workload::splits()));
-        matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
+        workload::TABLES.iter().all(|table| {
+            let options =
+                TableOptions { name: table.name().to_string(), backups: table.backups, ..self.plan.table.clone() };
+            if node.map.table(&options.name).is_some() {
+                return true;
+            }
+            let table = Box::new(NewTable::new(options, table.splits()));
+            matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
+        })
     }
 
     /// What the cluster lacks to be whole, if anything. It is whole when every server knows the same configuration, every region
@@ -221,24 +226,25 @@ impl Cluster {
         if maps.iter().any(|other| content(other) != content(map)) {
             return Some("servers know different configurations".into());
         }
-        let groups = map.regions_of(&self.plan.table.name);
-        if groups.is_empty() {
-            return Some("there are no regions".into());
+        let names = workload::TABLES.iter().map(workload::Table::name);
+        if let Some(name) = names.clone().find(|name| map.regions_of(name).is_empty()) {
+            return Some(format!("table {name} has no regions"));
         }
         let members = self.plan.table.replicas as usize;
         let is_here = |member| map.servers.iter().any(|server| server.member == member);
         let count = |group: &GroupConfig| group.in_sync().filter(|member| is_here(*member)).count();
-        if let Some(group) = groups.iter().find(|group| count(group) < members) {
+        if let Some(group) = map.regions.iter().find(|group| count(group) < members) {
             return Some(format!("region {} has {} of {members} members in sync", group.region, count(group)));
         }
-        self.unanswered(groups)
+        names.into_iter().find_map(|name| self.unanswered(&name, map.regions_of(&name)))
     }
 
-    /// A region that does not answer.
-    fn unanswered(&self, groups: &[GroupConfig]) -> Option<String> {
+    /// A region of a table that does not answer.
+    fn unanswered(&self, table: &TableName, groups: &[GroupConfig]) -> Option<String> {
         let options = ClientOptions { name: NAME.into(), deadline: ANSWER_WITHIN, ..ClientOptions::default() };
         let counts = groups.iter().map(|group| Op::Count { region: group.region }).collect();
-        let asked = Session::connect(&self.addresses(), options).and_then(|mut session| session.execute(counts));
+        let connected = Session::connect(&self.addresses(), options);
+        let asked = connected.and_then(|mut session| session.execute_in(table, counts));
         let answers = match asked {
             Ok(answers) => answers,
             Err(error) => return Some(error.to_string()),

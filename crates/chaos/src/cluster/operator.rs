@@ -1,13 +1,16 @@
-//! Requests that operators make during a run: another primary, a split, a merge, a server drained and taken back. Whether a
-//! server accepts a request depends on the other faults. A request that no server accepts is no failure.
+//! Requests that operators make during a run: another primary, a split, a merge, another mode of backups, a server
+//! drained and taken back. Whether a server accepts a request depends on the other faults. A request that no server
+//! accepts is no failure.
 
 use super::{ANSWER_WITHIN, Cluster, NAME};
+use crate::workload;
 use leeward_client::{Op, OpResult, ask_node, shake_hands};
 use leeward_format::ServerId;
-use leeward_format::cluster::{GroupConfig, Intent, RegionRequest};
+use leeward_format::cluster::{BackupMode, GroupConfig, Intent, RegionRequest};
+use leeward_format::table::TableChange;
 
 const NO_SERVER: &str = "no server answers";
-/// From this many regions on the table is not split any more.
+/// From this many regions on the tables are not split any more.
 const MOST_REGIONS: usize = 24;
 
 impl Cluster {
@@ -17,11 +20,24 @@ impl Cluster {
         self.addresses().iter().any(|address| matches!(ask(address), Ok(OpResult::Done)))
     }
 
-    /// The table's regions, as the first server that answers knows them.
+    /// The regions of all tables, as the first server that answers knows them.
     pub(crate) fn groups(&self) -> Option<Vec<GroupConfig>> {
         let mut maps =
             self.addresses().into_iter().filter_map(|address| shake_hands(&address, NAME, ANSWER_WITHIN).ok());
-        maps.next().map(|node| node.map.regions_of(&self.plan.table.name).to_vec())
+        maps.next().map(|node| node.map.regions)
+    }
+
+    /// Requests another mode of backups for a table. Answers a description of the request.
+    pub(crate) fn alter(&self, target: usize, entropy: u64) -> String {
+        let name = workload::TABLES[target % workload::TABLES.len()].name();
+        let backups = match entropy % 3 {
+            0 => BackupMode::SendIndex,
+            1 => BackupMode::BuildIndex,
+            _ => BackupMode::TwoLayerLog { ordering_degree: 1 + (entropy / 3 % 8) as u8 },
+        };
+        let change = Box::new(TableChange { name: name.clone(), backups: Some(backups), ..TableChange::default() });
+        let accepted = self.request(Op::AlterTable { change });
+        format!("table {name} to {backups}{}", if accepted { "" } else { " (not accepted)" })
     }
 
     /// Requests the split of a region in the middle of its keys. Answers a description of the request.
@@ -39,12 +55,10 @@ impl Cluster {
     /// Requests the merge of a region into the one before or after it. Answers a description of the request.
     pub(crate) fn merge(&self, target: usize) -> String {
         let Some(groups) = self.groups() else { return NO_SERVER.into() };
-        if groups.len() < 2 {
-            return "there is one region only".into();
-        }
-        let (left, right) = (target % (groups.len() - 1), target % (groups.len() - 1) + 1);
-        let (source, into) = if target.is_multiple_of(2) { (right, left) } else { (left, right) };
-        let (region, into) = (groups[source].region, groups[into].region);
+        let pairs: Vec<_> = groups.windows(2).filter(|pair| pair[0].table == pair[1].table).collect();
+        let Some(pair) = pairs.get(target % pairs.len().max(1)) else { return "each table has one region only".into() };
+        let (source, into) = if target.is_multiple_of(2) { (1, 0) } else { (0, 1) };
+        let (region, into) = (pair[source].region, pair[into].region);
         let accepted = self.request(Op::RequestRegion { region, request: RegionRequest::Merge { into } });
         format!("region {region} into region {into}{}", if accepted { "" } else { " (not accepted)" })
     }

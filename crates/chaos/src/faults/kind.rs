@@ -45,6 +45,8 @@ pub enum FaultKind {
     Split,
     /// Operators merge a region into its neighbour.
     Merge,
+    /// Operators change how the backups of a table keep their copies.
+    Alter,
     /// Clients send commands without pause that are cheap to send and expensive to answer.
     Flood,
     /// Clients request large values repeatedly, and read no answer.
@@ -80,7 +82,7 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 23] = [
+    pub const ALL: [FaultKind; 24] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -100,6 +102,7 @@ impl FaultKind {
         FaultKind::Drain,
         FaultKind::Split,
         FaultKind::Merge,
+        FaultKind::Alter,
         FaultKind::Flood,
         FaultKind::Hoard,
         FaultKind::Giants,
@@ -173,6 +176,7 @@ impl FaultKind {
             FaultKind::Drain => ("drain", "a server is drained, and taken back", Class::Operator, Need::SpareServer),
             FaultKind::Split => ("split", "a region is split", Class::Operator, Need::Nothing),
             FaultKind::Merge => ("merge", "a region is merged into its neighbour", Class::Operator, Need::Nothing),
+            FaultKind::Alter => ("alter", "a table gets another mode of backups", Class::Operator, Need::Nothing),
         }
     }
 }

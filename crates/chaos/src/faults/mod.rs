@@ -113,6 +113,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
         FaultKind::HandOver => Ok(cluster.hand_over(target, entropy.is_multiple_of(2))),
         FaultKind::Split => Ok(cluster.split(target)),
         FaultKind::Merge => Ok(cluster.merge(target)),
+        FaultKind::Alter => Ok(cluster.alter(target, entropy)),
         FaultKind::Drain => {
             cluster.drain(server);
             Ok(format!("server {named}"))
