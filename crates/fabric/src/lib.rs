@@ -19,6 +19,14 @@
 //!   write carries the number of the session that began with its `Up`.
 //! - **Revocation.** Once [`Memory::revoke`] has returned, the memory's bytes no longer change, and they include every
 //!   write whose completion a peer has seen.
+//! - **Reads are of words.** An aligned 8-byte word is never read half: it has been in the memory at some time during the
+//!   read. The words of a longer read may be of different times, in any order. So what is longer than a word carries a
+//!   checksum. (One exception: libfabric's tcp provider may tear the words of a read of more than one word.)
+//! - **Readable memory** ([`ReadableMemory`]) is written by its owner alone. Its descriptor is a type of its own, which
+//!   [`Fabric::write`] does not take. A peer that forges one is refused, and no byte changes.
+//! - **Readers need a lease.** A revocation makes peers' later reads fail, but it does not wait for reads that are under
+//!   way. A process that has the memory mapped ([`Fabric::read_now`]) may copy old bytes for some time after, and also
+//!   after the owner has died. A reader that must not use old bytes checks a lease after its last read.
 //! - Events of one link are delivered one at a time, in order. A [`Sink`] is called by the transport's threads or from
 //!   inside [`Fabric::flush`], with no lock held: it may call back into the fabric, but it must not block, because it
 //!   runs in place of a NIC's interrupt.
@@ -71,6 +79,41 @@ impl fmt::Debug for PeerId {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Descriptor(pub Vec<u8>);
 
+/// Names one [`ReadableMemory`] to peers, which may only read it. Opaque like a [`Descriptor`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ReadableDescriptor(pub Vec<u8>);
+
+/// The descriptor of a memory that peers may read, whether or not they may write it.
+pub trait Readable {
+    /// The bytes of the descriptor.
+    fn descriptor_bytes(&self) -> &[u8];
+}
+
+impl Readable for Descriptor {
+    fn descriptor_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Readable for ReadableDescriptor {
+    fn descriptor_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The outcome of [`Fabric::read_now`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum ReadNow {
+    /// The bytes are in the buffer.
+    Copied,
+    /// The descriptor makes no sense, the memory is revoked or dropped, or the range is outside of it. The buffer may
+    /// hold some of its bytes.
+    Refused,
+    /// The memory is not mapped in this process. The buffer is unchanged: post a [`Fabric::read`].
+    NotMapped,
+}
+
 /// An event of the link to, or from, one peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkEvent {
@@ -93,8 +136,8 @@ pub enum LinkEvent {
         /// As many bytes as were asked for.
         bytes: Vec<u8>,
     },
-    /// The descriptor is unknown or revoked, or the range is outside of the memory. Some bytes of a write may have
-    /// landed if the memory was revoked meanwhile.
+    /// The descriptor is unknown or revoked or does not allow it, or the range is outside of the memory. Some bytes of a
+    /// write may have landed if the memory was revoked meanwhile.
     Refused {
         /// The number it was posted with.
         op: u64,
@@ -105,7 +148,8 @@ pub enum LinkEvent {
 pub type Sink = Arc<dyn Fn(PeerId, LinkEvent) + Send + Sync>;
 
 /// Bytes that went over the wire (or were copied into or out of another process's memory) since the fabric was made,
-/// framing included. Network amplification is computed from them.
+/// framing included. Network amplification is computed from them. A process that reads readable memory over shared
+/// memory cannot tell its owner how much: the reader counts these bytes, and the owner does not.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct FabricCounters {
     /// Bytes sent to peers.
@@ -149,6 +193,58 @@ pub trait Memory: Send + Sync {
     fn revoke(&self);
 }
 
+/// Memory that peers read and only its owner writes. Zeroed when allocated; deregistered when its last handle is
+/// dropped. Clones are handles to the same memory. Any thread may use it while peers read.
+///
+/// Peers see a write's words in any order. A peer that has read a word of [`ReadableMemory::store_u64`] finds, in its
+/// later reads, all that was written before that word. Offsets and lengths are bytes. A range outside of the memory is a
+/// bug of the caller and panics. Pages occupy memory once they are written or read, until the memory is dropped.
+#[derive(Clone)]
+pub struct ReadableMemory {
+    memory: Arc<dyn Memory>,
+}
+
+impl ReadableMemory {
+    /// `memory` must be registered with permission to read only.
+    pub(crate) fn new(memory: Arc<dyn Memory>) -> ReadableMemory {
+        ReadableMemory { memory }
+    }
+    /// The descriptor by which peers read this memory.
+    pub fn descriptor(&self) -> ReadableDescriptor {
+        ReadableDescriptor(self.memory.descriptor().0)
+    }
+    /// Bytes of the memory.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+    /// Whether the memory has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+    /// Copies `bytes.len()` bytes from `offset` out of the memory.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        self.memory.read(offset, bytes);
+    }
+    /// Copies `bytes` into the memory at `offset`.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        self.memory.write(offset, bytes);
+    }
+    /// The little-endian word at `offset` (a multiple of 8), with acquire ordering.
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.memory.load_u64(offset)
+    }
+    /// Stores the little-endian word at `offset` (a multiple of 8), with release ordering.
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.memory.store_u64(offset, value);
+    }
+    /// Ends remote access: peers' reads from now on are refused. Reads under way are not waited for, and peers that
+    /// have the memory mapped may copy its bytes for some time, later ones included: see the crate's contract. The
+    /// owner may go on to use it.
+    pub fn revoke(&self) {
+        self.memory.revoke();
+    }
+}
+
 /// One process's attachment to a network of peers. Calls come from any thread and never block on the network; results
 /// arrive at the [`Sink`] given when the fabric was made. Dropping the fabric ends its threads and every link.
 pub trait Fabric: Send + Sync {
@@ -159,6 +255,11 @@ pub trait Fabric: Send + Sync {
     /// # Errors
     /// The system has no memory or no descriptors left.
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>>;
+    /// Registers `len` zeroed bytes that peers may read, and that only this process may write.
+    ///
+    /// # Errors
+    /// The system has no memory or no descriptors left.
+    fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory>;
     /// Starts to connect to `peer` and keeps trying, with a short pause, until [`Fabric::disconnect`];
     /// [`LinkEvent::Up`] tells of success. If the peer has a link with the same address, nothing is done. If the
     /// address differs, the link goes down (if it was up) and is connected to the new address.
@@ -176,7 +277,17 @@ pub trait Fabric: Send + Sync {
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64);
     /// Reads `len` bytes at `offset` of the peer's memory `from`; `op` comes back in the event. Dropped if the link is
     /// not up.
-    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64);
+    fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64);
+    /// Copies `bytes.len()` bytes at `offset` of the peer's memory `from` in this thread, if this process has the
+    /// memory mapped. That is so over shared memory from the end of the first [`Fabric::read`] of this memory until the
+    /// link is down or the memory is revoked; on other transports never.
+    ///
+    /// It waits neither for the network nor for a thread of the owner, and allocates nothing. Reads of one thread are
+    /// in order: a read sees at least what the writers of an earlier read's words had seen. It copies the bytes that
+    /// are there also if the owner is stopped, or has died and the link is not down yet.
+    fn read_now(&self, _peer: PeerId, _from: &ReadableDescriptor, _offset: u64, _bytes: &mut [u8]) -> ReadNow {
+        ReadNow::NotMapped
+    }
     /// Sends everything that was posted. A transport may hold posts back until then.
     fn flush(&self);
     /// Bytes that were posted to `peer` and wait to be sent, as far as the transport knows (else 0). A link with too

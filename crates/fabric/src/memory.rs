@@ -3,7 +3,7 @@
 //! Used by the transports whose remote side is a thread or a simulator of this process. A remote access holds the only
 //! lock, shared, during one copy. [`Memory::revoke`] takes it exclusively, so no copy is under way once it returns.
 
-use crate::{Descriptor, Memory, sparse::Sparse, words};
+use crate::{Descriptor, Memory, Readable, sparse::Sparse, words};
 use leeward_platform::Rng;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{
@@ -15,13 +15,40 @@ use std::{
     },
 };
 
+/// What peers may do with a memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub(crate) enum Permission {
+    /// Write and read it.
+    ReadWrite = 0,
+    /// Only read it.
+    ReadOnly = 1,
+}
+
+impl Permission {
+    /// Both.
+    pub(crate) const ALL: [Permission; 2] = [Permission::ReadWrite, Permission::ReadOnly];
+}
+
+/// A memory as a peer asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct MemoryId {
+    /// Number of the memory at its owner.
+    pub(crate) id: u64,
+    /// Its key.
+    pub(crate) key: u64,
+    /// The permission that the peer expects. An owner refuses another than the memory's.
+    pub(crate) permission: Permission,
+}
+
 /// The content of a descriptor: the memory's number at its owner, and a key, which proves that the descriptor is of
 /// this incarnation.
 ///
 /// ```text
-///  0           1         9         17        25
-///  | transport | id u64  | key u64 | len u64 |      little endian
+///  0      1         9         17        25
+///  | kind | id u64  | key u64 | len u64 |      little endian
 /// ```
+/// The kind is the transport, plus 16 if peers may only read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Handle {
     /// Number of the memory at its owner, never reused within an incarnation.
@@ -30,6 +57,8 @@ pub(crate) struct Handle {
     pub(crate) key: u64,
     /// Bytes of the memory.
     pub(crate) len: u64,
+    /// What peers may do with it.
+    pub(crate) permission: Permission,
 }
 
 /// The transport of a descriptor.
@@ -42,13 +71,20 @@ pub(crate) enum Transport {
     Libfabric = 4,
 }
 
+impl Transport {
+    /// The first byte of descriptors.
+    fn kind(self, permission: Permission) -> u8 {
+        self as u8 | (permission as u8) << 4
+    }
+}
+
 impl Handle {
     const BYTES: usize = 25;
 
     /// Encodes it for peers.
     pub(crate) fn descriptor(self, transport: Transport) -> Descriptor {
         let mut bytes = Vec::with_capacity(Handle::BYTES);
-        bytes.push(transport as u8);
+        bytes.push(transport.kind(self.permission));
         for field in [self.id, self.key, self.len] {
             bytes.extend_from_slice(&field.to_le_bytes());
         }
@@ -56,12 +92,23 @@ impl Handle {
     }
 
     /// Decodes the bytes from a peer; `None` if they are not a descriptor of `transport`.
-    pub(crate) fn parse(descriptor: &Descriptor, transport: Transport) -> Option<Handle> {
-        let bytes: &[u8; Handle::BYTES] = descriptor.0.as_slice().try_into().ok()?;
+    pub(crate) fn to_read(descriptor: &dyn Readable, transport: Transport) -> Option<Handle> {
+        let bytes: &[u8; Handle::BYTES] = descriptor.descriptor_bytes().try_into().ok()?;
         let (kind, fields) = bytes.split_first().expect("it has 25 bytes");
         let (fields, _) = fields.as_chunks::<8>();
         let [id, key, len] = [0, 1, 2].map(|i| u64::from_le_bytes(fields[i]));
-        (*kind == transport as u8).then_some(Handle { id, key, len })
+        let permission = Permission::ALL.into_iter().find(|permission| transport.kind(*permission) == *kind)?;
+        Some(Handle { id, key, len, permission })
+    }
+
+    /// [`Handle::to_read`], if the memory may be written as well.
+    pub(crate) fn to_write(descriptor: &Descriptor, transport: Transport) -> Option<Handle> {
+        Handle::to_read(descriptor, transport).filter(|handle| handle.permission == Permission::ReadWrite)
+    }
+
+    /// The memory.
+    pub(crate) fn memory(self) -> MemoryId {
+        MemoryId { id: self.id, key: self.key, permission: self.permission }
     }
 }
 
@@ -78,9 +125,9 @@ impl<M> Registry<M> {
     }
 
     /// A handle for a new memory of `len` bytes.
-    pub(crate) fn handle(&self, len: usize) -> Handle {
+    pub(crate) fn handle(&self, permission: Permission, len: usize) -> Handle {
         let mut next = self.next.lock();
-        let handle = Handle { id: next.0, key: next.1.u64(), len: len as u64 };
+        let handle = Handle { id: next.0, key: next.1.u64(), len: len as u64, permission };
         next.0 += 1;
         handle
     }
@@ -110,10 +157,10 @@ impl<M> Registry<M> {
 
 /// Memory that a thread of this process writes and reads for peers, which ask by frames.
 pub(crate) trait Framed: Send + Sync {
-    /// Whether a peer may use `len` bytes at `offset`.
+    /// Whether `len` bytes at `offset` are of the memory, and it is not revoked.
     fn admits(&self, offset: u64, len: u64) -> bool;
-    /// Writes a peer's bytes to a range within the memory. Returns false if it is revoked: then the bytes are never
-    /// read.
+    /// Writes a peer's bytes to a range within the memory. Returns false if peers may only read it, or it is revoked:
+    /// then the bytes are never read.
     fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool;
     /// Reads a range within the memory for a peer. Returns false if the memory is revoked.
     fn remote_read(&self, offset: u64, bytes: &mut [u8]) -> bool;
@@ -135,8 +182,13 @@ struct State {
 
 impl HeapMemory {
     /// `len` zeroed bytes, known to `registry`.
-    pub(crate) fn register(registry: &Arc<Registry<HeapMemory>>, transport: Transport, len: usize) -> Arc<HeapMemory> {
-        let handle = registry.handle(len);
+    pub(crate) fn register(
+        registry: &Arc<Registry<HeapMemory>>,
+        transport: Transport,
+        permission: Permission,
+        len: usize,
+    ) -> Arc<HeapMemory> {
+        let handle = registry.handle(permission, len);
         let memory = Arc::new(HeapMemory {
             handle,
             transport,
@@ -165,6 +217,9 @@ impl Framed for HeapMemory {
         words::within(offset, len, self.len()) && !self.state.read().revoked
     }
     fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
+        if self.handle.permission == Permission::ReadOnly {
+            return false;
+        }
         let state = self.present(offset as usize, bytes.len());
         if !state.revoked {
             state.pages.copy_in(offset as usize, bytes);

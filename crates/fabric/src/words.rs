@@ -42,7 +42,7 @@ pub(crate) fn copy_in(words: &[AtomicU64], offset: usize, bytes: &[u8]) {
 }
 
 /// Copies `bytes.len()` bytes from `offset`. Later accesses of the caller see at least what the copied words' writers
-/// had seen.
+/// had seen. All accesses are relaxed loads, so that it also works on memory that is mapped for reading only.
 pub(crate) fn copy_out(words: &[AtomicU64], offset: usize, bytes: &mut [u8]) {
     let mut at = offset / WORD;
     let skip = offset % WORD;

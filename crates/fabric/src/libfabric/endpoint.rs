@@ -8,7 +8,7 @@ use super::{
     device::{Device, MAX_ADDRESS, Queue, close},
     sys::*,
 };
-use crate::shm::mapping::Mapping;
+use crate::{memory::Permission, shm::mapping::Mapping};
 use std::{
     ffi::{c_int, c_void},
     io,
@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Memory that the provider may read and write: for peers, or as the local end of this process's operations.
+/// Memory that the provider may use: for peers, or as the local end of this process's operations.
 pub(super) struct Registration {
     region: *mut FidMr,
     device: Arc<Device>,
@@ -31,12 +31,20 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl Registration {
-    /// Registers all of `memory` for peers. The owner must drop it only when no peer writes it any more.
+    /// Registers all of `memory` for peers. The owner must drop it only when no peer uses it any more.
     ///
     /// # Errors
     /// The provider has no more regions, or may not lock so much memory.
-    pub(super) fn for_peers(device: &Arc<Device>, memory: Arc<Mapping>) -> io::Result<Registration> {
-        Registration::new(device, memory, FI_REMOTE_READ | FI_REMOTE_WRITE)
+    pub(super) fn for_peers(
+        device: &Arc<Device>,
+        memory: Arc<Mapping>,
+        permission: Permission,
+    ) -> io::Result<Registration> {
+        let access = match permission {
+            Permission::ReadWrite => FI_REMOTE_READ | FI_REMOTE_WRITE,
+            Permission::ReadOnly => FI_REMOTE_READ,
+        };
+        Registration::new(device, memory, access)
     }
 
     fn new(device: &Arc<Device>, memory: Arc<Mapping>, access: u64) -> io::Result<Registration> {

@@ -3,11 +3,16 @@
 use super::*;
 use crate::{
     libfabric::{Provider, device::End},
-    shm::mapping::create_file,
+    shm::mapping::create,
+    words,
 };
-use std::{env, slice};
+use std::{
+    env, slice,
+    time::{Duration, Instant},
+};
 
 const BYTES: usize = 1 << 16;
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Places of functions in the tables of closable objects, and of queues.
 const CLOSE: usize = 1;
 const READ: usize = 1;
@@ -54,8 +59,8 @@ fn replace<T>(table: &mut *const T, place: usize, function: *const c_void) {
 }
 
 fn staging() -> Arc<Mapping> {
-    let file = create_file(BYTES).expect("there is memory");
-    Arc::new(Mapping::new(&file, BYTES).expect("it can be mapped"))
+    let (_, mapping) = create(BYTES, Permission::ReadWrite).expect("there is memory");
+    Arc::new(mapping)
 }
 
 fn ends(device: &Device) -> Vec<End> {
@@ -70,7 +75,7 @@ fn an_endpoint_that_does_not_close_fails_its_device_and_keeps_its_memory() {
     let owner = Endpoint::open(&device, 1).expect("it opens");
     let (memory, granted) = (staging(), staging());
     let kept = [&memory, &granted].map(Arc::downgrade);
-    let granted = Registration::for_peers(&device, granted).expect("it can be registered");
+    let granted = Registration::for_peers(&device, granted, Permission::ReadWrite).expect("it can be registered");
     let address = owner.address().expect("it has one");
     let initiator = Initiator::open(&device, 2, memory, &address).expect("it opens");
     // SAFETY: the endpoint is open, and nothing else uses it.
@@ -81,7 +86,7 @@ fn an_endpoint_that_does_not_close_fails_its_device_and_keeps_its_memory() {
     assert!(device.failure().is_some_and(|reason| reason.contains("endpoint")), "{:?}", device.failure());
     assert!(kept.iter().all(|memory| memory.upgrade().is_some()), "the provider may still use it");
     assert!(Endpoint::open(&device, 3).is_err());
-    assert!(Registration::for_peers(&device, staging()).is_err());
+    assert!(Registration::for_peers(&device, staging(), Permission::ReadWrite).is_err());
     assert!(owner.check().is_err());
 }
 
@@ -115,4 +120,40 @@ fn what_is_wrong_with_a_queue_ends_its_connection_and_no_other() {
         assert!(first.check().is_err() && second.check().is_ok());
         assert_eq!(device.failure(), None);
     }
+}
+
+/// A peer that was granted memory for reading uses its grant to write. The provider refuses, and reads go on working.
+#[test]
+fn memory_that_is_registered_for_reading_is_not_written() {
+    let Some(device) = device() else { return };
+    let memory = staging();
+    words::copy_in(memory.words(), 0, &[7; 4096]);
+    let granted = Registration::for_peers(&device, Arc::clone(&memory), Permission::ReadOnly).expect("registered");
+    let (key, base) = granted.remote();
+    // The outcome of one transfer of a new pair of endpoints.
+    let transfer = |direction, connection| {
+        let owner = Endpoint::open(&device, connection).expect("it opens");
+        let address = owner.address().expect("it has one");
+        let initiator = Initiator::open(&device, connection + 1, staging(), &address).expect("it opens");
+        let begin = Instant::now();
+        while !initiator.transfer(direction, 0..4096, (base, key), 9).expect("it is posted") {
+            assert!(begin.elapsed() < TIMEOUT, "it does not start");
+            ends(&device);
+        }
+        loop {
+            assert!(begin.elapsed() < TIMEOUT, "it does not end");
+            let mut found = ends(&device).into_iter().filter(|end| end.connection == connection + 1);
+            if let Some(End { result, .. }) = found.next() {
+                let mut first = [0; 8];
+                words::copy_out(initiator.staging().words(), 0, &mut first);
+                return (result, first);
+            }
+        }
+    };
+    assert_eq!(transfer(Direction::Read, 10), (Ok(9), [7; 8]));
+    assert!(transfer(Direction::Write, 20).0.is_err());
+    let mut bytes = [0; 4096];
+    words::copy_out(memory.words(), 0, &mut bytes);
+    assert_eq!(bytes, [7; 4096]);
+    assert_eq!(transfer(Direction::Read, 30), (Ok(9), [7; 8]));
 }

@@ -14,12 +14,12 @@
 //!   earlier connection lands after that.
 //! - **Memory is shared memory's** (`shm::memory`), registered with the provider. Before it uses the memory, a peer
 //!   asks for a grant, which the owner gives only for a descriptor of this incarnation. After that the owner takes no
-//!   part.
+//!   part. What peers may only read is registered for remote reads only, so the provider refuses writes to it.
 //! - **A write is complete when a look has followed it** ([`remote`]): a read of the memory's header that finds it not
 //!   revoked. So a revocation needs no answer of a peer, and does not rely on the provider to stop operations that are
 //!   under way.
-//! - **A single word goes over the connection** if the provider is itself a stream (tcp), which may place the halves of
-//!   a word one after the other. The thread of the connection places it.
+//! - **A single word goes over the connection** if the provider is itself a stream (tcp), which may move the halves of a
+//!   word one after the other. The thread of the connection writes or reads it.
 //! - One thread ([`progress`]) drives all endpoints of a process.
 //! - Each link takes memory at both ends: staging memory at the writer's (4 MiB, if used), and an endpoint at each end,
 //!   whose size depends on the provider (tcp 80 MiB, shm 16 MiB).
@@ -41,10 +41,10 @@ mod ring;
 mod sys;
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
-    memory::{Counters, Handle, Registry, Transport},
+    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Readable, ReadableMemory, Sink,
+    memory::{Counters, Handle, Permission, Registry, Transport},
     shm::{
-        mapping::{Mapping, create_file},
+        mapping::create,
         memory::{FileMemory, HEADER},
     },
     stream::{Carrier, StreamFabric, frame::Place, hello, socket::Network, target::Owners},
@@ -178,9 +178,10 @@ impl LibfabricFabric {
         let host = address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
         let host = host.filter(|host| !["0.0.0.0", "::", ""].contains(host));
         let device = Device::open(provider, host)?;
-        let probe_memory = Arc::new(Mapping::new(&create_file(HEADER)?, HEADER)?);
+        let (_, probe_memory) = create(HEADER, Permission::ReadOnly)?;
+        let probe_memory = Registration::for_peers(&device, Arc::new(probe_memory), Permission::ReadOnly)?;
         let context = Arc::new(Context {
-            probe_memory: Arc::new(Registration::for_peers(&device, probe_memory)?),
+            probe_memory: Arc::new(probe_memory),
             device,
             counters: Arc::default(),
             revocations: Arc::default(),
@@ -210,23 +211,30 @@ impl LibfabricFabric {
         self.context.device.name()
     }
 
-    /// Whether a write is within one word that the provider might not place atomically.
-    fn goes_by_connection(&self, offset: u64, bytes: &[u8]) -> bool {
-        let in_word = offset as usize % WORD;
-        self.context.device.tears_words() && !bytes.is_empty() && in_word + bytes.len() <= WORD
+    /// Whether a range is within one word that the provider might not move atomically.
+    fn goes_by_connection(&self, offset: u64, len: u64) -> bool {
+        let word = WORD as u64;
+        self.context.device.tears_words() && (1..=word - offset % word).contains(&len)
     }
 
-    fn post(&self, peer: PeerId, descriptor: &Descriptor, (offset, len): (u64, u64), op: u64, access: &Access<'_>) {
+    fn register(&self, permission: Permission, len: usize) -> io::Result<Arc<dyn Memory>> {
+        let Context { device, counters, revocations, .. } = &*self.context;
+        Ok(FileMemory::register(&self.registry, counters, (permission, len), |mapping| {
+            let registration = Registration::for_peers(device, Arc::clone(mapping), permission)?;
+            Ok(Reach::new(registration, device, revocations))
+        })?)
+    }
+
+    fn post(&self, peer: PeerId, handle: Option<Handle>, (offset, len): (u64, u64), op: u64, access: &Access<'_>) {
         let Some(link) = self.stream.link(peer) else { return };
-        let handle = Handle::parse(descriptor, Transport::Libfabric)
-            .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
+        let handle =
+            handle.filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
         link.post(|state, options| match handle {
-            Some(Handle { id, key, .. }) => match access {
-                Access::Write(bytes) if self.goes_by_connection(offset, bytes) => {
-                    state.write(Place { id, key, offset }, bytes, op, options);
-                }
-                access => remote::post(state, options, (id, key), offset, Some(op), access),
+            Some(Handle { id, key, .. }) if self.goes_by_connection(offset, len) => match access {
+                Access::Write(bytes) => state.write(Place { id, key, offset }, bytes, op, options),
+                Access::Read(len) => state.read(Place { id, key, offset }, *len, op, options),
             },
+            Some(handle) => remote::post(state, options, handle.memory(), offset, Some(op), access),
             None => state.events.push_back(LinkEvent::Refused { op }),
         });
     }
@@ -237,11 +245,10 @@ impl Fabric for LibfabricFabric {
         self.stream.local_address()
     }
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
-        let Context { device, counters, revocations, .. } = &*self.context;
-        Ok(FileMemory::register(&self.registry, counters, len, |mapping| {
-            let registration = Registration::for_peers(device, Arc::clone(mapping))?;
-            Ok(Reach::new(registration, device, revocations))
-        })?)
+        self.register(Permission::ReadWrite, len)
+    }
+    fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory> {
+        self.register(Permission::ReadOnly, len).map(ReadableMemory::new)
     }
     fn connect(&self, peer: PeerId, address: &str) {
         self.stream.connect(peer, address);
@@ -256,10 +263,12 @@ impl Fabric for LibfabricFabric {
         self.stream.send(peer, message);
     }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
-        self.post(peer, to, (offset, bytes.len() as u64), op, &Access::Write(bytes));
+        let handle = Handle::to_write(to, Transport::Libfabric);
+        self.post(peer, handle, (offset, bytes.len() as u64), op, &Access::Write(bytes));
     }
-    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
-        self.post(peer, from, (offset, u64::from(len)), op, &Access::Read(len));
+    fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64) {
+        let handle = Handle::to_read(from, Transport::Libfabric);
+        self.post(peer, handle, (offset, u64::from(len)), op, &Access::Read(len));
     }
     fn flush(&self) {
         self.stream.flush();

@@ -14,7 +14,7 @@ use super::{
     grant::Grant,
 };
 use crate::{
-    memory::{Framed, Registry, Transport},
+    memory::{Framed, MemoryId, Permission, Registry, Transport},
     shm::memory::{Attachment, FileMemory, is_revoked},
     stream::target::{Export, Owner},
 };
@@ -28,9 +28,9 @@ use std::{
 };
 use tracing::warn;
 
-/// Id and key of the probe memory, which has no bytes and is granted to every peer. Its grant tells the peer the
-/// address of this process's endpoint. [`Registry`] counts from 1.
-pub(super) const PROBE_MEMORY: (u64, u64) = (0, 0);
+/// The probe memory, which has no bytes and is granted to every peer. Its grant tells the peer the address of this
+/// process's endpoint. [`Registry`] counts from 1. It is registered for reads, but its Import is all zeroes.
+pub(super) const PROBE_MEMORY: MemoryId = MemoryId { id: 0, key: 0, permission: Permission::ReadWrite };
 
 /// A memory's registration, and the counter of revocations.
 pub(super) struct Reach {
@@ -96,18 +96,19 @@ impl Owner for Granter {
         Some(self.registry.find(id, key)?)
     }
 
-    fn export(&mut self, id: u64, key: u64) -> io::Result<Option<Export>> {
-        let (registration, len) = if (id, key) == PROBE_MEMORY {
+    fn export(&mut self, wanted: MemoryId) -> io::Result<Option<Export>> {
+        let (registration, len) = if wanted == PROBE_MEMORY {
             (Arc::clone(&self.context.probe_memory), 0)
         } else {
-            let memory = self.registry.find(id, key).filter(|memory| !memory.is_revoked());
+            let memory = self.registry.find(wanted.id, wanted.key).filter(|memory| !memory.is_revoked());
+            let memory = memory.filter(|memory| memory.permission() == wanted.permission);
             let Some(memory) = memory else { return Ok(None) };
             (Arc::clone(&memory.attachment().registration), crate::Memory::len(&*memory) as u64)
         };
         let address = self.address().inspect_err(|error| warn!(%error, "cannot grant memory to a peer"))?;
         self.context.device.wake();
         let (remote_key, base) = registration.remote();
-        self.granted.insert((id, key), Granted { registration, told: false });
+        self.granted.insert((wanted.id, wanted.key), Granted { registration, told: false });
         // A revocation meanwhile may have been counted before the memory was in `granted`: check again.
         self.seen = 0;
         Ok(Some(Export::Grant(Grant { key: remote_key, base, len, address }.encode())))

@@ -2,16 +2,22 @@
 //!
 //! The first operation on a memory asks its owner for the file over the control channel, and operations wait here until
 //! it comes. From then on the owner takes no part. The view belongs to one connection, and is used under its link's
-//! lock.
+//! lock. Memory that may only be read is also listed where any thread finds it, until the connection ends.
 
-use super::memory::PeerMemory;
+use super::{
+    Context,
+    memory::PeerMemory,
+    readable::{Listed, PeerReadable},
+};
 use crate::{
     LinkEvent, LinkOptions, PeerId,
-    memory::{Counters, Handle},
+    memory::{Handle, MemoryId, Permission},
     stream::{flights::Extension, link::LinkState, target::Export},
 };
 use std::{
     collections::{HashMap, VecDeque},
+    io,
+    os::fd::OwnedFd,
     sync::Arc,
 };
 use tracing::warn;
@@ -33,41 +39,65 @@ struct Waiting {
 }
 
 enum Import {
-    Asked { handle: Handle, waiting: Vec<Waiting> },
-    Mapped(PeerMemory),
+    Asked {
+        handle: Handle,
+        waiting: Vec<Waiting>,
+    },
+    Writable(PeerMemory),
+    /// Any thread finds it, too.
+    Readable(Listed),
 }
 
 /// The files of one peer.
 pub(super) struct Imports {
     /// By id and key, because another incarnation of the peer may use the same id.
-    memory: HashMap<(u64, u64), Import>,
+    memory: HashMap<MemoryId, Import>,
     /// Bytes of the writes that wait.
     waiting_bytes: usize,
-    counters: Arc<Counters>,
+    peer: PeerId,
+    context: Arc<Context>,
 }
 
 impl Imports {
     /// Carries the operation out on mapped memory, and returns its event.
-    fn carry_out(&mut self, id: (u64, u64), offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
-        let Some(Import::Mapped(memory)) = self.memory.get(&id) else {
-            return LinkEvent::Refused { op };
+    fn carry_out(&self, id: MemoryId, offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
+        let counters = &self.context.counters;
+        let written = |bytes: &[u8]| {
+            counters.add_sent(bytes.len());
+            LinkEvent::Completed { op }
         };
-        let event = match what {
-            Operation::Write(bytes) => memory.write(offset, bytes).then(|| {
-                self.counters.add_sent(bytes.len());
-                LinkEvent::Completed { op }
-            }),
-            Operation::Read(len) => memory.read(offset, *len).map(|bytes| {
-                self.counters.add_received(bytes.len());
-                LinkEvent::ReadDone { op, bytes }
-            }),
+        let read = |bytes: Vec<u8>| {
+            counters.add_received(bytes.len());
+            LinkEvent::ReadDone { op, bytes }
+        };
+        let event = match (self.memory.get(&id), what) {
+            (Some(Import::Writable(memory)), Operation::Write(bytes)) => {
+                memory.write(offset, bytes).then(|| written(bytes))
+            }
+            (Some(Import::Writable(memory)), Operation::Read(len)) => memory.read(offset, *len).map(read),
+            (Some(Import::Readable(memory)), Operation::Read(len)) => memory.read_new(offset, *len).map(read),
+            (Some(Import::Readable(_)), Operation::Write(_)) | (Some(Import::Asked { .. }) | None, _) => None,
         };
         event.unwrap_or(LinkEvent::Refused { op })
     }
 
     /// Unmaps revoked memory.
     fn sweep(&mut self) {
-        self.memory.retain(|_, import| !matches!(import, Import::Mapped(memory) if memory.is_revoked()));
+        self.memory.retain(|_, import| match import {
+            Import::Asked { .. } => true,
+            Import::Writable(memory) => !memory.is_revoked(),
+            Import::Readable(memory) => !memory.is_revoked(),
+        });
+    }
+
+    fn map(&self, file: &OwnedFd, handle: Handle) -> io::Result<Import> {
+        Ok(match handle.permission {
+            Permission::ReadWrite => Import::Writable(PeerMemory::map(file, handle)?),
+            Permission::ReadOnly => {
+                let memory = PeerReadable::map(file, handle)?;
+                Import::Readable(self.context.readables.list((self.peer, handle.id, handle.key), memory))
+            }
+        })
     }
 }
 
@@ -80,11 +110,11 @@ pub(super) fn post(
     op: u64,
     what: &Operation<'_>,
 ) {
-    let id = (handle.id, handle.key);
+    let id = handle.memory();
     if !state.extension.memory.contains_key(&id) {
         state.extension.sweep();
         state.extension.memory.insert(id, Import::Asked { handle, waiting: Vec::new() });
-        state.import(handle.id, handle.key, options);
+        state.import(id, options);
     }
     let imports = &mut state.extension;
     if let Some(Import::Asked { waiting, .. }) = imports.memory.get_mut(&id) {
@@ -104,15 +134,15 @@ pub(super) fn post(
 }
 
 impl Extension for Imports {
-    type Context = Counters;
+    type Context = Context;
 
-    fn new(counters: &Arc<Counters>, _peer: PeerId) -> Imports {
-        Imports { memory: HashMap::new(), waiting_bytes: 0, counters: Arc::clone(counters) }
+    fn new(context: &Arc<Context>, peer: PeerId) -> Imports {
+        Imports { memory: HashMap::new(), waiting_bytes: 0, peer, context: Arc::clone(context) }
     }
 
     fn imported(
         &mut self,
-        id: (u64, u64),
+        id: MemoryId,
         export: Option<Export>,
         events: &mut VecDeque<LinkEvent>,
     ) -> Result<(), String> {
@@ -120,9 +150,9 @@ impl Extension for Imports {
             unreachable!("a file is asked for once, and its answer comes once");
         };
         match export {
-            Some(Export::File(file)) => match PeerMemory::map(&file, handle) {
-                Ok(memory) => {
-                    self.memory.insert(id, Import::Mapped(memory));
+            Some(Export::File(file)) => match self.map(&file, handle) {
+                Ok(import) => {
+                    self.memory.insert(id, import);
                 }
                 Err(error) => warn!(%error, "cannot map a peer's memory"),
             },

@@ -10,17 +10,22 @@
 //! With libfabric, the owner's side is the same, but a network card accesses the memory. `written` and `read` stay 0,
 //! and a peer checks `revoked` by a read that is posted after the completion of its operation.
 //!
+//! The peer's side of memory that peers may only read is in [`super::readable`]. Peers cannot write its header either,
+//! so `written` and `read` stay 0.
+//!
 //! # Revocation
 //! A peer's copy cannot be stopped, so it must not matter. The owner sets `revoked`, then takes a private copy of the
 //! bytes and never reads the file again. A peer copies, then checks `revoked`, and reports a completion only if it is
 //! not set. Both put a sequentially consistent fence between their two steps. So either the peer sees `revoked`, or its
 //! fence came first and the owner's copy holds its bytes. Hence completed writes are in the copy, and later ones land
 //! in memory that is never read.
+//!
+//! What peers may only read needs no copy: the owner sets `revoked`, and goes on with the file.
 
-use super::mapping::{Mapping, create_file, first_taken, release};
+use super::mapping::{Mapping, create, first_taken, release};
 use crate::{
     Descriptor, Memory, PAGE_BYTES,
-    memory::{Counters, Framed, Handle, Registry, Transport, assert_range},
+    memory::{Counters, Framed, Handle, Permission, Registry, Transport, assert_range},
     sparse::Sparse,
     words::{self, WORD},
 };
@@ -38,12 +43,12 @@ use std::{
 /// Bytes before the memory's own: a page.
 pub(crate) const HEADER: usize = 4096;
 /// Whether the memory is revoked: the header's first word.
-const REVOKED: usize = 0;
+pub(super) const REVOKED: usize = 0;
 const WRITTEN: usize = 1;
 const READ: usize = 2;
 
 /// Bytes of the file of a memory of `len` bytes; `None` for a hostile length.
-fn file_bytes(len: u64) -> Option<usize> {
+pub(super) fn file_bytes(len: u64) -> Option<usize> {
     usize::try_from(len.checked_next_multiple_of(WORD as u64)?).ok()?.checked_add(HEADER)
 }
 
@@ -71,7 +76,7 @@ pub(crate) struct FileMemory<A: Attachment> {
     handle: Handle,
     file: OwnedFd,
     mapping: Arc<Mapping>,
-    /// The bytes, once access was revoked.
+    /// The bytes, once access was revoked, if peers may write.
     settled: OnceLock<Mutex<Sparse>>,
     registry: Arc<Registry<FileMemory<A>>>,
     /// Gets the counts of peers' bytes when the memory is dropped.
@@ -93,14 +98,14 @@ impl<A: Attachment> FileMemory<A> {
     pub(crate) fn register(
         registry: &Arc<Registry<FileMemory<A>>>,
         counters: &Arc<Counters>,
-        len: usize,
+        (permission, len): (Permission, usize),
         attach: impl FnOnce(&Arc<Mapping>) -> io::Result<A>,
     ) -> io::Result<Arc<FileMemory<A>>> {
         let bytes = file_bytes(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = create_file(bytes).map_err(explained)?;
-        let mapping = Arc::new(Mapping::new(&file, bytes)?);
+        let (file, mapping) = create(bytes, permission).map_err(explained)?;
+        let mapping = Arc::new(mapping);
         let memory = Arc::new(FileMemory {
-            handle: registry.handle(len),
+            handle: registry.handle(permission, len),
             attachment: attach(&mapping)?,
             mapping,
             file,
@@ -119,7 +124,16 @@ impl<A: Attachment> FileMemory<A> {
 
     /// Whether its owner has revoked it.
     pub(crate) fn is_revoked(&self) -> bool {
-        self.settled.get().is_some()
+        match self.permission() {
+            // Peers may have written the header.
+            Permission::ReadWrite => self.settled.get().is_some(),
+            Permission::ReadOnly => is_revoked(&self.mapping),
+        }
+    }
+
+    /// What peers may do with it.
+    pub(crate) fn permission(&self) -> Permission {
+        self.handle.permission
     }
 
     /// Its attachment.
@@ -174,6 +188,9 @@ impl<A: Attachment> Framed for FileMemory<A> {
         words::within(offset, len, self.len()) && !is_revoked(&self.mapping)
     }
     fn remote_write(&self, offset: u64, bytes: &[u8]) -> bool {
+        if self.permission() == Permission::ReadOnly {
+            return false;
+        }
         words::copy_in(self.words(), offset as usize, bytes);
         fence(Ordering::SeqCst);
         !is_revoked(&self.mapping)
@@ -251,6 +268,12 @@ impl<A: Attachment> Memory for FileMemory<A> {
         }
     }
     fn revoke(&self) {
+        if self.permission() == Permission::ReadOnly {
+            if self.mapping.words()[REVOKED].swap(1, Ordering::SeqCst) == 0 {
+                self.attachment.revoked();
+            }
+            return;
+        }
         self.settled.get_or_init(|| {
             self.mapping.words()[REVOKED].store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -278,7 +301,7 @@ pub(crate) fn is_revoked(mapping: &Mapping) -> bool {
     mapping.words()[REVOKED].load(Ordering::Relaxed) != 0
 }
 
-/// A peer's side.
+/// A peer's side of memory that it may write.
 pub(super) struct PeerMemory {
     mapping: Mapping,
     len: usize,

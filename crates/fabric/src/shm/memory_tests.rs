@@ -5,8 +5,12 @@ use leeward_platform::Rng;
 use std::{fs, os::fd::AsFd, sync::atomic::AtomicBool, thread};
 
 fn owner(len: usize) -> Arc<FileMemory<()>> {
+    owner_with(Permission::ReadWrite, len)
+}
+
+fn owner_with(permission: Permission, len: usize) -> Arc<FileMemory<()>> {
     let registry = Arc::new(Registry::new(Rng::new(1)));
-    FileMemory::register(&registry, &Arc::default(), len, |_| Ok(())).expect("there is memory")
+    FileMemory::register(&registry, &Arc::default(), (permission, len), |_| Ok(())).expect("there is memory")
 }
 
 #[test]
@@ -88,6 +92,35 @@ fn revoked_memory_is_not_passed_on() {
     let owner = owner(8);
     owner.revoke();
     assert!(owner.file().unwrap().is_none());
+    let owner = owner_with(Permission::ReadOnly, 8);
+    owner.revoke();
+    assert!(owner.file().unwrap().is_none());
+}
+
+#[test]
+fn what_peers_may_only_read_is_not_written_for_them_and_not_mapped_for_writing() {
+    let owner = owner_with(Permission::ReadOnly, 100);
+    owner.write(0, &[7; 100]);
+    for (offset, bytes) in [(0, &[][..]), (0, &[1; 8]), (3, &[1; 97])] {
+        assert!(owner.admits(offset, bytes.len() as u64) && !owner.remote_write(offset, bytes));
+    }
+    let file = owner.file().unwrap().unwrap();
+    let error = PeerMemory::map(&file, owner.handle).err().expect("the kernel refuses");
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::PERM.raw_os_error()));
+    let mut bytes = [0; 100];
+    assert!(owner.remote_read(0, &mut bytes) && bytes == [7; 100]);
+    owner.revoke();
+    assert!(!owner.admits(0, 1) && !owner.remote_read(0, &mut bytes));
+}
+
+#[test]
+fn an_owner_goes_on_with_what_it_revoked_for_readers() {
+    let owner = owner_with(Permission::ReadOnly, 16);
+    owner.write(0, &[7; 16]);
+    owner.revoke();
+    owner.revoke();
+    owner.store_u64(8, 9);
+    assert_eq!((owner.load_u64(0), owner.load_u64(8)), (u64::from_le_bytes([7; 8]), 9));
 }
 
 #[test]

@@ -5,15 +5,20 @@
 //! its process may even be stopped. The write completes as soon as the copy is done; the next flush delivers the
 //! completion. When a peer's process ends, its socket closes at once, and the link goes down. A killed process leaves
 //! nothing behind, except the file of a socket that was bound to a path.
+//!
+//! Memory that peers may only read is sealed by its owner, so that the kernel refuses a peer's mapping that can write.
+//! Once it is mapped, any thread copies out of it without a link's lock ([`readable`]).
 
 mod imports;
 #[expect(unsafe_code, reason = "mapping memory is what no safe code can do")]
 pub(crate) mod mapping;
 pub(crate) mod memory;
+mod readable;
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
-    memory::{Counters, Handle, Registry, Transport},
+    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, ReadNow, Readable, ReadableDescriptor,
+    ReadableMemory, Sink,
+    memory::{Counters, Handle, MemoryId, Permission, Registry, Transport},
     stream::{
         Carrier, StreamFabric, hello,
         socket::Network,
@@ -24,13 +29,21 @@ use crate::{
 use imports::{Imports, Operation};
 use leeward_platform::Rng;
 use memory::FileMemory;
+use readable::Readables;
 use std::{io, sync::Arc};
 use tracing::warn;
+
+/// The state that the links of one fabric share.
+struct Context {
+    counters: Arc<Counters>,
+    readables: Arc<Readables>,
+}
 
 /// A process's attachment to peers on the same host, all of the same user.
 pub struct ShmFabric {
     stream: StreamFabric<Imports>,
     registry: Arc<Registry<FileMemory<()>>>,
+    readables: Arc<Readables>,
 }
 
 impl ShmFabric {
@@ -43,22 +56,26 @@ impl ShmFabric {
         let registry = Arc::new(Registry::new(Rng::from_entropy()));
         let found = Arc::clone(&registry);
         let owners: Owners = Box::new(move || Box::new(FileOwner(Arc::clone(&found))));
-        let counters = Arc::new(Counters::default());
+        let (counters, readables) = (Arc::new(Counters::default()), Arc::new(Readables::default()));
         let carrier = Carrier {
             network: Network::Unix,
             reach: hello::REACH_BY_LINK,
-            context: Arc::clone(&counters),
+            context: Arc::new(Context { counters: Arc::clone(&counters), readables: Arc::clone(&readables) }),
             counters,
             owners,
         };
         let stream = StreamFabric::bind(me, address, options, sink, carrier)?;
-        Ok(Arc::new(ShmFabric { stream, registry }))
+        Ok(Arc::new(ShmFabric { stream, registry, readables }))
     }
 
-    fn post(&self, peer: PeerId, descriptor: &Descriptor, (offset, len): (u64, u64), op: u64, what: &Operation<'_>) {
+    fn register(&self, permission: Permission, len: usize) -> io::Result<Arc<dyn Memory>> {
+        Ok(FileMemory::register(&self.registry, self.stream.counters(), (permission, len), |_| Ok(()))?)
+    }
+
+    fn post(&self, peer: PeerId, handle: Option<Handle>, (offset, len): (u64, u64), op: u64, what: &Operation<'_>) {
         let Some(link) = self.stream.link(peer) else { return };
-        let handle = Handle::parse(descriptor, Transport::Shm)
-            .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
+        let handle =
+            handle.filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)));
         link.post(|state, options| match handle {
             Some(handle) => imports::post(state, options, handle, offset, op, what),
             None => state.events.push_back(LinkEvent::Refused { op }),
@@ -71,7 +88,10 @@ impl Fabric for ShmFabric {
         self.stream.local_address()
     }
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
-        Ok(FileMemory::register(&self.registry, self.stream.counters(), len, |_| Ok(()))?)
+        self.register(Permission::ReadWrite, len)
+    }
+    fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory> {
+        self.register(Permission::ReadOnly, len).map(ReadableMemory::new)
     }
     fn connect(&self, peer: PeerId, address: &str) {
         self.stream.connect(peer, address);
@@ -86,10 +106,21 @@ impl Fabric for ShmFabric {
         self.stream.send(peer, message);
     }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
-        self.post(peer, to, (offset, bytes.len() as u64), op, &Operation::Write(bytes));
+        let handle = Handle::to_write(to, Transport::Shm);
+        self.post(peer, handle, (offset, bytes.len() as u64), op, &Operation::Write(bytes));
     }
-    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
-        self.post(peer, from, (offset, u64::from(len)), op, &Operation::Read(len));
+    fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64) {
+        let handle = Handle::to_read(from, Transport::Shm);
+        self.post(peer, handle, (offset, u64::from(len)), op, &Operation::Read(len));
+    }
+    fn read_now(&self, peer: PeerId, from: &ReadableDescriptor, offset: u64, bytes: &mut [u8]) -> ReadNow {
+        let Some(Handle { id, key, .. }) = Handle::to_read(from, Transport::Shm) else { return ReadNow::Refused };
+        let Some(memory) = self.readables.find((peer, id, key)) else { return ReadNow::NotMapped };
+        if !memory.read(offset, bytes) {
+            return ReadNow::Refused;
+        }
+        self.stream.counters().add_received(bytes.len());
+        ReadNow::Copied
     }
     fn flush(&self) {
         self.stream.flush();
@@ -112,8 +143,9 @@ impl Fabric for ShmFabric {
 struct FileOwner(Arc<Registry<FileMemory<()>>>);
 
 impl Owner for FileOwner {
-    fn export(&mut self, id: u64, key: u64) -> io::Result<Option<Export>> {
-        let Some(memory) = self.0.find(id, key) else { return Ok(None) };
+    fn export(&mut self, wanted: MemoryId) -> io::Result<Option<Export>> {
+        let memory = self.0.find(wanted.id, wanted.key).filter(|memory| memory.permission() == wanted.permission);
+        let Some(memory) = memory else { return Ok(None) };
         let file = memory.file().inspect_err(|error| warn!(%error, "cannot pass memory to a peer"))?;
         Ok(file.map(Export::File))
     }

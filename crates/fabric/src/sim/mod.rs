@@ -17,8 +17,8 @@ mod faults;
 mod world;
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Sink,
-    memory::{Counters, HeapMemory, Registry, Transport},
+    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Readable, ReadableMemory, Sink,
+    memory::{Counters, Handle, HeapMemory, Permission, Registry, Transport},
 };
 use leeward_platform::Nanos;
 use parking_lot::Mutex;
@@ -175,7 +175,11 @@ impl Fabric for SimFabric {
         format!("sim:{}", self.me)
     }
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
-        Ok(HeapMemory::register(&self.registry, Transport::Sim, len))
+        Ok(HeapMemory::register(&self.registry, Transport::Sim, Permission::ReadWrite, len))
+    }
+    fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory> {
+        let memory = HeapMemory::register(&self.registry, Transport::Sim, Permission::ReadOnly, len);
+        Ok(ReadableMemory::new(memory))
     }
     fn connect(&self, peer: PeerId, _address: &str) {
         self.alive(|world| world.connect(self.me, peer));
@@ -189,11 +193,11 @@ impl Fabric for SimFabric {
         self.alive(|world| world.post(self.me, peer, Post::Message(message.to_vec())));
     }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
-        let post = Post::Write { to: to.clone(), offset, bytes: bytes.to_vec(), op };
+        let post = Post::Write { to: Handle::to_write(to, Transport::Sim), offset, bytes: bytes.to_vec(), op };
         self.alive(|world| world.post(self.me, peer, post));
     }
-    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
-        let post = Post::Read { from: from.clone(), offset, len, op };
+    fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64) {
+        let post = Post::Read { from: Handle::to_read(from, Transport::Sim), offset, len, op };
         self.alive(|world| world.post(self.me, peer, post));
     }
     fn flush(&self) {

@@ -6,8 +6,8 @@
 
 use super::SimOptions;
 use crate::{
-    Descriptor, LinkEvent, PeerId, Sink,
-    memory::{Counters, Framed, Handle, HeapMemory, Registry, Transport},
+    LinkEvent, PeerId, Sink,
+    memory::{Counters, Framed, Handle, HeapMemory, Registry},
     words::{self, WORD},
 };
 use leeward_platform::{Nanos, Rng};
@@ -34,11 +34,11 @@ pub(super) struct Node {
     pub(super) counters: Arc<Counters>,
 }
 
-/// A post.
+/// A post. One without a handle will be refused.
 pub(super) enum Post {
     Message(Vec<u8>),
-    Write { to: Descriptor, offset: u64, bytes: Vec<u8>, op: u64 },
-    Read { from: Descriptor, offset: u64, len: u32, op: u64 },
+    Write { to: Option<Handle>, offset: u64, bytes: Vec<u8>, op: u64 },
+    Read { from: Option<Handle>, offset: u64, len: u32, op: u64 },
 }
 
 /// A link from one node to another.
@@ -197,14 +197,13 @@ impl World {
     }
 
     fn set_out(&mut self, pair: Pair, post: Post) {
-        let (descriptor, offset, len, op, kind, bytes) = match post {
+        let (handle, offset, len, op, kind, bytes) = match post {
             Post::Message(message) => return self.set_out_message(pair, message),
             Post::Write { to, offset, bytes, op } => (to, offset, bytes.len(), op, Kind::Write, bytes),
             Post::Read { from, offset, len, op } => (from, offset, len as usize, op, Kind::Read, Vec::new()),
         };
         self.count_sent(pair.0, OVERHEAD + bytes.len());
-        let handle = Handle::parse(&descriptor, Transport::Sim)
-            .filter(|handle| words::within(offset, len as u64, handle.len as usize));
+        let handle = handle.filter(|handle| words::within(offset, len as u64, handle.len as usize));
         let bytes = if kind == Kind::Read && handle.is_some() { vec![0; len] } else { bytes };
         let pieces = if handle.is_some() { self.cut_into_pieces(offset, len) } else { vec![(0, 0)] };
         let number = self.number();

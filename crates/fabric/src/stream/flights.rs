@@ -10,7 +10,7 @@ use super::{
     link::{Link, LinkState},
     target::Export,
 };
-use crate::{LinkEvent, PeerId};
+use crate::{LinkEvent, PeerId, memory::MemoryId};
 use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
 
 /// A transport's part of a link: it learns how the memory that it asked for is reached. It is made anew for every
@@ -21,11 +21,11 @@ pub(crate) trait Extension: Sized + Send + 'static {
 
     /// The extension of a new connection to `peer`.
     fn new(context: &Arc<Self::Context>, peer: PeerId) -> Self;
-    /// The owner's answer about the memory with this id and key: how it is reached, or `None` if it is refused. An
-    /// error ends the connection.
+    /// The owner's answer about a memory that was asked for: how it is reached, or `None` if it is refused. An error
+    /// ends the connection.
     fn imported(
         &mut self,
-        memory: (u64, u64),
+        memory: MemoryId,
         export: Option<Export>,
         events: &mut VecDeque<LinkEvent>,
     ) -> Result<(), String>;
@@ -45,7 +45,7 @@ impl Extension for () {
     fn new(_context: &Arc<()>, _peer: PeerId) {}
     fn imported(
         &mut self,
-        _memory: (u64, u64),
+        _memory: MemoryId,
         _export: Option<Export>,
         _events: &mut VecDeque<LinkEvent>,
     ) -> Result<(), String> {
@@ -73,8 +73,8 @@ pub(crate) enum Flight {
     Note,
     /// A request how a memory is reached.
     Import {
-        /// Its id and key.
-        memory: (u64, u64),
+        /// The memory.
+        memory: MemoryId,
         /// The bytes of the grant so far.
         bytes: Vec<u8>,
     },

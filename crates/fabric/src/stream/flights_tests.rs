@@ -1,21 +1,24 @@
 //! Answers that fit, and answers that no request asked for.
 
 use super::*;
+use crate::memory::Permission;
 use proptest::prelude::*;
 
-/// A write 10, a read 11 of 5 bytes, a ping, an import of memory (1, 2) and a write 12.
+const MEMORY: MemoryId = MemoryId { id: 1, key: 2, permission: Permission::ReadOnly };
+
+/// A write 10, a read 11 of 5 bytes, a ping, an import of the memory and a write 12.
 fn flights() -> Flights {
     let mut flights = Flights::default();
     flights.push(Flight::Write { op: 10 });
     flights.push(Flight::Read { op: 11, want: 5, bytes: Vec::new() });
     flights.push(Flight::Note);
-    flights.push(Flight::Import { memory: (1, 2), bytes: Vec::new() });
+    flights.push(Flight::Import { memory: MEMORY, bytes: Vec::new() });
     flights.push(Flight::Write { op: 12 });
     flights
 }
 
 /// A memory, and its grant: no bytes for a file, none if it was refused.
-type Found = ((u64, u64), Option<Vec<u8>>);
+type Found = (MemoryId, Option<Vec<u8>>);
 
 /// Records what was imported.
 #[derive(Default)]
@@ -31,7 +34,7 @@ impl Extension for Imported {
     }
     fn imported(
         &mut self,
-        memory: (u64, u64),
+        memory: MemoryId,
         export: Option<Export>,
         _events: &mut VecDeque<LinkEvent>,
     ) -> Result<(), String> {
@@ -88,7 +91,7 @@ fn answers_in_any_pieces_become_events() {
         let (events, imported, done) = feed(&answers, size).unwrap();
         let read = LinkEvent::ReadDone { op: 11, bytes: b"abcde".to_vec() };
         assert_eq!(events, [LinkEvent::Completed { op: 10 }, read, LinkEvent::Refused { op: 12 }]);
-        assert_eq!((imported.found, done), (vec![((1, 2), Some(vec![]))], true));
+        assert_eq!((imported.found, done), (vec![(MEMORY, Some(vec![]))], true));
     }
 }
 
@@ -98,7 +101,7 @@ fn refusals_reach_the_operations_that_asked() {
     let (events, imported, done) = feed(&encode(&answers.map(|answer| (answer, &b""[..]))), 7).unwrap();
     let refused = |op| LinkEvent::Refused { op };
     assert_eq!(events, [refused(10), refused(11), LinkEvent::Completed { op: 12 }]);
-    assert_eq!((imported.found, done), (vec![((1, 2), None)], true));
+    assert_eq!((imported.found, done), (vec![(MEMORY, None)], true));
 }
 
 #[test]
@@ -116,7 +119,7 @@ fn grants_and_revocations_reach_the_transport_in_any_pieces() {
         let (events, imported, done) = feed(&answers, size).unwrap();
         let completed = |op| LinkEvent::Completed { op };
         assert_eq!(events, [completed(10), LinkEvent::Refused { op: 11 }, completed(12)]);
-        assert_eq!((imported.found, done), (vec![((1, 2), Some(b"grant".to_vec()))], true));
+        assert_eq!((imported.found, done), (vec![(MEMORY, Some(b"grant".to_vec()))], true));
         assert_eq!(imported.revoked, [7, 8]);
     }
 }
@@ -156,7 +159,7 @@ fn answers_to_nothing_are_errors() {
 #[test]
 fn an_import_without_its_file_is_an_error() {
     let mut flights = Flights::default();
-    flights.push(Flight::Import { memory: (1, 2), bytes: Vec::new() });
+    flights.push(Flight::Import { memory: MEMORY, bytes: Vec::new() });
     let answers = encode(&[(Answer::Imported(1), b"")]);
     let fed = flights.feed(&answers, &mut VecDeque::new(), &mut Imported::default(), &mut VecDeque::new());
     assert!(fed.is_err());

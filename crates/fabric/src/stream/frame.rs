@@ -15,10 +15,13 @@
 //!  | crc32c | kind | 0 0 0 | length | sequence u64 |
 //! ```
 //! All little endian. The CRC covers the rest of the header; payloads carry their own checksums. `length` is the length
-//! of the payload that follows (Message, Write, ReadBytes, Granted) or that is asked for (Read), else 0. Revoked is not
-//! an answer to a request; its `sequence` is the number of a revoked memory.
+//! of the payload that follows (Message, Write, ReadBytes, Granted) or that is asked for (Read), else 0. The `offset` of
+//! an Import is the permission that the peer expects. Revoked is not an answer to a request; its `sequence` is the
+//! number of a revoked memory.
 //!
 //! Pure functions over bytes that may be hostile: they return an error, and never panic.
+
+use crate::memory::{MemoryId, Permission};
 
 /// Bytes of a request's header without an address.
 pub(crate) const SHORT_REQUEST: usize = 12;
@@ -85,8 +88,8 @@ pub(crate) enum Request {
     Read(Place, u32),
     /// Asks whether the peer is alive.
     Ping,
-    /// Asks how a memory is reached, if not by frames; the offset is 0.
-    Import(Place),
+    /// Asks how a memory is reached, if not by frames.
+    Import(MemoryId),
     /// Gives a granted memory back: the peer has no operations under way there any more. The offset is 0.
     Release(Place),
     /// Bytes written to and read from granted memory since the last such report.
@@ -125,7 +128,9 @@ impl Request {
             Request::Write(place, length) => (WRITE, length, Some(place)),
             Request::Read(place, length) => (READ, length, Some(place)),
             Request::Ping => (PING, 0, None),
-            Request::Import(place) => (IMPORT, 0, Some(place)),
+            Request::Import(MemoryId { id, key, permission }) => {
+                (IMPORT, 0, Some(Place { id, key, offset: permission as u64 }))
+            }
             Request::Release(place) => (RELEASE, 0, Some(place)),
             Request::Moved { written, read } => (MOVED, 0, Some(Place { id: written, key: read, offset: 0 })),
         };
@@ -163,7 +168,7 @@ impl Request {
             (WRITE, _) => Ok(Request::Write(place(), length)),
             (READ, _) => Ok(Request::Read(place(), length)),
             (PING, 0) => Ok(Request::Ping),
-            (IMPORT, 0) => Ok(Request::Import(place())),
+            (IMPORT, 0) => import(place()).map(Request::Import),
             (RELEASE, 0) => Ok(Request::Release(place())),
             (MOVED, 0) => Ok(Request::Moved { written: word(header, 12), read: word(header, 20) }),
             _ => Err(FrameError::Invalid(format!("a request of kind {kind} and length {length}"))),
@@ -206,6 +211,14 @@ impl Answer {
             _ => Err(FrameError::Invalid(format!("an answer of kind {kind} and length {length}"))),
         }
     }
+}
+
+/// The memory that an Import asks for.
+fn import(place: Place) -> Result<MemoryId, FrameError> {
+    let Place { id, key, offset } = place;
+    let permission = Permission::ALL.into_iter().find(|permission| *permission as u64 == offset);
+    let unknown = || FrameError::Invalid(format!("an import with permission {offset}"));
+    Ok(MemoryId { id, key, permission: permission.ok_or_else(unknown)? })
 }
 
 /// Collects a header that arrives in pieces.

@@ -5,6 +5,10 @@ use proptest::prelude::*;
 
 const PLACE: Place = Place { id: 0x0102_0304_0506_0708, key: 0x1112_1314_1516_1718, offset: 0x2122_2324_2526_2728 };
 
+fn memory(permission: Permission) -> MemoryId {
+    MemoryId { id: PLACE.id, key: PLACE.key, permission }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -16,7 +20,14 @@ fn golden_requests() {
         (Request::Write(PLACE, 64), "crc 02 000000 40000000 0807060504030201 1817161514131211 2827262524232221"),
         (Request::Read(PLACE, 64), "crc 03 000000 40000000 0807060504030201 1817161514131211 2827262524232221"),
         (Request::Ping, "crc 04 000000 00000000"),
-        (Request::Import(PLACE), "crc 05 000000 00000000 0807060504030201 1817161514131211 2827262524232221"),
+        (
+            Request::Import(memory(Permission::ReadWrite)),
+            "crc 05 000000 00000000 0807060504030201 1817161514131211 0000000000000000",
+        ),
+        (
+            Request::Import(memory(Permission::ReadOnly)),
+            "crc 05 000000 00000000 0807060504030201 1817161514131211 0100000000000000",
+        ),
         (Request::Release(PLACE), "crc 06 000000 00000000 0807060504030201 1817161514131211 2827262524232221"),
         (
             Request::Moved { written: 5, read: 6 },
@@ -99,6 +110,13 @@ fn what_makes_no_sense_is_refused_although_its_checksum_holds() {
     for (kind, reserved, length) in senseless {
         assert!(matches!(sealed(kind, reserved, length), Err(FrameError::Invalid(_))), "{kind} {reserved} {length}");
     }
+    for permission in [2, 256, u64::MAX] {
+        let mut header = [0; LONG_REQUEST];
+        header[4] = IMPORT;
+        header[28..].copy_from_slice(&permission.to_le_bytes());
+        seal(&mut header);
+        assert!(matches!(Request::decode(&header), Err(FrameError::Invalid(_))), "permission {permission}");
+    }
     let limit = crate::MAX_MESSAGE_BYTES as u32;
     assert_eq!(sealed(MESSAGE, 0, limit), Ok(Request::Message(limit)));
     assert!(matches!(sealed(MESSAGE, 0, limit + 1), Err(FrameError::Invalid(_))));
@@ -108,7 +126,8 @@ proptest! {
     #[test]
     fn any_flipped_bit_of_a_header_is_noticed(kind in 0..7usize, bit in 0..LONG_REQUEST * 8, length in 0..1000u32) {
         let requests = [Request::Message(length), Request::Write(PLACE, length), Request::Read(PLACE, length),
-            Request::Ping, Request::Import(PLACE), Request::Release(PLACE), Request::Moved { written: 1, read: 2 }];
+            Request::Ping, Request::Import(memory(Permission::ReadOnly)), Request::Release(PLACE),
+            Request::Moved { written: 1, read: 2 }];
         let mut bytes = Vec::new();
         requests[kind].encode(&mut bytes);
         let bit = bit % (bytes.len() * 8);

@@ -13,7 +13,10 @@ use super::{
     frame::{Place, Request},
     socket::{Network, Socket, Waker},
 };
-use crate::{LinkEvent, MAX_MESSAGE_BYTES, PeerId, Sink, memory::Counters};
+use crate::{
+    LinkEvent, MAX_MESSAGE_BYTES, PeerId, Sink,
+    memory::{Counters, MemoryId},
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
@@ -280,9 +283,9 @@ impl<X: Extension> LinkState<X> {
     }
 
     /// Asks how a memory is reached.
-    pub(crate) fn import(&mut self, id: u64, key: u64, options: &LinkOptions) {
-        self.flights.push(Flight::Import { memory: (id, key), bytes: Vec::new() });
-        self.append(Request::Import(Place { id, key, offset: 0 }), &[], options);
+    pub(crate) fn import(&mut self, memory: MemoryId, options: &LinkOptions) {
+        self.flights.push(Flight::Import { memory, bytes: Vec::new() });
+        self.append(Request::Import(memory), &[], options);
     }
 
     fn append(&mut self, request: Request, payload: &[u8], options: &LinkOptions) {

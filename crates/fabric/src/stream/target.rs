@@ -10,7 +10,10 @@ use super::{
     Admission,
     frame::{Answer, FrameError, HeaderBuffer, MAX_GRANT, Place, Request},
 };
-use crate::{memory::Framed, words::WORD};
+use crate::{
+    memory::{Framed, MemoryId},
+    words::WORD,
+};
 use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -36,11 +39,12 @@ pub(crate) trait Owner {
     fn framed(&self, _id: u64, _key: u64) -> Option<Arc<dyn Framed>> {
         None
     }
-    /// A memory that is reached in another way; `None` if there is none with this id and key, or it is revoked.
+    /// A memory that is reached in another way; `None` if there is none with this id and key, it is revoked, or peers
+    /// may do something else with it.
     ///
     /// # Errors
     /// It cannot be exported. This ends the connection, because the peer must not take it for a revocation.
-    fn export(&mut self, _id: u64, _key: u64) -> io::Result<Option<Export>> {
+    fn export(&mut self, _memory: MemoryId) -> io::Result<Option<Export>> {
         Ok(None)
     }
     /// The peer gives an exported memory back.
@@ -209,7 +213,7 @@ impl Target {
             }
             Request::Read(place, length) => self.serve_read(place, length, owner, outlet)?,
             Request::Ping => self.finish(true),
-            Request::Import(place) => match owner.export(place.id, place.key)? {
+            Request::Import(memory) => match owner.export(memory)? {
                 Some(export) => self.pass(export, outlet)?,
                 None => self.finish(false),
             },

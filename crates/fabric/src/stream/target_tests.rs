@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     Memory,
-    memory::{HeapMemory, Registry, Transport},
+    memory::{HeapMemory, Permission, Registry, Transport},
     stream::frame::{ANSWER, HeaderBuffer},
 };
 use leeward_platform::Rng;
@@ -14,12 +14,15 @@ const BYTES: usize = 256;
 const GRANTED: u64 = 77;
 /// Number of a memory that cannot be exported.
 const BROKEN: u64 = 78;
+/// Every byte of the memory that may only be read.
+const READABLE: u8 = 0x52;
 
-/// Two memories; the second is revoked.
+/// Three memories: the second is revoked, and the third may only be read.
 struct Fixture {
     registry: Arc<Registry<HeapMemory>>,
     open: Arc<HeapMemory>,
     revoked: Arc<HeapMemory>,
+    readable: Arc<HeapMemory>,
     /// Memory that the peer gave back, and bytes that it reported.
     told: Vec<(u64, u64)>,
     /// Revocations to report to the peer.
@@ -29,10 +32,26 @@ struct Fixture {
 impl Fixture {
     fn new() -> Fixture {
         let registry = Arc::new(Registry::new(Rng::new(1)));
-        let make = || HeapMemory::register(&registry, Transport::Tcp, BYTES);
-        let (open, revoked) = (make(), make());
+        let make = |permission| HeapMemory::register(&registry, Transport::Tcp, permission, BYTES);
+        let (open, revoked) = (make(Permission::ReadWrite), make(Permission::ReadWrite));
         revoked.revoke();
-        Fixture { registry, open, revoked, told: Vec::new(), to_tell: Vec::new() }
+        let readable = make(Permission::ReadOnly);
+        readable.write(0, &[READABLE; BYTES]);
+        Fixture { registry, open, revoked, readable, told: Vec::new(), to_tell: Vec::new() }
+    }
+
+    fn memory(&self, which: Which) -> &HeapMemory {
+        match which {
+            Which::Open => &self.open,
+            Which::Revoked => &self.revoked,
+            Which::Readable => &self.readable,
+        }
+    }
+
+    /// Asserts that nothing has come to where nothing may be written.
+    fn assert_untouched(&self) {
+        assert_eq!(Fixture::bytes(&self.revoked), [0; BYTES]);
+        assert_eq!(Fixture::bytes(&self.readable), [READABLE; BYTES]);
     }
 
     fn place(memory: &HeapMemory, offset: u64) -> Place {
@@ -52,8 +71,8 @@ impl Owner for Fixture {
     fn framed(&self, id: u64, key: u64) -> Option<Arc<dyn Framed>> {
         Some(self.registry.find(id, key)?)
     }
-    fn export(&mut self, id: u64, _key: u64) -> io::Result<Option<Export>> {
-        match id {
+    fn export(&mut self, memory: MemoryId) -> io::Result<Option<Export>> {
+        match memory.id {
             BROKEN => Err(io::Error::other("out of endpoints")),
             id => Ok((id == GRANTED).then(|| Export::Grant(b"grant".to_vec()))),
         }
@@ -110,41 +129,48 @@ impl Collected {
 /// None: refused. Else the bytes that a read brought, or that a write or ping was acknowledged.
 type Outcome = Option<Vec<u8>>;
 
+/// One of the memories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Which {
+    Open,
+    Revoked,
+    Readable,
+}
+
 /// A generated request.
 #[derive(Clone, Debug)]
 enum Made {
     Message(Vec<u8>),
-    Write { revoked: bool, offset: u64, bytes: Vec<u8> },
-    Read { revoked: bool, offset: u64, len: u32 },
+    Write { to: Which, offset: u64, bytes: Vec<u8> },
+    Read { from: Which, offset: u64, len: u32 },
     Ping,
 }
 
 fn made() -> impl Strategy<Value = Made> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..80);
     let offset = || prop_oneof![9 => 0..=BYTES as u64, 1 => any::<u64>()];
-    let revoked = || prop::bool::weighted(0.1);
+    let which = || prop_oneof![7 => Just(Which::Open), 1 => Just(Which::Revoked), 2 => Just(Which::Readable)];
     prop_oneof![
         bytes().prop_map(Made::Message),
-        (revoked(), offset(), bytes()).prop_map(|(revoked, offset, bytes)| Made::Write { revoked, offset, bytes }),
-        (revoked(), offset(), 0..80u32).prop_map(|(revoked, offset, len)| Made::Read { revoked, offset, len }),
+        (which(), offset(), bytes()).prop_map(|(to, offset, bytes)| Made::Write { to, offset, bytes }),
+        (which(), offset(), 0..80u32).prop_map(|(from, offset, len)| Made::Read { from, offset, len }),
         Just(Made::Ping),
     ]
 }
 
 impl Made {
     fn encode(&self, fixture: &Fixture, out: &mut Vec<u8>) {
-        let memory = |revoked: bool| if revoked { &fixture.revoked } else { &fixture.open };
         match self {
             Made::Message(bytes) => {
                 Request::Message(bytes.len() as u32).encode(out);
                 out.extend_from_slice(bytes);
             }
-            Made::Write { revoked, offset, bytes } => {
-                Request::Write(Fixture::place(memory(*revoked), *offset), bytes.len() as u32).encode(out);
+            Made::Write { to, offset, bytes } => {
+                Request::Write(Fixture::place(fixture.memory(*to), *offset), bytes.len() as u32).encode(out);
                 out.extend_from_slice(bytes);
             }
-            Made::Read { revoked, offset, len } => {
-                Request::Read(Fixture::place(memory(*revoked), *offset), *len).encode(out);
+            Made::Read { from, offset, len } => {
+                Request::Read(Fixture::place(fixture.memory(*from), *offset), *len).encode(out);
             }
             Made::Ping => Request::Ping.encode(out),
         }
@@ -154,21 +180,23 @@ impl Made {
 /// The expected results of `requests`: messages, memory, outcomes.
 fn model(requests: &[Made]) -> (Vec<Vec<u8>>, Vec<u8>, Vec<Outcome>) {
     let (mut messages, mut memory, mut outcomes) = (Vec::new(), vec![0; BYTES], Vec::new());
-    let range = |revoked: bool, offset: u64, len: usize| {
-        let start = usize::try_from(offset).ok().filter(|_| !revoked)?;
+    let range = |offset: u64, len: usize| {
+        let start = usize::try_from(offset).ok()?;
         Some(start..start.checked_add(len).filter(|end| *end <= BYTES)?)
     };
     for request in requests {
         match request {
             Made::Message(bytes) => messages.push(bytes.clone()),
-            Made::Write { revoked, offset, bytes } => {
-                outcomes.push(range(*revoked, *offset, bytes.len()).map(|range| {
+            Made::Write { to, offset, bytes } => {
+                outcomes.push(range(*offset, bytes.len()).filter(|_| *to == Which::Open).map(|range| {
                     memory[range].copy_from_slice(bytes);
                     b"ack".to_vec()
                 }))
             }
-            Made::Read { revoked, offset, len } => {
-                outcomes.push(range(*revoked, *offset, *len as usize).map(|range| memory[range].to_vec()));
+            Made::Read { from, offset, len } => {
+                outcomes.push(range(*offset, *len as usize).filter(|_| *from != Which::Revoked).map(|range| {
+                    if *from == Which::Open { memory[range].to_vec() } else { vec![READABLE; range.len()] }
+                }));
             }
             Made::Ping => outcomes.push(Some(b"ack".to_vec())),
         }
@@ -198,7 +226,7 @@ proptest! {
         prop_assert_eq!(&out.messages, &messages);
         prop_assert_eq!(out.outcomes(), outcomes);
         prop_assert_eq!(Fixture::bytes(&fixture.open), memory);
-        prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
+        fixture.assert_untouched();
     }
 
     #[test]
@@ -220,7 +248,7 @@ proptest! {
         let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
         let _ = target.feed(&bytes, &mut fixture, &mut out);
         prop_assert!(out.messages.iter().map(Vec::len).sum::<usize>() <= bytes.len());
-        prop_assert_eq!(Fixture::bytes(&fixture.revoked), vec![0; BYTES]);
+        fixture.assert_untouched();
     }
 
     #[test]
@@ -264,7 +292,7 @@ proptest! {
     ) {
         let mut fixture = Fixture::new();
         let mut stream = Vec::new();
-        Made::Write { revoked: false, offset, bytes: bytes.clone() }.encode(&fixture, &mut stream);
+        Made::Write { to: Which::Open, offset, bytes: bytes.clone() }.encode(&fixture, &mut stream);
         let mut end = vec![0; BYTES];
         end[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
         let (mut target, mut out) = (Target::new(Admission::AnyPeer), Collected::default());
@@ -286,7 +314,7 @@ proptest! {
 fn a_write_whose_memory_is_revoked_midway_is_refused() {
     let mut fixture = Fixture::new();
     let (mut target, mut out, mut bytes) = (Target::new(Admission::AnyPeer), Collected::default(), Vec::new());
-    Made::Write { revoked: false, offset: 0, bytes: vec![7; 100] }.encode(&fixture, &mut bytes);
+    Made::Write { to: Which::Open, offset: 0, bytes: vec![7; 100] }.encode(&fixture, &mut bytes);
     target.feed(&bytes[..86], &mut fixture, &mut out).unwrap();
     fixture.open.revoke();
     target.feed(&bytes[86..], &mut fixture, &mut out).unwrap();
@@ -299,12 +327,12 @@ fn a_write_whose_memory_is_revoked_midway_is_refused() {
 fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
     let mut fixture = Fixture::new();
     fixture.to_tell.push(9);
-    let place = |id| Place { id, key: 6, offset: 0 };
+    let memory = |id| MemoryId { id, key: 6, permission: Permission::ReadWrite };
     let requests = [
-        Request::Release(place(5)),
+        Request::Release(Place { id: 5, key: 6, offset: 0 }),
         Request::Moved { written: 7, read: 8 },
-        Request::Import(place(GRANTED)),
-        Request::Import(place(5)),
+        Request::Import(memory(GRANTED)),
+        Request::Import(memory(5)),
         Request::Ping,
     ];
     let mut bytes = Vec::new();
@@ -325,7 +353,7 @@ fn what_concerns_exported_memory_reaches_its_owner_and_is_answered() {
 #[test]
 fn an_owner_that_cannot_export_ends_the_connection_and_says_nothing_of_a_revocation() {
     let mut bytes = Vec::new();
-    Request::Import(Place { id: BROKEN, key: 6, offset: 0 }).encode(&mut bytes);
+    Request::Import(MemoryId { id: BROKEN, key: 6, permission: Permission::ReadOnly }).encode(&mut bytes);
     let mut out = Collected::default();
     let ended = Target::new(Admission::AnyPeer).feed(&bytes, &mut Fixture::new(), &mut out);
     assert!(matches!(ended, Err(TargetError::Io(_))), "{ended:?}");

@@ -5,8 +5,8 @@
 //! times as fast, as measured.
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Sink,
-    memory::{Framed, Handle, HeapMemory, Registry, Transport},
+    Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Readable, ReadableMemory, Sink,
+    memory::{Framed, Handle, HeapMemory, Permission, Registry, Transport},
     stream::{
         Carrier, StreamFabric,
         frame::Place,
@@ -46,17 +46,17 @@ impl TcpFabric {
         Ok(Arc::new(TcpFabric { stream, registry }))
     }
 
-    /// Posts through `post` if the descriptor and range are valid; otherwise refuses at once.
+    /// Posts through `post` if there is a handle and the range is valid; otherwise refuses at once.
     fn post(
         &self,
         peer: PeerId,
-        descriptor: &Descriptor,
+        handle: Option<Handle>,
         (offset, len): (u64, u64),
         op: u64,
         post: impl FnOnce(&mut LinkState<()>, Place, &LinkOptions),
     ) {
         let Some(link) = self.stream.link(peer) else { return };
-        let handle = Handle::parse(descriptor, Transport::Tcp)
+        let handle = handle
             .filter(|handle| words::within(offset, len, usize::try_from(handle.len).unwrap_or(usize::MAX)))
             .filter(|_| len <= u64::from(u32::MAX));
         link.post(|state, options| match handle {
@@ -71,7 +71,11 @@ impl Fabric for TcpFabric {
         self.stream.local_address()
     }
     fn allocate(&self, len: usize) -> io::Result<Arc<dyn Memory>> {
-        Ok(HeapMemory::register(&self.registry, Transport::Tcp, len))
+        Ok(HeapMemory::register(&self.registry, Transport::Tcp, Permission::ReadWrite, len))
+    }
+    fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory> {
+        let memory = HeapMemory::register(&self.registry, Transport::Tcp, Permission::ReadOnly, len);
+        Ok(ReadableMemory::new(memory))
     }
     fn connect(&self, peer: PeerId, address: &str) {
         self.stream.connect(peer, address);
@@ -86,12 +90,14 @@ impl Fabric for TcpFabric {
         self.stream.send(peer, message);
     }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
-        self.post(peer, to, (offset, bytes.len() as u64), op, |state, place, options| {
+        let handle = Handle::to_write(to, Transport::Tcp);
+        self.post(peer, handle, (offset, bytes.len() as u64), op, |state, place, options| {
             state.write(place, bytes, op, options);
         });
     }
-    fn read(&self, peer: PeerId, from: &Descriptor, offset: u64, len: u32, op: u64) {
-        self.post(peer, from, (offset, u64::from(len)), op, |state, place, options| {
+    fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64) {
+        let handle = Handle::to_read(from, Transport::Tcp);
+        self.post(peer, handle, (offset, u64::from(len)), op, |state, place, options| {
             state.read(place, len, op, options);
         });
     }

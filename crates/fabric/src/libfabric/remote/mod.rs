@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     LinkEvent, LinkOptions, PeerId,
+    memory::MemoryId,
     shm::memory::HEADER,
     stream::{frame::Request, link::LinkState},
     words::{self, WORD},
@@ -45,9 +46,6 @@ const PART_BYTES: usize = 256 << 10;
 const MAX_PARTS: usize = 512;
 /// How often the owner is rung while there are operations: before its pauses grow (`progress`).
 const RING_PAUSE: Duration = Duration::from_millis(5);
-
-/// Id and key of a memory.
-pub(super) type MemoryId = (u64, u64);
 
 /// An operation on a peer's memory.
 pub(super) enum Access<'a> {
@@ -156,7 +154,7 @@ pub(super) fn post(
 ) {
     if let Entry::Vacant(unknown) = state.extension.memory.entry(memory) {
         unknown.insert(Import::Asked { waiting: Vec::new() });
-        state.import(memory.0, memory.1, options);
+        state.import(memory, options);
     }
     let LinkState { extension: remote, events, .. } = state;
     if let Some(Import::Granted(granted)) = remote.memory.get(&memory)

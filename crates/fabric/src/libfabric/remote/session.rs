@@ -5,11 +5,12 @@
 //! that takes milliseconds and megabytes. Then it reads the probe memory once, because many providers connect only with
 //! the first operation. So the first write of a link finds all of this done, or waits for the rest of it.
 
-use super::{Access, Granted, Import, MemoryId, Remote, Way, post, tell_moved};
+use super::{Access, Granted, Import, Remote, Way, post, tell_moved};
 use crate::{
     LinkEvent, LinkOptions, PeerId,
     libfabric::{Context, endpoint::Initiator, grant::Grant, owner::PROBE_MEMORY, ring::Ring},
-    shm::mapping::{Mapping, create_file},
+    memory::{MemoryId, Permission},
+    shm::mapping::create,
     stream::{
         flights::Extension,
         frame::{Place, Request},
@@ -57,7 +58,7 @@ impl Remote {
 
 /// Opens an endpoint for the connection with this number towards the one at `address`.
 fn open(context: &Context, connection: u32, address: &[u8]) -> io::Result<Initiator> {
-    let staging = Mapping::new(&create_file(STAGING_BYTES)?, STAGING_BYTES)?;
+    let (_, staging) = create(STAGING_BYTES, Permission::ReadWrite)?;
     Initiator::open(&context.device, connection, Arc::new(staging), address)
 }
 
@@ -150,7 +151,7 @@ impl Extension for Remote {
     }
 
     fn revoked(&mut self, id: u64) {
-        for (_, import) in self.memory.iter_mut().filter(|((other, _), _)| *other == id) {
+        for (_, import) in self.memory.iter_mut().filter(|(memory, _)| memory.id == id) {
             if let Import::Granted(granted) = import {
                 granted.revoked = true;
             }
@@ -170,7 +171,7 @@ impl Extension for Remote {
         let idle: Vec<MemoryId> = remote.memory.iter().filter(|(_, import)| idle(import)).map(|(id, _)| *id).collect();
         idle.iter().for_each(|id| drop(remote.memory.remove(id)));
         let moved = remote.moved != (0, 0);
-        for (id, key) in idle {
+        for MemoryId { id, key, .. } in idle {
             state.note(Request::Release(Place { id, key, offset: 0 }), options);
         }
         if moved {
