@@ -1,10 +1,10 @@
-//! No thread of the owner's application takes part in a write: with all of them stopped, writes still complete.
+//! No thread of the owner's application takes part in a write or read: with all of them stopped, both still complete.
 
 use crate::{
     common::{Gate, Harness, Node, TIMEOUT, bytes_of, options, pattern, recorder},
     harness::{Shm, unique_name},
 };
-use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId, ShmFabric, Sink, TcpFabric};
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, PeerId, ReadNow, ReadableDescriptor, ShmFabric, Sink, TcpFabric};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
@@ -18,8 +18,13 @@ use std::{
 const CHILD: &str = "LEEWARD_FABRIC_TEST_CHILD";
 const MEMORY_BYTES: usize = 1 << 20;
 
-/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory, tells its parent, and at the end
-/// of its input sends what the memory holds.
+/// The bytes of the child's readable memory.
+fn readable_bytes() -> Vec<u8> {
+    pattern(MEMORY_BYTES, 0x77)
+}
+
+/// Not a test by itself: the process that [`ChildNode`] starts. It registers memory of both kinds, tells its parent,
+/// and at the end of its input sends what the writable memory holds.
 #[test]
 #[ignore = "runs as a child process of other tests"]
 fn shm_child() {
@@ -29,10 +34,12 @@ fn shm_child() {
     let fabric = ShmFabric::bind(PeerId(2), own, options(), sink).expect("the name is free");
     let child = Node { id: PeerId(2), fabric, log };
     let memory = child.fabric.allocate(MEMORY_BYTES).expect("there is memory");
+    let readable = child.fabric.allocate_readable(MEMORY_BYTES).expect("there is memory");
+    readable.write(0, &readable_bytes());
     child.fabric.connect(PeerId(1), parent);
     Shm::default()
         .until("the parent is connected", &mut || child.log.lock().unwrap().contains(&(PeerId(1), LinkEvent::Up)));
-    child.fabric.send(PeerId(1), &memory.descriptor().0);
+    child.fabric.send(PeerId(1), &[memory.descriptor().0, readable.descriptor().0].concat());
     child.fabric.flush();
     std::io::stdin().read_to_end(&mut Vec::new()).expect("the parent closes it");
     child.fabric.send(PeerId(1), &bytes_of(&*memory, 0, MEMORY_BYTES));
@@ -46,6 +53,7 @@ struct ChildNode {
     process: Child,
     node: Node,
     memory: Descriptor,
+    readable: ReadableDescriptor,
 }
 
 impl ChildNode {
@@ -67,8 +75,9 @@ impl ChildNode {
             log.contains(&(node.id, LinkEvent::Up))
                 && log.iter().any(|(_, event)| matches!(event, LinkEvent::Message(_)))
         });
-        let memory = Descriptor(parent.messages(&node).pop().expect("just seen"));
-        ChildNode { process, node, memory }
+        let mut told = parent.messages(&node).pop().expect("just seen");
+        let readable = ReadableDescriptor(told.split_off(told.len() / 2));
+        ChildNode { process, node, memory: Descriptor(told), readable }
     }
 
     fn signal(&self, signal: Signal) {
@@ -119,6 +128,32 @@ fn shm_writes_and_reads_complete_while_the_targets_process_is_stopped() {
     h.until("the child tells what it sees", &mut || parent.messages(&child.node).len() == 2);
     assert!(parent.messages(&child.node)[1] == bytes);
     assert_eq!(parent.downs(&child.node), 0);
+}
+
+#[test]
+fn shm_reads_what_a_stopped_owner_holds_and_survives_its_death() {
+    let mut h = Shm::default();
+    let parent = h.node(1);
+    let child = ChildNode::start(&parent, &unique_name());
+    let (peer, mut bytes) = (child.node.id, vec![0; MEMORY_BYTES]);
+    assert_eq!(parent.fabric.read_now(peer, &child.readable, 0, &mut bytes), ReadNow::NotMapped);
+    parent.fabric.read(peer, &child.readable, 0, 8, 0);
+    parent.fabric.flush();
+    h.until("the first read ends", &mut || parent.outcome(0).is_some());
+    child.stop();
+    let mut read = || {
+        bytes.fill(0);
+        let outcome = parent.fabric.read_now(peer, &child.readable, 0, &mut bytes);
+        assert!(outcome == ReadNow::NotMapped || bytes == readable_bytes());
+        outcome
+    };
+    assert_eq!(read(), ReadNow::Copied);
+    child.signal(Signal::KILL);
+    h.until("the link is down", &mut || {
+        assert_ne!(read(), ReadNow::Refused, "nobody has revoked it");
+        parent.downs(&child.node) == 1
+    });
+    h.until("nothing is mapped", &mut || read() == ReadNow::NotMapped);
 }
 
 #[test]

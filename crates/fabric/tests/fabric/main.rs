@@ -25,6 +25,8 @@ mod bypass;
 #[path = "../shared/conformance.rs"]
 mod conformance;
 mod harness;
+#[path = "../shared/readable.rs"]
+mod readable;
 mod simulated;
 mod sink;
 #[path = "../shared/threads.rs"]

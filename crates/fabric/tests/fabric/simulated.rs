@@ -132,6 +132,54 @@ fn a_long_write_is_seen_in_parts_cut_at_words() {
 }
 
 #[test]
+fn a_long_read_brings_words_of_different_times_and_no_half_of_one() {
+    let mut mixed = 0;
+    for seed in 0..50 {
+        let mut h = sim(seed);
+        let (a, b) = h.pair();
+        let memory = b.fabric.allocate_readable(200).unwrap();
+        a.fabric.read(b.id, &memory.descriptor(), 13, 150, 1);
+        a.fabric.flush();
+        let mut round = 0u8;
+        while a.outcome(1).is_none() {
+            round += 1;
+            memory.write(0, &[round; 200]);
+            h.0.step();
+        }
+        let Some(LinkEvent::ReadDone { bytes, .. }) = a.outcome(1) else { panic!("seed {seed}: refused") };
+        for i in (1..150).filter(|i| bytes[*i] != bytes[i - 1]) {
+            assert_eq!((i + 13) % 8, 0, "seed {seed}: torn inside a word");
+            mixed += 1;
+        }
+    }
+    assert!(mixed > 10, "reads are torn now and then");
+}
+
+#[test]
+fn a_read_that_is_under_way_at_a_revocation_is_refused() {
+    let mut refused = 0;
+    for seed in 0..50 {
+        let mut h = sim(seed);
+        let (a, b) = h.pair();
+        let memory = b.fabric.allocate_readable(4096).unwrap();
+        a.fabric.read(b.id, &memory.descriptor(), 0, 4096, 1);
+        a.fabric.flush();
+        h.0.step();
+        memory.revoke();
+        pass(&h, SECOND);
+        // The step may have been the arrival of the whole read.
+        match a.outcome(1) {
+            Some(LinkEvent::ReadDone { bytes, .. }) => assert_eq!(bytes.len(), 4096),
+            outcome => {
+                assert_eq!(outcome, Some(LinkEvent::Refused { op: 1 }), "seed {seed}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused} of 50");
+}
+
+#[test]
 fn nothing_leaves_before_the_flush() {
     let mut h = sim(1);
     let (a, b) = h.pair();

@@ -7,8 +7,14 @@ use crate::{
 };
 use leeward_fabric::{Admission, Fabric, LinkEvent, LinkOptions, PeerId, ShmFabric, Sink, TcpFabric};
 use std::{
-    io::{Read, Write},
+    fs::File,
+    io::{ErrorKind, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
     net::{TcpListener, TcpStream},
+    os::{
+        fd::OwnedFd,
+        unix::{fs::FileExt, net::UnixStream},
+    },
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -38,7 +44,7 @@ fn request(kind: u8, length: u32, place: &[u64], payload: &[u8]) -> Vec<u8> {
 }
 
 /// An answer's kind, length and sequence.
-fn answer(from: &mut TcpStream) -> (u8, u32, u64) {
+fn answer(from: &mut impl Read) -> (u8, u32, u64) {
     let mut header = [0; 20];
     from.read_exact(&mut header).expect("an answer");
     assert_eq!(header[..4], crc32c::crc32c(&header[4..]).to_le_bytes());
@@ -97,6 +103,108 @@ fn requests_are_answered_as_the_format_says() {
     assert_eq!(answer(&mut peer), (17, 0, 5), "TCP passes no files");
     assert_eq!(bytes_of(&*memory, 3, 5), b"bytes");
     assert_eq!(*node.log.lock().unwrap(), [(PeerId(9), LinkEvent::Message(b"note".to_vec()))]);
+}
+
+#[test]
+fn a_peer_that_writes_to_readable_memory_is_refused_whatever_it_sends() {
+    let node = Tcp::default().node(2);
+    let memory = node.fabric.allocate_readable(64).expect("there is memory");
+    memory.write(0, &[7; 64]);
+    let descriptor = memory.descriptor().0;
+    assert_eq!((descriptor.len(), descriptor[0]), (25, 17));
+    let field = |at: usize| u64::from_le_bytes(descriptor[at..at + 8].try_into().unwrap());
+    let (id, key) = (field(1), field(9));
+    let mut peer = welcomed(&node, 9);
+    let mut bytes = request(2, 5, &[id, key, 3], b"bytes");
+    bytes.extend(request(2, 64, &[id, key, 0], &[1; 64]));
+    bytes.extend(request(2, 0, &[id, key, 0], &[]));
+    bytes.extend(request(2, 8, &[id, key, u64::MAX], &[1; 8]));
+    bytes.extend(request(3, 5, &[id, key, 3], &[]));
+    bytes.extend(request(3, 65, &[id, key, 0], &[]));
+    bytes.extend(request(3, 1, &[id, key, u64::MAX], &[]));
+    bytes.extend(request(5, 0, &[id, key, 1], &[]));
+    // In small pieces, so that writes land in pieces.
+    for piece in bytes.chunks(11) {
+        peer.write_all(piece).unwrap();
+    }
+    for sequence in 1..=4 {
+        assert_eq!(answer(&mut peer), (17, 0, sequence));
+    }
+    assert_eq!(answer(&mut peer), (18, 5, 5));
+    let mut read = [0; 5];
+    peer.read_exact(&mut read).unwrap();
+    assert_eq!((read, answer(&mut peer)), ([7; 5], (19, 0, 5)));
+    for sequence in 6..=8 {
+        assert_eq!(answer(&mut peer), (17, 0, sequence));
+    }
+    memory.revoke();
+    peer.write_all(&request(3, 5, &[id, key, 3], &[])).unwrap();
+    assert_eq!(answer(&mut peer), (17, 0, 9), "it is revoked");
+    let mut found = [0; 64];
+    memory.read(0, &mut found);
+    assert_eq!(found, [7; 64]);
+    peer.write_all(&request(5, 0, &[id, key, 2], &[])).unwrap();
+    assert_eq!(remainder(peer), b"", "an import with an unknown permission");
+}
+
+#[test]
+fn a_file_is_passed_only_to_a_peer_that_expects_what_it_may_do() {
+    let node = Shm::default().node(2);
+    let (readable, writable) = (node.fabric.allocate_readable(64).unwrap(), node.fabric.allocate(64).unwrap());
+    let mut peer = welcomed_over_unix(&node, 9);
+    let import = |descriptor: &[u8], permission: u64| {
+        let field = |at: usize| u64::from_le_bytes(descriptor[at..at + 8].try_into().unwrap());
+        request(5, 0, &[field(1), field(9), permission], &[])
+    };
+    for bytes in [import(&readable.descriptor().0, 0), import(&writable.descriptor().0, 1)] {
+        peer.write_all(&bytes).unwrap();
+    }
+    assert_eq!((answer(&mut peer), answer(&mut peer)), ((17, 0, 1), (17, 0, 2)));
+    peer.write_all(&import(&writable.descriptor().0, 0)).unwrap();
+    let passed = File::from(answer_with_file(&mut peer, 3));
+    passed.write_at(&[5; 8], 4096).expect("this one may be written");
+    assert_eq!(bytes_of(&*writable, 0, 16), [[5; 8], [0; 8]].concat());
+    peer.write_all(&import(&readable.descriptor().0, 1)).unwrap();
+    let passed = File::from(answer_with_file(&mut peer, 4));
+    readable.store_u64(0, 7);
+    let mut word = [0; 8];
+    passed.read_exact_at(&mut word, 4096).expect("it may be read");
+    assert_eq!(word, 7u64.to_le_bytes());
+    let error = passed.write_at(&[5; 8], 4096).expect_err("the kernel refuses");
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    assert_eq!(readable.load_u64(0), 7);
+    readable.revoke();
+    peer.write_all(&import(&readable.descriptor().0, 1)).unwrap();
+    assert_eq!(answer(&mut peer), (17, 0, 5), "it is revoked");
+}
+
+/// A connection over a Unix-domain socket to `node` as peer `own`, welcomed.
+fn welcomed_over_unix(node: &Node, own: u32) -> UnixStream {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
+    let address = node.fabric.local_address();
+    let address = SocketAddr::from_abstract_name(address.trim_start_matches('@')).expect("a name");
+    let mut stream = UnixStream::connect_addr(&address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
+    let mut reply = [0; 24];
+    stream.read_exact(&mut reply).expect("a welcome");
+    assert_eq!(reply.to_vec(), hello(1, 0, node.id.0, node.id.0));
+    stream
+}
+
+/// The file that comes with the answer to import `sequence`.
+fn answer_with_file(from: &mut UnixStream, sequence: u64) -> OwnedFd {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (mut header, mut control) = ([0; 20], RecvAncillaryBuffer::new(&mut space));
+    let received = recvmsg(&*from, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::WAITALL);
+    assert_eq!(received.expect("an answer").bytes, 20);
+    assert_eq!(answer(&mut &header[..]), (20, 0, sequence));
+    let files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    files.flatten().next().expect("a file")
 }
 
 #[test]

@@ -24,5 +24,7 @@ mod common;
 mod conformance;
 mod harness;
 mod processes;
+#[path = "../shared/readable.rs"]
+mod readable;
 #[path = "../shared/threads.rs"]
 mod threads;
