@@ -4,10 +4,12 @@
 //! `cargo run --release -p leeward-fabric --example write_rate [SECONDS]` starts itself a second time as the target.
 //! For each transport and size it keeps a window of writes in flight, and flushes after every batch, as a server does
 //! after every turn of its loop. Then it sends one write at a time to measure latency. The first write of a link,
-//! posted half a second after it is up, is timed by itself. Machines are noisy: compare only rows of one run.
+//! posted half a second after it is up, is timed by itself. Where memory is shared, it also measures a read of 64 B in
+//! the caller's thread. Machines are noisy: compare only rows of one run.
 
 use leeward_fabric::{
-    Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, PeerId, Provider, ShmFabric, Sink, TcpFabric,
+    Descriptor, Fabric, LibfabricFabric, LinkEvent, LinkOptions, PeerId, Provider, ReadNow, ReadableDescriptor,
+    ShmFabric, Sink, TcpFabric,
 };
 use std::{
     env, io,
@@ -64,10 +66,12 @@ fn bind(transport: &str, me: PeerId, address: &str) -> io::Result<Bound> {
 /// Registers memory, tells the writer, and sleeps until its input ends.
 fn target(transport: &str, address: &str, writer: &str) -> io::Result<()> {
     let (fabric, events) = bind(transport, TARGET, address)?;
-    let memory = fabric.allocate(MEMORY_BYTES)?;
+    let (memory, readable) = (fabric.allocate(MEMORY_BYTES)?, fabric.allocate_readable(MEMORY_BYTES)?);
+    readable.write(0, &vec![7; MEMORY_BYTES]);
     fabric.connect(WRITER, writer);
     while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
     fabric.send(WRITER, &memory.descriptor().0);
+    fabric.send(WRITER, &readable.descriptor().0);
     // So that the writer knows where to connect, also if the port was chosen by the system.
     fabric.send(WRITER, fabric.local_address().as_bytes());
     fabric.flush();
@@ -90,6 +94,7 @@ fn measure(transport: &str, span: Duration) -> io::Result<()> {
     });
     let ended = || io::Error::other("the target ended");
     let memory = Descriptor(messages.next().ok_or_else(ended)?);
+    let readable = ReadableDescriptor(messages.next().ok_or_else(ended)?);
     let address = String::from_utf8(messages.next().ok_or_else(ended)?).map_err(io::Error::other)?;
     fabric.connect(TARGET, &address);
     while !matches!(events.recv(), Ok(LinkEvent::Up) | Err(_)) {}
@@ -105,6 +110,9 @@ fn measure(transport: &str, span: Duration) -> io::Result<()> {
             latency.as_secs_f64() * 1e6,
             std::mem::take(&mut first)
         );
+    }
+    if let Some(time) = read_now(&*fabric, &events, &readable, span / 4) {
+        println!("{transport:<13} {:>7} read in the caller's thread in {} ns", 64, time.as_nanos());
     }
     drop(child.stdin.take());
     child.wait()?;
@@ -159,6 +167,30 @@ fn latency(
         thread::yield_now();
     }
     begin.elapsed() / writes.max(1)
+}
+
+/// Mean time of a read of 64 B in this thread; `None` if the memory is not shared.
+fn read_now(
+    fabric: &dyn Fabric,
+    events: &mpsc::Receiver<LinkEvent>,
+    from: &ReadableDescriptor,
+    span: Duration,
+) -> Option<Duration> {
+    // The first read maps the memory.
+    fabric.read(TARGET, from, 0, 64, 0);
+    fabric.flush();
+    while !matches!(events.recv().expect("the fabric lives"), LinkEvent::ReadDone { .. }) {}
+    let (mut reads, mut bytes, begin) = (0, [0; 64], Instant::now());
+    while begin.elapsed() < span {
+        for place in 0..BATCH {
+            match fabric.read_now(TARGET, from, place * 4096, &mut bytes) {
+                ReadNow::Copied => reads += 1,
+                ReadNow::NotMapped => return None,
+                ReadNow::Refused => panic!("the target does not let it read"),
+            }
+        }
+    }
+    Some(begin.elapsed() / reads.max(1))
 }
 
 fn is_completion(event: &LinkEvent) -> bool {
