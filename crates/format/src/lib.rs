@@ -11,6 +11,7 @@ pub mod coordinator;
 pub mod entries;
 pub mod filter;
 pub mod frame;
+pub mod hash_index;
 mod ids;
 pub mod leaf_segment;
 pub mod load;
