@@ -30,7 +30,7 @@
 //! 5. A line holds a bucket or a record of one size class for the life of the table.
 //!
 //! From these rules it follows that a [`Reader`] returns what the key had at some instant between its first and its
-//! last read.
+//! last read. `reader_tests.rs` runs every schedule of small tables to show it, and that rules 2 and 3 are needed.
 //! That a slot has the *tag* of its version, 12 bits of the LSN, is a second barrier, and saves a read of most records
 //! that are not meant.
 //!

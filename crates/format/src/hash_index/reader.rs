@@ -178,3 +178,7 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
         Step::Read(self)
     }
 }
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;
