@@ -1,7 +1,7 @@
 //! A running `leeward dev` under test, and helpers to send it commands and to kill its processes.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -153,11 +153,23 @@ impl Drop for Dev {
     }
 }
 
-/// A base port for one test; tests of this file run at the same time.
+/// Kinds of ports of a node.
+const KINDS: u16 = 5;
+
+/// A base port for one test, of which no port of the cluster's nodes is in use; tests run at the same time. A node has a
+/// port in each of the hundreds from the base on ([`KINDS`]). Ten clusters share these hundreds, and the next ten have the
+/// hundreds behind them. All are below those that `bench` searches.
 pub(crate) fn free_base() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let offset = (std::process::id() % 8) as u16 * 1000;
-    10_000 + offset + NEXT.fetch_add(10, Ordering::Relaxed)
+    let first = 10_000 + (std::process::id() % 2) as u16 * 4_000;
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let bases = std::iter::repeat_with(|| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % 70;
+        first + number / 10 * (KINDS * 100) + number % 10 * 10
+    });
+    let mut bases = bases.take(70);
+    let found = bases.find(|base| (0..KINDS).all(|kind| (0..10).all(|node| is_free(base + kind * 100 + node))));
+    found.expect("some ports are free")
 }
 
 /// A Redis client of the plainest kind.
