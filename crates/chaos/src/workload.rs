@@ -51,13 +51,17 @@ pub(crate) fn regions() -> usize {
     all_regions().count()
 }
 
-/// The table of a region.
-pub(crate) fn table_of(region: usize) -> &'static Table {
-    all_regions().nth(region).expect("there are so many regions").0
+fn region(number: usize) -> (&'static Table, char) {
+    all_regions().nth(number).expect("there are so many regions")
 }
 
-fn letter_of(region: usize) -> char {
-    all_regions().nth(region).expect("there are so many regions").1
+/// The table of a region.
+pub(crate) fn table_of(number: usize) -> &'static Table {
+    region(number).0
+}
+
+fn letter_of(number: usize) -> char {
+    region(number).1
 }
 
 /// A key that many clients use.

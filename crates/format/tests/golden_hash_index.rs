@@ -1,10 +1,10 @@
 //! Golden bytes of a hash index: a bucket, a record, the board, and a grant. Primary and clients share them, so a change
 //! of the format fails here before it is read as something else.
-//!
-//! Each line of a file in `golden/` is hex bytes and a label after `#`; `00*7` is seven zeroes. With
-//! `LEEWARD_GOLDEN=print` the bytes are printed as they are now.
+
+mod golden;
 
 use bytes::Bytes;
+use golden::check;
 use leeward_format::hash_index::{
     Board, Content, Extent, Grant, GrantFields, LINE_BYTES, Line, Place, Reader, Record, RecordPlace, Slot, SlotPlace,
     Step, WordWrite, fingerprint, home_bucket, link, publish, record_lines, tag,
@@ -15,23 +15,6 @@ use leeward_format::{Epoch, Lsn, RegionId, filter};
 const NONCE: u64 = 0x0123_4567_89ab_cdef;
 const KEY: &[u8] = b"key";
 const VALUE: &[u8] = b"value";
-
-fn golden(text: &str) -> Vec<u8> {
-    let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let run = |word: &str| {
-        let (byte, count) = word.split_once('*').unwrap_or((word, "1"));
-        vec![u8::from_str_radix(byte, 16).expect("two hex digits"); count.parse().expect("a count")]
-    };
-    bytes.flat_map(str::split_whitespace).flat_map(run).collect()
-}
-
-fn check(name: &str, text: &str, bytes: &[u8]) {
-    if std::env::var_os("LEEWARD_GOLDEN").is_some() {
-        println!("{name}: {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
-        return;
-    }
-    assert!(golden(text) == bytes, "{name}: the format changed; see docs/formats");
-}
 
 fn grant() -> Grant {
     let fields = GrantFields {

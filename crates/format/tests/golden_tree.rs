@@ -1,9 +1,9 @@
 //! Golden bytes of leaf and index segments: a change of a format fails here before it loses data.
-//!
-//! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*7` is seven zeroes. With
-//! `LEEWARD_GOLDEN=print` the bytes are printed as they are now.
+
+mod golden;
 
 use bytes::Bytes;
+use golden::check;
 use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
 use leeward_format::node::{Address, Child, Entry, LeafBuilder, NODE_BYTES, Node};
 use leeward_format::packed::{self, Codec};
@@ -14,22 +14,6 @@ use std::convert::Infallible;
 
 fn address() -> Address {
     Address { region: RegionId(1), segment: SegmentId::new(Epoch(2), 3), offset: 0 }
-}
-
-fn golden(text: &str) -> Vec<u8> {
-    let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let run = |word: &str| {
-        let (byte, count) = word.split_once('*').unwrap_or((word, "1"));
-        vec![u8::from_str_radix(byte, 16).expect("two hex digits"); count.parse().expect("a count")]
-    };
-    bytes.flat_map(str::split_whitespace).flat_map(run).collect()
-}
-
-fn check(name: &str, text: &str, bytes: &[u8]) {
-    if std::env::var_os("LEEWARD_GOLDEN").is_some() {
-        println!("{name}: {}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
-    }
-    assert!(golden(text) == bytes, "{name}: the format changed; see docs/formats");
 }
 
 #[test]
@@ -103,7 +87,7 @@ fn packed_leaves() {
         if std::env::var_os("LEEWARD_GOLDEN").is_some() {
             println!("{}", built[..stored].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
         }
-        let leaf: Node<Vec<u8>> = packed::read_leaf(&golden(file), address()).expect("it was written once");
+        let leaf: Node<Vec<u8>> = packed::read_leaf(&golden::bytes(file), address()).expect("it was written once");
         assert_eq!(leaf.entry(0), (Lsn(258).into(), Entry::InPlace(b"wind, wind, wind, wind")));
         let in_log = Entry::InLog { pointer: Pointer::new(SegmentName(9), 64), value_bytes: 1000 };
         assert_eq!(leaf.entry(leaf.search(b"user33").expect("it is there")), (Lsn(259).into(), in_log));

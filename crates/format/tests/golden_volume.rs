@@ -1,8 +1,8 @@
 //! Golden bytes of the structures of a volume and its logs: a change of a format fails here before it loses data.
-//!
-//! A file in `golden/` has lines of hex bytes, each with a label after `#`; `00*28` is a byte 28 times. With
-//! `LEEWARD_GOLDEN=print` a failing test prints the bytes as they are now.
 
+mod golden;
+
+use golden::check;
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
@@ -14,26 +14,6 @@ use leeward_format::request::RequestId;
 use leeward_format::segment::LogHeader;
 use leeward_format::superblock::{Superblock, VOLUME_VERSION};
 use leeward_format::{Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, VolumeId};
-
-fn golden(text: &str) -> Vec<u8> {
-    let bytes = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    let run = |word: &str| {
-        let (byte, times) = word.split_once('*').unwrap_or((word, "1"));
-        let byte = u8::from_str_radix(byte, 16).expect("two hex digits");
-        vec![byte; times.parse().expect("a number")]
-    };
-    bytes.flat_map(str::split_whitespace).flat_map(run).collect()
-}
-
-fn check(name: &str, text: &str, bytes: &[u8]) {
-    if std::env::var_os("LEEWARD_GOLDEN").is_some() {
-        println!("{name}:");
-        for line in bytes.chunks(16) {
-            println!("{}", line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
-        }
-    }
-    assert_eq!(golden(text), bytes, "{name}: the format changed; see docs/formats");
-}
 
 #[test]
 fn records() {

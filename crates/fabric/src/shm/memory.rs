@@ -48,8 +48,14 @@ const WRITTEN: usize = 1;
 const READ: usize = 2;
 
 /// Bytes of the file of a memory of `len` bytes; `None` for a hostile length.
-pub(super) fn file_bytes(len: u64) -> Option<usize> {
+fn file_bytes(len: u64) -> Option<usize> {
     usize::try_from(len.checked_next_multiple_of(WORD as u64)?).ok()?.checked_add(HEADER)
+}
+
+/// Bytes of the file of the memory that a peer's `handle` names.
+pub(super) fn peer_file_bytes(handle: Handle) -> io::Result<usize> {
+    let too_long = || io::Error::new(io::ErrorKind::InvalidData, "a memory of impossible length");
+    file_bytes(handle.len).ok_or_else(too_long)
 }
 
 /// The data that a transport keeps with a memory.
@@ -310,9 +316,7 @@ pub(super) struct PeerMemory {
 impl PeerMemory {
     /// Maps the file of the memory that `handle` names.
     pub(super) fn map(file: &OwnedFd, handle: Handle) -> io::Result<PeerMemory> {
-        let too_long = || io::Error::new(io::ErrorKind::InvalidData, "a memory of impossible length");
-        let bytes = file_bytes(handle.len).ok_or_else(too_long)?;
-        Ok(PeerMemory { mapping: Mapping::new(file, bytes)?, len: handle.len as usize })
+        Ok(PeerMemory { mapping: Mapping::new(file, peer_file_bytes(handle)?)?, len: handle.len as usize })
     }
 
     /// Whether its owner has revoked or dropped it.

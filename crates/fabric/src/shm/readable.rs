@@ -10,7 +10,7 @@
 
 use super::{
     mapping::ReadMapping,
-    memory::{HEADER, REVOKED, file_bytes},
+    memory::{HEADER, REVOKED, peer_file_bytes},
 };
 use crate::{PeerId, memory::Handle, words};
 use parking_lot::RwLock;
@@ -29,9 +29,7 @@ pub(super) struct PeerReadable {
 impl PeerReadable {
     /// Maps the file of the memory that `handle` names.
     pub(super) fn map(file: &OwnedFd, handle: Handle) -> io::Result<PeerReadable> {
-        let too_long = || io::Error::new(io::ErrorKind::InvalidData, "a memory of impossible length");
-        let bytes = file_bytes(handle.len).ok_or_else(too_long)?;
-        Ok(PeerReadable { mapping: ReadMapping::new(file, bytes)?, len: handle.len as usize })
+        Ok(PeerReadable { mapping: ReadMapping::new(file, peer_file_bytes(handle)?)?, len: handle.len as usize })
     }
 
     /// Whether its owner has revoked or dropped it.

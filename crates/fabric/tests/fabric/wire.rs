@@ -52,14 +52,19 @@ fn answer(from: &mut impl Read) -> (u8, u32, u64) {
     (header[4], length, u64::from_le_bytes(header[12..].try_into().unwrap()))
 }
 
-/// A connection to `node` as peer `own`, welcomed.
-fn welcomed(node: &Node, own: u32) -> TcpStream {
-    let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+/// Says hello to `node` as peer `own`, and reads its welcome.
+fn be_welcomed(stream: &mut (impl Read + Write), node: &Node, own: u32) {
     stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
     let mut reply = [0; 24];
     stream.read_exact(&mut reply).expect("a welcome");
     assert_eq!(reply.to_vec(), hello(1, 0, node.id.0, node.id.0));
+}
+
+/// A connection to `node` as peer `own`, welcomed.
+fn welcomed(node: &Node, own: u32) -> TcpStream {
+    let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    be_welcomed(&mut stream, node, own);
     stream
 }
 
@@ -185,10 +190,7 @@ fn welcomed_over_unix(node: &Node, own: u32) -> UnixStream {
     let address = SocketAddr::from_abstract_name(address.trim_start_matches('@')).expect("a name");
     let mut stream = UnixStream::connect_addr(&address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
-    let mut reply = [0; 24];
-    stream.read_exact(&mut reply).expect("a welcome");
-    assert_eq!(reply.to_vec(), hello(1, 0, node.id.0, node.id.0));
+    be_welcomed(&mut stream, node, own);
     stream
 }
 

@@ -224,9 +224,8 @@ impl World {
             self.push(at, Event::Merge { number });
         }
         self.advance(self.scenario.fault_schedule.end);
-        let compactions = self.compactions(|counters| counters.compactions);
-        let piece_merges = self.compactions(|counters| counters.piece_merges);
-        let run_merges = self.compactions(|counters| counters.run_merges);
+        let counters = self.counters();
+        let sum = |of: fn(&RegionCounters) -> u64| counters.iter().map(of).sum();
         let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.answering.failure.take());
         Report {
             seed: self.seed,
@@ -235,13 +234,13 @@ impl World {
             unknown: self.load.unknown,
             again: self.load.again,
             stale: self.load.stale,
-            compactions,
+            compactions: sum(|of| of.compactions),
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
             splits: self.bounds.splits,
             merges: self.bounds.merges,
             compared: self.compared,
-            piece_merges,
-            run_merges,
+            piece_merges: sum(|of| of.piece_merges),
+            run_merges: sum(|of| of.run_merges),
             promotions_with_pieces: self.with_pieces.0,
             splits_with_pieces: self.with_pieces.1,
             faults: self.fault_state.struck,
@@ -421,10 +420,10 @@ impl World {
             .collect()
     }
 
-    /// Compactions of some kind that the running processes have installed.
-    fn compactions(&self, of: fn(&RegionCounters) -> u64) -> u64 {
+    /// What the running processes have done, one entry for each region of each.
+    fn counters(&self) -> Vec<RegionCounters> {
         let statuses = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        statuses.flat_map(|status| status.regions).map(|region| of(&region.counters)).sum()
+        statuses.flat_map(|status| status.regions).map(|region| region.counters).collect()
     }
 
     /// Whether a node's copy of a region has pieces of a two-layer log.
