@@ -8,11 +8,13 @@ use leeward_format::cluster::{
 };
 use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_format::hash_index::Line;
 use leeward_format::load::{RegionLoad, ServerLoad};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
-    Condition, DigestInstant, ExpireIf, Lifetime, MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeAnswer,
-    RangeDigest, RangeOp, RangeQuestion, Read, ReadResult, Reply, Request, ScanRange, SegmentDigest,
+    Condition, DigestInstant, ExpireIf, HashIndexAnswer, HashIndexQuestion, HashIndexState, Lifetime,
+    MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeAnswer, RangeDigest, RangeOp, RangeQuestion, Read, ReadResult,
+    Reply, Request, ScanRange, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::partition::Partition;
@@ -143,6 +145,12 @@ fn requests() {
         Op::RangeBounds { region: RegionId(7), want_bounds: true },
         Op::RangeDigests(Box::new(range_question())),
         Op::RebuildIndex { region: RegionId(7), server: ServerId(3) },
+        Op::HashIndex(Box::new(HashIndexQuestion {
+            region: RegionId(7),
+            nonce: 300,
+            version: 1,
+            read: vec![Line(300)],
+        })),
     ];
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
@@ -202,6 +210,8 @@ fn replies() {
             begun: Some((Bytes::from_static(b"n"), range_digest())),
         }),
         OpResult::RangeDigests(RangeAnswer::InstantPassed),
+        OpResult::HashIndex(Box::new(HashIndexAnswer { clock: 300, state: HashIndexState::None { again_ms: 300 } })),
+        OpResult::HashIndex(Box::new(HashIndexAnswer { clock: 300, state: HashIndexState::Unchanged })),
     ];
     check(FrameKind::Reply, Reply::Results { id: 1, results }, include_str!("golden/reply-results.hex"));
     let node = Reply::Node { server: ServerId(7), admin_address: "host:1".into() };

@@ -341,6 +341,8 @@ fn op_bytes(op: &Op) -> usize {
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
         Op::Digests { .. } | Op::SegmentContent { .. } | Op::RangeBounds { .. } | Op::RebuildIndex { .. } => 0,
+        // The nonce, and each line.
+        Op::HashIndex(question) => 10 + question.read.len() * 5,
         Op::RangeDigests(asked) => {
             asked.ends.iter().flatten().map(|end| end.len() + 3).sum::<usize>() + asked.start.len()
         }

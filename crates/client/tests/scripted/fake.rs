@@ -217,7 +217,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
         }
         Op::RebuildIndex { .. } => OpResult::Done,
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
-        Op::RangeBounds { .. } | Op::RangeDigests(_) => OpResult::Value(None),
+        Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::HashIndex(_) => OpResult::Value(None),
         Op::Stale { read, .. } => success(&read.clone().op()),
         Op::In { op, .. } => success(&op.clone().into()),
         Op::Checkpoint { .. } => OpResult::Checkpoint { left: 0, path: String::new(), last: Lsn(0) },

@@ -15,11 +15,13 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 mod error;
+mod hash_index;
 mod messages;
 mod range_digest;
 mod ranged;
 mod stale;
 pub use error::OpError;
+pub use hash_index::{HashIndexAnswer, HashIndexQuestion, HashIndexState};
 pub use messages::{MAX_OPERATIONS, Reply, Request};
 pub use range_digest::{
     DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, PIECE_BYTES, RangeAnswer, RangeDigest, RangeHasher, RangeQuestion,
@@ -359,6 +361,9 @@ pub enum Op {
         /// The backup's server.
         server: ServerId,
     },
+    /// Asks the region's primary for the right to read its hash index. Answers [`OpResult::HashIndex`], or
+    /// [`OpError::NotPrimary`] at any other node.
+    HashIndex(Box<HashIndexQuestion>),
 }
 
 impl Op {
@@ -371,7 +376,7 @@ impl Op {
             Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. } | Op::Approximate { .. } => true,
             Op::Checkpoint { .. } | Op::AlterTable { .. } => true,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => true,
-            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } => true,
+            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => true,
             // Without a key, the second request would split a result of the first. A merged region no longer exists.
             Op::RequestRegion { request, .. } => {
                 !matches!(request, RegionRequest::Split { at: None } | RegionRequest::Merge { .. })
@@ -413,7 +418,7 @@ impl Op {
             Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
-            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } => None,
+            Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => None,
             Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
         }
     }
@@ -422,13 +427,14 @@ impl Op {
         let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::DropTable { .. });
         is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::RequestRegion { .. } | Op::Intend { .. })
     }
-    /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. `Count` and
-    /// `Checkpoint` go to the region that they name, whatever the table. `None`: there is no such region, or any node
+    /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. `Count`,
+    /// `Checkpoint` and `HashIndex` go to the region that they name, whatever the table. `None`: there is no such region, or any node
     /// will do, or it [lacks a region](Op::lacks_region).
     pub fn region_in<'a, R: Routing>(&self, routes: &'a R, table: &str) -> Option<&'a R::Region> {
         match self {
             op if op.lacks_region(routes, table) => None,
             Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
+            Op::HashIndex(question) => routes.region(question.region),
             Op::In { region, .. } => routes.region(*region).filter(|route| Route::table(*route) == table),
             op => match op.range() {
                 // The end is exclusive.
@@ -442,8 +448,8 @@ impl Op {
     pub fn is_write(&self) -> bool {
         let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. });
         let is_of_segments = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. });
-        let is_asked =
-            is_of_segments || matches!(self, Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::Stale { .. });
+        let is_asked = is_of_segments
+            || matches!(self, Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::Stale { .. } | Op::HashIndex(_));
         if let Op::In { op, .. } = self {
             return matches!(op, RangeOp::DeleteRange { .. });
         }
@@ -542,6 +548,8 @@ pub enum OpResult {
     },
     /// Digests of ranges.
     RangeDigests(RangeAnswer),
+    /// Whether the region's hash index may be read.
+    HashIndex(Box<HashIndexAnswer>),
 }
 
 /// The digest of a replica's segment. It is the same on all replicas, except for segments that a backup built for

@@ -204,7 +204,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::CreateTable { table } => table.check().map_err(OpError::Invalid),
         // Checked where the table's options are known.
         Op::AlterTable { .. } | Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => Ok(()),
-        Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } => Ok(()),
+        Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
     }

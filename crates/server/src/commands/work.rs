@@ -211,7 +211,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
         OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
         OpResult::RangeBounds { bounds, .. } => bounds.iter().map(|bound| bound.len()).sum(),
-        OpResult::RangeDigests(_) => 0,
+        OpResult::RangeDigests(_) | OpResult::HashIndex(_) => 0,
     }
 }
 
@@ -240,6 +240,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Checkpoint { .. } => "checkpoint",
         OpResult::Digests { .. } | OpResult::RangeDigests(_) => "digests",
         OpResult::RangeBounds { .. } => "range bounds",
+        OpResult::HashIndex(_) => "hash index",
         OpResult::Stale { .. } => "stale",
         OpResult::Error(error) => return error_reply(error),
     };

@@ -106,7 +106,8 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::RepairSegment { .. }
         | Op::RangeBounds { .. }
         | Op::RangeDigests(_)
-        | Op::RebuildIndex { .. } => {
+        | Op::RebuildIndex { .. }
+        | Op::HashIndex(_) => {
             Decision::Answer(OpResult::Error(OpError::Invalid("this is no operation on a key".into())))
         }
     }

@@ -14,7 +14,7 @@ use crate::node::requests::dedup::Known;
 use bytes::Bytes;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
+use leeward_format::op::{HashIndexAnswer, HashIndexState, Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
@@ -244,6 +244,11 @@ impl Serving {
                 self.start_approximation(pending, start, end);
             }
             Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
+            Op::HashIndex(_) => {
+                let state = HashIndexState::None { again_ms: 10_000 };
+                let answer = HashIndexAnswer { clock: now.0, state };
+                self.hold(now, Lsn(0), to, false, OpResult::HashIndex(Box::new(answer)));
+            }
             // The region has pairs of another region, which a split has left.
             Op::Count { .. } if self.primary.config().inherited_below > SegmentId(0) => self.start_count(pending),
             Op::Count { .. } => {

@@ -8,7 +8,10 @@ use super::*;
 use crate::commands;
 use bytes::Bytes;
 use leeward_format::cluster::{Intent, RegionRequest};
-use leeward_format::op::{DigestInstant, ExpireIf, RangeDigest, RangeQuestion, Read as StaleRead, ScanRange};
+use leeward_format::hash_index::Line;
+use leeward_format::op::{
+    DigestInstant, ExpireIf, HashIndexQuestion, RangeDigest, RangeQuestion, Read as StaleRead, ScanRange,
+};
 use leeward_format::table::{NewTable, TableChange};
 use leeward_format::{Epoch, Expiry, SegmentId, ServerId, UnixMs};
 use leeward_history::{Action, Operation, UNANSWERED, Verdict, check, counterexample};
@@ -235,7 +238,7 @@ impl Fuzz {
 
     /// An operation of any kind but [`Op::AcceptLoss`], which may lose acknowledged writes of others.
     fn operation(&mut self) -> Op {
-        match self.0.below(25) {
+        match self.0.below(26) {
             0 => Op::Get { key: self.key() },
             1 | 2 => Op::Put {
                 key: self.key(),
@@ -286,6 +289,12 @@ impl Fuzz {
             21 => Op::RangeBounds { region: self.region(), want_bounds: self.0.one_in(2) },
             22 => Op::RangeDigests(Box::new(self.range_question())),
             23 => Op::RebuildIndex { region: self.region(), server: self.server() },
+            24 => Op::HashIndex(Box::new(HashIndexQuestion {
+                region: self.region(),
+                nonce: self.0.below(2),
+                version: self.0.u64() as u32,
+                read: vec![Line(self.0.u64() as u32); self.0.index(3)],
+            })),
             _ => {
                 let change = TableChange {
                     name: self.table_name(),
