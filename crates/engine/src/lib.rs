@@ -118,6 +118,8 @@ pub mod embedded;
 #[doc(hidden)]
 pub mod error;
 #[doc(hidden)]
+pub mod hash;
+#[doc(hidden)]
 pub mod image;
 #[doc(hidden)]
 pub mod memtable;

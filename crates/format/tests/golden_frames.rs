@@ -81,6 +81,24 @@ fn hashed() -> TableOptions {
     TableOptions { partition: Partition::Hash { tokens: 300 }, ..options() }
 }
 
+/// Requests of operators about segments, regions, servers and tables.
+fn operators_requests() -> Vec<Op> {
+    vec![
+        Op::Digests { region: RegionId(7), after: Some(SegmentId::new(Epoch(2), 3)) },
+        Op::SegmentContent { region: RegionId(7), segment: SegmentId::new(Epoch(2), 3) },
+        Op::RepairSegment {
+            region: RegionId(7),
+            segment: SegmentId::new(Epoch(2), 3),
+            content: Bytes::from_static(b"bytes"),
+        },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Move { from: ServerId(1), to: ServerId(2) } },
+        Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
+        Op::DropTable { table: "orders".parse().expect("a name") },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Split { at: Some(Bytes::from_static(b"m")) } },
+        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Merge { into: RegionId(6) } },
+    ]
+}
+
 #[test]
 fn requests() {
     let hello = Request::Hello { client: "bench".into(), known: 300 };
@@ -91,7 +109,7 @@ fn requests() {
     let open = Request::RingOpen { address, request_bytes: 4096, reply_bytes: 8192, reply };
     check(FrameKind::Request, open, include_str!("golden/request-ring-open.hex"));
     let key = Bytes::from_static(b"key");
-    let ops = vec![
+    let mut ops = vec![
         Op::Get { key: key.clone() },
         Op::Put {
             key: key.clone(),
@@ -127,18 +145,9 @@ fn requests() {
                 ..TableChange::default()
             }),
         },
-        Op::Digests { region: RegionId(7), after: Some(SegmentId::new(Epoch(2), 3)) },
-        Op::SegmentContent { region: RegionId(7), segment: SegmentId::new(Epoch(2), 3) },
-        Op::RepairSegment {
-            region: RegionId(7),
-            segment: SegmentId::new(Epoch(2), 3),
-            content: Bytes::from_static(b"bytes"),
-        },
-        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Move { from: ServerId(1), to: ServerId(2) } },
-        Op::Intend { server: ServerId(2), intent: Some(Intent::Restart) },
-        Op::DropTable { table: "orders".parse().expect("a name") },
-        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Split { at: Some(Bytes::from_static(b"m")) } },
-        Op::RequestRegion { region: RegionId(7), request: RegionRequest::Merge { into: RegionId(6) } },
+    ];
+    ops.extend(operators_requests());
+    ops.extend([
         Read::stale(Op::GetPair { key: Bytes::from_static(b"key"), want_value: true }, 300),
         RangeOp::DeleteRange { start: Bytes::from_static(b"a"), end: None }.within(RegionId(7)),
         Op::CreateTable { table: Box::new(NewTable::new(hashed(), Vec::new())) },
@@ -151,7 +160,7 @@ fn requests() {
             version: 1,
             read: vec![Line(300)],
         })),
-    ];
+    ]);
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
     let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });

@@ -71,6 +71,10 @@ pub enum Bug {
     KeepBeyondShared,
     /// The pairs of a copy are digested as of an instant of its own node's clock.
     DigestAcrossInstants,
+    /// The record of a hash index is written before its slot.
+    BytesBeforeSlot,
+    /// A record of a hash index that was replaced stays valid until its space is used again.
+    ReuseUnpoisoned,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  0                                                                                    budget
-//!  | levels | tails | mirrors, rings, clients | reads | compactions | L0s of all regions |  cache: what is left  |
-//!                                                    a quarter   frozen from a quarter on,
-//!                                                    admits new  3/8 make writers wait
+//!  | levels | tails | mirrors, rings, clients, hash indexes | reads | compactions | L0s of all regions |  cache: the rest  |
+//!                                                                    a quarter   frozen from a quarter on,
+//!                                                                    admits new  3/8 make writers wait
 //! ```
 //! All memory but the cache's is in [`Reservation`]s, each of as many bytes as its owner holds at the moment. The cache
 //! shrinks at once when a reservation grows, and uses freed memory. Each purpose has a share of the budget, and a way
@@ -16,6 +16,7 @@
 //! - *Compactions*: another begins only if its buffers fit, or none is under way. Regions take turns.
 //! - *Tails*, *reads*: windows and read-ahead shrink.
 //! - *Clients*: a server accepts no more requests, and disconnects the clients that hold most and read nothing.
+//! - *Hash indexes*: beyond their share they evict.
 //! - *Mirrors*: pages whose bytes are on the volume are freed at once if memory is tight; otherwise they stay, to be
 //!   reused.
 //!
@@ -56,9 +57,11 @@ pub enum Purpose {
     Rings,
     /// Requests of clients and answers to them, if the engine is part of a server.
     Clients,
+    /// Hash indexes, if the engine is part of a server.
+    HashIndexes,
 }
 
-const PURPOSES: usize = 8;
+const PURPOSES: usize = 9;
 
 /// How a budget is used at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,13 +86,15 @@ pub struct MemoryStats {
     pub rings: u64,
     /// Requests of clients and answers to them. 0 in an embedded store.
     pub clients: u64,
+    /// Hash indexes. 0 in an embedded store.
+    pub hash_indexes: u64,
 }
 
 impl MemoryStats {
     /// All memory in use, in bytes.
     pub fn used(&self) -> u64 {
         let reserved = self.l0s + self.compactions + self.reads + self.tails + self.levels + self.mirrors;
-        self.cache + reserved + self.rings + self.clients
+        self.cache + reserved + self.rings + self.clients + self.hash_indexes
     }
 }
 
@@ -152,6 +157,8 @@ struct Regions {
     asks: AtomicU64,
     /// Bytes of the L0s of the round.
     round: AtomicU64,
+    /// Hash indexes, which share their memory.
+    hash_indexes: Arc<AtomicU64>,
     turns: Mutex<Turns>,
 }
 
@@ -204,6 +211,7 @@ impl Memory {
             mirrors: of(Purpose::Mirrors),
             rings: of(Purpose::Rings),
             clients: of(Purpose::Clients),
+            hash_indexes: of(Purpose::HashIndexes),
         }
     }
 
@@ -224,12 +232,17 @@ impl Memory {
         reservation
     }
 
+    /// The number of hash indexes.
+    pub(crate) fn hash_indexes(&self) -> &Arc<AtomicU64> {
+        &self.regions.hash_indexes
+    }
+
     /// Bytes that a purpose should have at most.
     pub fn share(&self, purpose: Purpose) -> u64 {
         let budget = self.accounts.budget;
         match purpose {
             Purpose::L0s => budget / 10 * 3,
-            Purpose::Compactions | Purpose::Mirrors | Purpose::Clients => budget / 4,
+            Purpose::Compactions | Purpose::Mirrors | Purpose::Clients | Purpose::HashIndexes => budget / 4,
             Purpose::Reads | Purpose::Rings => budget / 8,
             Purpose::Tails => budget / 16,
             Purpose::Levels => budget,

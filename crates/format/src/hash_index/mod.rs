@@ -46,7 +46,7 @@ pub use grant::{Content, Extent, Grant, GrantFields, MAX_DESCRIPTOR_BYTES, MAX_E
 pub use lease::{BOARD_BYTES, Board, CLOCK_DRIFT_PERCENT, ClockSample};
 pub use publish::{SlotPlace, WordWrite, clear, link, publish};
 pub use reader::{Reader, Reason, Step, TRIES};
-pub use record::{MAX_RECORD_BYTES, RECORD_HEADER_BYTES, Record, RecordPlace, record_lines};
+pub use record::{MAX_RECORD_BYTES, RECORD_HEADER_BYTES, Record, RecordPlace, record_lines, written};
 
 use crate::Lsn;
 use serde::{Deserialize, Serialize};

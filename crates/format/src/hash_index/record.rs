@@ -49,6 +49,16 @@ pub fn record_lines(key: usize, value: usize) -> Option<u16> {
     u16::try_from(lines).ok().filter(|lines| *lines <= MAX_CLASS_LINES)
 }
 
+/// The LSN and the key of a record in the writer's own memory, from its first bytes: header and key, at least. Nothing is
+/// checked: the writer knows what it has written. `None` if it is poisoned, or longer than `bytes`.
+pub fn written(bytes: &[u8]) -> Option<(Lsn, &[u8])> {
+    let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()?;
+    let (lsn, [_, _, _, _, key_low, key_high, _, _]) = header.split_first_chunk::<8>()? else { return None };
+    let lsn = Lsn(u64::from_le_bytes(*lsn));
+    let key = rest.get(..usize::from(u16::from_le_bytes([*key_low, *key_high])))?;
+    (lsn != Lsn(0)).then_some((lsn, key))
+}
+
 impl RecordPlace {
     fn crc(self, parts: [&[u8]; 4]) -> u32 {
         let seed = crc32c::crc32c_append(crc32c::crc32c(&self.nonce.to_le_bytes()), &self.line.0.to_le_bytes());
