@@ -75,6 +75,20 @@ pub enum Bug {
     BytesBeforeSlot,
     /// A record of a hash index that was replaced stays valid until its space is used again.
     ReuseUnpoisoned,
+    /// A new process joins a term although clients may rely on leases that the process before it has granted.
+    ServeAtOnce,
+    /// A configuration is proposed with a member whose lease grant ends before clients stop relying on it.
+    AdmitUngranted,
+    /// Clients may go on reading the hash index of a primary that quiesces.
+    ProposeUnrevoked,
+    /// A version is in the hash index before it is committed.
+    PublishUncommitted,
+    /// A write is answered before its version is in the hash index.
+    AnswerUnpublished,
+    /// A pair that was read enters the hash index although it may have been written since.
+    FillStale,
+    /// Deleted ranges stay in the hash index.
+    KeepDeletedSlots,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.

@@ -6,20 +6,38 @@
 //! grant expires at the granter only after the holder has stopped relying on it. The holder counts from when it asked,
 //! less a margin, and the granter from when it answered. Both use a clock that is never slewed and that runs through
 //! suspends. Where that clock may have been stopped ([`crate::clock`]), the holder forgets all grants.
+//!
+//! Clients that read a primary's hash index rely on its lease without asking it again. Neither a primary that forgets a
+//! grant nor a backup whose process ends can take that back. So a primary proposes no configuration with a member whose
+//! grant ends before what it has published ([`crate::primary::Primary::readable_until`], rule P1 of hash indexes), and a
+//! new process treats the copies that it finds as if it had just granted leases for them ([`Grants::after_start`], rule
+//! P2).
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Lease grants that this node gave as a backup: for each region the latest, and until when.
 #[derive(Debug, Default)]
 pub struct Grants {
     until: BTreeMap<RegionId, (Epoch, Nanos)>,
+    /// Regions for which an earlier process may have granted leases that clients rely on, and until when.
+    before: BTreeSet<RegionId>,
+    before_until: Nanos,
 }
 
 impl Grants {
+    /// Those of a process that starts now and finds copies of `regions`.
+    pub fn after_start(now: Nanos, regions: impl IntoIterator<Item = RegionId>, timing: &Timing) -> Grants {
+        let before = if planted(Bug::ServeAtOnce) { BTreeSet::new() } else { regions.into_iter().collect() };
+        Grants { until: BTreeMap::new(), before, before_until: now + timing.lease }
+    }
+    /// Clients read no memory of primaries of `region`, so nobody relies on what an earlier process has granted.
+    pub fn forget_before(&mut self, region: RegionId) {
+        self.before.remove(&region);
+    }
     /// Grants the primary of `term` a lease: this node joins no newer term of `region` for `timing.lease` from now.
     pub fn grant(&mut self, now: Nanos, region: RegionId, term: Epoch, timing: &Timing) {
         let entry = self.until.entry(region).or_insert((term, now));
@@ -41,8 +59,9 @@ impl Grants {
     }
     /// Until when the copy of `region` must not join `term`; `None` if it may join now.
     pub fn blocked_until(&self, now: Nanos, region: RegionId, term: Epoch) -> Option<Nanos> {
-        let &(granted, until) = self.until.get(&region)?;
-        (granted < term && now <= until).then_some(until)
+        let before = (now <= self.before_until && self.before.contains(&region)).then_some(self.before_until);
+        let granted = self.until.get(&region).filter(|(granted, until)| *granted < term && now <= *until);
+        before.max(granted.map(|(_, until)| *until))
     }
 }
 
@@ -61,8 +80,7 @@ impl Lease {
     }
     /// When the last request that `backup` granted was sent; 0 if it granted none.
     pub fn asked(&self, backup: ServerId, timing: &Timing) -> Nanos {
-        let until = self.until.get(&backup).copied().unwrap_or_default();
-        (until + timing.lease_margin).since(timing.lease)
+        (self.until(backup) + timing.lease_margin).since(timing.lease)
     }
     /// Forgets the grant of `backup`: its process may have lost it.
     pub fn forget(&mut self, backup: ServerId) {
@@ -72,9 +90,13 @@ impl Lease {
     pub fn forget_all(&mut self) {
         self.until.clear();
     }
+    /// Until when the grant of `backup` is valid; 0 if there is none.
+    pub fn until(&self, backup: ServerId) -> Nanos {
+        self.until.get(&backup).copied().unwrap_or_default()
+    }
     /// Whether the grant of `backup` is valid beyond `now`.
     pub fn is_valid(&self, now: Nanos, backup: ServerId) -> bool {
-        self.until.get(&backup).is_some_and(|until| now < *until)
+        now < self.until(backup)
     }
 }
 
@@ -153,6 +175,21 @@ mod tests {
         }
         grants.release(REGION, Epoch(4));
         assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_none());
+    }
+
+    #[test]
+    fn a_new_process_counts_as_if_it_had_granted_a_lease_of_each_copy() {
+        let (timing, start) = (Timing::default(), Nanos::from_secs(1));
+        let mut grants = Grants::after_start(start, [REGION, RegionId(2)], &timing);
+        let (last, other) = (start + timing.lease, RegionId(3));
+        assert_eq!(grants.blocked_until(last, REGION, Epoch(1)), Some(last));
+        assert!(grants.blocked_until(last + Nanos(1), REGION, Epoch(1)).is_none());
+        assert!(grants.blocked_until(start, other, Epoch(1)).is_none(), "it had no copy");
+        grants.grant(last, REGION, Epoch(1), &timing);
+        assert_eq!(grants.blocked_until(last, REGION, Epoch(2)), Some(last + timing.lease), "the later of both");
+        grants.forget_before(REGION);
+        assert!(grants.blocked_until(start, REGION, Epoch(1)).is_none());
+        assert!(grants.blocked_until(start, RegionId(2), Epoch(1)).is_some());
     }
 
     #[test]

@@ -212,12 +212,12 @@ impl Region {
     /// # Errors
     /// See [`AppendError`].
     pub fn append_unchanged(&self, write: &Write<'_>, since: Moment) -> Result<Option<Appended>, AppendError> {
-        // The levels have writes up to the floor; newer ones are in the L0s.
-        let Moment { last, ingests } = since;
-        let is_unchanged = |view: &View| {
-            view.floor <= last && view.ingests == ingests && view.version.in_l0_since(write.key, last).is_none()
-        };
-        self.append_if(std::slice::from_ref(write), is_unchanged)
+        self.append_if(std::slice::from_ref(write), |view| view.is_unchanged(write.key, since))
+    }
+
+    /// Whether `key` has certainly not been written since `since`.
+    pub fn is_unchanged(&self, key: &[u8], since: Moment) -> bool {
+        self.view.load().is_unchanged(key, since)
     }
 
     /// Appends a batch if `may` allows it, given the region's state. No other writer comes between.

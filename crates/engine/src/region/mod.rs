@@ -157,6 +157,15 @@ struct View {
     ingests: u64,
 }
 
+impl View {
+    /// Whether `key` has certainly not been written since `since`.
+    fn is_unchanged(&self, key: &[u8], since: Moment) -> bool {
+        // The levels have writes up to the floor; newer ones are in the L0s.
+        let Moment { last, ingests } = since;
+        self.floor <= last && self.ingests == ingests && self.version.in_l0_since(key, last).is_none()
+    }
+}
+
 /// Position of a region's writes at an instant: see [`Region::append_unchanged`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {

@@ -16,6 +16,7 @@
 mod departure;
 mod floor;
 mod idle;
+mod readable;
 mod rebuild;
 mod split;
 
@@ -109,6 +110,8 @@ pub struct Primary {
     departing: BTreeMap<ServerId, Intent>,
     /// The backup that is to give up the index that it has built.
     rebuilding: Option<ServerId>,
+    /// See [`Primary::readable_until`].
+    readable_until: Nanos,
     actions: Vec<PrimaryAction>,
 }
 
@@ -133,6 +136,7 @@ impl Primary {
             proposing: false,
             departing: BTreeMap::new(),
             rebuilding: None,
+            readable_until: Nanos::ZERO,
             actions: Vec::new(),
         };
         primary.follow_config(now, linked);
@@ -353,7 +357,7 @@ impl Primary {
             .or_else(|| self.without_departing_backup())
             .or_else(|| self.convert_a_peer(now))
             .or_else(|| self.raise_floor(now));
-        self.pursue(next);
+        self.pursue(now, next);
     }
 
     /// Ends sessions with peers that have been silent for too long; returns the peers that failed.
@@ -438,14 +442,14 @@ impl Primary {
         None
     }
 
-    /// Proposes `next`, once enough of its members have what is committed. Until then, nothing that they do not have is
-    /// committed.
-    fn pursue(&mut self, next: Option<GroupConfig>) {
+    /// Proposes `next`, once enough of its members have what is committed, and have granted leases for as long as clients
+    /// may rely on them. Until then, nothing that they do not have is committed.
+    fn pursue(&mut self, now: Nanos, next: Option<GroupConfig>) {
         if self.proposing {
             return;
         }
         let has_all = |next: &GroupConfig| self.agreed_in(next, Lsn(u64::MAX), &Peer::confirmed) >= self.committed;
-        let is_safe = next.as_ref().is_some_and(has_all);
+        let is_safe = next.as_ref().is_some_and(|next| has_all(next) && self.may_be_read_under(now, next));
         self.intent = next;
         let Some(next) = self.intent.take_if(|_| is_safe) else { return };
         for backup in &next.backups {

@@ -1,0 +1,48 @@
+//! Until when clients may read the primary's hash index without asking it (rules R2 and P1 of HiStore as it lives here).
+//!
+//! A client that has the index mapped reads it whether or not this process runs. What keeps it from old values is the
+//! instant that the primary has published: until then no other member becomes primary.
+//!
+//! Invariants:
+//! - The instant never falls, unless the index was revoked.
+//! - It is not later than the lease grants that the primary needs, in every configuration that may be in force.
+//! - No configuration is proposed under which the grants that are needed end earlier.
+
+use super::Primary;
+use leeward_format::cluster::GroupConfig;
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+
+impl Primary {
+    /// Until when clients may read the hash index, by this node's clock. To be published.
+    pub fn readable_until(&mut self, now: Nanos) -> Nanos {
+        let granted = self.configs().map(|config| self.granted_until(config)).min().unwrap_or_default();
+        // Without backups no grant bounds it. But a new process waits no longer than a lease.
+        let most = (now + self.timing.lease).since(self.timing.lease_margin);
+        self.readable_until = self.readable_until.max(granted.min(most));
+        self.readable_until
+    }
+
+    /// The index was revoked: no client reads it from now on.
+    pub fn readable_ended(&mut self) {
+        self.readable_until = Nanos::ZERO;
+    }
+
+    /// Whether what was published stays right if `next` comes into force.
+    pub(super) fn may_be_read_under(&self, now: Nanos, next: &GroupConfig) -> bool {
+        let is_over = self.readable_until <= now;
+        is_over || self.granted_until(next) >= self.readable_until || planted(Bug::AdmitUngranted)
+    }
+
+    /// Until when as many backups of `config` have granted their lease as the primary needs.
+    fn granted_until(&self, config: &GroupConfig) -> Nanos {
+        let needed = self.options.needed_of(1 + config.backups.len()) - 1;
+        let mut until: Vec<Nanos> = config.backups.iter().map(|backup| self.lease.until(backup.server)).collect();
+        until.sort_unstable();
+        needed.checked_sub(1).map_or(Nanos(u64::MAX), |last| until[until.len() - 1 - last])
+    }
+}
+
+#[cfg(test)]
+#[path = "readable_tests.rs"]
+mod tests;
