@@ -138,6 +138,8 @@ pub struct MemoryStatus {
     pub rings: u64,
     /// Requests of clients and answers to them.
     pub clients: u64,
+    /// Hash indexes, which clients read by one-sided reads.
+    pub hash_indexes: u64,
 }
 
 /// The role of a node in a region.
@@ -210,6 +212,8 @@ pub struct RegionStatus {
     pub recovery_ms: u64,
     /// Its logs to which leaves point (primary only).
     pub logs: LogStatus,
+    /// Its hash index, while clients read it (primary only).
+    pub hash_index: HashIndexStatus,
     /// The split or merge that is planned for the region (primary only).
     pub plan: Option<PlanStatus>,
     /// Work of this node for the region.
@@ -226,6 +230,20 @@ impl RegionStatus {
     pub fn pieces(&self) -> u64 {
         self.levels.iter().map(|level| level.pieces).sum()
     }
+}
+
+/// The hash index of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HashIndexStatus {
+    /// Pairs in it now.
+    pub records: u64,
+    /// Its memory, in bytes; 0: there is none.
+    pub bytes: u64,
+    /// Pairs that were put into it since this node serves the region.
+    pub published: u64,
+    /// Pairs that were evicted for others since then.
+    pub evicted: u64,
 }
 
 /// A region that is to be split, or merged into its neighbour.

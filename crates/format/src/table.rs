@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`TableName`] passes [`check_table_name`], even if it was decoded.
 
-use crate::cluster::{Acknowledge, BackupMode, Posting, Reads, TableOptions};
+use crate::cluster::{Acknowledge, BackupMode, IndexKind, Posting, Reads, TableOptions};
 use crate::packed::Codec;
 use crate::partition::{Partition, TOKENS};
 use crate::{MAX_KEY_BYTES, RegionId};
@@ -196,6 +196,8 @@ pub struct TableChange {
     pub split_bytes: Option<u64>,
     /// See [`TableOptions::reads`].
     pub reads: Option<Reads>,
+    /// See [`TableOptions::index`].
+    pub index: Option<IndexKind>,
 }
 
 impl TableChange {
@@ -213,6 +215,7 @@ impl TableChange {
             max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
             split_bytes: self.split_bytes.unwrap_or(options.split_bytes),
             reads: self.reads.unwrap_or(options.reads),
+            index: self.index.unwrap_or(options.index),
             ..options.clone()
         };
         changed.check().map(|()| changed)
@@ -264,6 +267,7 @@ impl TableOptions {
             garbage_mib_per_second: _,
             split_bytes,
             reads,
+            index: _,
         } = self;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);

@@ -367,8 +367,20 @@ fn register_cpu(registry: &mut Registry, cpu: Option<&CpuStatus>) {
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
     let family = Family::<PurposeLabel, Gauge>::default();
-    let &MemoryStatus { budget: _, used: _, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients } =
-        memory;
+    let &MemoryStatus {
+        budget: _,
+        used: _,
+        cache,
+        l0s,
+        compactions,
+        reads,
+        tails,
+        levels,
+        mirrors,
+        rings,
+        clients,
+        hash_indexes,
+    } = memory;
     let by_purpose = [
         ("cache", cache),
         ("l0s", l0s),
@@ -379,6 +391,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
         ("mirrors", mirrors),
         ("rings", rings),
         ("clients", clients),
+        ("hash-indexes", hash_indexes),
     ];
     for (purpose, bytes) in by_purpose {
         family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -435,6 +448,8 @@ fn register_regions(registry: &mut Registry, status: &NodeStatus) {
     by_role(registry, "value_read_bytes", "Bytes that compactions read from logs to move values", |r| {
         r.logs.value_bytes_read
     });
+    by_role(registry, "hash_index_published", "Pairs that were put into hash indexes", |r| r.hash_index.published);
+    by_role(registry, "hash_index_evicted", "Pairs that were evicted from hash indexes", |r| r.hash_index.evicted);
     register_logs(registry, status);
     register_states(registry, status);
 }
@@ -450,6 +465,7 @@ fn register_logs(registry: &mut Registry, status: &NodeStatus) {
     registry.register("large_log_live_bytes", "Bytes of the large log that leaves point to", live);
     let medium = sum(|r| r.logs.medium_bytes);
     registry.register("medium_log_bytes", "Bytes that runs of medium values take of the volume", medium);
+    registry.register("hash_index_records", "Pairs in hash indexes", sum(|r| r.hash_index.records));
 }
 
 fn register_states(registry: &mut Registry, status: &NodeStatus) {

@@ -169,6 +169,11 @@ impl HashIndex {
         (self.parts.version(), Grant::try_from(fields).expect("the parts are disjoint and have all home buckets"))
     }
 
+    /// What it is about.
+    pub fn of(&self) -> &HashIndexOf {
+        &self.of
+    }
+
     /// Its nonce, and the count of changes of its grant.
     pub fn version(&self) -> (u64, u32) {
         (self.nonce, self.parts.version())

@@ -26,7 +26,7 @@ mod reads;
 pub use backups::BackupMode;
 pub use desired::{DesiredState, Intent, Plan, RegionRequest};
 pub use numbers::RegionNumbers;
-pub use options::{Acknowledge, Addressing, CompactionMode, Placement, Posting, SizeClass, TableOptions};
+pub use options::{Acknowledge, Addressing, CompactionMode, IndexKind, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
 pub use reads::Reads;
 

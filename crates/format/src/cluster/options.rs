@@ -160,6 +160,19 @@ pub enum Posting {
 
 either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = "per-record");
 
+/// What a primary answers reads from. It touches no stored bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IndexKind {
+    /// L0s and levels.
+    #[default]
+    Lsm,
+    /// The same, and beside them a hash table in memory: the newest committed version of each hot key. Clients read it
+    /// by one-sided reads (HiStore 3.2, 4.1).
+    Hybrid,
+}
+
+either!(IndexKind, "no kind of index", Lsm = "lsm", Hybrid = "hybrid");
+
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
@@ -213,6 +226,8 @@ pub struct TableOptions {
     pub reads: Reads,
     /// How its keys are split among its regions. Set when the table is made.
     pub partition: Partition,
+    /// What primaries answer reads from.
+    pub index: IndexKind,
 }
 
 impl Default for TableOptions {
@@ -240,6 +255,7 @@ impl Default for TableOptions {
             split_bytes: 8 << 30,
             reads: Reads::default(),
             partition: Partition::Range,
+            index: IndexKind::default(),
         }
     }
 }

@@ -68,6 +68,7 @@ impl Node {
         for slot in self.slots.values_mut() {
             slot.safe_lsns = SafeLsns::default();
             if let Some(serving) = slot.serving() {
+                serving.close_hash_index();
                 serving.primary_mut().clock_doubted(now);
             }
         }

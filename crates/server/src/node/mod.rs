@@ -111,6 +111,8 @@ struct Shared {
     /// How many requests all regions remember together.
     requests: Arc<dedup::OfNode>,
     merge_bytes: u64,
+    /// Has the memory that clients read.
+    readable: Option<Arc<dyn Fabric>>,
 }
 
 /// How copies on other servers are brought in sync.
@@ -198,7 +200,7 @@ impl Node {
             fabric: parts.fabric,
             agent: Agent::new(info, parts.cluster),
             links: BTreeMap::new(),
-            grants: Grants::default(),
+            grants: Grants::after_start(now, parts.copies.iter().map(Replica::region), &timing.replication),
             ops: Ops::default(),
             syncing: Syncing {
                 admission: Admission::new(timing.catch_up_bytes),
@@ -213,6 +215,7 @@ impl Node {
                 checkpoints: parts.checkpoints,
                 requests: Arc::default(),
                 merge_bytes: timing.merge_bytes,
+                readable: parts.readable,
             },
         };
         let copies = parts.copies.into_iter().map(Box::new);

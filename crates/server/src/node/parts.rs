@@ -93,6 +93,8 @@ pub struct NodeParts {
     pub clients: ClientMemory,
     /// Its fabric, whose events come back as [`Input::Link`].
     pub fabric: Arc<dyn Fabric>,
+    /// The fabric whose memory clients read, if they can read any.
+    pub readable: Option<Arc<dyn Fabric>>,
     /// Its coordinator, whose events come back as [`Input::Coordinator`].
     pub coordinator: Arc<dyn Coordinator>,
     /// Options of the cluster.

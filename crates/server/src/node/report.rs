@@ -153,6 +153,7 @@ impl Serving {
             relocated_bytes: stats.compactions.relocated_bytes,
             value_bytes_read: stats.compactions.value_bytes_read,
         };
+        status.hash_index = self.hash_index_status();
         status.recovery_ms = self.opening().1.as_millis();
         status.peers = self.primary().peers().map(peer_status).collect();
         status.plan = self.primary().config().desired.plan.as_ref().map(|plan| PlanStatus {
@@ -179,8 +180,10 @@ impl Serving {
 }
 
 fn memory_status(stats: &MemoryStats) -> MemoryStatus {
-    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients } = stats;
-    MemoryStatus { budget, used: stats.used(), cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients }
+    let &MemoryStats { budget, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients, hash_indexes } =
+        stats;
+    let used = stats.used();
+    MemoryStatus { budget, used, cache, l0s, compactions, reads, tails, levels, mirrors, rings, clients, hash_indexes }
 }
 
 fn peer_status(peer: &Peer) -> PeerStatus {

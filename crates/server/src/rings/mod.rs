@@ -176,6 +176,11 @@ impl Rings {
         }
     }
 
+    /// The fabric, on which clients also read memory.
+    pub fn fabric(&self) -> Arc<dyn Fabric> {
+        Arc::clone(&self.fabric)
+    }
+
     /// Whether `connection` has a ring that can be used.
     pub fn is_open(&self, connection: u64) -> bool {
         self.rings.get(&connection).is_some_and(|ring| ring.is_open)

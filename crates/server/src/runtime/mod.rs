@@ -152,6 +152,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         copies,
         clients,
         fabric,
+        readable: rings.as_ref().map(Rings::fabric),
         coordinator: join_cluster(config, credentials, &doorbell)?,
         cluster: config.master.cluster_options(),
         timing: timing(config),

@@ -215,6 +215,7 @@ impl World {
             copies,
             clients: ClientMemory::unlimited(),
             fabric: self.network.node(link::peer(server_id(node)), sink),
+            readable: None,
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions {
                 expected_servers: self.scenario.nodes as u32,

@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// A backup has granted leases.
-    pub(super) fn lease_granted(&mut self, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
+    pub(super) fn lease_granted(&mut self, now: Nanos, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
         let refused = self.lease_grants.answered(from, Nanos(sent), &regions);
         if Nanos(sent) < self.context.clock.since {
             return;
@@ -204,6 +204,7 @@ impl Node {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
             if let Some(serving) = serving.filter(|serving| serving.term() == term) {
                 serving.primary_mut().lease_granted(from, Nanos(sent));
+                serving.extend_direct_reads(now);
                 // In an idle region no answer waits for it.
                 if !self.idle.is_idle(region) {
                     self.idle.touch(region);

@@ -72,7 +72,7 @@ impl Node {
             }
             Control::LeaseGrant { sent, regions, now: theirs } => {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
-                self.lease_granted(from, sent, regions);
+                self.lease_granted(now, from, sent, regions);
             }
             Control::Released { regions } => self.leases_released(now, &regions),
             Control::Load(load) => self.context.agent.record_load(now, from, &load),

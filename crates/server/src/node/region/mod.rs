@@ -25,7 +25,7 @@ use crate::node::requests::waiting::WaitingRoom;
 use crate::node::serving::{Answer, Serving};
 use leeward_engine::compaction::{CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{GroupConfig, IndexKind, TableOptions};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{Account, Activity};
@@ -132,6 +132,10 @@ impl Slot {
             self.set_inherited_below();
         }
         self.activate_child(config);
+        let has_index = |options: TableOptions| options.index == IndexKind::Hybrid;
+        if !context.table_options(&config.table).is_none_or(has_index) {
+            context.grants.forget_before(self.id);
+        }
         if planted(Bug::ReleaseEverything) {
             context.grants.release(self.id, config.term);
             self.backup.join_when_allowed(now, &context.grants);

@@ -69,7 +69,7 @@ impl Unrouted {
             Naming::Here(attempts) => attempts.once(),
         };
         let names_region = matches!(self.op, Op::In { .. });
-        Pending { to: self.to, op: self.op.plain(), names_region, once, since: now }
+        Pending { to: self.to, op: self.op.plain(), names_region, once, since: now, read_at: None }
     }
 
     /// Whether a server that it was sent to before may have carried it out.
@@ -90,7 +90,7 @@ impl Unrouted {
 impl Pending {
     /// The operation in the form in which it came to `region`.
     pub(crate) fn unrouted(self, region: RegionId, table: TableName) -> Unrouted {
-        let Pending { to, op, names_region, once, since } = self;
+        let Pending { to, op, names_region, once, since, read_at: _ } = self;
         let op = if names_region { op.within(region) } else { op };
         Unrouted::new(since, to, table, op, once)
     }

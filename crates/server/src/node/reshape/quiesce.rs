@@ -211,7 +211,12 @@ impl Serving {
                     }
                     true => return false,
                     false if self.is_being_copied() => return false,
-                    false => Stage::Draining { since: now },
+                    false => {
+                        if !planted(Bug::ProposeUnrevoked) {
+                            self.close_hash_index();
+                        }
+                        Stage::Draining { since: now }
+                    }
                 },
                 (Stage::Draining { since }, Some(reason)) => return self.finish_drain(now, since, reason),
                 (Stage::Quiesced { .. } | Stage::Proposed { .. }, Some(_)) => {

@@ -145,7 +145,7 @@ impl Serving {
         let id = self.id();
         let answer = |held: Held| match &lacks {
             Some(_) if held.is_write => (held.to, lost_answer(id, true, "too few members are in sync")),
-            _ => (held.to, held.result),
+            _ => (held.to, stamped(held.result, now)),
         };
         let Answers { held, due, acknowledged, .. } = &mut self.answers;
         out.extend(due.extract_if(.., |held| !(held.is_write && is_slowed)).map(answer));
@@ -156,6 +156,14 @@ impl Serving {
             }
         }
     }
+}
+
+/// An answer that has the clock gets that of now: the question had come before this turn's clock was read.
+fn stamped(mut result: OpResult, now: Nanos) -> OpResult {
+    if let OpResult::HashIndex(answer) = &mut result {
+        answer.clock = now.0;
+    }
+    result
 }
 
 /// The answer to an operation that will not get a better one.

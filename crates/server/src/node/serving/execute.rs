@@ -14,7 +14,7 @@ use crate::node::requests::dedup::Known;
 use bytes::Bytes;
 use leeward_engine::{AppendError, Appended, Approximation, Error, Lookup, Reach, ScanBounds, Write};
 use leeward_format::cluster::GroupConfig;
-use leeward_format::op::{HashIndexAnswer, HashIndexState, Op, OpError, OpResult, RangeOp, ScanRange, check_range};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::partition::Partition;
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
@@ -199,6 +199,9 @@ impl Serving {
             Ok(appended) => {
                 let end = last.map_or(&[][..], |last| &last[..]);
                 self.remember(request, &appended, RecordKind::DeleteRange, end);
+                if !planted(Bug::KeepDeletedSlots) {
+                    self.close_hash_index();
+                }
                 self.appended(now, &appended, user_bytes);
                 self.hold(now, appended.last, pending.to, true, OpResult::RangeDeleted { resume: edge });
             }
@@ -244,11 +247,7 @@ impl Serving {
                 self.start_approximation(pending, start, end);
             }
             Op::Checkpoint { name, .. } => self.checkpoint(now, to, name),
-            Op::HashIndex(_) => {
-                let state = HashIndexState::None { again_ms: 10_000 };
-                let answer = HashIndexAnswer { clock: now.0, state };
-                self.hold(now, Lsn(0), to, false, OpResult::HashIndex(Box::new(answer)));
-            }
+            Op::HashIndex(question) => self.answer_hash_index(now, to, question),
             // The region has pairs of another region, which a split has left.
             Op::Count { .. } if self.primary.config().inherited_below > SegmentId(0) => self.start_count(pending),
             Op::Count { .. } => {
@@ -284,7 +283,7 @@ impl Serving {
         self.refuse(to, OpError::Unavailable(error.to_string()));
     }
 
-    fn look_up(&mut self, pending: Pending) {
+    fn look_up(&mut self, mut pending: Pending) {
         if self.queues.at_device.len() >= MOST_WAITING && self.clients.is_full() {
             return self.refuse(pending.to, OpError::Overloaded(self.id()));
         }
@@ -294,6 +293,7 @@ impl Serving {
         if pending.op.is_write() {
             self.queues.lock(&key);
         }
+        pending.read_at = self.moment_for_index();
         let ticket = self.queues.ticket(pending);
         // A version that is no longer current lacks what is written from now on.
         let is_current = |lookups: &Lookups| Arc::ptr_eq(&lookups.version, snapshot.version());
@@ -336,6 +336,9 @@ impl Serving {
     /// The current value is known. Writes what there is to write, and holds the answer.
     fn decided(&mut self, now: Nanos, pending: Pending, current: Current) {
         let (to, op, read_lsn) = (pending.to, &pending.op, current.lsn);
+        if let Op::Get { key } = op {
+            self.fill_hash_index(key, &current, pending.read_at);
+        }
         let (put, expires, mut answer) = match decide(op, current, self.wall.now()) {
             Decision::Answer(answer) => return self.decided_not(now, pending, read_lsn, answer),
             Decision::Put(value, expires, answer) => (Some(value), expires, answer),
@@ -348,6 +351,7 @@ impl Serving {
             Ok(appended) => {
                 let kind = if put.is_some() { RecordKind::Put } else { RecordKind::Delete };
                 self.remember(request, &appended, kind, put.as_deref().unwrap_or_default());
+                self.direct_reads.wrote(appended.last, key, put.as_ref(), expires);
                 self.appended(now, &appended, user_bytes);
                 if let OpResult::Put { version, .. } = &mut answer {
                     *version = put.is_some().then_some(appended.last);

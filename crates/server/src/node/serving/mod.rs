@@ -9,6 +9,7 @@
 //! | `bases` | what members that are brought in sync get |
 //! | `checkpoint` | copies on volumes of their own |
 //! | `samples` | which keys are in use |
+//! | `direct_reads` | the hash index, which clients read by one-sided reads |
 //!
 //! Invariants:
 //! - An answer leaves only when every LSN that it shows is committed *and* the lease is held.
@@ -23,6 +24,7 @@ mod answers;
 mod bases;
 pub(crate) mod checkpoint;
 pub(crate) mod decide;
+mod direct_reads;
 pub(crate) mod execute;
 mod for_memory;
 mod queues;
@@ -41,12 +43,14 @@ use crate::node::reshape::quiesce::CompactionUrgency;
 use answers::Answers;
 use bases::Bases;
 use checkpoint::Exports;
+use direct_reads::DirectReads;
 use leeward_engine::{Region, Tail};
 use leeward_format::op::OpResult;
 use leeward_format::status::RegionCounters;
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
+use leeward_platform::planted::{Bug, planted};
 use leeward_replication::mirror::TailView;
 use leeward_replication::primary::{Ops, Primary};
 pub(crate) use queues::Pending;
@@ -101,6 +105,7 @@ pub(crate) struct Serving {
     reshape: Reshape,
     requests: Requests,
     samples: Samples,
+    direct_reads: DirectReads,
     counters: RegionCounters,
     jobs: Jobs,
 }
@@ -122,6 +127,7 @@ impl Serving {
             bases: Bases::default(),
             exports: Exports::new(context.shared.checkpoints.clone()),
             reshape: Reshape::new(context.shared.merge_bytes),
+            direct_reads: DirectReads::new(context.shared.readable.clone(), context.me.incarnation),
             requests,
             counters: RegionCounters::default(),
             jobs: Jobs::default(),
@@ -255,7 +261,13 @@ impl Serving {
         }
         if self.is_open() {
             self.region.set_commit(commit);
+            if planted(Bug::AnswerUnpublished) {
+                self.direct_reads.publish(self.answers.acknowledged());
+            }
             self.answers.acknowledge(self.primary.acknowledged(written));
+            if !planted(Bug::AnswerUnpublished) {
+                self.direct_reads.publish(self.answers.acknowledged());
+            }
         }
         self.answers.take_ready(out);
         self.release(now, out);
@@ -290,6 +302,7 @@ impl Serving {
             && self.is_trimmed()
             && self.primary.is_idle(now, self.region.last_lsn())
             && self.region.is_idle(self.wall.now())
+            && !self.direct_reads.is_open()
     }
 
     /// The region could not quiesce now: a checkpoint copies it, or it brings a member in sync.
@@ -307,6 +320,7 @@ impl Serving {
         if self.is_active() && !self.reshape.is_merge_target() {
             self.primary.durable(self.region.commit().min(self.region.synced_lsn()));
         }
+        self.maintain_hash_index(now);
         self.primary.tick(now, self.region.commit());
         self.answers.expire(now, self.id(), out);
         self.expire_queues(now, out);
@@ -314,6 +328,7 @@ impl Serving {
 
     /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
     pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
+        self.close_hash_index();
         self.answers.abandon(self.id(), out);
         let operations = self.queues.abandon();
         self.upkeep.abandon();

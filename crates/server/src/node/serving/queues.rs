@@ -16,6 +16,7 @@ use super::{Answer, ReplyTo, Serving};
 use crate::node::requests::forward::Unrouted;
 use crate::node::requests::wait_queue::WaitQueue;
 use bytes::Bytes;
+use leeward_engine::Moment;
 use leeward_engine::version::Version;
 use leeward_format::Lsn;
 use leeward_format::op::{Op, OpError, OpResult};
@@ -38,6 +39,8 @@ pub(crate) struct Pending {
     /// The request's id, if the operation is to be carried out once.
     pub(crate) once: Option<Once>,
     pub(crate) since: Nanos,
+    /// The position of the writes when the device was asked, if the answer may fill the hash index.
+    pub(crate) read_at: Option<Moment>,
 }
 
 /// Keys that must be read from the device: one job for all, which has several reads in flight.
