@@ -4,7 +4,7 @@
 
 use super::Scenario;
 use crate::world::FaultKind;
-use leeward_format::cluster::Reads;
+use leeward_format::cluster::{IndexKind, Reads};
 use leeward_platform::planted::Bug;
 
 impl Scenario {
@@ -45,6 +45,15 @@ impl Scenario {
             | Bug::ServeUncommitted
             | Bug::ForgetRequests
             | Bug::ForgetAtTakeover => is_replicated,
+            Bug::BytesBeforeSlot
+            | Bug::ReuseUnpoisoned
+            | Bug::ServeAtOnce
+            | Bug::AdmitUngranted
+            | Bug::ProposeUnrevoked
+            | Bug::PublishUncommitted
+            | Bug::AnswerUnpublished
+            | Bug::FillStale
+            | Bug::KeepDeletedSlots => table.index == IndexKind::Hybrid,
             // Only the engine's own tests find these.
             Bug::ForgetSharer | Bug::KeepBeyondShared => false,
         }
