@@ -134,6 +134,7 @@ impl Serving {
 
     /// Ends an attempt that failed. The region serves as before from the next turn on, and tries again after a backoff.
     fn abort_quiesce(&mut self, now: Nanos) {
+        self.resume_direct_reads();
         let Quiesce { failures, .. } = self.reshape().quiesce;
         let backoff = BACKOFF.after(failures);
         // Regions that fail together try again at different times.
@@ -195,6 +196,7 @@ impl Serving {
                 (Stage::Active { .. }, _) => return false,
                 (_, None) => {
                     // The group changed, or is about to. That does not count as a failed attempt.
+                    self.resume_direct_reads();
                     self.reshape_mut().quiesce.stage = Stage::Active { backoff_until: now + FIRST_BACKOFF };
                     return true;
                 }
@@ -212,9 +214,7 @@ impl Serving {
                     true => return false,
                     false if self.is_being_copied() => return false,
                     false => {
-                        if !planted(Bug::ProposeUnrevoked) {
-                            self.close_hash_index();
-                        }
+                        self.stop_direct_reads();
                         Stage::Draining { since: now }
                     }
                 },

@@ -26,7 +26,7 @@ use leeward_fabric::{Fabric, ReadableMemory};
 use leeward_format::cluster::IndexKind;
 use leeward_format::op::{HashIndexAnswer, HashIndexQuestion, HashIndexState, OpResult};
 use leeward_format::status::HashIndexStatus;
-use leeward_format::{Expiry, Incarnation, Lsn, filter};
+use leeward_format::{Epoch, Expiry, Incarnation, Lsn, filter};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::VecDeque;
@@ -67,6 +67,8 @@ pub(super) struct DirectReads {
     opened: u64,
     open: Option<Open>,
     not_before: Nanos,
+    /// The configuration in which the region quiesced: in it no index is opened any more.
+    quiesced_in: Option<Epoch>,
     /// Figures of indexes that are closed.
     past: HashIndexStats,
 }
@@ -74,7 +76,7 @@ pub(super) struct DirectReads {
 impl DirectReads {
     pub(super) fn new(fabric: Option<Arc<dyn Fabric>>, incarnation: Incarnation) -> DirectReads {
         let (past, not_before) = (HashIndexStats::default(), Nanos::ZERO);
-        DirectReads { fabric, incarnation, opened: 0, open: None, not_before, past }
+        DirectReads { fabric, incarnation, opened: 0, open: None, not_before, quiesced_in: None, past }
     }
 
     /// Clients may read the index.
@@ -148,7 +150,8 @@ impl Serving {
         if !self.wants_hash_index() {
             return HashIndexState::None { again_ms: AGAIN_MS };
         }
-        if !self.is_active() || !self.direct_reads.is_open() && !self.open_hash_index(now) {
+        let is_leaving = self.direct_reads.quiesced_in == Some(self.primary.config().epoch);
+        if !self.is_active() || is_leaving || !self.direct_reads.is_open() && !self.open_hash_index(now) {
             return HashIndexState::None { again_ms: SOON_MS };
         }
         self.extend_direct_reads(now);
@@ -213,6 +216,19 @@ impl Serving {
         if self.direct_reads.close() {
             self.primary.readable_ended();
         }
+    }
+
+    /// The region quiesces: its bounds or its primary may be others in the next configuration (W5).
+    pub(crate) fn stop_direct_reads(&mut self) {
+        if !planted(Bug::ProposeUnrevoked) {
+            self.direct_reads.quiesced_in = Some(self.primary.config().epoch);
+            self.close_hash_index();
+        }
+    }
+
+    /// The region stays as it is.
+    pub(crate) fn resume_direct_reads(&mut self) {
+        self.direct_reads.quiesced_in = None;
     }
 
     /// Publishes until when clients may read the index.
