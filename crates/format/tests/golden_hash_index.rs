@@ -72,7 +72,9 @@ fn the_golden_table_is_read() {
     let Step::Read(reader) = Reader::begin(&grant, KEY) else { panic!("the home bucket is read first") };
     let home = u64::from(home_bucket(filter::hash(KEY), 4).0);
     assert_eq!(reader.place(), Place { memory: 0, offset: 64 + home * 64, bytes: 64 });
+    assert_eq!((reader.record_line(), reader.tries()), (None, 1));
     let Step::Read(reader) = reader.feed(&bucket) else { panic!("then the record") };
+    assert_eq!((reader.record_line(), reader.tries()), (Some(Line(10)), 1));
     assert_eq!(reader.place(), Place { memory: 0, offset: 576 + 2 * 64, bytes: 64 });
     assert_eq!(reader.feed(&record), Step::Found { lsn: Lsn(0x1300), value: VALUE });
 }

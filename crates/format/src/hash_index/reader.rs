@@ -105,6 +105,17 @@ impl<G: Borrow<Grant>, K: AsRef<[u8]>> Reader<G, K> {
         self.progress.place
     }
 
+    /// The record that it wants to read there; `None` if that is a bucket.
+    pub fn record_line(&self) -> Option<Line> {
+        let Wanted::Record { words, index } = self.progress.wanted else { return None };
+        words.get(index).copied().and_then(Slot::from_word).map(|slot| slot.line)
+    }
+
+    /// Tries so far, the present one included: 1 to [`TRIES`].
+    pub fn tries(&self) -> u8 {
+        self.progress.tries
+    }
+
     /// Goes on with what was read at [`Reader::place`]. The words of `bytes` may be of different instants, all of them
     /// after the last step.
     pub fn feed(self, bytes: &[u8]) -> Step<'_, G, K> {
