@@ -19,6 +19,12 @@ pub enum Way {
         /// [`ClientOptions::ring_spin`](crate::ClientOptions::ring_spin).
         spin: Option<Duration>,
     },
+    /// As [`Way::Rings`], in memory that is shared with the node, so that the client can answer gets by [direct
+    /// reads](crate::ClientOptions::direct_reads). Connecting fails if it is not.
+    Direct {
+        /// As in [`Way::Rings`].
+        spin: Option<Duration>,
+    },
 }
 
 /// A node's native address, as users write it.
@@ -41,26 +47,26 @@ pub struct Address {
 }
 
 impl Address {
-    /// Parses `host:port`, `leeward://host:port` or `leeward+ring://host:port`; the last may have `?spin_us=N`, up to
-    /// 100,000 microseconds.
+    /// Parses `host:port`, `leeward://host:port`, `leeward+ring://host:port` or `leeward+direct://host:port`; the last
+    /// two may have `?spin_us=N`, up to 100,000 microseconds.
     ///
     /// # Errors
     /// [`ClientError::Address`]: the text has none of these forms.
     pub fn parse(text: &str) -> Result<Address, ClientError> {
         let bad = |reason: &str| ClientError::Address { address: text.to_string(), reason: reason.into() };
+        let bad_spin = || bad("expected ?spin_us=N behind host:port, N up to 100000");
         let (way, rest) = match text.split_once("://") {
             None => (Way::Tcp, text),
             Some(("leeward", rest)) => (Way::Tcp, rest),
-            Some(("leeward+ring", rest)) => match rest.split_once('?') {
-                None => (Way::Rings { spin: None }, rest),
-                Some((rest, option)) => {
-                    let us = option.strip_prefix("spin_us=").and_then(|us| us.parse().ok());
-                    let us = us.filter(|us| *us <= MOST_SPIN_US);
-                    let us = us.ok_or_else(|| bad("expected ?spin_us=N behind host:port, N up to 100000"))?;
-                    (Way::Rings { spin: Some(Duration::from_micros(us)) }, rest)
-                }
-            },
-            Some(_) => return Err(bad("expected leeward://host:port or leeward+ring://host:port")),
+            Some(("leeward+ring", rest)) => {
+                let (spin, rest) = split_spin(rest).ok_or_else(bad_spin)?;
+                (Way::Rings { spin }, rest)
+            }
+            Some(("leeward+direct", rest)) => {
+                let (spin, rest) = split_spin(rest).ok_or_else(bad_spin)?;
+                (Way::Direct { spin }, rest)
+            }
+            Some(_) => return Err(bad("expected leeward://, leeward+ring:// or leeward+direct://host:port")),
         };
         let host_port = rest.strip_suffix('/').unwrap_or(rest);
         match host_port.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
@@ -77,11 +83,19 @@ impl Address {
         let way = all.first().map_or(Way::Tcp, |first| first.way);
         if let Some(other) = all.iter().find(|address| address.way != way) {
             let reason =
-                "the addresses of one cluster are alike: all leeward+ring://, with the same options, or none".into();
+                "the addresses of one cluster are alike: all leeward+ring://, or all leeward+direct://, with the same options, or none".into();
             return Err(ClientError::Address { address: other.host_port.clone(), reason });
         }
         Ok((way, all.drain(..).map(|address| address.host_port).collect()))
     }
+}
+
+/// The spin time that an option behind `host:port` sets, if there is one, and the text before it. `None` for another
+/// option.
+fn split_spin(rest: &str) -> Option<(Option<Duration>, &str)> {
+    let Some((rest, option)) = rest.split_once('?') else { return Some((None, rest)) };
+    let us = option.strip_prefix("spin_us=")?.parse().ok().filter(|us| *us <= MOST_SPIN_US)?;
+    Some((Some(Duration::from_micros(us)), rest))
 }
 
 #[cfg(test)]

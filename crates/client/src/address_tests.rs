@@ -13,6 +13,8 @@ fn addresses_are_checked_before_they_are_used() {
         ("leeward+ring://[::1]:7479", Way::Rings { spin: None }),
         ("leeward+ring://[::1]:7479/?spin_us=0", Way::Rings { spin: Some(Duration::ZERO) }),
         ("leeward+ring://host:7479?spin_us=100000", Way::Rings { spin: Some(Duration::from_millis(100)) }),
+        ("leeward+direct://[::1]:7479", Way::Direct { spin: None }),
+        ("leeward+direct://host:7479?spin_us=5", Way::Direct { spin: Some(Duration::from_micros(5)) }),
     ] {
         assert_eq!(Address::parse(good).expect(good).way, way, "{good}");
     }
@@ -36,5 +38,6 @@ fn one_cluster_is_reached_one_way() {
     let error = Address::parse_all(&["leeward+ring://a:1", "b:2"]).expect_err("two that do not").to_string();
     assert!(error.contains("are alike") && error.contains("b:2"), "{error}");
     Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2?spin_us=1"]).expect_err("one spins");
+    Address::parse_all(&["leeward+ring://a:1", "leeward+direct://b:2"]).expect_err("one insists on direct reads");
     assert_eq!(Address::parse_all::<&str>(&[]).expect("none").0, Way::Tcp);
 }

@@ -37,7 +37,9 @@
 //! - [`ClientError`] is why a call failed; [`OpError`] is what the cluster refused, sorted by what the caller must do.
 //! - [`Address`] names a node: `host:port` or `leeward://host:port` for TCP. With `leeward+ring://host:port` requests
 //!   and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
-//!   else differs: the same calls, answers, retries and redirects.
+//!   else differs: the same calls, answers, retries and redirects. Over rings in shared memory, a client answers gets
+//!   by [direct reads](ClientOptions::direct_reads) where a table allows it. `leeward+direct://host:port` insists on
+//!   such rings.
 //!
 //! # What it guarantees
 //!
@@ -79,6 +81,7 @@
 
 mod address;
 mod client;
+mod direct;
 mod handshake;
 mod link;
 mod options;
@@ -88,6 +91,7 @@ mod session;
 
 pub use address::{Address, Way};
 pub use client::{Client, Stale};
+pub use direct::DirectStats;
 pub use options::{Busy, ClientError, ClientOptions, Traffic};
 pub use scan::{Range, Scan};
 pub use session::{Done, Session, Ticket};

@@ -52,6 +52,11 @@ pub struct ClientOptions {
     /// default is 100 us with four cores or more, and 0 with fewer, where the node may need the core. An address may
     /// override it.
     pub ring_spin: Duration,
+    /// Whether a get of a key may be answered by one-sided reads of the primary's hash index, in tables that have one:
+    /// the client copies the value out of the node's memory, and no thread of the node takes part. The answer is the
+    /// same. Used where requests go through rings in memory that is shared with the node. `true` by default. An address
+    /// `leeward+direct://` turns it on.
+    pub direct_reads: bool,
     /// Lets any member in sync answer reads of keys and pairs, and scans, with data that is stale by at most this much,
     /// in tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the
     /// primary if a member cannot answer. `None`, the default: reads always go to the primary.
@@ -80,6 +85,7 @@ impl Default for ClientOptions {
             retry_puts: false,
             ring_bytes: 256 << 10,
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
+            direct_reads: true,
             at_most_stale: None,
             answer_timeout: Duration::from_secs(1),
         }
@@ -134,6 +140,14 @@ pub enum ClientError {
         /// The address of the node.
         address: String,
         /// Why, and what to do.
+        reason: String,
+    },
+    /// A node has rings, but its memory cannot be read directly.
+    #[error("no direct reads from {address}: {reason}; leeward+ring://{address} connects without them")]
+    Direct {
+        /// The address of the node.
+        address: String,
+        /// Why.
         reason: String,
     },
     /// As [many operations as allowed](ClientOptions::max_outstanding) were in flight until the deadline. Nothing was

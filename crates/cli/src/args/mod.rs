@@ -332,7 +332,8 @@ fn placement(text: &str) -> Result<Placement, String> {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connect {
     /// Native addresses of one or more nodes; one that answers is enough. host:port and leeward://host:port use TCP.
-    /// leeward+ring://host:port[?spin_us=N] uses request and reply rings, by default in memory shared on this host
+    /// leeward+ring://host:port[?spin_us=N] uses request and reply rings, by default in memory shared on this host.
+    /// leeward+direct://host:port[?spin_us=N] fails if that memory is not shared, which direct reads need
     #[arg(
         long,
         value_delimiter = ',',

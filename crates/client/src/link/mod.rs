@@ -6,10 +6,12 @@
 //! Invariant: a request whose last byte was not passed to the kernel cannot have been carried out, because a node acts
 //! on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
 
+mod direct;
 mod rings;
 
 use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
+use leeward_format::RegionId;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
 use leeward_format::request::Attempts;
@@ -82,6 +84,8 @@ pub(crate) struct Link {
     received: u64,
     input: Vec<u8>,
     rings: Option<Rings>,
+    /// Questions about hash indexes that are not answered: the number of the request, and the region.
+    index_questions: Vec<(u64, RegionId)>,
 }
 
 impl Link {
@@ -115,6 +119,7 @@ impl Link {
             received: 0,
             input: Vec::new(),
             rings: rings.map(|options| Rings::new(options, token)),
+            index_questions: Vec::new(),
         };
         link.push(&Request::Hello { client: client.to_string(), known });
         if link.rings.is_some() {

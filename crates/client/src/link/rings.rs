@@ -9,7 +9,7 @@
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
-use crate::ring::{AnswerSizes, Ends, Grant, Mailbox, bind};
+use crate::ring::{AnswerSizes, Ends, Grant, Mailbox, bind, reads_now};
 use leeward_fabric::{Descriptor, LinkEvent, PeerId};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
@@ -41,23 +41,26 @@ pub(crate) struct RingOptions {
 pub(super) struct Rings {
     options: RingOptions,
     token: Token,
-    ends: Option<Ends>,
+    pub(super) ends: Option<Ends>,
     rooms: AnswerSizes,
     /// The request that was sent over the connection and is not answered.
     over_stream: Option<u64>,
     /// Requests besides operations that are not sent yet.
     questions: VecDeque<Request>,
     frame: Vec<u8>,
+    /// Their fabric lets this process read the node's memory by itself.
+    pub(super) reads_now: bool,
 }
 
 impl Rings {
     pub(super) fn new(options: RingOptions, token: Token) -> Rings {
         let rooms = AnswerSizes::new(0);
-        Rings { options, token, ends: None, rooms, over_stream: None, questions: VecDeque::new(), frame: Vec::new() }
+        let (questions, frame) = (VecDeque::new(), Vec::new());
+        Rings { options, token, ends: None, rooms, over_stream: None, questions, frame, reads_now: false }
     }
 
     /// The rings, if they are open.
-    fn open(&mut self) -> Option<&mut Ends> {
+    pub(super) fn open(&mut self) -> Option<&mut Ends> {
         self.ends.as_mut().filter(|ends| ends.is_open())
     }
 
@@ -109,6 +112,7 @@ impl Link {
         match reply {
             Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
                 let bytes = ring_bytes(rings.options.ring_bytes, most_bytes as usize)?;
+                rings.reads_now = reads_now(&fabric);
                 let local = self.stream.local_addr().map_err(|error| error.to_string())?.ip();
                 let fabric = bind(&fabric, PeerId(client), local, rings.options.mailbox.sink(rings.token))?;
                 let ends = Ends::new(fabric, PeerId(node), &address, (bytes, bytes));

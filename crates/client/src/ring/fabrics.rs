@@ -6,6 +6,14 @@ use leeward_platform::Rng;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+/// Name of the fabric between processes of one host.
+const SHARED_MEMORY: &str = "shm";
+
+/// Whether a thread of this process can read a node's memory by itself over the fabric `name` ([`Fabric::read_now`]).
+pub(crate) fn reads_now(name: &str) -> bool {
+    name == SHARED_MEMORY
+}
+
 /// Attaches to the fabric `name` as `me`, for admitted peers ([`Fabric::admit`]). Fabrics other than shared memory
 /// listen at `local`, the address of the interface towards the node.
 ///
@@ -15,7 +23,7 @@ pub(crate) fn bind(name: &str, me: PeerId, local: IpAddr, sink: Sink) -> Result<
     let options = LinkOptions { admission: Admission::Sessions, ..LinkOptions::default() };
     let anywhere = SocketAddr::new(local, 0).to_string();
     let bound = match name {
-        "shm" => {
+        SHARED_MEMORY => {
             let address = format!("{CLIENT_ADDRESS}{:016x}", Rng::from_entropy().u64());
             ShmFabric::bind(me, &address, options, sink).map(|fabric| fabric as Arc<dyn Fabric>)
         }

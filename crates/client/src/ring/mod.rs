@@ -23,12 +23,13 @@ mod rooms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fabrics::bind;
+pub(crate) use fabrics::{bind, reads_now};
 pub(crate) use mailbox::Mailbox;
 pub(crate) use rooms::AnswerSizes;
 
 use crate::options::Traffic;
-use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId};
+use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId, ReadNow, ReadableDescriptor};
+use leeward_format::RegionId;
 use leeward_format::frame::DecodeError;
 use leeward_format::ring::space::RingSpace;
 use leeward_format::ring::{
@@ -40,6 +41,17 @@ use std::sync::Arc;
 
 /// Operation number of a write that announces a sleep. Other writes have the number of their message.
 const SLEEP_OP: u64 = u64::MAX;
+
+/// Operation numbers from here on, but [`SLEEP_OP`], are of reads that map a memory. The rest is the region.
+const MAP_OPS: u64 = 1 << 63;
+/// Bytes of such a read.
+const MAP_BYTES: u32 = 8;
+
+/// The region whose memory the node refuses to have mapped, if the event says so. This is no fault of the rings.
+pub(crate) fn refused_map(event: &LinkEvent) -> Option<RegionId> {
+    let LinkEvent::Refused { op } = event else { return None };
+    op.checked_sub(MAP_OPS).and_then(|region| u32::try_from(region).ok()).map(RegionId)
+}
 
 /// The node's grant.
 pub(crate) struct Grant {
@@ -144,6 +156,18 @@ impl Ends {
     /// How many answers are due, fetches included.
     pub(crate) fn due(&self) -> usize {
         self.due + self.fetches.len()
+    }
+
+    /// Copies bytes of a memory of the node in this thread, if it is mapped.
+    #[inline]
+    pub(crate) fn read_now(&self, memory: &ReadableDescriptor, offset: u64, bytes: &mut [u8]) -> ReadNow {
+        self.fabric.read_now(self.node, memory, offset, bytes)
+    }
+
+    /// Posts a read that maps a memory of the node, for the index of a region. [`refused_map`] knows if it fails.
+    pub(crate) fn map(&mut self, memory: &ReadableDescriptor, region: RegionId) {
+        self.fabric.read(self.node, memory, 0, MAP_BYTES, MAP_OPS | u64::from(region.0));
+        self.is_posted = true;
     }
 
     /// Bytes of messages sent and received.

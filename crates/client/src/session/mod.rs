@@ -4,16 +4,19 @@
 //! An operation is always in exactly one place: parked (waiting to be tried), on a link (waiting to be sent or
 //! answered), or answered in its batch. A batch is done when all of its operations are answered.
 
+mod answers;
+mod direct;
 mod ringing;
 mod routing;
 
 use crate::address::{Address, Way};
+use crate::direct::Direct;
 use crate::link::{Failed, Link, Pending, RingOptions};
 use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mailbox;
 use leeward_format::RegionId;
-use leeward_format::op::{Op, OpError, OpResult, Read, Reply};
-use leeward_format::request::{Attempts, Heard, RequestIds, Verdict};
+use leeward_format::op::{Op, OpResult, Read};
+use leeward_format::request::{Attempts, Heard, RequestIds};
 use leeward_format::routes::RouteCache;
 use leeward_format::table::TableName;
 use leeward_platform::{Backoff, Rng};
@@ -67,6 +70,13 @@ struct Batch {
     missing: usize,
 }
 
+impl Batch {
+    /// The batch, which is not missing any result.
+    fn done(self, ticket: u64) -> Done {
+        Done { ticket: Ticket(ticket), results: self.results.into_iter().flatten().collect() }
+    }
+}
+
 /// One thread's pipelined connection to the cluster.
 ///
 /// ```no_run
@@ -117,8 +127,12 @@ pub struct Session {
     past_traffic: Traffic,
     /// Events of the rings' fabrics; `None` without rings.
     mailbox: Option<Arc<Mailbox>>,
-    /// A node that grants no rings, and why.
-    no_rings: Option<(String, String)>,
+    /// What a node lacks that the address asks for.
+    lack: Option<ClientError>,
+    /// `None` without direct reads.
+    direct: Option<Direct>,
+    /// A node that allows no direct reads is not spoken with.
+    needs_direct: bool,
     has_many_cores: bool,
     /// When the sockets were polled last.
     last_poll: Instant,
@@ -135,7 +149,8 @@ impl Session {
     /// regions are.
     ///
     /// # Errors
-    /// - The address asks for rings, and there are none ([`ClientError::Rings`]).
+    /// - The address asks for rings, and there are none ([`ClientError::Rings`]); or for direct reads, which the node
+    ///   does not allow ([`ClientError::Direct`]).
     /// - No node answers within [`ClientOptions::connect_within`].
     /// - The node that answers knows no region until [`ClientOptions::deadline`], though one is
     ///   [needed](ClientOptions::needs_regions).
@@ -148,10 +163,15 @@ impl Session {
         let poll = Poll::new()?;
         let (mailbox, ring_spin) = match way {
             Way::Tcp => (None, None),
-            Way::Rings { spin } => (Some(Mailbox::new(Waker::new(poll.registry(), WAKER)?)), spin),
+            Way::Rings { spin } | Way::Direct { spin } => {
+                (Some(Mailbox::new(Waker::new(poll.registry(), WAKER)?)), spin)
+            }
         };
         let options = ClientOptions { ring_spin: ring_spin.unwrap_or(options.ring_spin), ..options };
+        let needs_direct = matches!(way, Way::Direct { .. });
         let mut rng = Rng::from_entropy();
+        let reads_directly = mailbox.is_some() && (needs_direct || options.direct_reads);
+        let direct = reads_directly.then(|| Direct::new(begun, rng.fork()));
         let mut session = Session {
             options,
             seeds: addresses,
@@ -175,7 +195,9 @@ impl Session {
             last_failure: if seeds.is_empty() { "no address given" } else { "no answer in time" }.into(),
             past_traffic: Traffic::default(),
             mailbox,
-            no_rings: None,
+            lack: None,
+            direct,
+            needs_direct,
             has_many_cores: has_many_cores(),
             last_poll: begun,
         };
@@ -210,8 +232,9 @@ impl Session {
     }
 
     /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
-    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. They are
-    /// on the table of [`ClientOptions::table`].
+    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. Only
+    /// [direct reads](ClientOptions::direct_reads) take place at once: after earlier writes of their keys, but perhaps
+    /// before other operations. They are on the table of [`ClientOptions::table`].
     ///
     /// # Errors
     /// The batch is given back if more than [`ClientOptions::max_outstanding`] operations would be in flight.
@@ -236,16 +259,30 @@ impl Session {
         }
         let now = Instant::now();
         let deadline = now + self.options.deadline;
-        self.batches.insert(ticket, Batch { results: vec![None; ops.len()], missing: ops.len() });
-        self.under_way += ops.len();
+        let mut batch = Batch { results: vec![None; ops.len()], missing: 0 };
         for (slot, op) in ops.into_iter().enumerate() {
+            if let Some(value) = self.get_directly(table, &op, now) {
+                batch.results[slot] = Some(OpResult::Value(Some(value)));
+                continue;
+            }
             let op = match self.options.at_most_stale {
                 Some(at_most) => stale(op, at_most),
                 None => op,
             };
+            if let Some(direct) = &mut self.direct {
+                direct.submitted(&op);
+            }
+            batch.missing += 1;
             let (table, attempts) = (table.clone(), self.attempts_at(&op));
             let (pauses, tries, last) = (0, 0, None);
             self.route(Pending { ticket, slot, table, op, deadline, pauses, tries, attempts, last }, now);
+        }
+        // Routed operations are answered by a later poll.
+        if batch.missing == 0 {
+            self.done.push(batch.done(ticket));
+        } else {
+            self.under_way += batch.results.len();
+            self.batches.insert(ticket, batch);
         }
         Ok(Ticket(ticket))
     }
@@ -270,6 +307,7 @@ impl Session {
             self.tick(now);
             self.flush(now);
             if !self.done.is_empty() {
+                self.listen_between_hits(now)?;
                 return Ok(std::mem::take(&mut self.done));
             }
             self.wait(self.next_event(now, until).saturating_duration_since(now))?;
@@ -424,29 +462,6 @@ impl Session {
         }
     }
 
-    /// Answers an operation whose deadline has passed.
-    fn give_up(&mut self, pending: Pending) {
-        let after = self.options.deadline;
-        let error = match pending.last {
-            _ if pending.attempts.is_doubtful() => OpError::Unknown(format!("no answer within {after:?}")),
-            Some(error) => error,
-            None => OpError::Unavailable(format!("no answer within {after:?}; {}", self.last_failure)),
-        };
-        self.answer(pending.ticket, pending.slot, pending.attempts.give_up(error));
-    }
-
-    fn answer(&mut self, ticket: u64, slot: usize, result: OpResult) {
-        let batch = self.batches.get_mut(&ticket).expect("an operation belongs to a batch");
-        assert!(batch.results[slot].is_none(), "an operation is answered once");
-        batch.results[slot] = Some(result);
-        batch.missing -= 1;
-        if batch.missing == 0 {
-            let batch = self.batches.remove(&ticket).expect("it was there");
-            self.under_way -= batch.results.len();
-            self.done.push(Done { ticket: Ticket(ticket), results: batch.results.into_iter().flatten().collect() });
-        }
-    }
-
     fn flush(&mut self, now: Instant) {
         let mut broken = Vec::new();
         for (token, link) in &mut self.links {
@@ -508,69 +523,6 @@ impl Session {
         Ok(!self.events.is_empty())
     }
 
-    fn receive(&mut self, token: Token, reply: Reply) {
-        let now = Instant::now();
-        match reply {
-            Reply::Map(map) => self.take_map(map),
-            Reply::Routes(update) => self.take_routes(token, update, now),
-            Reply::Heard { regions } => regions.into_iter().for_each(|(region, lsn)| self.heard.note(region, lsn)),
-            Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
-            Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
-                self.handle_ring_reply(token, reply);
-            }
-            Reply::Results { id, results } => {
-                let Some(ops) = self.links.get_mut(&token).and_then(|link| link.answered(id)) else {
-                    return self.fail(token, "answer to a request that was not made");
-                };
-                if ops.len() != results.len() {
-                    // The operations left the link with `answered`, so they are not among those `fail` sorts.
-                    for pending in ops.into_iter().flatten() {
-                        self.lost(pending, "an answer of another length", now);
-                    }
-                    return self.fail(token, "answer of another length than its request");
-                }
-                for (pending, result) in ops.into_iter().zip(results) {
-                    if let Some(pending) = pending {
-                        self.settle(pending, result, now);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Handles the answer to an attempt: it is the result, unless a retry can do better.
-    fn settle(&mut self, mut pending: Pending, result: OpResult, now: Instant) {
-        let verdict = pending.attempts.answered(&pending.op, result);
-        self.follow(pending, verdict, now);
-    }
-
-    /// Handles an attempt whose outcome will never be known.
-    fn lost(&mut self, mut pending: Pending, why: &str, now: Instant) {
-        let verdict = pending.attempts.lost(&pending.op, why.to_string());
-        self.follow(pending, verdict, now);
-    }
-
-    fn follow(&mut self, mut pending: Pending, verdict: Verdict, now: Instant) {
-        match verdict {
-            Verdict::Final(result) => self.answer(pending.ticket, pending.slot, result),
-            Verdict::AtOnce if pending.attempts.has_news(self.region_of(&pending), &self.heard) => {
-                self.route(pending, now);
-            }
-            // The answer would be the same until the session has newer routes or commit LSNs.
-            Verdict::AtOnce => self.park(pending, now),
-            // The primary can answer it.
-            Verdict::Later(_) if pending.tries == 1 && matches!(pending.op, Op::Stale { .. }) => {
-                self.route(pending, now)
-            }
-            Verdict::Later(error) => {
-                if !matches!(error, OpError::Unknown(_)) {
-                    pending.last = Some(error);
-                }
-                self.park(pending, now);
-            }
-        }
-    }
-
     /// Gives up a link. Its operations are retried where a retry cannot carry one out twice.
     fn fail(&mut self, token: Token, reason: &str) {
         self.take_last_answers(token);
@@ -580,6 +532,9 @@ impl Session {
         self.rest(&link.address, reason.to_string(), now);
         let reason = format!("{}: {reason}", link.address);
         self.past_traffic += link.traffic();
+        if let Some(direct) = &mut self.direct {
+            direct.lost(token, now);
+        }
         let failed = link.fail(self.poll.registry());
         for pending in failed.unsent {
             self.park(pending, now);

@@ -8,6 +8,7 @@
 
 use super::Session;
 use crate::options::ClientError;
+use crate::ring::{reads_now, refused_map};
 use leeward_format::op::Reply;
 use mio::Token;
 use std::time::{Duration, Instant};
@@ -27,8 +28,9 @@ impl Session {
             let is_late = Instant::now() >= deadline;
             let lacking = self.links.values().next().filter(|_| is_late);
             let lacking = lacking.map(|link| (link.address.clone(), link.lacks()));
-            if let Some((address, reason)) = self.no_rings.take().or(lacking) {
-                return Err(ClientError::Rings { address, reason });
+            let lacking = lacking.map(|(address, reason)| ClientError::Rings { address, reason });
+            if let Some(lack) = self.lack.take().or(lacking) {
+                return Err(lack);
             }
             if is_late || self.links.is_empty() {
                 let reason = self.last_failure.clone();
@@ -36,6 +38,14 @@ impl Session {
             }
             self.wait(super::TICK)?;
         }
+    }
+
+    /// Looks at rings and sockets now and then while direct reads answer everything, so that no poll waits.
+    pub(super) fn listen_between_hits(&mut self, now: Instant) -> Result<(), ClientError> {
+        if self.direct.is_some() && now.saturating_duration_since(self.last_poll) >= SOCKETS {
+            return self.wait_with_rings(Duration::ZERO);
+        }
+        Ok(())
     }
 
     /// Waits for rings and sockets and handles what they receive.
@@ -123,6 +133,10 @@ impl Session {
         let Some(mailbox) = self.mailbox.clone() else { return };
         self.links.values_mut().for_each(|link| link.flush_rings());
         for (token, event) in mailbox.take() {
+            if let Some(region) = refused_map(&event) {
+                self.cannot_map(token, region);
+                continue;
+            }
             let is_lost = self.links.get_mut(&token).is_some_and(|link| !link.hear_fabric(&event));
             if is_lost {
                 self.fail(token, "the link of its rings is lost");
@@ -142,8 +156,16 @@ impl Session {
     /// Handles a node's reply about rings.
     pub(super) fn handle_ring_reply(&mut self, token: Token, reply: Reply) {
         let Some(link) = self.links.get_mut(&token) else { return };
+        if let Reply::RingOffer { fabric, .. } = &reply
+            && self.needs_direct
+            && !reads_now(fabric)
+        {
+            let reason = format!("its rings are on fabric {fabric:?}, and only shared memory is read directly");
+            self.lack = Some(ClientError::Direct { address: link.address.clone(), reason: reason.clone() });
+            return self.fail(token, &format!("no direct reads: {reason}"));
+        }
         if let Err(reason) = link.handle_ring_reply(reply) {
-            self.no_rings = Some((link.address.clone(), reason.clone()));
+            self.lack = Some(ClientError::Rings { address: link.address.clone(), reason: reason.clone() });
             self.fail(token, &format!("no rings: {reason}"));
         }
     }

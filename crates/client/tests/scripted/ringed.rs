@@ -19,15 +19,15 @@ const CLIENT: PeerId = PeerId(2);
 const RING: usize = 64 << 10;
 const KEYS: (u64, u64) = (11, 12);
 /// Longer than anything takes on a busy machine.
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// A node with the rings of one client.
-struct Node {
+pub(crate) struct Node {
     stream: TcpStream,
     input: Vec<u8>,
-    fabric: Arc<ShmFabric>,
+    pub(crate) fabric: Arc<ShmFabric>,
     events: Mutex<Receiver<LinkEvent>>,
-    map: RegionMap,
+    pub(crate) map: RegionMap,
     memory: Arc<dyn Memory>,
     reply: Descriptor,
     cursor: Cursor,
@@ -35,7 +35,7 @@ struct Node {
 
 impl Node {
     /// The next frame of the connection, if the client says one.
-    fn frame(stream: &mut TcpStream, input: &mut Vec<u8>) -> Option<Request> {
+    pub(crate) fn frame(stream: &mut TcpStream, input: &mut Vec<u8>) -> Option<Request> {
         loop {
             let frame = read_frame(FrameKind::Request, input, MAX_MESSAGE_BYTES).expect("a well-formed request");
             if let Some((request, bytes)) = frame {
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    fn say(stream: &mut TcpStream, reply: &Reply) {
+    pub(crate) fn say(stream: &mut TcpStream, reply: &Reply) {
         let mut out = Vec::new();
         write_frame(FrameKind::Reply, reply, &mut out);
         stream.write_all(&out).expect("the client is there");
@@ -91,7 +91,7 @@ impl Node {
     }
 
     /// The next request in the ring, and the slot of its answer.
-    fn request(&mut self) -> (u64, Slot, Request) {
+    pub(crate) fn request(&mut self) -> (u64, Slot, Request) {
         let mut buffer = Vec::new();
         loop {
             let (memory, cursor) = (&self.memory, &mut self.cursor);
@@ -114,7 +114,7 @@ impl Node {
         assert_eq!(events.recv_timeout(LONG), Ok(LinkEvent::Completed { op: 0 }));
     }
 
-    fn answer(&self, sequence: u64, slot: Slot, reply: &Reply) {
+    pub(crate) fn answer(&self, sequence: u64, slot: Slot, reply: &Reply) {
         let mut frame = Vec::new();
         write_frame(FrameKind::Reply, reply, &mut frame);
         self.write(sequence, slot, RingKind::Frames, &frame);
@@ -146,12 +146,20 @@ fn with_node<T: Send + 'static>(
     ring_spin: Duration,
     script: impl FnOnce(Node) -> T + Send + 'static,
 ) -> (Session, thread::JoinHandle<T>) {
+    connect("leeward+ring", ClientOptions { ring_spin, ..ClientOptions::default() }, script)
+}
+
+/// As [`with_node`], with an address of this scheme.
+pub(crate) fn connect<T: Send + 'static>(
+    scheme: &str,
+    options: ClientOptions,
+    script: impl FnOnce(Node) -> T + Send + 'static,
+) -> (Session, thread::JoinHandle<T>) {
     let (listener, address) = FakeNode::bind();
     let map = map(3, &[("", 1)], &[&address]);
     let node = thread::spawn(move || script(Node::accept(&listener, map)));
-    let options =
-        ClientOptions { ring_spin, deadline: LONG, connect_within: LONG, answer_timeout: LONG, ..Default::default() };
-    let session = Session::connect(&[format!("leeward+ring://{address}")], options).expect("the node gives rings");
+    let options = ClientOptions { deadline: LONG, connect_within: LONG, answer_timeout: LONG, ..options };
+    let session = Session::connect(&[format!("{scheme}://{address}")], options).expect("the node gives rings");
     (session, node)
 }
 
