@@ -207,6 +207,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             options.posting.to_string(),
             options.split_beyond().map_or_else(|| "never".into(), bytes),
             options.reads.to_string(),
+            options.index.to_string(),
         ]
     };
     let head = [
@@ -230,6 +231,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "posting",
         "split from",
         "reads",
+        "index",
     ];
     table(&head, tables.map(row).collect())
 }

@@ -57,6 +57,17 @@ fn a_new_table_is_checked() {
 }
 
 #[test]
+fn a_change_of_the_index_changes_nothing_else() {
+    let before = TableOptions { name: "orders".into(), reads: Reads::ANY, ..TableOptions::default() };
+    assert_eq!(before.index, IndexKind::Lsm);
+    let to = |index| TableChange { index, ..TableChange::default() };
+    let after = to(Some(IndexKind::Hybrid)).apply(&before).expect("it goes with any option");
+    assert_eq!(after, TableOptions { index: IndexKind::Hybrid, ..before.clone() });
+    assert_eq!(to(None).apply(&after).as_ref(), Ok(&after), "it stays as it is");
+    assert_eq!(to(Some(IndexKind::Lsm)).apply(&after), Ok(before));
+}
+
+#[test]
 fn tokens_say_what_regions_there_are() {
     let hashed = |tokens, change: fn(&mut NewTable)| {
         let mut made = None;

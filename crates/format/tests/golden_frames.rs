@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Member, Placement, Posting, Reads,
-    RegionRequest, TableOptions,
+    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, IndexKind, Intent, Member, Placement, Posting,
+    Reads, RegionRequest, TableOptions,
 };
 use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -66,6 +66,7 @@ fn options() -> TableOptions {
         split_bytes: 8 << 30,
         reads: Reads::Any { max_staleness_ms: 500 },
         partition: Partition::Range,
+        index: IndexKind::Hybrid,
     }
 }
 
@@ -142,6 +143,7 @@ fn requests() {
                 acknowledge: Some(Acknowledge::LastFlush),
                 posting: Some(Posting::PerRecord),
                 reads: Some(Reads::Primary),
+                index: Some(IndexKind::Hybrid),
                 ..TableChange::default()
             }),
         },

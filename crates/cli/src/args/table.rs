@@ -3,7 +3,7 @@
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use leeward_format::RegionId;
-use leeward_format::cluster::{self, Acknowledge, BackupMode, Posting, Reads, TableOptions};
+use leeward_format::cluster::{self, Acknowledge, BackupMode, IndexKind, Posting, Reads, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::partition::{DEFAULT_TOKENS, Partition};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -210,6 +210,9 @@ pub(crate) struct AlterTableArgs {
     /// Which members answer reads that allow stale data: `primary`, `any` or `any:MILLISECONDS`
     #[arg(long, value_name = "MEMBERS")]
     reads: Option<Reads>,
+    /// What a primary answers reads from: `lsm` or `hybrid`, as `table create` explains
+    #[arg(long, value_name = "KIND")]
+    index: Option<IndexKind>,
     /// Size at which a region is split, such as 8GiB or 512MiB; 0: never, not for its load either
     #[arg(long, value_name = "SIZE", value_parser = size)]
     split_bytes: Option<u64>,
@@ -242,6 +245,7 @@ impl AlterTableArgs {
             posting,
             max_unacked_kib,
             reads,
+            index,
             split_bytes,
             ..
         } = self;
@@ -256,6 +260,7 @@ impl AlterTableArgs {
             max_unacked_bytes,
             split_bytes,
             reads,
+            index,
             ..nothing.clone()
         };
         (change != nothing).then_some(change)

@@ -134,6 +134,21 @@ fn records_are_posted_as_it_is_said() {
 }
 
 #[test]
+fn the_index_is_the_one_that_is_named() {
+    assert_eq!(create("a").options.index, IndexKind::Lsm);
+    assert_eq!(create("a --index lsm").options.index, IndexKind::Lsm);
+    assert_eq!(create("a --preset depart --index hybrid").options.index, IndexKind::Hybrid);
+    assert_eq!(create("a --index hybrid").check(), Ok(()));
+    for (option, index) in [("lsm", IndexKind::Lsm), ("hybrid", IndexKind::Hybrid)] {
+        assert_eq!(alter(&format!("a --index {option}")).and_then(|change| change.index), Some(index));
+    }
+    for command in ["create", "alter"] {
+        let refused = Cli::try_parse_from(["leeward", "table", command, "a", "--index", "hash"]).unwrap_err();
+        assert!(refused.to_string().contains("it is lsm or hybrid"), "{refused}");
+    }
+}
+
+#[test]
 fn only_what_is_given_is_altered() {
     assert_eq!(alter("orders"), None);
     let untouched = TableChange { name: "orders".parse().expect("a name"), ..TableChange::default() };

@@ -1,10 +1,11 @@
 //! Several tables on real nodes: made by any node, at the same time, while a node is down, and there after a restart.
 
-use super::identity::request;
+use super::identity::{ask_in, request};
+use super::moves::{TIMEOUT, is_whole, map, wait_for};
 use super::*;
-use leeward_format::cluster::RegionRequest;
-use leeward_format::op::OpError;
-use leeward_format::table::NewTable;
+use leeward_format::cluster::{GroupConfig, IndexKind, RegionMap, RegionRequest};
+use leeward_format::op::{HashIndexQuestion, HashIndexState, OpError};
+use leeward_format::table::{NewTable, TableChange};
 
 fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -> OpResult {
     let replicas = 3;
@@ -229,4 +230,43 @@ fn regions_of_any_number_are_served() {
     }
     assert_eq!(create(&cluster, 0, "next", &[]), OpResult::Done);
     assert_eq!(select(&cluster, 2, "next").run_until_served("SET a b"), "+OK");
+}
+
+/// The primary of a served region follows: it lets clients read a hash index while the table has one.
+#[test]
+fn the_kind_of_index_changes_while_a_region_is_served() {
+    let cluster = Cluster::start(3);
+    assert_eq!(create(&cluster, 0, "orders", &[]), OpResult::Done);
+    let mut client = select(&cluster, 0, "orders");
+    assert_eq!(client.run_until_served("SET key 1"), "+OK");
+    wait_for(&cluster.servers[0], "every replica is in sync", is_whole);
+    let group = || map(&cluster.servers[0]).regions_of("orders")[0].clone();
+    let before = group();
+    let region = before.region;
+    let is_primary = |server: &&Server| before.primary == Some(server.info().member);
+    let primary = &cluster.servers.iter().find(is_primary).expect("one serves").info().native_address;
+    let question = HashIndexQuestion { region, nonce: 0, version: 0, read: Vec::new() };
+    let may_read = || match ask_in(primary, "orders", Op::HashIndex(Box::new(question.clone()))) {
+        OpResult::HashIndex(answer) => matches!(answer.state, HashIndexState::Granted { .. }),
+        other => panic!("{other:?}"),
+    };
+    assert!(!may_read());
+    for (index, wanted) in [(IndexKind::Hybrid, true), (IndexKind::Lsm, false), (IndexKind::Hybrid, true)] {
+        let name = "orders".parse().expect("a name");
+        let change = Box::new(TableChange { name, index: Some(index), ..TableChange::default() });
+        assert_eq!(request(&cluster.servers[1].info().native_address, &Op::AlterTable { change }), OpResult::Done);
+        for server in &cluster.servers {
+            let has = |map: &RegionMap| map.table("orders").is_some_and(|table| table.index == index);
+            wait_for(server, "the change", has);
+        }
+        let begun = Instant::now();
+        while may_read() != wanted {
+            assert!(begun.elapsed() < TIMEOUT, "the primary has not heard of {index}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(client.run_until_served("INCR key").starts_with(':'));
+    }
+    assert_eq!(client.run("GET key"), "4");
+    let term_and_members = |group: GroupConfig| (group.term, group.backups, group.learners);
+    assert_eq!(term_and_members(group()), term_and_members(before), "no member was built anew");
 }
