@@ -3,6 +3,7 @@
 
 mod comparison;
 mod copies;
+mod direct;
 #[path = "../../../cluster/tests/shared/ensemble.rs"]
 mod ensemble;
 mod faults;

@@ -106,6 +106,16 @@ impl Dev {
         signal(self.pids[node as usize - 1], "KILL");
     }
 
+    /// Stops the process of a node, which keeps its memory and its connections.
+    pub(crate) fn pause(&self, node: u32) {
+        signal(self.pids[node as usize - 1], "STOP");
+    }
+
+    /// Lets a node that was stopped run again.
+    pub(crate) fn resume(&self, node: u32) {
+        signal(self.pids[node as usize - 1], "CONT");
+    }
+
     /// `kill -9` of the supervisor.
     pub(crate) fn die(mut self) {
         self.child.kill().expect("it is alive");
