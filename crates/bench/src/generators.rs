@@ -3,7 +3,7 @@
 //!
 //! The zipfian sampler is that of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD'94),
 //! which YCSB uses. The zeta constant is computed for the number of records there is, not for YCSB's fixed 10 billion,
-//! so the skew is that of the papers' `zipfian 0.99`.
+//! so with a theta of 0.99 the skew is that of the papers' `zipfian 0.99`.
 
 use crate::keys::mix64;
 

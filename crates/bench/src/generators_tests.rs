@@ -33,6 +33,28 @@ fn zipfian_ranks_have_the_shares_of_the_law() {
     assert!(counts[9_000..].iter().sum::<u64>() > 0, "the tail is reached");
 }
 
+/// The hottest item is the first rank.
+#[test]
+fn the_hottest_item_is_as_hot_as_theta_says() {
+    let items = 1000;
+    let mut before = 0.0;
+    for theta in [0.01, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999] {
+        let expected = 1.0 / zeta(0, items, theta);
+        let zipfian = Zipfian::new(items, theta);
+        let mut rng = fastrand::Rng::with_seed(6);
+        let mut counts = vec![0u64; items as usize];
+        for _ in 0..DRAWS {
+            counts[zipfian.next(&mut rng) as usize] += 1;
+        }
+        // Five standard deviations.
+        let chance = 5.0 * (expected * (1.0 - expected) / DRAWS as f64).sqrt();
+        let found = share(counts[0]);
+        assert!((found - expected).abs() < chance, "{theta}: {found} where {expected} is due");
+        assert!(found > before, "{theta}: {found}, and {before} with less skew");
+        before = found;
+    }
+}
+
 #[test]
 fn growing_is_the_same_as_starting_larger() {
     let mut grown = Zipfian::new(1, THETA);

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dev;
+mod distribution;
 pub mod faults;
 mod figures;
 mod generators;
@@ -39,6 +40,7 @@ mod records;
 pub mod replicas;
 pub mod replication;
 mod report;
+mod scan;
 pub mod splits;
 mod spread;
 mod table;
@@ -46,6 +48,7 @@ mod verify;
 mod worker;
 pub mod ycsb;
 
+pub use distribution::{Distribution, Theta};
 pub use figures::{duration, median, number};
 pub use generators::{Chooser, Zipfian};
 pub use idle::{IdleProcess, IdleReport, idle};
@@ -61,4 +64,4 @@ pub use report::{
     new_histogram,
 };
 pub use spread::{Share, Spread};
-pub use ycsb::{BenchError, DevCluster, Distribution, Kind, LONGEST_SCAN, Options, Workload};
+pub use ycsb::{BenchError, DevCluster, Kind, LONGEST_SCAN, Options, Workload};

@@ -6,12 +6,13 @@ use crate::keys::{KEY_BYTES, Mix, key, mix64, sequence_of, value};
 use crate::ledger::Ledger;
 use crate::records::Records;
 use crate::report::new_histogram;
+use crate::scan::{Scan, asked_regions};
 use crate::ycsb::{Kind, LONGEST_SCAN, Options, STALE, Workload, client_options};
-use bytes::Bytes;
 use hdrhistogram::Histogram;
 use leeward_client::{
-    ClientError, ClientOptions, Condition, Done, Lifetime, Op, OpError, OpResult, ScanRange, Session, Ticket, Traffic,
+    ClientError, ClientOptions, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic,
 };
+use leeward_format::RegionId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -94,17 +95,23 @@ struct Flight {
     /// Sequence number of the write; `None` for a read, and before the write of a read-modify-write.
     sequence: Option<u64>,
     started: Instant,
-    /// For a scan: the number of records still to be read.
-    wanted: u32,
+    /// Of a scan: how far it has come.
+    scan: Option<Scan>,
+    /// Operations in flight that it counts for: of a scan, the regions that are asked; else one.
+    weight: usize,
 }
 
 /// The thread.
 pub(crate) struct Worker<'a> {
     shared: &'a Shared<'a>,
     session: Session,
+    /// The regions that a scan asks: see [`asked_regions`].
+    regions: Vec<RegionId>,
     chooser: Chooser,
     rng: fastrand::Rng,
     flights: HashMap<Ticket, Flight>,
+    /// The sum of their weights.
+    in_flight: usize,
     measured: Measured,
     /// With a target rate: when the next operation is due, and the time between two.
     pace: Option<(Instant, Duration)>,
@@ -117,12 +124,20 @@ impl<'a> Worker<'a> {
         let at_most_stale = (options.read_members > 1).then_some(STALE);
         let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
         let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);
+        let client_options = ClientOptions { at_most_stale, ..client_options(options) };
+        let mut session = Session::connect(&options.seeds, client_options)?;
+        let regions = match shared.workload {
+            Workload::E => asked_regions(&session.fetch_map()?, &options.table),
+            _ => Vec::new(),
+        };
         Ok(Worker {
             shared,
-            session: Session::connect(&options.seeds, ClientOptions { at_most_stale, ..client_options(options) })?,
+            session,
+            regions,
             chooser,
             rng: fastrand::Rng::with_seed(mix64(index as u64) ^ shared.records.limit()),
             flights: HashMap::new(),
+            in_flight: 0,
             measured: Measured::new(),
             pace: pause.map(|pause| (shared.started + offset(pause), pause)),
         })
@@ -137,7 +152,7 @@ impl<'a> Worker<'a> {
                 return Ok(self.measured);
             }
             let due = self.pace.map_or(LOOK_UP, |(next, _)| next.saturating_duration_since(Instant::now()));
-            let due = if self.flights.len() < self.shared.options.depth { due } else { LOOK_UP };
+            let due = if self.in_flight < self.shared.options.depth { due } else { LOOK_UP };
             for done in self.session.poll(due.min(LOOK_UP))? {
                 self.complete(done);
             }
@@ -146,7 +161,7 @@ impl<'a> Worker<'a> {
 
     /// Issues operations up to the depth; returns whether there are none left.
     fn fill(&mut self) -> bool {
-        while self.flights.len() < self.shared.options.depth {
+        while self.in_flight < self.shared.options.depth {
             let now = Instant::now();
             let started = match &mut self.pace {
                 Some((next, _)) if *next > now => return false,
@@ -172,7 +187,7 @@ impl<'a> Worker<'a> {
             Kind::Insert => self.shared.records.insert(),
             _ => self.chooser.next(self.shared.records.limit().max(1), &mut self.rng),
         };
-        let mut flight = Flight { kind, record, sequence: None, started, wanted: 0 };
+        let mut flight = Flight { kind, record, sequence: None, started, scan: None, weight: 1 };
         if kind == Kind::Read && self.shared.options.read_members > 1 {
             let asked = self.shared.options.read_members as usize;
             return self.submit_all(vec![Op::Get { key: key(record) }; asked], flight);
@@ -181,8 +196,9 @@ impl<'a> Worker<'a> {
             Kind::Read | Kind::ReadModifyWrite => Op::Get { key: key(record) },
             Kind::Update | Kind::Insert => self.put(&mut flight),
             Kind::Scan => {
-                flight.wanted = self.rng.u32(1..=LONGEST_SCAN);
-                scan(key(record), flight.wanted)
+                let scan = flight.scan.insert(Scan::new(key(record), self.rng.u32(1..=LONGEST_SCAN)));
+                let ops = scan.next(&self.regions);
+                return self.submit_all(ops, flight);
             }
         };
         self.submit(op, flight);
@@ -205,8 +221,10 @@ impl<'a> Worker<'a> {
         self.submit_all(vec![op], flight);
     }
 
-    /// Several are a read of as many members: the session sends them to the members in turn.
-    fn submit_all(&mut self, ops: Vec<Op>, flight: Flight) {
+    /// Several are a read of as many members, to which the session sends them in turn, or a scan of as many regions.
+    fn submit_all(&mut self, ops: Vec<Op>, mut flight: Flight) {
+        flight.weight = flight.scan.as_ref().map_or(1, |_| ops.len());
+        self.in_flight += flight.weight;
         let ticket = self.session.submit(ops).expect(UNBOUNDED);
         self.flights.insert(ticket, flight);
     }
@@ -217,6 +235,10 @@ impl<'a> Worker<'a> {
 
     fn complete(&mut self, done: Done) {
         let mut flight = self.flights.remove(&done.ticket).expect("every ticket is of a flight");
+        self.in_flight -= flight.weight;
+        if flight.scan.is_some() {
+            return self.scanned(flight, done.results);
+        }
         let result = self.one_of(&flight, done.results);
         match result {
             OpResult::Error(error) => return self.fail(flight, error),
@@ -235,20 +257,24 @@ impl<'a> Worker<'a> {
                 let bytes = KEY_BYTES + self.mix().value_bytes(flight.record);
                 self.measured.user_bytes += bytes as u64;
             }
-            OpResult::Entries { entries, resume } => {
-                flight.wanted = flight.wanted.saturating_sub(entries.len() as u32);
-                let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-                self.measured.user_bytes += bytes as u64;
-                if let Some(start) = resume.filter(|_| flight.wanted > 0) {
-                    let op = scan(start, flight.wanted);
-                    return self.submit(op, flight);
-                }
-            }
             other => return self.fail(flight, OpError::Invalid(format!("unexpected answer {other:?}"))),
         }
-        self.measured.record(flight.kind, flight.started.elapsed());
-        self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
-        self.finish(&flight);
+        self.succeed(&flight);
+    }
+
+    fn scanned(&mut self, mut flight: Flight, results: Vec<OpResult>) {
+        let scan = flight.scan.as_mut().expect("only scans come here");
+        match scan.answered(results, &self.regions) {
+            Ok(read) => {
+                let bytes: usize = read.iter().map(|(key, value)| key.len() + value.len()).sum();
+                self.measured.user_bytes += bytes as u64;
+            }
+            Err(error) => return self.fail(flight, error),
+        }
+        match scan.next(&self.regions) {
+            ops if ops.is_empty() => self.succeed(&flight),
+            ops => self.submit_all(ops, flight),
+        }
     }
 
     /// The result of a flight: of a read of several members a failure, if there is one. Each value is checked.
@@ -270,6 +296,12 @@ impl<'a> Worker<'a> {
         if sequence_of(flight.record, value, self.mix().value_bytes(flight.record)).is_none() {
             self.measured.misses += 1;
         }
+    }
+
+    fn succeed(&mut self, flight: &Flight) {
+        self.measured.record(flight.kind, flight.started.elapsed());
+        self.shared.succeeded.fetch_add(1, Ordering::Relaxed);
+        self.finish(flight);
     }
 
     fn fail(&mut self, flight: Flight, error: OpError) {
@@ -298,8 +330,4 @@ impl<'a> Worker<'a> {
         self.measured.ops += 1;
         self.shared.completed.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-fn scan(start: Bytes, limit: u32) -> Op {
-    Op::Scan(ScanRange { start, end: None, reverse: false, limit, keys_only: false })
 }

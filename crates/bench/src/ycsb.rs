@@ -1,7 +1,8 @@
 //! A YCSB run: the options, the workloads, and the order of phases. Call it from any thread; it starts its own and
 //! joins them before it returns.
 
-use crate::generators::{Chooser, THETA, Zipfian};
+use crate::distribution::{Distribution, Theta};
+use crate::generators::{Chooser, Zipfian};
 use crate::keys::{Mix, key, sequence_of};
 use crate::kills::Kills;
 use crate::ledger::Ledger;
@@ -91,14 +92,17 @@ impl Workload {
 
     /// How the workload chooses among `records`, unless the options say otherwise.
     pub fn chooser(self, chosen: Option<Distribution>, records: u64) -> Chooser {
-        let latest = if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian };
+        let own = match self {
+            Workload::D => Distribution::Latest,
+            _ => Distribution::Zipfian(Theta::default()),
+        };
         let records = records.max(1);
-        match chosen.unwrap_or(latest) {
+        match chosen.unwrap_or(own) {
             // Load reads no existing record, so it does not need the zeta constant, which takes long to compute.
             _ if self == Workload::Load => Chooser::Uniform,
             Distribution::Uniform => Chooser::Uniform,
-            Distribution::Zipfian => Chooser::Zipfian(Zipfian::new(records, THETA)),
-            Distribution::Latest => Chooser::Latest(Zipfian::new(records, THETA)),
+            Distribution::Zipfian(theta) => Chooser::Zipfian(Zipfian::new(records, theta.get())),
+            Distribution::Latest => Chooser::Latest(Zipfian::new(records, Theta::default().get())),
         }
     }
 }
@@ -127,29 +131,6 @@ impl FromStr for Workload {
     }
 }
 
-/// Which of the existing records an operation names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Distribution {
-    /// A few hot records anywhere (theta 0.99).
-    Zipfian,
-    /// All alike.
-    Uniform,
-    /// The newest are the hottest.
-    Latest,
-}
-
-impl FromStr for Distribution {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Distribution, String> {
-        match text.to_ascii_lowercase().as_str() {
-            "zipfian" => Ok(Distribution::Zipfian),
-            "uniform" => Ok(Distribution::Uniform),
-            "latest" => Ok(Distribution::Latest),
-            _ => Err(format!("unknown distribution {text:?}: it is one of zipfian, uniform, latest")),
-        }
-    }
-}
-
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -172,7 +153,8 @@ pub struct Options {
     pub read_members: u32,
     /// Client threads, each with connections of its own.
     pub threads: usize,
-    /// Operations that each thread keeps in flight.
+    /// Operations that each thread keeps in flight. A scan of a table that is partitioned by hash counts as one for each
+    /// region that it asks.
     pub depth: usize,
     /// Operations per second of all threads together. Latency then counts from when an operation was due.
     pub target_rate: Option<f64>,
@@ -440,16 +422,14 @@ impl Options {
     /// Refuses options that the table does not support.
     fn check_for(&self, map: &RegionMap) -> Result<(), BenchError> {
         let is_hashed = map.table(&self.table).is_some_and(|table| table.partition.is_hash());
-        let reason = match is_hashed {
-            true if self.workloads.contains(&Workload::E) => {
-                "workload E sends scans to one region, and a table that is partitioned by hash has some of each in every region"
-            }
-            true if self.kill_primary_every.is_some() => {
-                "kills are measured by a key of each region's range, and a table that is partitioned by hash has no such ranges"
-            }
-            _ => return Ok(()),
-        };
-        Err(BenchError::Option(format!("{reason}: use a table with ranges of keys")))
+        if is_hashed && self.kill_primary_every.is_some() {
+            return Err(BenchError::Option(
+                "kills are measured by a key of each region's range, and a table that is partitioned by hash has no such \
+                 ranges: use a table with ranges of keys"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 }
 

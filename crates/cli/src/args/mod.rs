@@ -407,6 +407,7 @@ Examples:
   leeward bench ycsb --dev 3 --workload load,a,b,c,d,e,f --mix sd --records 1000000 --ops 1000000 --verify
   leeward bench ycsb --dev 3 --workload load,a --kill-primary-every 5 --kills 10 --verify
   leeward bench ycsb --dev 1 --workload load,a --kill-primary-every 5 --kills 3 --verify --json result.json
+  leeward bench ycsb --workload b,c --distribution zipfian:0.9
   leeward bench ycsb --dev 1 --rings --workload c --threads 1 --depth 1     through rings in shared memory
   leeward bench ycsb --connect leeward+ring://127.0.0.1:7479 --workload c   the same, of the running nodes
 
@@ -452,13 +453,15 @@ pub(crate) struct YcsbArgs {
     /// Operations of each phase after load
     #[arg(long, default_value_t = 100_000)]
     pub(crate) ops: u64,
-    /// zipfian (theta 0.99), uniform or latest [default: as the workload says]
+    /// Which records operations name: `zipfian` (theta 0.99), `zipfian:THETA` with another theta above 0 and below 1, such
+    /// as zipfian:0.9, `uniform` or `latest` (theta 0.99) [default: as the workload says]
     #[arg(long, value_name = "NAME")]
     pub(crate) distribution: Option<Distribution>,
     /// Client threads
     #[arg(long, default_value_t = 2)]
     pub(crate) threads: usize,
-    /// Operations that each thread keeps in flight
+    /// Operations that each thread keeps in flight; a scan of a table that is partitioned by hash counts as one for each
+    /// region that it asks
     #[arg(long, default_value_t = 32, value_name = "OPS")]
     pub(crate) depth: usize,
     /// Operations per second, over all threads; latency then counts from the time at which an operation was due
