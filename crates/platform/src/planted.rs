@@ -89,6 +89,10 @@ pub enum Bug {
     FillStale,
     /// Deleted ranges stay in the hash index.
     KeepDeletedSlots,
+    /// What a client has read of a hash index counts whatever the primary's lease is.
+    ReadWithoutLease,
+    /// A client's bound on the primary's clock counts from the arrival of the answer.
+    BoundFromAnswer,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.
@@ -136,6 +140,26 @@ impl Bug {
 #[cfg(feature = "planted-bugs")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+    static TINY_INDEXES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether parts of hash indexes are tiny on this thread, so that a short run evicts, and uses space again.
+#[cfg(feature = "planted-bugs")]
+pub fn has_tiny_indexes() -> bool {
+    TINY_INDEXES.get()
+}
+
+/// Whether parts of hash indexes are tiny: never, without the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn has_tiny_indexes() -> bool {
+    false
+}
+
+/// From now on the parts of hash indexes of this thread are tiny, or not.
+#[cfg(feature = "planted-bugs")]
+pub fn set_tiny_indexes(are_tiny: bool) {
+    TINY_INDEXES.set(are_tiny);
 }
 
 /// Whether `bug` is planted on this thread.

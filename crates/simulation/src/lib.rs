@@ -47,8 +47,9 @@ mod shared;
 mod world;
 
 use leeward_platform::Nanos;
-use leeward_platform::planted::{Bug, plant};
+use leeward_platform::planted::{Bug, plant, set_tiny_indexes};
 use std::cell::Cell;
+use std::ops::AddAssign;
 
 /// The result of one seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Report {
     pub again: u64,
     /// Reads that backups answered.
     pub stale: u64,
+    /// Look-ups in hash indexes.
+    pub direct: DirectReads,
     /// Compactions that were installed by the primaries that lived at the end of the faults.
     pub compactions: u64,
     /// Times that a region got a new primary after its first.
@@ -92,6 +95,35 @@ pub struct Report {
     pub failure: Option<String>,
 }
 
+/// What came of the look-ups of clients that read hash indexes by one-sided reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DirectReads {
+    /// They were answered from an index.
+    pub hits: u64,
+    /// There was no index for the key.
+    pub ungranted: u64,
+    /// The key was not in the index, or changed all the time.
+    pub asks: u64,
+    /// The index was revoked.
+    pub refused: u64,
+    /// The lease was over, or might have been.
+    pub too_old: u64,
+    /// Pairs that were evicted from the indexes of primaries that lived at the end of the faults.
+    pub evicted: u64,
+}
+
+impl AddAssign for DirectReads {
+    fn add_assign(&mut self, other: DirectReads) {
+        let DirectReads { hits, ungranted, asks, refused, too_old, evicted } = other;
+        self.hits += hits;
+        self.ungranted += ungranted;
+        self.asks += asks;
+        self.refused += refused;
+        self.too_old += too_old;
+        self.evicted += evicted;
+    }
+}
+
 thread_local! {
     static CONTEXT: Cell<(Nanos, Option<usize>)> = const { Cell::new((Nanos::ZERO, None)) };
 }
@@ -104,8 +136,10 @@ pub fn here() -> (Nanos, Option<usize>) {
 /// Runs `seed`, with `bug` planted if one is given.
 pub fn run(seed: u64, bug: Option<Bug>) -> Report {
     plant(bug);
+    set_tiny_indexes(true);
     let outcome = panics::catch(|| world::World::new(seed).run());
     plant(None);
+    set_tiny_indexes(false);
     CONTEXT.set((Nanos::ZERO, None));
     outcome.unwrap_or_else(|failure| Report { seed, failure: Some(failure), ..Report::default() })
 }

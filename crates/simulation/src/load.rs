@@ -31,7 +31,7 @@ impl Pending {
 
 /// The purpose of an operation, which decides how its answer is judged.
 #[derive(Clone, Copy, Debug)]
-enum Purpose {
+pub(crate) enum Purpose {
     /// Part of the history of a shared key.
     Shared(Entry),
     /// Reads a range of shared keys.
@@ -283,6 +283,25 @@ impl Load {
             None => op,
         };
         (op, purpose)
+    }
+
+    /// What a direct reader looks up next.
+    pub(crate) fn look_up(&mut self, now: Nanos, rng: &mut Rng) -> (Bytes, Purpose) {
+        if rng.one_in(6)
+            && let Some((Op::Get { key }, number, must)) = self.ledger.read(rng)
+        {
+            return (key, Purpose::Look { number, must });
+        }
+        let (key, entry) = self.shared.look_up(now, rng);
+        (key, Purpose::Shared(entry))
+    }
+
+    /// What a direct reader has found, directly or by a request. An error says nothing.
+    pub(crate) fn looked_up(&mut self, now: Nanos, purpose: Purpose, key: Bytes, result: &OpResult) {
+        if !matches!(result, OpResult::Error(_)) {
+            self.answered += 1;
+            self.done(now, purpose, &Op::Get { key }, result);
+        }
     }
 
     /// An answer arrived, from a node that knows the `committed` LSN of each region. Answers the client that is free again, and

@@ -102,16 +102,30 @@ impl Shared {
 
     /// The next operation on one key.
     pub(crate) fn choose(&mut self, now: Nanos, reads_only: bool, rng: &mut Rng) -> (Op, Entry) {
-        let mut key = self.histories.len() - KEYS + rng.index(KEYS);
-        if self.histories[key].is_full() {
-            self.histories.push(History::default());
-            key = self.histories.len() - 1;
-        }
+        let key = self.any_key(rng);
         let roll = rng.below(if reads_only { 50 } else { 100 });
         let (op, action) = self.operation(key, roll, rng);
         let operations = &mut self.histories[key].operations;
         operations.push(Operation { called: now.0, answered: u64::MAX, action });
         (op, Entry { key, operation: operations.len() - 1 })
+    }
+
+    /// A key that a direct reader looks up.
+    pub(crate) fn look_up(&mut self, now: Nanos, rng: &mut Rng) -> (Bytes, Entry) {
+        let number = self.any_key(rng);
+        let operations = &mut self.histories[number].operations;
+        operations.push(Operation { called: now.0, answered: u64::MAX, action: Action::Read(None) });
+        (key(number), Entry { key: number, operation: operations.len() - 1 })
+    }
+
+    /// One of the keys in use. A new one takes the place of one that has been used enough.
+    fn any_key(&mut self, rng: &mut Rng) -> usize {
+        let key = self.histories.len() - KEYS + rng.index(KEYS);
+        if !self.histories[key].is_full() {
+            return key;
+        }
+        self.histories.push(History::default());
+        self.histories.len() - 1
     }
 
     fn operation(&mut self, number: usize, roll: u64, rng: &mut Rng) -> (Op, Action) {

@@ -1,6 +1,6 @@
 //! The seeds that CI runs. None of them fails.
 
-use leeward_simulation::{Report, seeds};
+use leeward_simulation::{DirectReads, Report, seeds};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
@@ -23,6 +23,7 @@ fn nothing_goes_wrong() {
         total.compared += report.compared;
         total.faults += report.faults;
         total.again += report.again;
+        total.direct += report.direct;
         if let Some(failure) = report.failure {
             let replay = seeds::replay_command(report.seed, None);
             failed.lock().expect("no thread panics with it").push(format!("{replay}\n    {failure}"));
@@ -41,6 +42,10 @@ fn nothing_goes_wrong() {
     assert!(total.piece_merges > seeds / 10 && total.run_merges > seeds / 10, "{total:?}");
     assert!(total.promotions_with_pieces > seeds / 10 && total.splits_with_pieces > seeds / 100, "{total:?}");
     assert!(total.compared > seeds, "{total:?}");
+    // A third of all seeds has hash indexes that clients read.
+    let DirectReads { hits, asks, refused, too_old, evicted, .. } = total.direct;
+    assert!(hits > 20 * seeds && asks > 20 * seeds && refused > seeds && too_old > seeds, "{total:?}");
+    assert!(evicted > 5 * seeds, "{total:?}");
 }
 
 #[test]

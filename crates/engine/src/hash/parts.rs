@@ -14,11 +14,14 @@ use super::{HashMemories, HashMemory};
 use leeward_format::hash_index::{
     BOARD_BYTES, BUCKET_SLOTS, Board, Content, Extent, LINE_BYTES, Line, MAX_EXTENTS, Place, WORD_BYTES, WordWrite,
 };
+use leeward_platform::planted::has_tiny_indexes;
 use std::io;
 
 /// A part has one in so many bytes of the index, if that is between these bounds.
 const PARTS: u64 = 64;
 const LEAST_PART_BYTES: u64 = 64 << 10;
+/// The same, where tests have [tiny indexes](has_tiny_indexes).
+const TINY_PART_BYTES: u64 = 4 << 10;
 const MOST_PART_BYTES: u64 = 16 << 20;
 /// Overflow buckets come in parts that are smaller by this factor.
 const BUCKET_PART: u64 = 4;
@@ -95,7 +98,8 @@ impl Parts {
     /// # Errors
     /// There is no memory.
     pub(super) fn new(memories: Box<dyn HashMemories>, buckets: u32, limit: u64) -> io::Result<Parts> {
-        let part_bytes = (limit / PARTS).next_power_of_two().clamp(LEAST_PART_BYTES, MOST_PART_BYTES);
+        let least = if has_tiny_indexes() { TINY_PART_BYTES } else { LEAST_PART_BYTES };
+        let part_bytes = (limit / PARTS).next_power_of_two().clamp(least, MOST_PART_BYTES);
         let mut parts = Parts {
             memories,
             parts: Vec::new(),
@@ -136,8 +140,9 @@ impl Parts {
 
     /// Another part, for records of so many lines; `None` if there is no memory.
     pub(super) fn add(&mut self, class: u16) -> Option<PartLines> {
-        let lines = (self.part_bytes / LINE_BYTES as u64) as u32;
-        self.try_allocate(lines / u32::from(class) * u32::from(class), Content::Records { class })
+        let records = (self.part_bytes / LINE_BYTES as u64) as u32 / u32::from(class);
+        // Only a tiny part is too small for a record.
+        (records > 0).then(|| self.try_allocate(records * u32::from(class), Content::Records { class }))?
     }
 
     fn try_allocate(&mut self, lines: u32, content: Content) -> Option<PartLines> {

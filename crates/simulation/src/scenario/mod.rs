@@ -21,7 +21,7 @@ use bytes::Bytes;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, Preset, Reads, TableOptions};
+use leeward_format::cluster::{Acknowledge, IndexKind, Preset, Reads, TableOptions};
 use leeward_format::partition::Partition;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
@@ -72,13 +72,27 @@ pub(crate) struct Scenario {
     pub(crate) network: SimOptions,
     pub(crate) durability: Durability,
     pub(crate) client_mix: ClientMix,
+    /// Clients that read hash indexes. Only where there are any, the table has some.
+    pub(crate) direct_readers: usize,
     pub(crate) fault_schedule: FaultSchedule,
     operator: Operator,
     traits: Traits,
 }
 
 impl Scenario {
-    pub(crate) fn choose(rng: &mut Rng) -> Scenario {
+    /// The scenario of `seed`, of which `rng` is at the beginning.
+    pub(crate) fn choose(seed: u64, rng: &mut Rng) -> Scenario {
+        let mut scenario = Scenario::choose_without_readers(rng);
+        // Drawn apart, so that a seed without direct readers is what it was before there were any.
+        let mut rng = Rng::new(seed.rotate_left(32));
+        if rng.one_in(3) {
+            scenario.direct_readers = rng.between(1, 3) as usize;
+            scenario.table.index = IndexKind::Hybrid;
+        }
+        scenario
+    }
+
+    fn choose_without_readers(rng: &mut Rng) -> Scenario {
         let nodes = if rng.one_in(5) { 1 } else { 3 };
         let preset = rng.one_in(8).then(|| Preset::ALL[rng.index(Preset::ALL.len())]);
         let mut table = table::draw(nodes, preset, rng);
@@ -105,6 +119,7 @@ impl Scenario {
             },
             durability,
             client_mix,
+            direct_readers: 0,
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
             operator: Operator::choose(nodes, rng),
             traits,
@@ -113,7 +128,7 @@ impl Scenario {
 
     /// The scenario of `seed`.
     pub(crate) fn of(seed: u64) -> Scenario {
-        Scenario::choose(&mut Rng::new(seed))
+        Scenario::choose(seed, &mut Rng::new(seed))
     }
 
     /// Every choice among a few values: its name, and the value that was drawn.
@@ -129,6 +144,7 @@ impl Scenario {
             ("far", far.map_or("none".into(), |(_, extra)| extra.as_millis().to_string())),
             ("balanced", is_balanced.to_string()),
         ];
+        draw.push(("index", self.table.index.to_string()));
         draw.extend(self.operator.labels());
         draw.extend(table::labels(&self.table));
         draw

@@ -53,6 +53,8 @@ impl Scenario {
             | Bug::PublishUncommitted
             | Bug::AnswerUnpublished
             | Bug::FillStale
+            | Bug::ReadWithoutLease
+            | Bug::BoundFromAnswer
             | Bug::KeepDeletedSlots => table.index == IndexKind::Hybrid,
             // Only the engine's own tests find these.
             Bug::ForgetSharer | Bug::KeepBeyondShared => false,

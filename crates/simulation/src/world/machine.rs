@@ -1,12 +1,12 @@
 //! Machines: a disk, a clock, and a process that starts, runs and ends.
 
-use super::{Event, NodeId, World, server_id};
+use super::{Event, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
 use leeward_cluster::ClusterOptions;
 use leeward_engine::{Error, Volume, VolumeOptions};
-use leeward_fabric::PeerId;
+use leeward_fabric::{Fabric, PeerId};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
@@ -202,6 +202,7 @@ impl World {
         }
         tracing::info!(?member, "the process starts");
         let address = format!("node-{node}");
+        let fabric = self.network.node(link::peer(server_id(node)), sink);
         let parts = NodeParts {
             info: ServerInfo {
                 member,
@@ -214,8 +215,8 @@ impl World {
             volume,
             copies,
             clients: ClientMemory::unlimited(),
-            fabric: self.network.node(link::peer(server_id(node)), sink),
-            readable: None,
+            readable: (self.scenario.direct_readers > 0).then(|| fabric.clone() as Arc<dyn Fabric>),
+            fabric,
             coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
             cluster: ClusterOptions {
                 expected_servers: self.scenario.nodes as u32,
@@ -348,7 +349,9 @@ impl World {
     pub(super) fn deliver_arrivals(&mut self) {
         let arrivals = std::mem::take(&mut *self.arrivals.lock());
         for (node, incarnation, from, event) in arrivals {
-            if self.machines[node].incarnation == incarnation {
+            if let Some(reader) = node.checked_sub(self.machines.len()) {
+                self.reader_hears(reader, node_of(from), event);
+            } else if self.machines[node].incarnation == incarnation {
                 self.input(node, Input::Link(from, event));
             }
         }

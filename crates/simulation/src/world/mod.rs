@@ -9,6 +9,7 @@
 //! | [`answering`] | how many members have an acknowledged write |
 //! | [`bounds`] | the key ranges of regions |
 //! | [`machine`] | processes that start, run and end |
+//! | [`direct`] | clients that read hash indexes by one-sided reads |
 //! | [`copies`] | copies that are compared while clients write |
 //! | [`faults`] | what breaks |
 //! | [`saved_copies`] | disks that are replaced and put back |
@@ -17,6 +18,7 @@
 mod answering;
 mod bounds;
 mod copies;
+mod direct;
 mod faults;
 mod machine;
 mod saved_copies;
@@ -25,19 +27,20 @@ mod verdict;
 pub(crate) use faults::FaultKind;
 pub(crate) use machine::SEGMENT_BYTES;
 
-use crate::Report;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
 use crate::scenario::Scenario;
+use crate::{DirectReads, Report};
 use answering::Answering;
 use bounds::Bounds;
+use direct::{Direct, DirectEvent};
 use faults::FaultState;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
 use leeward_format::op::{Op, OpResult};
-use leeward_format::status::RegionCounters;
+use leeward_format::status::RegionStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
@@ -84,6 +87,10 @@ enum Event {
     Timeout {
         client: usize,
         token: Token,
+    },
+    Direct {
+        reader: usize,
+        event: DirectEvent,
     },
     Fault,
     /// A process dies at a chosen moment.
@@ -132,6 +139,7 @@ pub(crate) struct World {
     host: Host,
     machines: Vec<Machine>,
     load: Load,
+    direct: Direct,
     /// Clients start operations.
     is_loaded: bool,
     fault_state: FaultState,
@@ -165,15 +173,19 @@ impl World {
     /// The world before anything has happened.
     pub(crate) fn new(seed: u64) -> World {
         let mut rng = Rng::new(seed);
-        let scenario = Scenario::choose(&mut rng);
+        let scenario = Scenario::choose(seed, &mut rng);
         let nodes = scenario.nodes;
         let mut host = Host::new(nodes, seed);
         let tables = bootstrap_op(&scenario.table, &scenario.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
+        let network = SimNetwork::new(rng.u64(), scenario.network.clone());
+        let arrivals = Arrivals::default();
+        let direct = Direct::new(scenario.direct_readers, nodes, &network, &arrivals, Rng::new(!seed));
         World {
             seed,
             now: Nanos::ZERO,
-            network: SimNetwork::new(rng.u64(), scenario.network.clone()),
+            network,
+            direct,
             machines: (0..nodes).map(|_| Machine::new(&mut rng)).collect(),
             load: Load::new(
                 scenario.client_mix.clone(),
@@ -185,7 +197,7 @@ impl World {
             scenario,
             rng,
             queue: Queue::new(),
-            arrivals: Arc::default(),
+            arrivals,
             submitted: Arc::default(),
             host,
             is_loaded: true,
@@ -213,6 +225,7 @@ impl World {
         for client in 0..self.load.clients() {
             self.push(Nanos::from_millis(100), Event::Client { client });
         }
+        self.begin_direct_reads();
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
         let alterations = self.scenario.alterations().into_iter();
@@ -224,9 +237,14 @@ impl World {
             self.push(at, Event::Merge { number });
         }
         self.advance(self.scenario.fault_schedule.end);
-        let counters = self.counters();
-        let sum = |of: fn(&RegionCounters) -> u64| counters.iter().map(of).sum();
+        let regions = self.region_statuses();
         let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.answering.failure.take());
+        self.report(&regions, failure)
+    }
+
+    /// What happened; `regions` are those of the processes that lived at the end of the faults.
+    fn report(&mut self, regions: &[RegionStatus], failure: Option<String>) -> Report {
+        let sum = |of: fn(&RegionStatus) -> u64| regions.iter().map(of).sum();
         Report {
             seed: self.seed,
             scenario: self.scenario.name(),
@@ -234,13 +252,14 @@ impl World {
             unknown: self.load.unknown,
             again: self.load.again,
             stale: self.load.stale,
-            compactions: sum(|of| of.compactions),
+            direct: DirectReads { evicted: sum(|of| of.hash_index.evicted), ..self.direct.counts() },
+            compactions: sum(|of| of.counters.compactions),
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),
             splits: self.bounds.splits,
             merges: self.bounds.merges,
             compared: self.compared,
-            piece_merges: sum(|of| of.piece_merges),
-            run_merges: sum(|of| of.run_merges),
+            piece_merges: sum(|of| of.counters.piece_merges),
+            run_merges: sum(|of| of.counters.run_merges),
             promotions_with_pieces: self.with_pieces.0,
             splits_with_pieces: self.with_pieces.1,
             faults: self.fault_state.struck,
@@ -336,6 +355,7 @@ impl World {
                     self.push(self.now, Event::Client { client });
                 }
             }
+            Event::Direct { reader, event } => self.happen_to_reader(reader, event),
             Event::Fault => self.strike(),
             Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),
@@ -400,6 +420,9 @@ impl World {
     }
 
     fn answered(&mut self, node: NodeId, token: Token, result: OpResult) {
+        if let Some(reader) = self.direct.reader_of(token) {
+            return self.reader_answered(reader, token, result);
+        }
         self.look_at_answer(node, token, &result);
         let node = self.machines[node].node.as_ref();
         let committed = |region| node.and_then(|node| node.committed(region));
@@ -420,10 +443,10 @@ impl World {
             .collect()
     }
 
-    /// What the running processes have done, one entry for each region of each.
-    fn counters(&self) -> Vec<RegionCounters> {
+    /// The regions of the running processes.
+    fn region_statuses(&self) -> Vec<RegionStatus> {
         let statuses = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        statuses.flat_map(|status| status.regions).map(|region| region.counters).collect()
+        statuses.flat_map(|status| status.regions).collect()
     }
 
     /// Whether a node's copy of a region has pieces of a two-layer log.
