@@ -42,7 +42,7 @@ fn the_earliest_grant_that_is_needed_bounds_what_clients_may_read() {
     assert_eq!(group.readable(), Nanos::ZERO, "one of both grants is missing");
     let until = group.grants(THREE);
     assert_eq!(group.readable(), until);
-    group.now = group.now + Nanos::from_millis(100);
+    group.now += Nanos::from_millis(100);
     group.grants(TWO);
     assert_eq!(group.readable(), until, "the other grant is older");
     group.primary.clock_doubted(group.now);
@@ -85,6 +85,6 @@ fn once_the_instant_has_passed_no_grant_is_needed() {
     group.grants(TWO);
     group.readable();
     group.build(THREE);
-    group.now = group.now + lasts();
+    group.now += lasts();
     assert_eq!(group.tick().len(), 1);
 }

@@ -79,7 +79,7 @@ impl Direct {
 
     /// The reader that an answer is for.
     pub(super) fn reader_of(&self, token: Token) -> Option<usize> {
-        (token.0 >= TOKENS).then(|| (token.0 - TOKENS >> READER_SHIFT) as usize)
+        (token.0 >= TOKENS).then(|| ((token.0 - TOKENS) >> READER_SHIFT) as usize)
     }
 
     /// How long a question or its answer takes.
