@@ -38,8 +38,9 @@ impl Primary {
     fn granted_until(&self, config: &GroupConfig) -> Nanos {
         let needed = self.options.needed_of(1 + config.backups.len()) - 1;
         let mut until: Vec<Nanos> = config.backups.iter().map(|backup| self.lease.until(backup.server)).collect();
-        until.sort_unstable();
-        needed.checked_sub(1).map_or(Nanos(u64::MAX), |last| until[until.len() - 1 - last])
+        until.sort_unstable_by(|one, other| other.cmp(one));
+        let last = needed.checked_sub(1).map(|last| until.get(last).copied().unwrap_or_default());
+        last.unwrap_or(Nanos(u64::MAX))
     }
 }
 
