@@ -154,3 +154,15 @@ fn regions_are_made_two_and_one_again() {
     assert!(dev.leeward(&["merge", "--region", &split[1], "--cancel"]).contains("stays as it is"));
     dev.stop();
 }
+
+#[test]
+fn a_scan_of_many_regions_needs_no_more_memory_than_there_is() {
+    // A scan asks all regions, and each of the 64 requests charges a page of its answer: more than the share of clients.
+    let dev = Dev::start(1, &["--set", "memory_budget=67108864"]);
+    dev.leeward(&["table", "create", "wide", "--partition", "hash", "--tokens", "64", "--replicas", "1"]);
+    for key in ["a", "b", "c"] {
+        dev.leeward(&["put", "--table", "wide", key, "1"]);
+    }
+    assert_eq!(dev.leeward(&["scan", "--table", "wide"]), "a\t1\nb\t1\nc\t1\n");
+    dev.stop();
+}

@@ -240,7 +240,9 @@ impl Serving {
             return;
         }
         match &pending.op {
-            Op::Scan(_) if self.clients.is_full() => self.queues.for_memory.push_scan(pending),
+            Op::Scan(_) if self.queues.for_memory.must_scans_wait(&self.clients) => {
+                self.queues.for_memory.push_scan(pending);
+            }
             Op::Scan(_) => self.start_scan(pending),
             Op::Approximate { start, end } => {
                 let (start, end) = (start.clone(), end.clone());
@@ -396,6 +398,7 @@ impl Serving {
         let (at, op, bounds) = (self.read_lsn(), pending.op.clone(), self.key_bounds());
         let snapshot = self.region.snapshot(at, self.wall.now());
         let ticket = self.queues.ticket(pending);
+        self.queues.for_memory.scan_began();
         let clients = self.clients.clone();
         self.spawn(move || {
             let Op::Scan(range) = &op else { unreachable!("only scans come here") };
@@ -444,7 +447,10 @@ impl Serving {
 
     /// A scan, or an approximation, ended.
     fn scanned(&mut self, now: Nanos, ticket: u64, at: Lsn, result: OpResult) {
-        let Some(Pending { to, .. }) = self.queues.at_device.remove(&ticket) else { return };
+        let Some(Pending { to, op, .. }) = self.queues.at_device.remove(&ticket) else { return };
+        if matches!(op, Op::Scan(_)) {
+            self.queues.for_memory.scan_ended();
+        }
         self.hold(now, at, to, false, result);
     }
 }

@@ -1,5 +1,7 @@
 //! Reads of large values that wait for memory: the [account of all clients](crate::client_memory) is full.
 //!
+//! - A scan has charged a page of its answer when it was asked for. So one scan of the region runs in any case: otherwise
+//!   scans that wait would keep each other waiting.
 //! - A look-up waits as of the instant at which it was submitted, so that no other operation waits behind it. A scan begins
 //!   later.
 //! - While the account is full, a region still reads one large value each [`FORCED_EVERY`], of each batch in turn. Without
@@ -30,12 +32,14 @@ const FORCED_EVERY: Nanos = Nanos::from_millis(50);
 pub(super) struct MemoryQueue {
     lookups: VecDeque<Lookups>,
     scans: WaitQueue<Pending>,
+    /// Scans that have begun and not ended.
+    running_scans: usize,
     forced_at: Nanos,
 }
 
 impl MemoryQueue {
     pub(super) fn new() -> MemoryQueue {
-        MemoryQueue { lookups: VecDeque::new(), scans: queue(), forced_at: Nanos::ZERO }
+        MemoryQueue { lookups: VecDeque::new(), scans: queue(), running_scans: 0, forced_at: Nanos::ZERO }
     }
 
     /// Nothing waits.
@@ -46,6 +50,21 @@ impl MemoryQueue {
     /// Keys that were not read for want of memory.
     pub(super) fn push_lookups(&mut self, lookups: Option<Lookups>) {
         self.lookups.extend(lookups);
+    }
+
+    /// Whether a scan has to wait.
+    pub(super) fn must_scans_wait(&self, clients: &ClientMemory) -> bool {
+        clients.is_full() && self.running_scans > 0
+    }
+
+    /// A scan begins.
+    pub(super) fn scan_began(&mut self) {
+        self.running_scans += 1;
+    }
+
+    /// A scan has ended.
+    pub(super) fn scan_ended(&mut self) {
+        self.running_scans -= 1;
     }
 
     /// A scan that has not begun.
@@ -73,7 +92,9 @@ impl Serving {
             }
             self.spawn_lookups(oldest, !has_memory);
         }
-        if has_memory && let Some(scan) = self.queues.for_memory.scans.pop() {
+        if !self.queues.for_memory.must_scans_wait(&self.clients)
+            && let Some(scan) = self.queues.for_memory.scans.pop()
+        {
             self.start_scan(scan);
         }
         if let Some(lookups) = self.queues.lookups.take() {
