@@ -29,7 +29,7 @@ use std::sync::Arc;
 /// Where regions of a server share a segment, each counts an equal part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
-    /// Bytes of whole segments.
+    /// Bytes of segments. One that was written at once counts as the part that it takes.
     pub space_bytes: u64,
     /// Bytes of records whose values can still be read.
     pub live_bytes: u64,
@@ -64,6 +64,8 @@ pub(crate) struct Ledger<'a> {
 /// A complete segment of the large log.
 struct Complete<'a> {
     segment: &'a SegmentState,
+    /// Bytes that it takes of the volume.
+    bytes: u64,
     /// Bytes in it that are live for this region.
     live: u32,
     /// Bytes in it that are live for any region.
@@ -86,12 +88,12 @@ impl Accounts {
     pub(crate) const LEAST_SEGMENTS: u64 = 4;
 
     pub(crate) fn of(ledger: Ledger<'_>) -> Accounts {
-        let (mut accounts, segment_bytes) = (Accounts::default(), ledger.segment_bytes as u64);
-        for Complete { segment, live_in_all, holders, .. } in ledger.complete() {
-            accounts.space_bytes += segment_bytes / holders;
+        let mut accounts = Accounts::default();
+        for Complete { segment, bytes, live_in_all, holders, .. } in ledger.complete() {
+            accounts.space_bytes += bytes / holders;
             accounts.live_bytes += live_in_all / holders;
             if segment.id < ledger.inherited_below {
-                accounts.inherited_garbage_bytes += (segment_bytes - live_in_all) / holders;
+                accounts.inherited_garbage_bytes += (bytes - live_in_all) / holders;
             }
         }
         accounts
@@ -138,8 +140,9 @@ impl<'a> Ledger<'a> {
                 SegmentId(0) => Sharing::default(),
                 _ => (self.sharing)(segment),
             };
-            let live_in_all = (u64::from(live) + live_bytes).min(self.segment_bytes as u64);
-            Some(Complete { segment, live, live_in_all, holders: 1 + others })
+            let bytes = segment.place(self.segment_bytes).bytes(self.segment_bytes) as u64;
+            let live_in_all = (u64::from(live) + live_bytes).min(bytes);
+            Some(Complete { segment, bytes, live, live_in_all, holders: 1 + others })
         })
     }
 }
@@ -149,14 +152,15 @@ impl<'a> Ledger<'a> {
 pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
     let mut all: Vec<_> = ledger.complete().collect();
-    all.sort_by_key(|complete| (complete.live_in_all, complete.segment.id));
+    // A part is full with less than a whole segment.
+    all.sort_by_key(|complete| (complete.live_in_all * (segment_bytes / complete.bytes), complete.segment.id));
     let mut garbage = accounts.garbage_bytes();
     let room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes);
     let mut room = room.min(taken_of(left) * segment_bytes);
     let mut victims = Victims::new();
-    for Complete { segment, live, live_in_all, holders } in all {
-        let dead = segment_bytes - live_in_all;
-        if garbage <= goal || room < u64::from(live) || dead * 20 < segment_bytes {
+    for Complete { segment, bytes, live, live_in_all, holders } in all {
+        let dead = bytes - live_in_all;
+        if garbage <= goal || room < u64::from(live) || dead * 20 < bytes {
             break;
         }
         let gain = dead / holders;
