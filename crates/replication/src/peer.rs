@@ -468,6 +468,10 @@ impl Peer {
     pub fn has_room(&self) -> bool {
         self.session.as_ref().filter(|_| self.based).is_none_or(|session| session.ship.has_room())
     }
+    /// Whether it has installed all compactions that were shipped in its session.
+    pub fn has_installed(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.ship.has_installed())
+    }
     /// How many segments it has not stored yet.
     pub fn segments_to_ship(&self) -> u64 {
         self.session.as_ref().map_or(0, |session| session.ship.pending())

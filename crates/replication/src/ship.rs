@@ -285,6 +285,10 @@ impl Ship {
     pub fn is_base_installed(&self) -> bool {
         self.base_state == BaseState::Installed
     }
+    /// Whether the backup has installed all compactions whose edits were queued.
+    pub fn has_installed(&self) -> bool {
+        self.edits.is_empty() && self.installs_owed == 0
+    }
     /// Whether a compaction may build its next segment: fewer segments wait for a slot than there are slots.
     pub fn has_room(&self) -> bool {
         self.compacted.len() < self.slots.len().max(1)

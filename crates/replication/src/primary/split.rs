@@ -7,6 +7,7 @@
 
 use super::{Primary, PrimaryAction};
 use crate::Timing;
+use crate::peer::Peer;
 use leeward_format::cluster::{GroupConfig, TableOptions};
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -55,6 +56,12 @@ impl Primary {
         } else {
             None
         }
+    }
+
+    /// Whether every peer has installed the compactions that were shipped to it. Until then its copy lacks segments of
+    /// this one, and a child of this one would be shipped to it.
+    pub fn is_installed(&self) -> bool {
+        self.peers().all(Peer::has_installed)
     }
 
     /// Proposes that the region may hold data beyond its own from now on: see [`GroupConfig::holding_more`].

@@ -2,8 +2,15 @@
 
 use super::super::tests::{Group, ONE, THREE, TWO};
 use super::*;
+use crate::peer::PeerAction;
+use crate::primary::Ops;
+use crate::ship::Parcel;
+use bytes::Bytes;
 use leeward_format::cluster::{DesiredState, Intent, Plan};
-use leeward_format::{Epoch, SegmentId};
+use leeward_format::control::ToPrimary;
+use leeward_format::manifest::{InstallEdit, SegmentKind};
+use leeward_format::packed::Codec;
+use leeward_format::{Epoch, SegmentId, SegmentNo};
 
 const CHILD: RegionId = RegionId(9);
 
@@ -32,6 +39,30 @@ fn it_waits_while_the_group_is_not_settled() {
     (config.backups, config.learners) = (vec![TWO], vec![THREE]);
     group.primary.reconfigure(group.now, config, &[]);
     assert!(matches!(group.primary.planned(), Some((CHILD, Some("a copy is being built")))));
+}
+
+#[test]
+fn a_compaction_is_installed_once_every_member_says_so() {
+    let (mut group, mut ops) = (planned(), Ops::after(1_000));
+    let identity = (SegmentId(7), SegmentKind::Leaf, SegmentNo(7));
+    group.primary.ship(&Parcel::pack(identity, Bytes::from(vec![0; 4096]), Codec::None), &mut ops);
+    assert!(group.primary.is_installed(), "a compaction that is under way is no part of the region");
+    group.primary.ship_install(&InstallEdit::default(), &mut ops);
+    let writes = group.primary.take_actions().into_iter().filter_map(|action| match action {
+        PrimaryAction::Peer { server, action: PeerAction::Slot(write), .. } => Some((server, write.op)),
+        _ => None,
+    });
+    for (server, op) in writes.collect::<Vec<_>>() {
+        group.primary.complete(group.now, server, op, &mut ops);
+    }
+    for server in [TWO.server, THREE.server] {
+        assert!(!group.primary.is_installed(), "it is on its way to {server}");
+        let session = group.primary.peer(server).expect("a peer").session_number();
+        for answer in [ToPrimary::Stored { slot: 0, rewritten: 0 }, ToPrimary::Installed] {
+            group.primary.message(group.now, server, session, answer, &mut ops);
+        }
+    }
+    assert!(group.primary.is_installed());
 }
 
 #[test]

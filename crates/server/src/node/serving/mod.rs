@@ -305,9 +305,10 @@ impl Serving {
             && !self.direct_reads.is_open()
     }
 
-    /// The region could not quiesce now: a checkpoint copies it, or it brings a member in sync.
+    /// The region could not quiesce now: a checkpoint copies it, it brings a member in sync, or a member has not installed a
+    /// compaction that is installed here.
     pub(crate) fn is_being_copied(&self) -> bool {
-        !self.exports.is_empty() || self.primary.joining().next().is_some()
+        !self.exports.is_empty() || self.primary.joining().next().is_some() || !self.primary.is_installed()
     }
 
     /// A compaction is under way.
