@@ -251,11 +251,6 @@ impl Serving {
         }
     }
 
-    /// The position of the writes, for a read that is about to ask the device and may fill the index.
-    pub(super) fn moment_for_index(&self) -> Option<Moment> {
-        self.direct_reads.is_open().then(|| self.region.moment())
-    }
-
     /// A read by a request has found the newest version, as of `moment`; `None`: just now.
     pub(super) fn fill_hash_index(&mut self, key: &Bytes, found: &super::decide::Current, moment: Option<Moment>) {
         if !self.direct_reads.is_open() {

@@ -295,7 +295,8 @@ impl Serving {
         if pending.op.is_write() {
             self.queues.lock(&key);
         }
-        pending.read_at = self.moment_for_index();
+        // Also where no index is open: one may be by the time of the answer.
+        pending.read_at = Some(self.region.moment());
         let ticket = self.queues.ticket(pending);
         // A version that is no longer current lacks what is written from now on.
         let is_current = |lookups: &Lookups| Arc::ptr_eq(&lookups.version, snapshot.version());

@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     /// The request's id, if the operation is to be carried out once.
     pub(crate) once: Option<Once>,
     pub(crate) since: Nanos,
-    /// The position of the writes when the device was asked, if the answer may fill the hash index.
+    /// The position of the writes when the device was asked, if it was. The answer may fill the hash index.
     pub(crate) read_at: Option<Moment>,
 }
 
