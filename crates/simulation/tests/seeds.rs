@@ -45,7 +45,7 @@ fn nothing_goes_wrong() {
     // A third of all seeds has hash indexes that clients read.
     let DirectReads { hits, asks, refused, too_old, evicted, .. } = total.direct;
     assert!(hits > 20 * seeds && asks > 20 * seeds && refused > seeds && too_old > seeds, "{total:?}");
-    assert!(evicted > 5 * seeds, "{total:?}");
+    assert!(evicted > 2 * seeds, "{total:?}");
 }
 
 #[test]
