@@ -8,13 +8,13 @@
 //! ```
 //! The LSM is the truth. A key that is not in the index is looked for there, so anything may be left out or evicted.
 //!
-//! - **Space.** The memory is in *parts* ([`parts`]). A part has records of one size class for its life, and another part
-//!   never has its lines again. A class evicts by clock among its own records ([`classes`]). A class whose records have
+//! - **Space.** The memory is in *parts* (`parts`). A part has records of one size class for its life, and another part
+//!   never has its lines again. A class evicts by clock among its own records (`classes`). A class whose records have
 //!   all been evicted once takes a part from a class that evicts less.
-//! - **Share.** All indexes of a volume share a quarter of its memory equally ([`share`]). An index with more than its part of that
+//! - **Share.** All indexes of a volume share a quarter of its memory equally (`share`). An index with more than its part of that
 //!   empties parts, a few records in each step.
 //! - **Admission.** While there is space, every written pair is kept. Once there is none, a write only replaces the
-//!   record of its key, and one in [`FILL_PART`] of the pairs that were read and not found is kept.
+//!   record of its key, and a part of the pairs that were read and not found is kept.
 //!
 //! Belongs to the one thread that writes the region. Clients read at any time.
 
