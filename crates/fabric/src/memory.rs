@@ -199,6 +199,11 @@ impl HeapMemory {
         memory
     }
 
+    /// What its descriptor has.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     /// Allocates the pages of a range, and returns the memory for writing there.
     fn present(&self, offset: usize, len: usize) -> RwLockReadGuard<'_, State> {
         let state = self.state.read();
@@ -264,6 +269,15 @@ impl Memory for HeapMemory {
     }
     fn revoke(&self) {
         self.state.write().revoked = true;
+    }
+}
+
+impl Registry<HeapMemory> {
+    /// The memories that peers may only read.
+    pub(crate) fn readable(&self) -> Vec<Arc<HeapMemory>> {
+        let mut memories = self.all();
+        memories.retain(|memory| memory.handle.permission == Permission::ReadOnly);
+        memories
     }
 }
 

@@ -101,8 +101,8 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
-    /// tests.
-    pub const ALL: [Bug; 31] = [
+    /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
+    pub const ALL: [Bug; 41] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -134,32 +134,43 @@ impl Bug {
         Bug::OldestPieceWins,
         Bug::DropTombstoneAboveRuns,
         Bug::DigestAcrossInstants,
+        Bug::PublishUncommitted,
+        Bug::AnswerUnpublished,
+        Bug::BytesBeforeSlot,
+        Bug::ReuseUnpoisoned,
+        Bug::FillStale,
+        Bug::ServeAtOnce,
+        Bug::ProposeUnrevoked,
+        Bug::KeepDeletedSlots,
+        Bug::ReadWithoutLease,
+        Bug::BoundFromAnswer,
     ];
 }
 
 #[cfg(feature = "planted-bugs")]
 thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-    static TINY_INDEXES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static MOST_INDEX_BYTES: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether parts of hash indexes are tiny on this thread, so that a short run evicts, and uses space again.
+/// Most bytes of a hash index on this thread, and then its parts are tiny too: so that a short run evicts, and uses space
+/// again. `None`: as in production.
 #[cfg(feature = "planted-bugs")]
-pub fn has_tiny_indexes() -> bool {
-    TINY_INDEXES.get()
+pub fn most_index_bytes() -> Option<u64> {
+    MOST_INDEX_BYTES.get()
 }
 
-/// Whether parts of hash indexes are tiny: never, without the feature `planted-bugs`.
+/// Most bytes of a hash index, if tests want it tiny: never, without the feature `planted-bugs`.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
-pub const fn has_tiny_indexes() -> bool {
-    false
+pub const fn most_index_bytes() -> Option<u64> {
+    None
 }
 
-/// From now on the parts of hash indexes of this thread are tiny, or not.
+/// From now on hash indexes of this thread have so many bytes at most, and tiny parts.
 #[cfg(feature = "planted-bugs")]
-pub fn set_tiny_indexes(are_tiny: bool) {
-    TINY_INDEXES.set(are_tiny);
+pub fn set_most_index_bytes(most: Option<u64>) {
+    MOST_INDEX_BYTES.set(most);
 }
 
 /// Whether `bug` is planted on this thread.

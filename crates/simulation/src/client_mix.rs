@@ -19,6 +19,10 @@ pub(crate) struct ClientMix {
     pub(crate) fill_bytes: (u64, u64),
     /// How stale the answer to a read of shared keys may be, in milliseconds, where any member may answer.
     pub(crate) at_most_stale_ms: Option<u32>,
+    /// Shared keys that are in use at the same time.
+    pub(crate) shared_keys: usize,
+    /// Clients delete ranges of shared keys, beside single ones.
+    pub(crate) deletes_ranges: bool,
 }
 
 impl ClientMix {
@@ -33,6 +37,8 @@ impl ClientMix {
             fills: rng.between(10, 70),
             fill_bytes: [(10, 400), (10, 150), (50, 3_000), (10, 1_500)][rng.index(4)],
             at_most_stale_ms: None,
+            shared_keys: 6,
+            deletes_ranges: true,
         }
     }
 

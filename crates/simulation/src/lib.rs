@@ -46,8 +46,9 @@ pub mod seeds;
 mod shared;
 mod world;
 
+use leeward_format::hash_index::narrow_tags;
 use leeward_platform::Nanos;
-use leeward_platform::planted::{Bug, plant, set_tiny_indexes};
+use leeward_platform::planted::{Bug, plant, set_most_index_bytes};
 use std::cell::Cell;
 use std::ops::AddAssign;
 
@@ -136,10 +137,10 @@ pub fn here() -> (Nanos, Option<usize>) {
 /// Runs `seed`, with `bug` planted if one is given.
 pub fn run(seed: u64, bug: Option<Bug>) -> Report {
     plant(bug);
-    set_tiny_indexes(true);
     let outcome = panics::catch(|| world::World::new(seed).run());
     plant(None);
-    set_tiny_indexes(false);
+    set_most_index_bytes(None);
+    narrow_tags(u32::MAX);
     CONTEXT.set((Nanos::ZERO, None));
     outcome.unwrap_or_else(|failure| Report { seed, failure: Some(failure), ..Report::default() })
 }

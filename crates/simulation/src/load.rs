@@ -141,9 +141,9 @@ impl Load {
         };
         Load {
             clients: (0..client_mix.clients).map(client).collect(),
+            shared: Shared::new(partition, window, &client_mix),
             client_mix,
             next_token: 0,
-            shared: Shared::new(partition, window),
             window,
             ledger: Ledger::new(window),
             expiring: Expiring::default(),
@@ -285,12 +285,24 @@ impl Load {
         (op, purpose)
     }
 
-    /// What a direct reader looks up next.
-    pub(crate) fn look_up(&mut self, now: Nanos, rng: &mut Rng) -> (Bytes, Purpose) {
+    /// What a direct reader looks up next, perhaps the same as `last` was.
+    pub(crate) fn look_up(&mut self, now: Nanos, last: Option<Purpose>, rng: &mut Rng) -> (Bytes, Purpose) {
+        if let Some(Purpose::Shared(last)) = last
+            && !rng.one_in(4)
+            && let Some((key, entry)) = self.shared.look_up_again(now, last)
+        {
+            return (key, Purpose::Shared(entry));
+        }
         if rng.one_in(6)
             && let Some((Op::Get { key }, number, must)) = self.ledger.read(rng)
         {
             return (key, Purpose::Look { number, must });
+        }
+        if self.client_mix.appends()
+            && rng.one_in(8)
+            && let Some((Op::Get { key }, number, must)) = self.appended.read(rng)
+        {
+            return (key, Purpose::LookAppended { key: number, must });
         }
         let (key, entry) = self.shared.look_up(now, rng);
         (key, Purpose::Shared(entry))

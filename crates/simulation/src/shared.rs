@@ -2,6 +2,7 @@
 //!
 //! Clients also scan ranges of these keys. Each key that the answer covers gets a read in its history.
 
+use crate::client_mix::ClientMix;
 use crate::history::{self, MAX_OPS, MAX_UNKNOWN};
 use crate::layout::Layout;
 use bytes::Bytes;
@@ -12,9 +13,6 @@ use leeward_format::partition::Partition;
 use leeward_history::{Action, Operation};
 use leeward_platform::{Nanos, Rng};
 use std::collections::BTreeMap;
-
-/// Shared keys in use at the same time.
-const KEYS: usize = 6;
 
 /// An operation of the history of a key.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +25,8 @@ pub(crate) struct Entry {
 #[derive(Debug, Default)]
 struct History {
     operations: Vec<Operation>,
+    /// Those of direct readers.
+    looked_up: usize,
     /// Operations whose outcome is unknown.
     unknown: usize,
     /// The last put that was answered: its version and its value, which is unique.
@@ -41,11 +41,13 @@ struct History {
 #[derive(Debug)]
 pub(crate) struct Shared {
     next_value: i64,
-    /// The last [`KEYS`] are in use.
+    /// The last `keys` are in use.
     histories: Vec<History>,
     partition: Partition,
     layout: Layout,
     window: Nanos,
+    keys: usize,
+    deletes_ranges: bool,
 }
 
 fn key(number: usize) -> Bytes {
@@ -71,13 +73,15 @@ fn number_of(value: &[u8]) -> i64 {
 
 impl Shared {
     /// Keys of a table with this partition. Writes that were acknowledged within the `window` before a loss may be gone.
-    pub(crate) fn new(partition: Partition, window: Nanos) -> Shared {
+    pub(crate) fn new(partition: Partition, window: Nanos, mix: &ClientMix) -> Shared {
         Shared {
             next_value: 1,
-            histories: (0..KEYS).map(|_| History::default()).collect(),
+            histories: (0..mix.shared_keys).map(|_| History::default()).collect(),
             partition,
             layout: Layout::new(partition),
             window,
+            keys: mix.shared_keys,
+            deletes_ranges: mix.deletes_ranges,
         }
     }
 
@@ -86,7 +90,7 @@ impl Shared {
         for history in &mut self.histories {
             history.lost.get_or_insert((deaths.iter().copied().fold(now, Nanos::min), now));
         }
-        self.histories.extend((0..KEYS).map(|_| History::default()));
+        self.histories.extend((0..self.keys).map(|_| History::default()));
     }
 
     /// The region of `config` was merged into another one.
@@ -113,14 +117,25 @@ impl Shared {
     /// A key that a direct reader looks up.
     pub(crate) fn look_up(&mut self, now: Nanos, rng: &mut Rng) -> (Bytes, Entry) {
         let number = self.any_key(rng);
-        let operations = &mut self.histories[number].operations;
+        self.look_up_number(now, number)
+    }
+
+    /// The same key as before, if it is still in use.
+    pub(crate) fn look_up_again(&mut self, now: Nanos, before: Entry) -> Option<(Bytes, Entry)> {
+        let is_in_use = before.key + self.keys >= self.histories.len() && !self.histories[before.key].is_full();
+        is_in_use.then(|| self.look_up_number(now, before.key))
+    }
+
+    fn look_up_number(&mut self, now: Nanos, number: usize) -> (Bytes, Entry) {
+        let History { operations, looked_up, .. } = &mut self.histories[number];
+        *looked_up += 1;
         operations.push(Operation { called: now.0, answered: u64::MAX, action: Action::Read(None) });
         (key(number), Entry { key: number, operation: operations.len() - 1 })
     }
 
     /// One of the keys in use. A new one takes the place of one that has been used enough.
     fn any_key(&mut self, rng: &mut Rng) -> usize {
-        let key = self.histories.len() - KEYS + rng.index(KEYS);
+        let key = self.histories.len() - self.keys + rng.index(self.keys);
         if !self.histories[key].is_full() {
             return key;
         }
@@ -149,6 +164,7 @@ impl Shared {
                 (self.layout.ranged(&key, scan), Action::Read(None))
             }
             50..57 => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
+            57..60 if !self.deletes_ranges => (Op::Delete { key, when: Condition::Always }, Action::Delete(None)),
             57..60 => {
                 let range = RangeOp::DeleteRange { start: key.clone(), end: Some(after(&key)) };
                 (self.layout.ranged(&key, range), Action::Delete(None))
@@ -167,7 +183,7 @@ impl Shared {
 
     /// A scan of a range with many of the keys in use, perhaps across regions. `None` where keys are partitioned by hash.
     pub(crate) fn scan(&self, rng: &mut Rng) -> Option<Op> {
-        let mut any = || key(self.histories.len() - KEYS + rng.index(KEYS));
+        let mut any = || key(self.histories.len() - self.keys + rng.index(self.keys));
         let (one, other) = (any(), any());
         let (start, end) = if rng.one_in(8) {
             (Bytes::new(), None)
@@ -247,7 +263,7 @@ impl Shared {
         let found: BTreeMap<Bytes, Bytes> = entries.into_iter().collect();
         for (number, history) in self.histories.iter_mut().enumerate() {
             let key = key(number);
-            if is_in(&key) && history.operations.len() < MAX_OPS && history.lost.is_none() {
+            if is_in(&key) && history.used() < MAX_OPS && history.lost.is_none() {
                 let action = Action::Read(found.get(&key).map(|value| number_of(value)));
                 history.operations.push(Operation { called, answered: now.0, action });
             }
@@ -271,9 +287,14 @@ impl Shared {
 }
 
 impl History {
+    /// Operations that count. Direct readers use the keys that others write, for as long as those do.
+    fn used(&self) -> usize {
+        self.operations.len() - self.looked_up
+    }
+
     /// Clients use another key from now on.
     fn is_full(&self) -> bool {
-        self.operations.len() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
+        self.used() >= MAX_OPS || self.unknown >= MAX_UNKNOWN
     }
 
     fn check(&self, window: Nanos, left: Operation) -> Result<(), String> {

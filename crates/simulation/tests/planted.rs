@@ -65,17 +65,17 @@ macro_rules! planted {
 }
 
 planted! {
-    records_are_taken_without_their_checksum: SkipChecksum at 51,
-    a_write_is_acknowledged_before_its_completions: AcknowledgeBeforeCompletion at 21,
+    records_are_taken_without_their_checksum: SkipChecksum at 94,
+    a_write_is_acknowledged_before_its_completions: AcknowledgeBeforeCompletion at 29,
     the_lease_is_not_looked_at: SkipLeaseCheck at 50,
     a_write_is_acknowledged_without_a_failed_member: AcknowledgeWithFailedMember at 75,
-    a_write_is_acknowledged_by_too_few_members: AcknowledgeBelowMinInSync at 12,
+    a_write_is_acknowledged_by_too_few_members: AcknowledgeBelowMinInSync at 1,
     a_restarted_incarnation_is_promoted: PromoteRestarted at 6,
     longer_tails_are_not_cut: PromoteWithoutCut at 15,
-    uncommitted_records_are_served: ServeUncommitted at 129,
+    uncommitted_records_are_served: ServeUncommitted at 24,
     replay_stops_at_the_end_of_one_log: StopReplayAtOneLog at 93,
     a_compaction_is_installed_before_its_log: InstallBeforeLogDurable at 271,
-    a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush at 39,
+    a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush at 43,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume at 34,
     a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 905,
     what_is_not_committed_is_compacted: CompactUncommitted at 1,
@@ -96,6 +96,16 @@ planted! {
     the_oldest_piece_wins: OldestPieceWins at 13,
     tombstones_end_above_runs: DropTombstoneAboveRuns at 13,
     copies_are_digested_at_unlike_instants: DigestAcrossInstants at 2,
+    what_is_not_committed_is_in_a_hash_index: PublishUncommitted at 129,
+    a_version_is_answered_before_it_is_in_a_hash_index: AnswerUnpublished at 3,
+    a_record_is_written_before_its_slot: BytesBeforeSlot at 1305,
+    space_of_a_record_is_used_again_while_the_record_is_valid: ReuseUnpoisoned at 165,
+    what_is_perhaps_not_the_newest_fills_a_hash_index: FillStale at 2043,
+    a_new_process_joins_a_term_at_once: ServeAtOnce at 1136,
+    clients_read_the_index_of_a_primary_that_hands_over: ProposeUnrevoked at 298,
+    slots_outlive_a_delete_of_their_range: KeepDeletedSlots at 1,
+    a_direct_read_counts_without_the_lease: ReadWithoutLease at 375,
+    a_bound_counts_from_the_answer: BoundFromAnswer at 2568,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

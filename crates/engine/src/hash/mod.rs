@@ -36,7 +36,7 @@ use leeward_format::hash_index::{
 use leeward_format::partition::Partition;
 use leeward_format::{Epoch, Lsn, RegionId, filter};
 use leeward_platform::Rng;
-use leeward_platform::planted::{Bug, has_tiny_indexes, planted};
+use leeward_platform::planted::{Bug, most_index_bytes, planted};
 use parts::Parts;
 use std::io;
 
@@ -44,8 +44,8 @@ use std::io;
 const FILL_PART: u64 = 4;
 /// Least memory of an index, in bytes: with less there is none.
 const LEAST_BYTES: u64 = 128 << 10;
-/// The same, where tests have [tiny indexes](has_tiny_indexes).
-const LEAST_TINY_BYTES: u64 = 8 << 10;
+/// The same, where tests want [tiny indexes](most_index_bytes).
+const LEAST_TINY_BYTES: u64 = 1 << 10;
 /// Bytes of memory for each home bucket: seven records of two lines, and the bucket.
 const BYTES_PER_BUCKET: u64 = 7 * 128 + 64;
 /// The share of an index may grow so many times before more home buckets are worth a new index.
@@ -150,7 +150,7 @@ impl HashIndex {
         assert!(nonce != 0, "0 is no nonce");
         let share = Share::join(memory);
         let limit = share.limit();
-        if limit < if has_tiny_indexes() { LEAST_TINY_BYTES } else { LEAST_BYTES } {
+        if limit < if most_index_bytes().is_some() { LEAST_TINY_BYTES } else { LEAST_BYTES } {
             return Ok(None);
         }
         let buckets = u32::try_from(limit / BYTES_PER_BUCKET).unwrap_or(u32::MAX);

@@ -14,14 +14,14 @@ use super::{HashMemories, HashMemory};
 use leeward_format::hash_index::{
     BOARD_BYTES, BUCKET_SLOTS, Board, Content, Extent, LINE_BYTES, Line, MAX_EXTENTS, Place, WORD_BYTES, WordWrite,
 };
-use leeward_platform::planted::has_tiny_indexes;
+use leeward_platform::planted::most_index_bytes;
 use std::io;
 
 /// A part has one in so many bytes of the index, if that is between these bounds.
 const PARTS: u64 = 64;
 const LEAST_PART_BYTES: u64 = 64 << 10;
-/// The same, where tests have [tiny indexes](has_tiny_indexes).
-const TINY_PART_BYTES: u64 = 4 << 10;
+/// The same, where tests want [tiny indexes](most_index_bytes).
+const TINY_PART_BYTES: u64 = 512;
 const MOST_PART_BYTES: u64 = 16 << 20;
 /// Overflow buckets come in parts that are smaller by this factor.
 const BUCKET_PART: u64 = 4;
@@ -98,7 +98,7 @@ impl Parts {
     /// # Errors
     /// There is no memory.
     pub(super) fn new(memories: Box<dyn HashMemories>, buckets: u32, limit: u64) -> io::Result<Parts> {
-        let least = if has_tiny_indexes() { TINY_PART_BYTES } else { LEAST_PART_BYTES };
+        let least = if most_index_bytes().is_some() { TINY_PART_BYTES } else { LEAST_PART_BYTES };
         let part_bytes = (limit / PARTS).next_power_of_two().clamp(least, MOST_PART_BYTES);
         let mut parts = Parts {
             memories,

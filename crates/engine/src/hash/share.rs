@@ -1,6 +1,7 @@
 //! The part of the memory budget that one hash index may use: all indexes of a volume have equal ones. Any thread.
 
 use crate::memory::{Memory, Purpose, Reservation};
+use leeward_platform::planted::most_index_bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,7 +24,8 @@ impl Share {
 
     /// Bytes that this index may use. They become fewer with each other index.
     pub(crate) fn limit(&self) -> u64 {
-        self.whole / self.indexes.load(Relaxed).max(1)
+        let limit = self.whole / self.indexes.load(Relaxed).max(1);
+        most_index_bytes().map_or(limit, |most| limit.min(most))
     }
 
     /// It uses `bytes` now.

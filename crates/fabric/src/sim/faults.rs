@@ -1,16 +1,19 @@
 //! Faults of a simulated network: killed nodes, cuts, links that go down, and the loss of operations and messages in
 //! flight.
 
-use super::world::{Delivery, Event, Kind, Pair, World};
+use super::world::{Delivery, Event, Kind, Node, Pair, Remains, World};
 use crate::{LinkEvent, PeerId};
 use leeward_platform::Nanos;
 
 impl World {
-    /// Ends the incarnation of `peer`, if one runs.
-    pub(super) fn kill(&mut self, peer: PeerId) {
-        // Handles to its memory may outlive it in the simulation, but nothing finds the memory any more.
-        if self.nodes.remove(&peer).is_none() {
-            return;
+    /// Ends the incarnation of `peer`, if one runs. What peers may read stays readable for a while, over links that have
+    /// only read.
+    pub(super) fn kill(&mut self, peer: PeerId, while_: Nanos) {
+        // Handles to its memory may outlive it in the simulation, but nothing else finds the memory any more.
+        let Some(Node { incarnation, registry, .. }) = self.nodes.remove(&peer) else { return };
+        if while_ > Nanos::ZERO {
+            let (memories, until) = (registry.readable(), self.now + while_);
+            self.remains.insert(incarnation, Remains { memories, until });
         }
         let pairs: Vec<Pair> = self.links.keys().copied().filter(|(from, to)| *from == peer || *to == peer).collect();
         for pair in pairs {
@@ -18,7 +21,8 @@ impl World {
                 self.abandon(pair);
             } else if self.link(pair).up {
                 let (at, generation) = (self.detection(), self.link(pair).generation);
-                self.schedule(at, Event::Lost(pair, generation));
+                let later = if self.link(pair).has_sent { Nanos::ZERO } else { while_ };
+                self.schedule(at + later, Event::Lost(pair, generation));
             }
         }
     }

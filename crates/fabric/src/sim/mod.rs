@@ -11,18 +11,22 @@
 //!   of the messages arrives, until the link is up again.
 //! - Nothing passes a cut. It waits for [`SimNetwork::heal`], or is lost when the link notices the cut.
 //! - Writes land in the memory of a node even while the simulation has paused its application. A killed node's memory
-//!   is gone.
+//!   is gone, but for what peers may still read if the simulation says so ([`SimNetwork::kill_slowly`]).
+//! - With [`SimOptions::store_gap`] an owner's stores to readable memory land one at a time ([`stores`]).
 
 mod faults;
+mod stores;
 mod world;
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Readable, ReadableMemory, Sink,
+    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Readable, ReadableDescriptor,
+    ReadableMemory, Sink,
     memory::{Counters, Handle, HeapMemory, Permission, Registry, Transport},
 };
 use leeward_platform::Nanos;
 use parking_lot::Mutex;
-use std::{io, sync::Arc};
+use std::{io, ops::Range, sync::Arc};
+use stores::{StoredMemory, Stores};
 use world::{Node, Post, World};
 
 /// Options of the simulated network, in simulated time.
@@ -38,6 +42,8 @@ pub struct SimOptions {
     pub max_detect: Nanos,
     /// Pause before a link is connected again.
     pub retry_pause: Nanos,
+    /// Usual time between two stores of an owner to its readable memory. Zero: peers see all of them at once.
+    pub store_gap: Nanos,
 }
 
 impl Default for SimOptions {
@@ -49,6 +55,7 @@ impl Default for SimOptions {
             min_detect: Nanos::from_millis(200),
             max_detect: Nanos::from_secs(2),
             retry_pause: Nanos::from_millis(50),
+            store_gap: Nanos::ZERO,
         }
     }
 }
@@ -69,7 +76,7 @@ impl SimNetwork {
     /// only inside [`SimNetwork::step`].
     pub fn node(&self, peer: PeerId, sink: Sink) -> Arc<SimFabric> {
         let mut world = self.world.lock();
-        world.kill(peer);
+        world.kill(peer, Nanos::ZERO);
         let registry = Arc::new(Registry::new(world.rng.fork()));
         let counters = Arc::new(Counters::default());
         let node = Node {
@@ -77,6 +84,7 @@ impl SimNetwork {
             sink,
             registry: Arc::clone(&registry),
             counters: Arc::clone(&counters),
+            stores: Stores::default(),
         };
         let incarnation = node.incarnation;
         world.nodes.insert(peer, node);
@@ -86,7 +94,35 @@ impl SimNetwork {
     /// Kills the process of node `peer`: its memory is gone, its operations in flight may land in part, and links to it
     /// go down after a while.
     pub fn kill(&self, peer: PeerId) {
-        self.world.lock().kill(peer);
+        self.world.lock().kill(peer, Nanos::ZERO);
+    }
+
+    /// Kills the process of node `peer`, whose readable memory stays readable for a `while_`: to peers that have only
+    /// read, whose links stay up for that long. The caller still has the memory.
+    pub fn kill_slowly(&self, peer: PeerId, while_: Nanos) {
+        self.world.lock().kill(peer, while_);
+    }
+
+    /// Whether stores of node `peer` to its readable memory have not landed yet.
+    pub fn has_stores(&self, peer: PeerId) -> bool {
+        self.world.lock().nodes.get(&peer).is_some_and(|node| !node.stores.is_empty())
+    }
+
+    /// Whether such a store is to these bytes of a memory.
+    pub fn has_stores_to(&self, peer: PeerId, memory: &ReadableDescriptor, bytes: Range<u64>) -> bool {
+        let handle = Handle::to_read(memory, Transport::Sim);
+        let world = self.world.lock();
+        world.nodes.get(&peer).zip(handle).is_some_and(|(node, handle)| node.stores.are_to(handle, bytes))
+    }
+
+    /// Lands all stores of node `peer` but the last `left`, which wait for a `while_`: the owner stops there.
+    pub fn hold_stores(&self, peer: PeerId, left: usize, while_: Nanos) {
+        let mut world = self.world.lock();
+        let until = world.now + while_;
+        if let Some(node) = world.nodes.get_mut(&peer) {
+            node.stores.land_all_but(left);
+            node.stores.held_until = until;
+        }
     }
 
     /// The present simulated instant.
@@ -179,7 +215,11 @@ impl Fabric for SimFabric {
     }
     fn allocate_readable(&self, len: usize) -> io::Result<ReadableMemory> {
         let memory = HeapMemory::register(&self.registry, Transport::Sim, Permission::ReadOnly, len);
-        Ok(ReadableMemory::new(memory))
+        if self.world.lock().options.store_gap == Nanos::ZERO {
+            return Ok(ReadableMemory::new(memory));
+        }
+        let stored = StoredMemory::new(Arc::clone(&self.world), (self.me, self.incarnation), memory);
+        Ok(ReadableMemory::new(Arc::new(stored)))
     }
     fn connect(&self, peer: PeerId, _address: &str) {
         self.alive(|world| world.connect(self.me, peer));

@@ -5,6 +5,7 @@
 //! that the remains of an earlier connection are dropped when a later one is up.
 
 use super::SimOptions;
+use super::stores::{Store, Stores, step_time};
 use crate::{
     LinkEvent, PeerId, Sink,
     memory::{Counters, Framed, Handle, HeapMemory, Registry},
@@ -32,6 +33,13 @@ pub(super) struct Node {
     pub(super) sink: Sink,
     pub(super) registry: Arc<Registry<HeapMemory>>,
     pub(super) counters: Arc<Counters>,
+    pub(super) stores: Stores,
+}
+
+/// What is left of a node that was killed: memory that peers read until then.
+pub(super) struct Remains {
+    pub(super) memories: Vec<Arc<HeapMemory>>,
+    pub(super) until: Nanos,
 }
 
 /// A post. One without a handle will be refused.
@@ -46,13 +54,15 @@ pub(super) enum Post {
 pub(super) struct Link {
     /// Its owner wants it.
     pub(super) wanted: bool,
+    /// It has sent more than reads.
+    pub(super) has_sent: bool,
     pub(super) up: bool,
     /// Raised when it goes up or down, and when it is wanted anew: events meant for an earlier generation are ignored.
     pub(super) generation: u64,
     /// Its generation when it last went up.
     connection: u64,
     /// The incarnation of the target that it is, or was, connected to.
-    target_incarnation: u64,
+    pub(super) target_incarnation: u64,
     /// Posts that are not flushed.
     posted: Vec<Post>,
     /// Operations in flight, with arrival events; also remains of an earlier connection.
@@ -100,6 +110,8 @@ pub(super) enum Event {
     Lost(Pair, u64),
     /// A link notices that it is cut.
     Suspect(Pair, u64),
+    /// Some stores of this incarnation of a node land.
+    Stores(PeerId, u64),
 }
 
 /// The whole network.
@@ -111,6 +123,8 @@ pub(super) struct World {
     numbers: u64,
     events: BTreeMap<(Nanos, u64), Event>,
     pub(super) nodes: BTreeMap<PeerId, Node>,
+    /// By incarnation.
+    pub(super) remains: BTreeMap<u64, Remains>,
     pub(super) links: BTreeMap<Pair, Link>,
     pub(super) cuts: BTreeSet<Pair>,
     /// Events held at a cut, by the direction that is cut.
@@ -130,6 +144,7 @@ impl World {
             numbers: 0,
             events: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            remains: BTreeMap::new(),
             links: BTreeMap::new(),
             cuts: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -184,8 +199,12 @@ impl World {
         }
     }
 
-    /// Sends everything that `from` has posted.
+    /// Sends everything that `from` has posted, after its stores have landed.
     pub(super) fn flush(&mut self, from: PeerId) {
+        if let Some(node) = self.nodes.get_mut(&from).filter(|node| !node.stores.is_empty()) {
+            node.stores.holds_posts = true;
+            return;
+        }
         let all = (from, PeerId(0))..=(from, PeerId(u32::MAX));
         let posted: Vec<_> =
             self.links.range_mut(all).map(|(pair, link)| (*pair, std::mem::take(&mut link.posted))).collect();
@@ -196,7 +215,44 @@ impl World {
         }
     }
 
+    /// A node stores a word to its readable memory.
+    pub(super) fn store(&mut self, peer: PeerId, incarnation: u64, store: Store) {
+        let (now, gap) = (self.now, self.options.store_gap);
+        let Some(node) = self.node_mut(peer, incarnation) else { return };
+        node.stores.push(store);
+        if !std::mem::replace(&mut node.stores.is_landing, true) {
+            let delay = Nanos(self.rng.below(gap.0));
+            self.schedule(now + delay, Event::Stores(peer, incarnation));
+        }
+    }
+
+    fn land_stores(&mut self, peer: PeerId, incarnation: u64) {
+        let (gap, most_delay) = (self.options.store_gap, self.options.max_delay);
+        let World { nodes, rng, .. } = self;
+        let node = nodes.get_mut(&peer).filter(|node| node.incarnation == incarnation);
+        let Some(Node { stores, .. }) = node else { return };
+        if self.now < stores.held_until {
+            let at = stores.held_until;
+            return self.schedule(at, Event::Stores(peer, incarnation));
+        }
+        stores.land_some(rng);
+        stores.is_landing = !stores.is_empty();
+        let delay = stores.is_landing.then(|| step_time(gap, most_delay, rng));
+        let may_flush = !stores.is_landing && std::mem::take(&mut stores.holds_posts);
+        match delay {
+            Some(delay) => self.schedule(self.now + delay, Event::Stores(peer, incarnation)),
+            None if may_flush => self.flush(peer),
+            None => {}
+        }
+    }
+
+    /// The node, if it is this incarnation.
+    pub(super) fn node_mut(&mut self, peer: PeerId, incarnation: u64) -> Option<&mut Node> {
+        self.nodes.get_mut(&peer).filter(|node| node.incarnation == incarnation)
+    }
+
     fn set_out(&mut self, pair: Pair, post: Post) {
+        self.link(pair).has_sent |= !matches!(post, Post::Read { .. });
         let (handle, offset, len, op, kind, bytes) = match post {
             Post::Message(message) => return self.set_out_message(pair, message),
             Post::Write { to, offset, bytes, op } => (to, offset, bytes.len(), op, Kind::Write, bytes),
@@ -269,6 +325,10 @@ impl World {
                 let link = self.link(pair);
                 if link.up && link.suspect == Some(token) { self.take_down(pair) } else { None }
             }
+            Event::Stores(peer, incarnation) => {
+                self.land_stores(peer, incarnation);
+                None
+            }
         })
     }
 
@@ -326,12 +386,27 @@ impl World {
         self.nodes.get(&pair.1).filter(|node| node.incarnation == incarnation)
     }
 
+    /// The memory that an operation is about, if the target has it. A read also reaches what is left of a target that
+    /// was killed. The outer `None`: the target is gone.
+    fn memory_of(&mut self, pair: Pair, number: u64) -> Option<Option<Arc<HeapMemory>>> {
+        let now = self.now;
+        let link = self.link(pair);
+        let (incarnation, operation) = (link.target_incarnation, link.operations.get(&number));
+        let is_read = operation.is_some_and(|operation| operation.kind == Kind::Read);
+        let handle = operation.and_then(|operation| operation.handle);
+        self.remains.retain(|_, remains| now < remains.until);
+        if let Some(remains) = self.remains.get(&incarnation).filter(|_| is_read) {
+            return Some(handle.and_then(|handle| remains.memories.iter().find(|one| one.handle() == handle).cloned()));
+        }
+        let registry = &self.target(pair)?.registry;
+        Some(handle.and_then(|handle| registry.find(handle.id, handle.key)))
+    }
+
     fn piece(&mut self, pair: Pair, number: u64, piece: usize) -> Option<Delivery> {
-        let registry = Arc::clone(&self.target(pair)?.registry);
+        let memory = self.memory_of(pair, number)?;
         let operation = self.links.get_mut(&pair)?.operations.get_mut(&number)?;
         let (offset, len) = operation.pieces[piece].take()?;
         let bytes = self.bytes.get_mut(&number).expect("the bytes of an operation live as long as it does");
-        let memory = operation.handle.and_then(|handle| registry.find(handle.id, handle.key));
         let at = (offset.saturating_sub(operation.offset)) as usize;
         let landed = memory.is_some_and(|memory| {
             let part = &mut bytes[at..at + len];

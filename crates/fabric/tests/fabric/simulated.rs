@@ -380,6 +380,62 @@ fn a_peer_that_came_back_resets_the_link_when_it_is_used() {
 }
 
 #[test]
+fn readable_memory_of_a_process_that_is_killed_slowly_is_read_for_a_while() {
+    let mut h = sim(10);
+    let (a, b) = h.pair();
+    let (memory, writable) = (b.fabric.allocate_readable(8).unwrap(), b.fabric.allocate(8).unwrap());
+    memory.store_u64(0, 7);
+    h.0.kill_slowly(b.id, SECOND);
+    let again = h.node(2);
+    for (op, span) in [(1, Nanos::ZERO), (2, Nanos::from_millis(900))] {
+        pass(&h, span);
+        a.fabric.read(b.id, &memory.descriptor(), 0, 8, op);
+        a.fabric.flush();
+        h.until("it is read", &mut || a.outcome(op).is_some());
+        assert_eq!(a.outcome(op), Some(LinkEvent::ReadDone { op, bytes: 7_u64.to_le_bytes().to_vec() }));
+    }
+    a.write(&b, &writable.descriptor(), 0, &[1; 8], 3);
+    h.until("the link to the dead is down", &mut || a.downs(&b) == 1);
+    assert_eq!((writable.load_u64(0), a.outcome(3)), (0, None));
+    h.until("the link to its successor is up", &mut || a.ups(&again) == 2);
+    a.fabric.read(b.id, &memory.descriptor(), 0, 8, 4);
+    a.fabric.flush();
+    h.until("it is refused", &mut || a.outcome(4).is_some());
+    assert_eq!(a.outcome(4), Some(LinkEvent::Refused { op: 4 }));
+}
+
+/// How many of eight stores a peer has seen at once; what the owner sends after them, and a revocation, wait for all.
+fn stores_seen(seed: u64) -> usize {
+    let mut h = Sim(SimNetwork::new(seed, SimOptions { store_gap: Nanos::from_micros(30), ..SimOptions::default() }));
+    let (a, b) = h.pair();
+    b.fabric.connect(a.id, "");
+    h.until("both links are up", &mut || b.ups(&a) == 1);
+    let memory = b.fabric.allocate_readable(64).unwrap();
+    a.fabric.read(b.id, &memory.descriptor(), 0, 64, 1);
+    a.fabric.flush();
+    pass(&h, Nanos::from_micros(seed));
+    (0..8).for_each(|word| memory.store_u64(8 * word, 1));
+    assert!(h.0.has_stores(b.id));
+    assert!((0..8).all(|word| memory.load_u64(8 * word) == 1), "the owner reads what it has stored");
+    b.fabric.send(a.id, b"done");
+    b.fabric.flush();
+    h.until("it is read", &mut || a.outcome(1).is_some() || !a.messages(&b).is_empty());
+    assert!(a.messages(&b).is_empty() || !h.0.has_stores(b.id), "seed {seed}");
+    h.until("it is read", &mut || a.outcome(1).is_some());
+    let Some(LinkEvent::ReadDone { bytes, .. }) = a.outcome(1) else { panic!("it is not refused") };
+    memory.store_u64(0, 2);
+    memory.revoke();
+    assert!(!h.0.has_stores(b.id));
+    bytes.chunks(8).filter(|word| word[0] == 1).count()
+}
+
+#[test]
+fn a_peer_reads_while_the_owner_is_between_two_stores() {
+    let seen: std::collections::BTreeSet<usize> = (0..200).map(stores_seen).collect();
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), (0..=8).collect::<Vec<_>>());
+}
+
+#[test]
 fn time_is_what_the_driver_makes_it() {
     let network = SimNetwork::new(1, SimOptions::default());
     assert_eq!((network.now(), network.next_event_time(), network.step()), (Nanos::ZERO, None, false));

@@ -74,6 +74,8 @@ pub(crate) struct Scenario {
     pub(crate) client_mix: ClientMix,
     /// Clients that read hash indexes. Only where there are any, the table has some.
     pub(crate) direct_readers: usize,
+    /// Most bytes of a hash index: so few that space is used again at once, or what the memory budget leaves.
+    pub(crate) index_bytes: u64,
     pub(crate) fault_schedule: FaultSchedule,
     operator: Operator,
     traits: Traits,
@@ -86,10 +88,19 @@ impl Scenario {
         // Drawn apart, so that a seed without direct readers is what it was before there were any.
         let mut rng = Rng::new(seed.rotate_left(32));
         if rng.one_in(3) {
-            scenario.direct_readers = rng.between(1, 3) as usize;
-            scenario.table.index = IndexKind::Hybrid;
+            scenario.add_readers(&mut rng);
         }
         scenario
+    }
+
+    fn add_readers(&mut self, rng: &mut Rng) {
+        self.direct_readers = rng.between(2, 5) as usize;
+        self.table.index = IndexKind::Hybrid;
+        self.network.store_gap = Nanos(rng.between(100, 2_000));
+        self.index_bytes = [3 << 9, 3 << 10, 24 << 10, u64::MAX][rng.index(4)];
+        // A delete of a range ends an index, and then it is never full. The space of the smallest has few keys in turn.
+        self.client_mix.deletes_ranges = self.index_bytes > 3 << 10;
+        self.client_mix.shared_keys = if self.index_bytes > 3 << 9 { 6 } else { 3 };
     }
 
     fn choose_without_readers(rng: &mut Rng) -> Scenario {
@@ -116,10 +127,12 @@ impl Scenario {
                 min_detect: Nanos::from_millis(20),
                 max_detect: Nanos::from_millis(300),
                 retry_pause: Nanos::from_millis(50),
+                store_gap: Nanos::ZERO,
             },
             durability,
             client_mix,
             direct_readers: 0,
+            index_bytes: 0,
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
             operator: Operator::choose(nodes, rng),
             traits,

@@ -4,7 +4,7 @@ use super::{Event, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
-use leeward_cluster::ClusterOptions;
+use leeward_cluster::{ClusterOptions, CoordinatorOp};
 use leeward_engine::{Error, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, PeerId};
 use leeward_format::cluster::{Member, ServerInfo};
@@ -47,8 +47,10 @@ pub(super) struct Machine {
     pub(super) copy: Option<DiskCopy>,
     /// While it has a copy of an older state of its disk, and the newest disk is saved: the processes that ran on the copy.
     pub(super) on_copy: Option<Vec<Member>>,
-    /// Inputs that arrive while it is paused.
+    /// Inputs that arrive while it is paused, or in the middle of a turn.
     inbox: VecDeque<Input>,
+    /// What a turn has left to do once its stores have landed.
+    unsent: Option<Unsent>,
     /// When its clock stopped, if it is stopped.
     stopped_since: Option<Nanos>,
     clock_offset: Nanos,
@@ -56,6 +58,9 @@ pub(super) struct Machine {
     /// How far its wall clock is ahead of the one that is furthest behind. Each incarnation has another value.
     wall_ahead: Nanos,
 }
+
+/// What a turn asks for, and the operations for the coordinator of these nodes.
+type Unsent = (Outbox, Vec<(NodeId, u64, CoordinatorOp)>);
 
 /// The content of a disk at some moment.
 pub(super) struct DiskCopy {
@@ -108,6 +113,7 @@ impl Machine {
             copy: None,
             on_copy: None,
             inbox: VecDeque::new(),
+            unsent: None,
             stopped_since: None,
             // A virtual machine may be suspended, for up to minutes in total.
             clock_offset: Nanos::from_secs(1_000 + rng.below(1_000)),
@@ -239,15 +245,21 @@ impl World {
         machine.incarnation += 1;
         machine.resume(self.now);
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
+        // The memory of a killed process may outlive it. That of a machine without power does not.
+        let peer = link::peer(server_id(node));
+        match self.scenario.direct_readers > 0 && !power {
+            true => self.network.kill_slowly(peer, self.direct.until_unmapped()),
+            false => self.network.kill(peer),
+        }
         machine.node = None;
         machine.inbox.clear();
+        machine.unsent = None;
         machine.dies_with_power = false;
         match power {
             true => machine.disk.lose_power(&mut self.rng),
             false => machine.disk.kill_process(),
         }
         machine.disk.set_faults(FaultPlan::default());
-        self.network.kill(link::peer(server_id(node)));
         self.host.process_ended(node);
         for client in self.load.node_died(node) {
             self.push(self.now, Event::Client { client });
@@ -270,7 +282,7 @@ impl World {
     /// Gives `input` to a node, and carries out what the node then asks for.
     pub(super) fn input(&mut self, node: NodeId, input: Input) {
         let machine = &mut self.machines[node];
-        if machine.paused {
+        if machine.paused || machine.unsent.is_some() {
             machine.inbox.push_back(input);
         } else {
             self.take_turn(node, [input]);
@@ -292,16 +304,42 @@ impl World {
             self.missed_wakeup =
                 Some(format!("at {when} ms node {node} had work for an idle region that nothing had woken"));
         }
-        self.after_turn(node, outbox);
+        let submitted = std::mem::take(&mut *self.submitted.lock());
+        let machine = &mut self.machines[node];
+        // What the turn asks for comes after its stores. A process that died in the turn asks for nothing.
+        match self.network.has_stores(link::peer(server_id(node))) && !machine.died() {
+            true => {
+                machine.unsent = Some((outbox, submitted));
+                self.wake_readers(node);
+            }
+            false => self.after_turn(node, (outbox, submitted)),
+        }
     }
 
-    fn after_turn(&mut self, node: NodeId, outbox: Outbox) {
+    /// Ends the turns whose stores have landed.
+    pub(super) fn finish_turns(&mut self) {
+        for node in self.nodes() {
+            let has_stores = || self.network.has_stores(link::peer(server_id(node)));
+            let machine = &mut self.machines[node];
+            if machine.paused || machine.unsent.is_none() || has_stores() {
+                continue;
+            }
+            let unsent = machine.unsent.take();
+            CONTEXT.set((self.now, Some(node)));
+            unsent.into_iter().for_each(|unsent| self.after_turn(node, unsent));
+            let waiting = std::mem::take(&mut self.machines[node].inbox);
+            if !waiting.is_empty() {
+                self.take_turn(node, waiting);
+            }
+        }
+    }
+
+    fn after_turn(&mut self, node: NodeId, (outbox, submitted): Unsent) {
         let incarnation = self.machines[node].incarnation;
         for job in outbox.jobs {
             let at = self.now + self.device_delay(node);
             self.push(at, Event::Job { node, incarnation, job });
         }
-        let submitted = std::mem::take(&mut *self.submitted.lock());
         for (submitter, id, op) in submitted {
             let sent = self.host.submit(self.now, submitter, id, op, &mut self.rng);
             self.send(vec![sent]);
@@ -342,6 +380,9 @@ impl World {
     pub(super) fn resume(&mut self, node: NodeId) {
         let machine = &mut self.machines[node];
         machine.resume(self.now);
+        if machine.unsent.is_some() {
+            return;
+        }
         let waiting = std::mem::take(&mut machine.inbox);
         self.take_turn(node, waiting);
     }

@@ -39,10 +39,12 @@ use faults::FaultState;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
+use leeward_format::hash_index::narrow_tags;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::status::RegionStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::planted::set_most_index_bytes;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
 use machine::Machine;
@@ -174,6 +176,8 @@ impl World {
     pub(crate) fn new(seed: u64) -> World {
         let mut rng = Rng::new(seed);
         let scenario = Scenario::choose(seed, &mut rng);
+        set_most_index_bytes(Some(scenario.index_bytes));
+        narrow_tags(1);
         let nodes = scenario.nodes;
         let mut host = Host::new(nodes, seed);
         let tables = bootstrap_op(&scenario.table, &scenario.splits);
@@ -321,6 +325,7 @@ impl World {
             let event = self.queue.pop().expect("just seen");
             self.happen(event);
         }
+        self.finish_turns();
         if !self.appointed.is_empty() {
             self.look_at_appointed();
         }

@@ -8,6 +8,7 @@
 mod reader;
 
 use super::{Event, NodeId, World, node_of, server_id};
+use crate::load::Purpose;
 use crate::{CONTEXT, DirectReads};
 use bytes::Bytes;
 use leeward_fabric::{LinkEvent, PeerId, SimNetwork};
@@ -43,6 +44,8 @@ pub(super) struct Direct {
     readers: Vec<DirectReader>,
     rng: Rng,
     last_token: u64,
+    /// What a direct read has found last: another reader may look for the same, just after.
+    found: Option<Purpose>,
     /// Requests that were not answered yet: of each reader, the token and the look-up.
     requests: Vec<Option<(Token, u64)>>,
 }
@@ -62,7 +65,7 @@ impl Direct {
             DirectReader::new(fabric, nodes, &mut rng)
         };
         let all = (0..readers).map(reader).collect();
-        Direct { readers: all, rng, last_token: 0, requests: vec![None; readers] }
+        Direct { readers: all, rng, last_token: 0, found: None, requests: vec![None; readers] }
     }
 
     /// What came of the look-ups of all readers.
@@ -82,11 +85,17 @@ impl Direct {
         (token.0 >= TOKENS).then(|| ((token.0 - TOKENS) >> READER_SHIFT) as usize)
     }
 
-    /// How long a question or its answer takes.
+    /// How long the memory of a process that was killed stays readable.
+    pub(super) fn until_unmapped(&mut self) -> Nanos {
+        Nanos::from_micros(self.rng.between(1, 1_000_000))
+    }
+
+    /// How long a question or its answer takes: sometimes longer than it takes to replace a primary.
     fn delay(&mut self) -> Nanos {
-        match self.rng.one_in(8) {
-            true => Nanos::from_micros(self.rng.below(1_500_000)),
-            false => Nanos::from_micros(self.rng.between(20, 2_000)),
+        match self.rng.below(16) {
+            0 => Nanos::from_micros(self.rng.below(5_000_000)),
+            1 => Nanos::from_micros(self.rng.below(500_000)),
+            _ => Nanos::from_micros(self.rng.between(20, 2_000)),
         }
     }
 }
@@ -133,8 +142,8 @@ impl World {
         if !self.is_loaded || !self.direct.readers[reader].is_idle() {
             return;
         }
-        let Direct { readers, rng, .. } = &mut self.direct;
-        let (key, purpose) = self.load.look_up(self.now, rng);
+        let Direct { readers, rng, found, .. } = &mut self.direct;
+        let (key, purpose) = self.load.look_up(self.now, found.take(), rng);
         let next = readers[reader].begin(self.now, key.clone(), purpose, rng);
         self.ask_about_index(reader, key);
         self.go_on(reader, next);
@@ -154,7 +163,29 @@ impl World {
             Next::Request { look, key } => self.look_by_request(reader, look, key),
             Next::Found { key, purpose, value } => {
                 self.load.looked_up(self.now, purpose, key, &OpResult::Value(Some(value)));
+                self.direct.found = Some(purpose);
+                // Itself, or the first that is idle.
+                let idle = self.direct.readers.iter().position(DirectReader::is_idle);
+                let next = idle.filter(|_| self.direct.rng.one_in(2)).unwrap_or(reader);
+                self.push(self.now, Event::Direct { reader: next, event: DirectEvent::Begin });
                 self.next_look(reader);
+            }
+        }
+    }
+
+    /// A node is about to store something. A reader that is paused, and reads just that next, may run again while the
+    /// node stops between two stores, and another reader after it.
+    pub(super) fn wake_readers(&mut self, node: NodeId) {
+        let (peer, delay) = (link::peer(server_id(node)), self.scenario.network.max_delay);
+        for reader in 0..self.direct.readers.len() {
+            let is_stored = |memory: &_, bytes| self.network.has_stores_to(peer, memory, bytes);
+            let look = self.direct.readers[reader].reads_next(node, is_stored);
+            if let Some(look) = look.filter(|_| !self.direct.rng.one_in(4)) {
+                let rng = &mut self.direct.rng;
+                let (left, while_) = (1 + rng.index(3), Nanos(delay.0 * rng.between(1, 8)));
+                let at = self.now + Nanos(rng.below(delay.0));
+                self.network.hold_stores(peer, left, while_);
+                self.push(at, Event::Direct { reader, event: DirectEvent::Resume { look } });
             }
         }
     }
@@ -180,7 +211,8 @@ impl World {
     }
 
     fn look_by_request(&mut self, reader: usize, look: u64, key: Bytes) {
-        self.push(self.now + self.load.timeout(), Event::Direct { reader, event: DirectEvent::GiveUp { look } });
+        let timeout = Nanos::from_millis(self.direct.rng.between(20, 400));
+        self.push(self.now + timeout, Event::Direct { reader, event: DirectEvent::GiveUp { look } });
         let Some(node) = self.any_node() else { return };
         let token = self.direct.token(reader);
         self.direct.requests[reader] = Some((token, look));

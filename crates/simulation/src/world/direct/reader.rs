@@ -26,12 +26,13 @@ use leeward_platform::planted::{Bug, planted};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Token, link};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Indexes that it keeps at most. It forgets those that it got first.
-const INDEXES: usize = 6;
+const INDEXES: usize = 12;
 /// How long it waits for the answer to a question, by its clock, before it asks again.
-const QUESTION_TIMEOUT: u64 = 2_000_000_000;
+const QUESTION_TIMEOUT: u64 = 5_000_000_000;
 /// When it asks again after an error.
 const BACKOFF: u64 = 20_000_000;
 
@@ -52,6 +53,8 @@ impl Clock {
 struct Index {
     node: NodeId,
     version: u32,
+    /// It has lines that the grant does not have.
+    has_grown: bool,
     grant: Arc<Grant>,
     sample: ClockSample,
     board: Option<Board>,
@@ -62,7 +65,6 @@ struct Index {
 /// A question that was not answered yet, or when the next one may come.
 struct Question {
     token: Token,
-    node: NodeId,
     nonce: u64,
     asked: u64,
     /// By its clock.
@@ -124,7 +126,7 @@ pub(super) struct DirectReader {
     intervals: (u64, u64),
     up: BTreeSet<NodeId>,
     indexes: Vec<Index>,
-    questions: BTreeMap<RegionId, Question>,
+    questions: BTreeMap<(RegionId, NodeId), Question>,
     reads: BTreeMap<u64, (NodeId, ReadOf)>,
     look: Option<Look>,
     /// The last number of a read or a look-up.
@@ -155,6 +157,19 @@ impl DirectReader {
 
     pub(super) fn is_idle(&self) -> bool {
         self.look.is_none()
+    }
+
+    /// The look-up that is paused before it reads such bytes of a memory of `node`.
+    pub(super) fn reads_next(
+        &self,
+        node: NodeId,
+        is_such: impl Fn(&ReadableDescriptor, Range<u64>) -> bool,
+    ) -> Option<u64> {
+        let look = self.look.as_ref()?;
+        let (Stage::ReadNext(machine), Some((at, grant))) = (&look.stage, &look.source) else { return None };
+        let Place { offset, bytes, .. } = machine.place();
+        let reads = *at == node && is_such(&memory_at(grant, machine.place()), offset..offset + u64::from(bytes));
+        reads.then_some(look.number)
     }
 
     // ---- a look-up --------------------------------------------------------------------------------------------------
@@ -296,7 +311,7 @@ impl DirectReader {
         if !self.up.contains(node) {
             return false;
         }
-        let from = ReadableDescriptor(grant.memories[usize::from(place.memory)].to_vec());
+        let from = memory_at(grant, place);
         self.last += 1;
         self.reads.insert(self.last, (*node, of));
         self.fabric.read(link::peer(server_id(*node)), &from, place.offset, place.bytes, self.last);
@@ -328,7 +343,7 @@ impl DirectReader {
     fn want_another(&mut self) {
         let nonce = self.look.as_ref().map_or(0, Look::nonce);
         if let Some(index) = self.indexes.iter_mut().find(|index| index.grant.nonce == nonce) {
-            index.sample.asked = 0;
+            index.has_grown = true;
         }
     }
 
@@ -344,21 +359,21 @@ impl DirectReader {
         let clock = self.clock.at(now);
         let is_of = |index: &&Index| (index.grant.region, index.node) == (region, node);
         let index = self.indexes.iter().rev().find(is_of);
-        let is_fresh = index.is_some_and(|index| clock - index.sample.asked < self.intervals.1);
-        let may_not = self.questions.get(&region).is_some_and(|question| clock < question.again);
+        let is_fresh = index.is_some_and(|index| !index.has_grown && clock - index.sample.asked < self.intervals.1);
+        let may_not = self.questions.get(&(region, node)).is_some_and(|question| clock < question.again);
         if is_fresh || may_not {
             return None;
         }
         let (nonce, version) = index.map_or((0, 0), |index| (index.grant.nonce, index.version));
         let again = clock + QUESTION_TIMEOUT;
-        self.questions.insert(region, Question { token, node, nonce, asked: clock, again });
+        self.questions.insert((region, node), Question { token, nonce, asked: clock, again });
         Some(HashIndexQuestion { region, nonce, version, read: Vec::new() })
     }
 
     /// A question was answered; `None`: by an error.
     pub(super) fn answered(&mut self, now: Nanos, token: Token, answer: Option<HashIndexAnswer>) {
         let clock = self.clock.at(now);
-        let Some((_, question)) = self.questions.iter_mut().find(|(_, question)| question.token == token) else {
+        let Some((&(_, node), question)) = self.questions.iter_mut().find(|(_, question)| question.token == token) else {
             return;
         };
         let Some(HashIndexAnswer { clock: answered, state }) = answer else {
@@ -367,12 +382,12 @@ impl DirectReader {
         };
         question.again = clock;
         let asked = if planted(Bug::BoundFromAnswer) { clock } else { question.asked };
-        let (sample, node, nonce) = (ClockSample { asked, answered }, question.node, question.nonce);
+        let (sample, nonce) = (ClockSample { asked, answered }, question.nonce);
         match state {
             HashIndexState::None { again_ms } => question.again = clock + u64::from(again_ms) * 1_000_000,
             HashIndexState::Unchanged => {
                 let index = self.indexes.iter_mut().find(|index| index.grant.nonce == nonce);
-                index.into_iter().for_each(|index| index.sample = sample);
+                index.into_iter().for_each(|index| (index.sample, index.has_grown) = (sample, false));
             }
             HashIndexState::Granted { version, grant } => {
                 let board = self.index(grant.nonce).and_then(|index| index.board);
@@ -381,19 +396,25 @@ impl DirectReader {
                     self.indexes.remove(0);
                 }
                 let (nonce, grant) = (grant.nonce, Arc::from(grant));
-                self.indexes.push(Index { node, version, grant, sample, board, board_read: 0 });
+                self.indexes.push(Index { node, version, has_grown: false, grant, sample, board, board_read: 0 });
                 self.read_board_if_due(now, nonce);
             }
         }
     }
 }
 
-/// How long the client does not run: mostly not at all, sometimes longer than a lease.
+/// The memory of a place.
+fn memory_at(grant: &Grant, place: Place) -> ReadableDescriptor {
+    ReadableDescriptor(grant.memories[usize::from(place.memory)].to_vec())
+}
+
+/// How long the client does not run: mostly not at all, sometimes for some writes of a key, and rarely longer than a lease.
 fn pause(rng: &mut Rng) -> Nanos {
-    match rng.below(256) {
-        0 => Nanos::from_micros(rng.below(2_000_000)),
-        1..4 => Nanos::from_micros(rng.below(20_000)),
-        4..64 => Nanos::from_micros(rng.below(500)),
-        _ => Nanos(rng.below(2_000)),
-    }
+    let magnitude = match rng.below(64) {
+        0 => rng.between(14, 20),
+        1..5 => rng.between(10, 17),
+        5..20 => 8,
+        _ => 0,
+    };
+    Nanos::from_micros(rng.below(2 << magnitude))
 }
