@@ -206,8 +206,9 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
             acknowledge_text(options),
             options.posting.to_string(),
             options.split_beyond().map_or_else(|| "never".into(), bytes),
-            options.reads.to_string(),
-            options.index.to_string(),
+            options.reads.stale.to_string(),
+            options.reads.index.to_string(),
+            options.reads.scans.to_string(),
         ]
     };
     let head = [
@@ -232,6 +233,7 @@ fn table_of_tables<'a>(map: &RegionMap, tables: impl Iterator<Item = &'a TableOp
         "split from",
         "reads",
         "index",
+        "scans",
     ];
     table(&head, tables.map(row).collect())
 }

@@ -98,8 +98,8 @@ pub use session::{Done, Session, Ticket};
 
 #[doc(inline)]
 pub use leeward_format::cluster::{
-    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, Intent, Placement, Posting, Reads, RegionMap,
-    RegionRequest, ServerInfo, TableOptions,
+    Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, IndexKind, Intent, Placement, Posting, ReadPaths,
+    Reads, RegionMap, RegionRequest, Scans, ServerInfo, TableOptions,
 };
 #[doc(inline)]
 pub use leeward_format::op::{

@@ -92,12 +92,13 @@ impl Scan {
                 answers => answers?,
             };
             let Some(answers) = answers else { break };
+            let (answers, ages): (Vec<OpResult>, Vec<u32>) = answers.into_iter().map(OpResult::fresh).unzip();
             let parts = answers.into_iter().map(part).collect::<Result<Vec<Page>, ClientError>>()?;
             let page = merge::page(parts, limit as usize, range.reverse);
             // The entries that did not fit may be the next ones: without any entry, ask fewer regions at a time.
             if page.resume.is_none() || !page.entries.is_empty() || at_once == WHOLE_ANSWERS {
-                // All answers came from primaries.
-                return Ok((page, Duration::ZERO));
+                let age_ms = ages.into_iter().max().unwrap_or(0);
+                return Ok((page, Duration::from_millis(age_ms.into())));
             }
         }
         let (answer, age) = self.client.aged(scan(limit).into())?;

@@ -101,6 +101,20 @@ pub enum Control {
         /// Regions and terms.
         regions: Vec<(RegionId, Epoch)>,
     },
+    /// A backup asks the primary for its safe LSN of a region, for reads that have come before.
+    SafeLsnQuestion {
+        /// Chosen by the sender, echoed in the answer. No other process of the server uses the same id.
+        id: u64,
+        /// The region.
+        region: RegionId,
+    },
+    /// The answer, which the primary takes after the question has come.
+    SafeLsnAnswer {
+        /// Copied from the question.
+        id: u64,
+        /// `None`: the sender may not name one, because it is not the primary, or does not hold its lease.
+        safe_lsn: Option<SafeLsnOf>,
+    },
 }
 
 /// The subject of a message, by which a receiver decides which of several to handle first.

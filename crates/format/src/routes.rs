@@ -12,13 +12,13 @@
 //! Invariant: after [`RouteCache::apply`] has applied an update, the cache has the same routes as the node. Plain data;
 //! any thread may use it.
 
-use crate::cluster::{GroupConfig, RegionMap};
+use crate::cluster::{GroupConfig, RegionMap, Scans, TableOptions};
 use crate::partition::Partition;
 use crate::routing::{Route, RouteIndex, Routing};
 use crate::{DecodeError, Epoch, MAX_KEY_BYTES, RegionId, ServerId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most bytes of first keys in one update, decoded. Shared prefixes are sent once, so a short message could otherwise
@@ -53,11 +53,32 @@ impl RoutesUpdate {
             since: None,
             digest: index.digest(),
             tables: (map.tables.iter())
-                .map(|table| TableRoutes::pack(&table.name, Some(table.partition), map.regions_of(&table.name)))
+                .map(|table| TableRoutes::pack(&table.name, Some(table.into()), map.regions_of(&table.name)))
                 .collect(),
             gone: Vec::new(),
             servers: map.servers.iter().map(|info| (info.member.server, info.native_address.clone())).collect(),
         }
+    }
+}
+
+/// The options of a table that routing needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableRouting {
+    /// How its keys are split.
+    pub partition: Partition,
+    /// Which members answer scans.
+    pub scans: Scans,
+}
+
+impl From<&TableOptions> for TableRouting {
+    fn from(options: &TableOptions) -> TableRouting {
+        TableRouting { partition: options.partition, scans: options.reads.scans }
+    }
+}
+
+impl From<Partition> for TableRouting {
+    fn from(partition: Partition) -> TableRouting {
+        TableRouting { partition, scans: Scans::default() }
     }
 }
 
@@ -66,8 +87,8 @@ impl RoutesUpdate {
 pub struct TableRoutes {
     /// Its name.
     pub name: String,
-    /// How its keys are split; `None`: there is no such table.
-    pub partition: Option<Partition>,
+    /// Its options; `None`: there is no such table.
+    pub table: Option<TableRouting>,
     /// Its regions in the update, ascending by first key or token.
     regions: Vec<PackedRoute>,
 }
@@ -90,7 +111,7 @@ impl TableRoutes {
     /// Encodes a table and some of its `regions`, which ascend by first key or token.
     pub fn pack<'a>(
         name: &str,
-        partition: Option<Partition>,
+        table: Option<TableRouting>,
         regions: impl IntoIterator<Item = &'a GroupConfig>,
     ) -> TableRoutes {
         let (mut number, mut key) = (0_u32, &b""[..]);
@@ -107,7 +128,7 @@ impl TableRoutes {
                 backups: config.backups.iter().map(|backup| backup.server).collect(),
             }
         };
-        TableRoutes { name: name.to_owned(), partition, regions: regions.into_iter().map(pack).collect() }
+        TableRoutes { name: name.to_owned(), table, regions: regions.into_iter().map(pack).collect() }
     }
 
     /// Decodes the regions. Their first keys may take at most `room` bytes, from which they are subtracted.
@@ -177,6 +198,7 @@ impl Route for Arc<RegionRoute> {
 pub struct RouteCache {
     version: u64,
     regions: RouteIndex<Arc<RegionRoute>>,
+    scanned_at_backups: BTreeSet<String>,
     servers: BTreeMap<ServerId, String>,
 }
 
@@ -212,16 +234,20 @@ impl RouteCache {
             return Ok(Applied::Unfit);
         }
         let mut room = MAX_KEYS_BYTES;
-        let unpack = |table: TableRoutes| Ok((table.name.clone(), table.partition, table.unpack(&mut room)?));
+        let unpack = |table: TableRoutes| Ok((table.name.clone(), table.table, table.unpack(&mut room)?));
         let tables = tables.into_iter().map(unpack).collect::<Result<Vec<_>, DecodeError>>()?;
         if since.is_none() {
-            self.regions = RouteIndex::default();
+            (self.regions, self.scanned_at_backups) = Default::default();
         }
         for region in gone {
             self.regions.remove(region);
         }
-        for (name, partition, routes) in tables {
-            self.regions.set_table(&name, partition);
+        for (name, table, routes) in tables {
+            self.regions.set_table(&name, table.map(|table| table.partition));
+            match table {
+                Some(TableRouting { scans: Scans::Backups, .. }) => drop(self.scanned_at_backups.insert(name)),
+                _ => drop(self.scanned_at_backups.remove(&name)),
+            }
             routes.into_iter().for_each(|route| self.regions.put(Arc::new(route)));
         }
         self.servers = servers.into_iter().collect();
@@ -231,6 +257,11 @@ impl RouteCache {
         }
         let before = std::mem::replace(&mut self.version, version);
         Ok(if version > before { Applied::Newer } else { Applied::Known })
+    }
+
+    /// Which members answer scans of `table`.
+    pub fn scans(&self, table: &str) -> Scans {
+        if self.scanned_at_backups.contains(table) { Scans::Backups } else { Scans::Primary }
     }
 
     /// The live servers and their addresses.

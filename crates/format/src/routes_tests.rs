@@ -30,7 +30,7 @@ fn update(version: u64, since: Option<u64>, all: &[GroupConfig], told: &[GroupCo
         version,
         since,
         digest: index.digest(),
-        tables: vec![TableRoutes::pack("a", Some(Partition::Range), told)],
+        tables: vec![TableRoutes::pack("a", Some(Partition::Range.into()), told)],
         gone: gone.iter().map(|id| RegionId(*id)).collect(),
         servers: vec![(ServerId(1), "host:1".into())],
     }
@@ -46,7 +46,7 @@ proptest! {
     ) {
         let configs = keys.iter().zip(ids).map(|(key, id)| config(id, key, id / 2, primary, &backups));
         let configs: Vec<GroupConfig> = configs.collect();
-        let packed = TableRoutes::pack("a", Some(Partition::Range), &configs);
+        let packed = TableRoutes::pack("a", Some(Partition::Range.into()), &configs);
         let bytes = postcard::to_stdvec(&packed).expect("into memory");
         let packed: TableRoutes = postcard::from_bytes(&bytes).expect("as written");
         let routes = packed.unpack(&mut { MAX_KEYS_BYTES }).expect("as packed");
@@ -114,7 +114,7 @@ fn keys_that_no_region_has_are_refused() {
         backups: Vec::new(),
     };
     let unpack = |regions, mut room: usize| {
-        TableRoutes { name: "a".into(), partition: Some(Partition::Range), regions }
+        TableRoutes { name: "a".into(), table: Some(Partition::Range.into()), regions }
             .unpack(&mut room)
             .map(|routes| routes.len())
     };
@@ -125,7 +125,7 @@ fn keys_that_no_region_has_are_refused() {
     assert!(unpack(vec![route(0, 9), route(9, 0)], 17).is_err(), "together they are too long");
     let mut cache = RouteCache::default();
     let mut bad = update(5, None, &[], &[], &[]);
-    bad.tables.push(TableRoutes { name: "b".into(), partition: Some(Partition::Range), regions: vec![route(1, 0)] });
+    bad.tables.push(TableRoutes { name: "b".into(), table: Some(Partition::Range.into()), regions: vec![route(1, 0)] });
     assert!(cache.apply(bad).is_err());
     assert_eq!((cache.version(), cache.servers().count()), (0, 0), "nothing of it was taken");
 }
@@ -135,7 +135,7 @@ fn ten_thousand_regions_take_less_than_a_mebibyte() {
     let name = |number: u32| format!("customer-{:011}", u64::from(number) * 7_919_999);
     let configs = (0..10_000_u32).map(|number| config(number + 1, name(number).as_bytes(), 12, Some(2), &[1, 3]));
     let configs: Vec<GroupConfig> = configs.collect();
-    let packed = TableRoutes::pack("a", Some(Partition::Range), &configs);
+    let packed = TableRoutes::pack("a", Some(Partition::Range.into()), &configs);
     let bytes = postcard::to_stdvec(&packed).expect("into memory").len();
     assert!(bytes < 256 << 10, "{bytes} bytes");
 }

@@ -52,6 +52,8 @@ pub struct NodeStatus {
     pub missed_wakeups: u64,
     /// Reads that it answered as a backup, which may be stale.
     pub stale_reads: u64,
+    /// Reads that it answered as a backup, none of them stale.
+    pub fresh_reads: u64,
     /// Its CPU time by activity; `None` if that is not measured, as in the simulator.
     pub cpu: Option<CpuStatus>,
 }

@@ -22,9 +22,9 @@ pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 /// First bytes of a volume.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
 /// Version of everything on a volume that has no version of its own.
-pub const VOLUME_VERSION: u32 = 10;
+pub const VOLUME_VERSION: u32 = 11;
 /// Oldest version that is read. Version 9 has manifests that continue in segments of data, version 10 the two-layer logs
-/// of backups; nothing else is new in them.
+/// of backups, version 11 tables with hash indexes or with scans at backups; nothing else is new in them.
 pub const OLDEST_VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;

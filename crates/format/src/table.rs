@@ -2,7 +2,7 @@
 //!
 //! Invariant: a [`TableName`] passes [`check_table_name`], even if it was decoded.
 
-use crate::cluster::{Acknowledge, BackupMode, IndexKind, Posting, Reads, TableOptions};
+use crate::cluster::{Acknowledge, BackupMode, IndexKind, Posting, ReadPaths, Reads, Scans, TableOptions};
 use crate::packed::Codec;
 use crate::partition::{Partition, TOKENS};
 use crate::{MAX_KEY_BYTES, RegionId};
@@ -194,10 +194,12 @@ pub struct TableChange {
     pub max_unacked_bytes: Option<u64>,
     /// See [`TableOptions::split_bytes`].
     pub split_bytes: Option<u64>,
-    /// See [`TableOptions::reads`].
+    /// See [`ReadPaths::stale`].
     pub reads: Option<Reads>,
-    /// See [`TableOptions::index`].
+    /// See [`ReadPaths::index`].
     pub index: Option<IndexKind>,
+    /// See [`ReadPaths::scans`].
+    pub scans: Option<Scans>,
 }
 
 impl TableChange {
@@ -214,8 +216,11 @@ impl TableChange {
             posting: self.posting.unwrap_or(options.posting),
             max_unacked_bytes: self.max_unacked_bytes.unwrap_or(options.max_unacked_bytes),
             split_bytes: self.split_bytes.unwrap_or(options.split_bytes),
-            reads: self.reads.unwrap_or(options.reads),
-            index: self.index.unwrap_or(options.index),
+            reads: ReadPaths {
+                stale: self.reads.unwrap_or(options.reads.stale),
+                index: self.index.unwrap_or(options.reads.index),
+                scans: self.scans.unwrap_or(options.reads.scans),
+            },
             ..options.clone()
         };
         changed.check().map(|()| changed)
@@ -267,7 +272,6 @@ impl TableOptions {
             garbage_mib_per_second: _,
             split_bytes,
             reads,
-            index: _,
         } = self;
         if let Some(reason) = check_table_name(name) {
             return Err(reason);
@@ -291,7 +295,7 @@ impl TableOptions {
         }
         within("garbage_percent", *garbage_percent, &GARBAGE_PERCENT)?;
         within("max_unacked_bytes", *max_unacked_bytes, &MAX_UNACKED_BYTES)?;
-        if let Reads::Any { max_staleness_ms } = reads {
+        if let Reads::Any { max_staleness_ms } = &reads.stale {
             within("max_staleness_ms", *max_staleness_ms, &Reads::STALENESS_MS)?;
         }
         within("max_space_percent", *max_space_percent, &MAX_SPACE_PERCENT)?;

@@ -58,11 +58,11 @@ fn a_new_table_is_checked() {
 
 #[test]
 fn a_change_of_the_index_changes_nothing_else() {
-    let before = TableOptions { name: "orders".into(), reads: Reads::ANY, ..TableOptions::default() };
-    assert_eq!(before.index, IndexKind::Lsm);
+    let before = TableOptions { name: "orders".into(), reads: Reads::ANY.into(), ..TableOptions::default() };
+    assert_eq!(before.reads.index, IndexKind::Lsm);
     let to = |index| TableChange { index, ..TableChange::default() };
     let after = to(Some(IndexKind::Hybrid)).apply(&before).expect("it goes with any option");
-    assert_eq!(after, TableOptions { index: IndexKind::Hybrid, ..before.clone() });
+    assert_eq!(after, TableOptions { reads: ReadPaths { index: IndexKind::Hybrid, ..before.reads }, ..before.clone() });
     assert_eq!(to(None).apply(&after).as_ref(), Ok(&after), "it stays as it is");
     assert_eq!(to(Some(IndexKind::Lsm)).apply(&after), Ok(before));
 }

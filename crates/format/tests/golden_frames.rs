@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, IndexKind, Intent, Member, Placement, Posting,
-    Reads, RegionRequest, TableOptions,
+    ReadPaths, Reads, RegionRequest, Scans, TableOptions,
 };
 use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -19,7 +19,7 @@ use leeward_format::op::{
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::partition::Partition;
 use leeward_format::request::{Once, RequestId};
-use leeward_format::routes::{RoutesUpdate, TableRoutes};
+use leeward_format::routes::{RoutesUpdate, TableRoutes, TableRouting};
 use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
 use serde::{Serialize, de::DeserializeOwned};
@@ -64,9 +64,12 @@ fn options() -> TableOptions {
         max_space_percent: 130,
         compression: Compression { upper: Codec::Lz4, last: Codec::Zstd },
         split_bytes: 8 << 30,
-        reads: Reads::Any { max_staleness_ms: 500 },
+        reads: ReadPaths {
+            stale: Reads::Any { max_staleness_ms: 500 },
+            index: IndexKind::Hybrid,
+            scans: Scans::Backups,
+        },
         partition: Partition::Range,
-        index: IndexKind::Hybrid,
     }
 }
 
@@ -144,6 +147,7 @@ fn requests() {
                 posting: Some(Posting::PerRecord),
                 reads: Some(Reads::Primary),
                 index: Some(IndexKind::Hybrid),
+                scans: Some(Scans::Backups),
                 ..TableChange::default()
             }),
         },
@@ -254,8 +258,12 @@ fn routes() {
         digest: 1,
         tables: vec![
             TableRoutes::pack("old", None, []),
-            TableRoutes::pack("orders", Some(Partition::Range), &regions),
-            TableRoutes::pack("users", Some(Partition::Hash { tokens: 300 }), []),
+            TableRoutes::pack("orders", Some(Partition::Range.into()), &regions),
+            TableRoutes::pack(
+                "users",
+                Some(TableRouting { partition: Partition::Hash { tokens: 300 }, scans: Scans::Backups }),
+                [],
+            ),
         ],
         gone: vec![RegionId(5)],
         servers: vec![(ServerId(1), "host:1".into())],
@@ -273,6 +281,11 @@ fn control_messages() {
     check(FrameKind::Control, released, include_str!("golden/control-released.hex"));
     let grant = Control::LeaseGrant { sent: 1_000_000_000, regions, now: 300 };
     check(FrameKind::Control, grant, include_str!("golden/control-lease-grant.hex"));
+    let question = Control::SafeLsnQuestion { id: 9, region: RegionId(7) };
+    check(FrameKind::Control, question, include_str!("golden/control-safe-lsn-question.hex"));
+    let safe_lsn = Some(SafeLsnOf { region: RegionId(7), epoch: Epoch(5), lsn: Lsn(300) });
+    let answer = Control::SafeLsnAnswer { id: 9, safe_lsn };
+    check(FrameKind::Control, answer, include_str!("golden/control-safe-lsn-answer.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };
     let forward = Control::Forward { id: 9, table: TableName::default(), op, once: None, epoch: Epoch(5) };
     check(FrameKind::Control, forward, include_str!("golden/control-forward.hex"));

@@ -93,6 +93,12 @@ pub enum Bug {
     ReadWithoutLease,
     /// A client's bound on the primary's clock counts from the arrival of the answer.
     BoundFromAnswer,
+    /// A backup answers a scan although it has not applied all records up to the safe LSN.
+    ScanUndrained,
+    /// The safe LSN that was asked for before a scan came counts for that scan.
+    SafeLsnBeforeQuestion,
+    /// A backup answers a scan with all records that it has applied, also beyond the safe LSN.
+    ScanBeyondSafe,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.
@@ -102,7 +108,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 41] = [
+    pub const ALL: [Bug; 44] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -144,6 +150,9 @@ impl Bug {
         Bug::KeepDeletedSlots,
         Bug::ReadWithoutLease,
         Bug::BoundFromAnswer,
+        Bug::ScanUndrained,
+        Bug::SafeLsnBeforeQuestion,
+        Bug::ScanBeyondSafe,
     ];
 }
 

@@ -345,7 +345,8 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
         "Idle regions that had work to do although no event had woken them",
         status.missed_wakeups,
     );
-    counter(registry, "stale_reads", "Reads answered as a backup", status.stale_reads);
+    counter(registry, "stale_reads", "Reads answered as a backup, which may be stale", status.stale_reads);
+    counter(registry, "fresh_reads", "Reads answered as a backup, none of them stale", status.fresh_reads);
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());

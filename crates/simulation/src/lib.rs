@@ -65,8 +65,10 @@ pub struct Report {
     pub unknown: u64,
     /// Repeated attempts at operations.
     pub again: u64,
-    /// Reads that backups answered.
+    /// Reads that backups answered, and that might be stale.
     pub stale: u64,
+    /// Reads that backups answered as of an instant after their call.
+    pub fresh: u64,
     /// Look-ups in hash indexes.
     pub direct: DirectReads,
     /// Compactions that were installed by the primaries that lived at the end of the faults.

@@ -279,7 +279,7 @@ impl Load {
             }
         };
         let op = match self.client_mix.at_most_stale_ms.filter(|_| is_stale) {
-            Some(at_most_ms) => Read::stale(op, at_most_ms),
+            Some(at_most_ms) => Read::stale(op, if rng.one_in(4) { 0 } else { at_most_ms }),
             None => op,
         };
         (op, purpose)

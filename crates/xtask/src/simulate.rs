@@ -82,6 +82,7 @@ fn line(report: &Report) -> String {
         unknown,
         again,
         stale,
+        fresh,
         direct,
         compactions,
         promotions,
@@ -92,7 +93,7 @@ fn line(report: &Report) -> String {
         ..
     } = report;
     format!(
-        "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {stale} read from backups, {} read directly, {compactions} compactions, \
+        "seed {seed}: {answered} answered, {unknown} unknown, {again} asked again, {stale} read from backups, {fresh} fresh, {} read directly, {compactions} compactions, \
          {promotions} promotions, {splits} splits, {merges} merges, {faults} faults, digest {digest:016x} ({scenario})",
         direct.hits
     )
@@ -118,9 +119,11 @@ fn search(options: &Simulate) -> bool {
         if options.stop && seen.failed > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     let Seen { seeds, failed, total } = seen.into_inner().expect("no thread panics with it");
-    let Report { answered, unknown, again, stale, direct, compactions, promotions, splits, merges, faults, .. } = total;
+    let Report {
+        answered, unknown, again, stale, fresh, direct, compactions, promotions, splits, merges, faults, ..
+    } = total;
     println!(
-        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {stale} read from backups, \
+        "{seeds} seeds, {failed} failed: {answered} operations answered, {unknown} unknown, {again} asked again, {stale} read from backups, {fresh} fresh, \
          {} read directly, {compactions} compactions, {promotions} promotions, {splits} splits, {merges} merges, {faults} faults",
         direct.hits
     );
@@ -135,6 +138,7 @@ impl Seen {
         total.unknown += report.unknown;
         total.again += report.again;
         total.stale += report.stale;
+        total.fresh += report.fresh;
         total.direct += report.direct;
         total.compactions += report.compactions;
         total.promotions += report.promotions;

@@ -40,7 +40,7 @@ impl Setup {
         let mut table = TableOptions { replicas, growth_factor, l0_bytes, addressing, ..variant.preset.options() };
         (variant.change)(&mut table);
         if self.shape.work.read_members() > 1 {
-            table.reads = Reads::Any { max_staleness_ms: STALE.as_millis() as u32 };
+            table.reads.stale = Reads::Any { max_staleness_ms: STALE.as_millis() as u32 };
         }
         table.min_in_sync = table.replicas / 2 + 1;
         table

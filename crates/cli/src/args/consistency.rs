@@ -1,7 +1,8 @@
-//! Options of a table: which members must have a write before it is acknowledged, and which of them answer reads.
+//! Options of a table: which members must have a write before it is acknowledged, which of them answer reads, and from
+//! what index.
 
 use clap::Args;
-use leeward_format::cluster::{Acknowledge, Reads, TableOptions};
+use leeward_format::cluster::{Acknowledge, IndexKind, ReadPaths, Reads, Scans, TableOptions};
 
 /// When writes are acknowledged, and which members answer reads.
 #[derive(Args, Clone, Debug, Default)]
@@ -22,13 +23,21 @@ pub(crate) struct ConsistencyArgs {
     /// L0s as its primary [default: primary]
     #[arg(long, value_name = "MEMBERS")]
     reads: Option<Reads>,
+    /// What a primary answers reads from: `lsm` (L0s and levels) or `hybrid` (also a hash table in memory of the newest
+    /// committed versions of hot keys, which clients read by one-sided reads) [default: lsm]
+    #[arg(long, value_name = "KIND")]
+    index: Option<IndexKind>,
+    /// Which members answer scans: `primary`, or `backups`, which ask the primary how far they must have its log first. No
+    /// answer is stale. Each backup then keeps as much in L0s as its primary [default: primary]
+    #[arg(long, value_name = "MEMBERS")]
+    scans: Option<Scans>,
 }
 
 impl ConsistencyArgs {
     /// Whether any option was given.
     pub(crate) fn is_any(&self) -> bool {
         let of_writes = self.acknowledge.is_some() || self.max_unacked_kib.is_some() || self.quorum.is_some();
-        of_writes || self.reads.is_some()
+        of_writes || self.reads.is_some() || self.index.is_some() || self.scans.is_some()
     }
 
     /// `base` with the options that were given.
@@ -37,7 +46,11 @@ impl ConsistencyArgs {
             acknowledge: self.acknowledge.unwrap_or(base.acknowledge),
             max_unacked_bytes: self.max_unacked_kib.map_or(base.max_unacked_bytes, |kib| kib << 10),
             quorum: self.quorum.or(base.quorum),
-            reads: self.reads.unwrap_or(base.reads),
+            reads: ReadPaths {
+                stale: self.reads.unwrap_or(base.reads.stale),
+                index: self.index.unwrap_or(base.reads.index),
+                scans: self.scans.unwrap_or(base.reads.scans),
+            },
             ..base
         }
     }

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use leeward_bench::dev::{DEFAULT_BASE, Fabric, default_table};
 use leeward_bench::{Distribution, Mix, Workload, duration};
 use leeward_format::SegmentNo;
-use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, IndexKind, Placement, Posting, TableOptions};
+use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use std::path::PathBuf;
@@ -228,10 +228,6 @@ pub(crate) struct TableArgs {
     /// record, in the order of LSNs, as in the papers) [default: coalesced]
     #[arg(long, value_name = "HOW")]
     pub(crate) posting: Option<Posting>,
-    /// What a primary answers reads from: `lsm` (L0s and levels) or `hybrid` (also a hash table in memory of the newest
-    /// committed versions of hot keys, which clients read by one-sided reads) [default: lsm]
-    #[arg(long, value_name = "KIND")]
-    pub(crate) index: Option<IndexKind>,
     #[command(flatten)]
     pub(crate) consistency: ConsistencyArgs,
     /// Size at which a region is split, such as 8GiB or 512MiB; 0: never, not for its load either [default: 8GiB]
@@ -251,7 +247,6 @@ impl TableArgs {
             || self.backups.is_some()
             || self.addressing.is_some()
             || self.posting.is_some()
-            || self.index.is_some()
             || self.split_bytes.is_some()
             || self.consistency.is_any()
             || numbers.into_iter().any(|number| number.is_some())
@@ -282,7 +277,6 @@ impl TableArgs {
             addressing: self.addressing.unwrap_or(base.addressing),
             wire: self.wire.unwrap_or(base.wire),
             posting: self.posting.unwrap_or(base.posting),
-            index: self.index.unwrap_or(base.index),
             split_bytes: self.split_bytes.unwrap_or(base.split_bytes),
             ..self.consistency.over(base)
         }
@@ -412,7 +406,7 @@ Examples:
   leeward bench ycsb --connect leeward+ring://127.0.0.1:7479 --workload c   the same, of the running nodes
 
 Workloads: load inserts; a 50 % reads, 50 % updates; b 95-5; c reads; d 95 % reads of the latest, 5 % inserts; e 95 %
-scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes. Missing records are loaded first.
+scans, 5 % inserts; f 50 % reads, 50 % read-modify-writes; u updates (not of YCSB). Missing records are loaded first.
 Mixes (key and value together; keys have 24 B): s 33 B, m 123 B, l 1023 B; sd 60-20-20 %, md 20-60-20 %, ld 20-20-60 %,
 s40 40-30-30 %, s80 80-10-10 %.
 Exit code 1: there were errors or lost writes.")]

@@ -3,7 +3,7 @@
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use leeward_format::RegionId;
-use leeward_format::cluster::{self, Acknowledge, BackupMode, IndexKind, Posting, Reads, TableOptions};
+use leeward_format::cluster::{self, Acknowledge, BackupMode, IndexKind, Posting, Reads, Scans, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::partition::{DEFAULT_TOKENS, Partition};
 use leeward_format::table::{NewTable, TableChange, TableName};
@@ -42,6 +42,11 @@ pub(crate) enum Preset {
     BuildIndex,
     /// Every value in leaves; partitioned by hash; backups keep two-layer logs
     Depart,
+    /// Every value in the large log; partitioned by hash; a hash index at the primary; each backup builds an index and answers
+    /// scans from it
+    Histore,
+    /// As `histore`, but the primary ships its index to the backups
+    HistoreSend,
 }
 
 impl Preset {
@@ -53,6 +58,8 @@ impl Preset {
             Preset::Tebis => cluster::Preset::Tebis,
             Preset::BuildIndex => cluster::Preset::BuildIndex,
             Preset::Depart => cluster::Preset::Depart,
+            Preset::Histore => cluster::Preset::Histore,
+            Preset::HistoreSend => cluster::Preset::HistoreSend,
         }
         .options()
     }
@@ -213,6 +220,9 @@ pub(crate) struct AlterTableArgs {
     /// What a primary answers reads from: `lsm` or `hybrid`, as `table create` explains
     #[arg(long, value_name = "KIND")]
     index: Option<IndexKind>,
+    /// Which members answer scans: `primary` or `backups`, as `table create` explains
+    #[arg(long, value_name = "MEMBERS")]
+    scans: Option<Scans>,
     /// Size at which a region is split, such as 8GiB or 512MiB; 0: never, not for its load either
     #[arg(long, value_name = "SIZE", value_parser = size)]
     split_bytes: Option<u64>,
@@ -246,6 +256,7 @@ impl AlterTableArgs {
             max_unacked_kib,
             reads,
             index,
+            scans,
             split_bytes,
             ..
         } = self;
@@ -261,6 +272,7 @@ impl AlterTableArgs {
             split_bytes,
             reads,
             index,
+            scans,
             ..nothing.clone()
         };
         (change != nothing).then_some(change)

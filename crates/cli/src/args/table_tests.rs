@@ -3,7 +3,7 @@
 use super::super::{Cli, Command};
 use super::*;
 use clap::Parser;
-use leeward_format::cluster::{Addressing, CompactionMode};
+use leeward_format::cluster::{Addressing, CompactionMode, ReadPaths};
 use leeward_format::packed::{Codec, Compression};
 
 fn command(name: &str, args: &str) -> TableCommand {
@@ -118,9 +118,9 @@ fn when_a_write_is_acknowledged_and_by_how_many_are_two_options() {
 
 #[test]
 fn the_members_that_are_named_answer_reads() {
-    assert_eq!(create("a").options.reads, Reads::Primary);
-    assert_eq!(create("a --reads any").options.reads, Reads::ANY);
-    assert_eq!(create("a --reads any:250").options.reads, Reads::Any { max_staleness_ms: 250 });
+    assert_eq!(create("a").options.reads.stale, Reads::Primary);
+    assert_eq!(create("a --reads any").options.reads.stale, Reads::ANY);
+    assert_eq!(create("a --reads any:250").options.reads.stale, Reads::Any { max_staleness_ms: 250 });
     assert!(create("a --reads any:5").check().unwrap_err().contains("from 50 to 600000"));
     assert_eq!(alter("a --reads any").and_then(|change| change.reads), Some(Reads::ANY));
 }
@@ -135,9 +135,9 @@ fn records_are_posted_as_it_is_said() {
 
 #[test]
 fn the_index_is_the_one_that_is_named() {
-    assert_eq!(create("a").options.index, IndexKind::Lsm);
-    assert_eq!(create("a --index lsm").options.index, IndexKind::Lsm);
-    assert_eq!(create("a --preset depart --index hybrid").options.index, IndexKind::Hybrid);
+    assert_eq!(create("a").options.reads.index, IndexKind::Lsm);
+    assert_eq!(create("a --index lsm").options.reads.index, IndexKind::Lsm);
+    assert_eq!(create("a --preset depart --index hybrid").options.reads.index, IndexKind::Hybrid);
     assert_eq!(create("a --index hybrid").check(), Ok(()));
     for (option, index) in [("lsm", IndexKind::Lsm), ("hybrid", IndexKind::Hybrid)] {
         assert_eq!(alter(&format!("a --index {option}")).and_then(|change| change.index), Some(index));
@@ -146,6 +146,16 @@ fn the_index_is_the_one_that_is_named() {
         let refused = Cli::try_parse_from(["leeward", "table", command, "a", "--index", "hash"]).unwrap_err();
         assert!(refused.to_string().contains("it is lsm or hybrid"), "{refused}");
     }
+}
+
+#[test]
+fn the_members_that_are_named_answer_scans() {
+    assert_eq!(create("a").options.reads.scans, Scans::Primary);
+    let both = create("a --reads any --index hybrid --scans backups").options.reads;
+    assert_eq!(both, ReadPaths { stale: Reads::ANY, index: IndexKind::Hybrid, scans: Scans::Backups });
+    assert_eq!(alter("a --scans primary").and_then(|change| change.scans), Some(Scans::Primary));
+    let refused = Cli::try_parse_from(["leeward", "table", "create", "a", "--scans", "any"]).unwrap_err();
+    assert!(refused.to_string().contains("it is primary or backups"), "{refused}");
 }
 
 #[test]

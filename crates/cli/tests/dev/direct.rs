@@ -1,10 +1,11 @@
-//! Direct reads of hash indexes, against real nodes: answers are never old, whatever happens to the primary.
+//! Direct reads of hash indexes, and scans of backups, against real nodes: answers are never old, whatever happens to the
+//! primary.
 //!
 //! One thread writes ascending numbers. A read is right if it is not lower than the last number that was acknowledged
 //! before the read began, nor higher than the last one whose write had begun when the read ended.
 
 use crate::running::{Dev, wait_for};
-use leeward_client::{Client, ClientError, ClientOptions, DirectStats, Op, OpResult, Session, TableName};
+use leeward_client::{Client, ClientError, ClientOptions, DirectStats, Op, OpResult, Range, Session, TableName};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -56,9 +57,7 @@ fn read(session: &mut Session, keys: &[Written], is_over: &AtomicBool) -> Direct
         let results = session.execute(vec![Op::Get { key: key(at).into() }]).expect("this process can wait");
         let number = match &results[..] {
             [OpResult::Value(None)] => 0,
-            [OpResult::Value(Some(value))] => {
-                std::str::from_utf8(value).expect("digits").trim_end().parse().expect("a number")
-            }
+            [OpResult::Value(Some(value))] => number(value),
             // Retried until the deadline, or the region has no primary at the moment.
             [OpResult::Error(_)] => continue,
             other => panic!("{other:?}"),
@@ -67,6 +66,27 @@ fn read(session: &mut Session, keys: &[Written], is_over: &AtomicBool) -> Direct
         assert!((least..=most).contains(&number), "{}: {number} is not from {least} to {most}", key(at));
     }
     session.direct_stats()
+}
+
+/// Scans all keys. Returns how often.
+fn scan(client: &Client, keys: &[Written], is_over: &AtomicBool) -> u64 {
+    let mut scans = 0;
+    while !is_over.load(SeqCst) {
+        let least: Vec<u64> = keys.iter().map(|written| written.acknowledged.load(SeqCst)).collect();
+        let Ok(pairs) = client.scan(Range::default()).collect::<Result<Vec<_>, _>>() else { continue };
+        scans += 1;
+        for (at, least) in least.iter().enumerate() {
+            let found = pairs.iter().find(|(found, _)| *found == key(at).as_bytes());
+            let number = found.map_or(0, |(_, value)| number(value));
+            let most = keys[at].begun.load(SeqCst);
+            assert!((*least..=most).contains(&number), "{}: {number} is not from {least} to {most}", key(at));
+        }
+    }
+    scans
+}
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).expect("digits").trim_end().parse().expect("a number")
 }
 
 /// Ends the threads of a test, also where it fails.
@@ -78,11 +98,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs a writer and two direct readers while `during` does something to the nodes.
+/// Runs a writer, two direct readers and a scanner while `during` does something to the nodes.
 fn judge(dev: &Dev, during: impl FnOnce()) -> DirectStats {
     let keys: Vec<Written> = (0..KEYS).map(|_| Written::default()).collect();
     let is_over = AtomicBool::new(false);
-    let writer = Client::connect(&[address(dev, "", 1), address(dev, "", 2)], options()).expect("a node answers");
+    let client = || Client::connect(&[address(dev, "", 1), address(dev, "", 2)], options()).expect("a node answers");
+    let (writer, scanner) = (client(), client());
     let connect = || {
         let seeds = [address(dev, "leeward+direct://", 1), address(dev, "leeward+direct://", 2)];
         Session::connect(&seeds, options()).expect("the nodes share memory")
@@ -90,6 +111,7 @@ fn judge(dev: &Dev, during: impl FnOnce()) -> DirectStats {
     let mut sessions = [connect(), connect()];
     std::thread::scope(|scope| {
         scope.spawn(|| write(&writer, &keys, &is_over));
+        let scans = scope.spawn(|| scan(&scanner, &keys, &is_over));
         let readers = sessions.each_mut().map(|session| scope.spawn(|| read(session, &keys, &is_over)));
         let ends = Ends(&is_over);
         during();
@@ -98,14 +120,15 @@ fn judge(dev: &Dev, during: impl FnOnce()) -> DirectStats {
         for reader in readers {
             stats += reader.join().expect("no read was old");
         }
+        assert!(scans.join().expect("no scan was old") > 20);
         stats
     })
 }
 
-/// A cluster with a table whose regions have hash indexes.
+/// A cluster with a table whose regions have hash indexes, and whose backups answer scans.
 fn start() -> Dev {
     let dev = Dev::start(3, &[]);
-    dev.leeward(&["table", "create", "hot", "--index", "hybrid", "--partition", "hash", "--tokens", "4"]);
+    dev.leeward(&["table", "create", "hot", "--preset", "histore-send", "--tokens", "4"]);
     wait_for("all groups are whole", || {
         let map = dev.status()["map"].clone();
         let is_whole =
@@ -126,6 +149,8 @@ fn a_direct_read_is_never_old() {
         pause(4_000);
         dev.resume(3);
         pause(1_500);
+        let fresh: u64 = (1..=3).map(|node| figure(&dev, node, "leeward_fresh_reads_total")).sum();
+        assert!(fresh > 50, "backups have answered {fresh} scans");
         dev.kill(3);
         pause(3_000);
     });
@@ -148,7 +173,7 @@ fn a_direct_read_follows_hand_overs_and_the_option() {
             }
             pause(700);
         }
-        dev.leeward(&["table", "alter", "hot", "--index", "lsm"]);
+        dev.leeward(&["table", "alter", "hot", "--index", "lsm", "--scans", "primary"]);
         wait_for("no index is left", || {
             (1..=3).all(|node| figure(&dev, node, "leeward_memory_bytes{purpose=\"hash-indexes\"}") == 0)
         });

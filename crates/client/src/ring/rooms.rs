@@ -38,9 +38,9 @@ impl AnswerSizes {
                 self.value_bytes
             }
             Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } => self.value_bytes,
-            Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. } | Op::Stale { read: Read::Scan(_), .. } => {
-                self.page_bytes
-            }
+            Op::Scan(_)
+            | Op::In { op: RangeOp::Scan(_), .. }
+            | Op::Stale { read: Read::Scan(_) | Read::ScanIn { .. }, .. } => self.page_bytes,
             _ => 0,
         };
         RESULT_BYTES + old

@@ -267,6 +267,7 @@ impl Session {
             }
             let op = match self.options.at_most_stale {
                 Some(at_most) => stale(op, at_most),
+                None if self.is_for_backups(table, &op) => stale(op, Duration::ZERO),
                 None => op,
             };
             if let Some(direct) = &mut self.direct {
@@ -418,6 +419,7 @@ impl Session {
         if now >= self.next_check {
             self.next_check = now + TICK;
             self.check_links(now);
+            self.refresh_routes(now);
         }
         if self.parked.is_empty() {
             return;

@@ -7,13 +7,16 @@ use super::{Session, TICK};
 use crate::link::{Link, Pending};
 use crate::options::ClientError;
 use leeward_format::RegionId;
-use leeward_format::cluster::RegionMap;
-use leeward_format::op::{Op, OpError, Request};
+use leeward_format::cluster::{RegionMap, Scans};
+use leeward_format::op::{Op, OpError, RangeOp, Request};
 use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
 use mio::Token;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How old routes may be before a session that is in use asks whether there are newer ones.
+const REFRESH: Duration = Duration::from_secs(5);
 
 /// Which node a session asks for routes or the region map, and when it asked last.
 #[derive(Default)]
@@ -90,13 +93,22 @@ impl Session {
         }
     }
 
-    /// The member to which a read that any member may answer goes first: the live members in turn.
+    /// Whether the backups of its region answer this operation, and answer nothing stale.
+    pub(super) fn is_for_backups(&self, table: &TableName, op: &Op) -> bool {
+        let is_scan = matches!(op, Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. });
+        is_scan && self.routes.scans(table) == Scans::Backups
+    }
+
+    /// The member to which a read that any member may answer goes first: the live members in turn, or the backups.
     pub(super) fn any_member(&mut self, pending: &Pending) -> Option<String> {
-        if pending.tries > 1 || !matches!(pending.op, Op::Stale { .. }) {
+        let Op::Stale { at_most_ms, read } = &pending.op else { return None };
+        if pending.tries > 1 {
             return None;
         }
+        let is_for_backups =
+            *at_most_ms == 0 && read.range().is_some() && self.routes.scans(&pending.table) == Scans::Backups;
         let region = pending.op.region_in(&self.routes, &pending.table)?;
-        let servers = region.primary.iter().chain(&region.backups);
+        let servers = region.primary.iter().filter(|_| !is_for_backups).chain(&region.backups);
         let addresses: Vec<&str> = servers.filter_map(|server| self.routes.address(*server)).collect();
         self.asking.turns = self.asking.turns.wrapping_add(1);
         let turn = self.asking.turns.checked_rem(addresses.len())?;
@@ -140,6 +152,14 @@ impl Session {
             .collect();
         for token in deposed {
             self.fail(token, "it does not answer and is not the primary any more");
+        }
+    }
+
+    /// Asks for new routes now and then, since options of tables change although no operation fails.
+    pub(super) fn refresh_routes(&mut self, now: Instant) {
+        let is_connected = self.links.values().any(Link::is_connected);
+        if is_connected && now - *self.asking.asked.get_or_insert(now) >= REFRESH {
+            self.ask_routes(now);
         }
     }
 

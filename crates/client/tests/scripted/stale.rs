@@ -1,7 +1,9 @@
 //! Reads that any member may answer: the member that the client asks, and its handling of answers.
 
 use crate::fake::{Act, FakeNode, map, succeed};
-use leeward_client::{Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadResult, RegionMap, Stale};
+use leeward_client::{
+    Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadPaths, ReadResult, RegionMap, Scans, Stale,
+};
 use leeward_format::{Epoch, Lsn, RegionId};
 use std::time::Duration;
 
@@ -25,11 +27,26 @@ fn refuse(ops: &[Op]) -> Act {
     Act::RoutesThen(ops.iter().map(|_| error()).collect())
 }
 
+/// A backup that answers scans, and nothing else.
+fn scans(ops: &[Op]) -> Act {
+    let answer = |op: &Op| {
+        assert!(matches!(op, Op::Stale { at_most_ms: 0, read: Read::Scan(_) }), "{op:?} is the primary's");
+        OpResult::Entries { entries: vec![("k".into(), "new".into())], resume: None }
+    };
+    Act::Results(ops.iter().map(answer).collect())
+}
+
 /// A primary, and a backup that does as the script says.
 fn two(script: fn(&[Op]) -> Act) -> (FakeNode, FakeNode, Client) {
+    two_of(Scans::Primary, script)
+}
+
+/// The same, of a table whose scans these answer.
+fn two_of(scans: Scans, script: fn(&[Op]) -> Act) -> (FakeNode, FakeNode, Client) {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
     let mut map: RegionMap = map(1, &[("", 1)], &[&a, &b]);
     map.regions[0].backups = vec![map.servers[1].member];
+    map.tables[0].reads = ReadPaths { scans, ..ReadPaths::default() };
     let nodes = (FakeNode::serve(one, map.clone(), succeed), FakeNode::serve(two, map, script));
     let options = ClientOptions { retry_pause: Duration::from_secs(2), ..ClientOptions::default() };
     let client = Client::connect(&[&a], options).expect("the node answers");
@@ -78,4 +95,20 @@ fn an_option_has_all_reads_put_up_with_it() {
     assert!(scans.contains(&(1, Duration::from_millis(300))) && scans.contains(&(0, Duration::ZERO)), "{scans:?}");
     client.put("key", "value").expect("a put is the primary's");
     assert_eq!((primary.ops().len(), backup.ops().len()), (3, 2));
+}
+
+#[test]
+fn scans_go_to_backups_where_the_table_says_so_and_to_the_primary_if_those_cannot() {
+    let scan = |client: &Client| client.scan(Range::default()).collect::<Result<Vec<_>, _>>().expect("pairs").len();
+    let (primary, backup, client) = two_of(Scans::Backups, scans);
+    client.get("key").expect("a value");
+    assert_eq!((0..4).map(|_| scan(&client)).collect::<Vec<_>>(), [1; 4]);
+    assert_eq!((primary.ops().len(), backup.ops().len()), (1, 4));
+
+    let (primary, backup, client) = two_of(Scans::Backups, refuse);
+    client.get("key").expect("a value");
+    let begun = std::time::Instant::now();
+    assert_eq!(scan(&client), 0, "the primary has none");
+    assert!(begun.elapsed() < Duration::from_secs(2), "no pause");
+    assert_eq!((primary.ops().len(), backup.ops().len()), (2, 1));
 }

@@ -217,7 +217,7 @@ impl Routes {
         let mut pack = |name: &str| {
             let (of_it, rest) = regions.split_at(regions.partition_point(|region| region.table() <= name));
             regions = rest;
-            TableRoutes::pack(name, self.partition(name), of_it.iter().map(|region| &*region.config))
+            TableRoutes::pack(name, self.table(name).map(Into::into), of_it.iter().map(|region| &*region.config))
         };
         RoutesUpdate {
             version: self.version(),

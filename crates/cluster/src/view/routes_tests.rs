@@ -192,7 +192,7 @@ fn an_update_contains_the_changes() {
     let mut cache = RouteCache::default();
     let update = world.nodes[0].routes().update_since(known);
     assert_eq!((update.since, &update.gone[..]), (Some(known), &[RegionId(3)][..]));
-    let one = TableRoutes::pack("a", Some(Partition::Range), [&config(2, 0, 1, 3, 2)]);
+    let one = TableRoutes::pack("a", Some(Partition::Range.into()), [&config(2, 0, 1, 3, 2)]);
     assert_eq!(update.tables, [one]);
     assert_eq!(cache.apply(update), Ok(Applied::Unfit), "a client that knows nothing needs everything");
     assert!(world.nodes[0].routes().update_since(0).since.is_none());

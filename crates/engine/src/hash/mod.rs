@@ -94,7 +94,7 @@ pub struct HashIndexOf {
 /// Why a pair is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// It was written.
+    /// It was written, or is one of all pairs of the region: no other pair is evicted for it.
     Written,
     /// It was read by a request, because the index does not have it.
     Missed,
@@ -194,6 +194,11 @@ impl HashIndex {
     /// Figures.
     pub fn stats(&self) -> HashIndexStats {
         HashIndexStats { bytes: self.parts.bytes(), ..self.stats }
+    }
+
+    /// Whether there is memory for more pairs without evicting others.
+    pub fn has_room(&self) -> bool {
+        self.parts.has_room(self.share.limit())
     }
 
     /// Whether the share has grown so much that a new index, with more home buckets, would hold more.

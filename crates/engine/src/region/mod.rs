@@ -174,6 +174,14 @@ pub struct Moment {
     ingests: u64,
 }
 
+impl Moment {
+    /// The position of `lsn`, if that is earlier.
+    #[must_use]
+    pub fn at(self, lsn: Lsn) -> Moment {
+        Moment { last: self.last.min(lsn), ..self }
+    }
+}
+
 impl Region {
     /// Id of the region.
     pub fn id(&self) -> RegionId {

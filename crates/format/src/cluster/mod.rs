@@ -19,6 +19,7 @@ use std::fmt;
 
 mod backups;
 mod desired;
+mod either;
 mod numbers;
 mod options;
 mod preset;
@@ -26,9 +27,9 @@ mod reads;
 pub use backups::BackupMode;
 pub use desired::{DesiredState, Intent, Plan, RegionRequest};
 pub use numbers::RegionNumbers;
-pub use options::{Acknowledge, Addressing, CompactionMode, IndexKind, Placement, Posting, SizeClass, TableOptions};
+pub use options::{Acknowledge, Addressing, CompactionMode, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
-pub use reads::Reads;
+pub use reads::{IndexKind, ReadPaths, Reads, Scans};
 
 /// The path that the master holds.
 pub const MASTER_PATH: &str = "/leeward/master";

@@ -1,7 +1,8 @@
 //! The options of a table: where values are kept, how its regions are replicated, split and read. Plain data, the same
 //! on every replica.
 
-use super::{BackupMode, GroupConfig, Reads};
+use super::either::either;
+use super::{BackupMode, GroupConfig, ReadPaths};
 use crate::packed::{Codec, Compression};
 use crate::partition::Partition;
 use crate::table::DEFAULT_TABLE;
@@ -79,35 +80,6 @@ impl fmt::Display for CompactionMode {
     }
 }
 
-/// An option with two values: both values, and their names in text.
-macro_rules! either {
-    ($type:ident, $what:literal, $one:ident = $its_name:literal, $other:ident = $other_name:literal) => {
-        impl $type {
-            /// All of them.
-            pub const ALL: [$type; 2] = [$type::$one, $type::$other];
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self {
-                    $type::$one => $its_name,
-                    $type::$other => $other_name,
-                })
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-            fn from_str(name: &str) -> Result<$type, String> {
-                let known = $type::ALL.into_iter().find(|one| one.to_string() == name);
-                known.ok_or_else(|| {
-                    format!(concat!("{:?} is ", $what, ": it is ", $its_name, " or ", $other_name), name)
-                })
-            }
-        }
-    };
-}
-
 /// How pointers of a region name segments. It is set when the table is made, because every leaf holds pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Addressing {
@@ -160,19 +132,6 @@ pub enum Posting {
 
 either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = "per-record");
 
-/// What a primary answers reads from. It touches no stored bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum IndexKind {
-    /// L0s and levels.
-    #[default]
-    Lsm,
-    /// The same, and beside them a hash table in memory: the newest committed version of each hot key. Clients read it
-    /// by one-sided reads (HiStore 3.2, 4.1).
-    Hybrid,
-}
-
-either!(IndexKind, "no kind of index", Lsm = "lsm", Hybrid = "hybrid");
-
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
@@ -222,12 +181,10 @@ pub struct TableOptions {
     pub quorum: Option<u32>,
     /// Size in bytes beyond which the master splits a region; 0: it splits no region of the table.
     pub split_bytes: u64,
-    /// Which members may answer reads.
-    pub reads: Reads,
+    /// How reads are answered.
+    pub reads: ReadPaths,
     /// How its keys are split among its regions. Set when the table is made.
     pub partition: Partition,
-    /// What primaries answer reads from.
-    pub index: IndexKind,
 }
 
 impl Default for TableOptions {
@@ -253,9 +210,8 @@ impl Default for TableOptions {
             max_unacked_bytes: 1 << 20,
             quorum: None,
             split_bytes: 8 << 30,
-            reads: Reads::default(),
+            reads: ReadPaths::default(),
             partition: Partition::Range,
-            index: IndexKind::default(),
         }
     }
 }

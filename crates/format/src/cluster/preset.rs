@@ -1,6 +1,6 @@
 //! Presets: sets of table options that go together, by the names that operators and the simulation use. Plain data.
 
-use super::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
+use super::{Addressing, BackupMode, CompactionMode, IndexKind, Placement, ReadPaths, Scans, TableOptions};
 use crate::partition::{DEFAULT_TOKENS, Partition};
 
 /// A named set of options.
@@ -17,11 +17,24 @@ pub enum Preset {
     BuildIndex,
     /// Every value in leaves; partitioned by hash; backups with two-layer logs (DEPART).
     Depart,
+    /// Every value in the large log; partitioned by hash; a hash index at the primary, and a sorted one that each backup
+    /// builds and answers scans from (HiStore).
+    Histore,
+    /// As `histore`, but backups get the index that the primary builds.
+    HistoreSend,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 5] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex, Preset::Depart];
+    pub const ALL: [Preset; 7] = [
+        Preset::Default,
+        Preset::Anthus,
+        Preset::Tebis,
+        Preset::BuildIndex,
+        Preset::Depart,
+        Preset::Histore,
+        Preset::HistoreSend,
+    ];
 
     /// Its options.
     pub fn options(self) -> TableOptions {
@@ -38,6 +51,12 @@ impl Preset {
             Preset::Depart => {
                 let (placement, partition) = (Placement::IN_PLACE, Partition::Hash { tokens: DEFAULT_TOKENS });
                 TableOptions { placement, partition, backups: BackupMode::TWO_LAYER_LOG, ..default }
+            }
+            Preset::Histore => TableOptions { backups: BackupMode::BuildIndex, ..Preset::HistoreSend.options() },
+            Preset::HistoreSend => {
+                let (placement, partition) = (Placement::SEPARATED, Partition::Hash { tokens: DEFAULT_TOKENS });
+                let reads = ReadPaths { index: IndexKind::Hybrid, scans: Scans::Backups, ..ReadPaths::default() };
+                TableOptions { placement, partition, reads, ..default }
             }
         }
     }

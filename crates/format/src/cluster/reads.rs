@@ -1,5 +1,6 @@
-//! Which members may answer reads of a table. Plain data; any thread.
+//! How reads of a table are answered: from which index, and by which members. Plain data; any thread.
 
+use super::either::either;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -30,6 +31,93 @@ impl Reads {
         match self {
             Reads::Primary => None,
             Reads::Any { max_staleness_ms } => Some(max_staleness_ms.min(at_most_ms)),
+        }
+    }
+}
+
+/// What a primary answers reads from. It touches no stored bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IndexKind {
+    /// L0s and levels.
+    #[default]
+    Lsm,
+    /// The same, and beside them a hash table in memory: the newest committed version of each hot key. Clients read it
+    /// by one-sided reads (HiStore 3.2, 4.1).
+    Hybrid,
+}
+
+either!(IndexKind, "no kind of index", Lsm = "lsm", Hybrid = "hybrid");
+
+/// Which members answer scans that accept no stale answer (HiStore 3.2.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Scans {
+    /// The primary.
+    #[default]
+    Primary,
+    /// Backups, which ask the primary for its safe LSN first. The primary answers where a backup cannot.
+    Backups,
+}
+
+either!(Scans, "no way to answer scans", Primary = "primary", Backups = "backups");
+
+/// How reads of a table are answered. It touches no stored bytes.
+///
+/// Where index and scans are the default, it is encoded as its [`Reads`] alone, as in volumes up to version 10.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Encoded", into = "Encoded")]
+pub struct ReadPaths {
+    /// Which members answer reads that accept a stale answer.
+    pub stale: Reads,
+    /// What the primary answers reads from.
+    pub index: IndexKind,
+    /// Which members answer scans.
+    pub scans: Scans,
+}
+
+impl ReadPaths {
+    /// Whether backups answer any reads, so that their copies must be readable.
+    pub fn is_at_backups(self) -> bool {
+        self.stale != Reads::Primary || self.scans == Scans::Backups
+    }
+
+    /// How stale, in milliseconds, a backup's answer may be to a read that accepts `at_most_ms`. 0: it is as of an instant
+    /// after the call. `None`: backups do not answer it.
+    pub fn at_most(self, at_most_ms: u32, is_scan: bool) -> Option<u32> {
+        let fresh = (is_scan && self.scans == Scans::Backups).then_some(0);
+        self.stale.at_most(at_most_ms).or(fresh)
+    }
+}
+
+impl From<Reads> for ReadPaths {
+    fn from(stale: Reads) -> ReadPaths {
+        ReadPaths { stale, ..ReadPaths::default() }
+    }
+}
+
+/// The first two have the numbers and fields of [`Reads`].
+#[derive(Serialize, Deserialize)]
+enum Encoded {
+    Primary,
+    Any { max_staleness_ms: u32 },
+    Paths { stale: Reads, index: IndexKind, scans: Scans },
+}
+
+impl From<ReadPaths> for Encoded {
+    fn from(ReadPaths { stale, index, scans }: ReadPaths) -> Encoded {
+        match (stale, index, scans) {
+            (Reads::Primary, IndexKind::Lsm, Scans::Primary) => Encoded::Primary,
+            (Reads::Any { max_staleness_ms }, IndexKind::Lsm, Scans::Primary) => Encoded::Any { max_staleness_ms },
+            _ => Encoded::Paths { stale, index, scans },
+        }
+    }
+}
+
+impl From<Encoded> for ReadPaths {
+    fn from(encoded: Encoded) -> ReadPaths {
+        match encoded {
+            Encoded::Primary => ReadPaths::default(),
+            Encoded::Any { max_staleness_ms } => Reads::Any { max_staleness_ms }.into(),
+            Encoded::Paths { stale, index, scans } => ReadPaths { stale, index, scans },
         }
     }
 }
@@ -80,5 +168,34 @@ mod tests {
         assert_eq!(Reads::ANY.at_most(200), Some(200));
         assert_eq!(Reads::ANY.at_most(u32::MAX), Some(1000));
         assert_eq!(Reads::Primary.at_most(200), None);
+    }
+
+    #[test]
+    fn tables_without_other_paths_are_encoded_as_before_there_were_any() {
+        for reads in [Reads::Primary, Reads::Any { max_staleness_ms: 300 }] {
+            let encoded = postcard::to_stdvec(&reads).unwrap();
+            assert_eq!(postcard::to_stdvec(&ReadPaths::from(reads)).unwrap(), encoded);
+            assert_eq!(postcard::from_bytes(&encoded), Ok(ReadPaths::from(reads)));
+            for (index, scans) in [
+                (IndexKind::Hybrid, Scans::Primary),
+                (IndexKind::Lsm, Scans::Backups),
+                (IndexKind::Hybrid, Scans::Backups),
+            ] {
+                let paths = ReadPaths { stale: reads, index, scans };
+                assert_eq!(postcard::from_bytes(&postcard::to_stdvec(&paths).unwrap()), Ok(paths));
+            }
+        }
+    }
+
+    #[test]
+    fn backups_answer_what_the_table_says() {
+        let (none, any) = (ReadPaths::default(), ReadPaths::from(Reads::ANY));
+        assert_eq!(
+            (none.at_most(500, true), any.at_most(500, true), any.at_most(0, false)),
+            (None, Some(500), Some(0))
+        );
+        let scans = ReadPaths { scans: Scans::Backups, ..none };
+        assert_eq!((scans.at_most(500, true), scans.at_most(500, false)), (Some(0), None));
+        assert!(!none.is_at_backups() && any.is_at_backups() && scans.is_at_backups());
     }
 }

@@ -327,7 +327,8 @@ pub enum Op {
     /// A read that a backup may answer with [`OpResult::Stale`], if the answer is not staler than allowed. Otherwise
     /// the primary answers it like the operation inside, and the answer is not stale.
     Stale {
-        /// Most staleness in milliseconds; 0: only the primary can answer.
+        /// Most staleness in milliseconds; 0: none. A backup asks the primary for its safe LSN then, and answers as of
+        /// it.
         at_most_ms: u32,
         /// The read.
         read: Read,
@@ -414,7 +415,7 @@ impl Op {
             | Op::Add { key, .. }
             | Op::Append { key, .. }
             | Op::Stale { read: Read::Get { key } | Read::GetPair { key, .. }, .. } => Some(key),
-            Op::Stale { read: Read::Scan(_), .. } => None,
+            Op::Stale { read: Read::Scan(_) | Read::ScanIn { .. }, .. } => None,
             Op::Scan(_) | Op::DeleteRange { .. } | Op::Count { .. } | Op::Approximate { .. } => None,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } | Op::AlterTable { .. } | Op::Checkpoint { .. } => None,
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
@@ -435,7 +436,9 @@ impl Op {
             op if op.lacks_region(routes, table) => None,
             Op::Count { region } | Op::Checkpoint { region, .. } => routes.region(*region),
             Op::HashIndex(question) => routes.region(question.region),
-            Op::In { region, .. } => routes.region(*region).filter(|route| Route::table(*route) == table),
+            Op::In { region, .. } | Op::Stale { read: Read::ScanIn { region, .. }, .. } => {
+                routes.region(*region).filter(|route| Route::table(*route) == table)
+            }
             op => match op.range() {
                 // The end is exclusive.
                 Some((_, end)) if op.is_reverse() => routes.region_below(table, end.map(|end| &end[..])),

@@ -86,8 +86,8 @@ impl Op {
         match self {
             Op::Scan(ScanRange { start, end, .. })
             | Op::DeleteRange { start, end }
-            | Op::Approximate { start, end }
-            | Op::Stale { read: Read::Scan(ScanRange { start, end, .. }), .. } => Some((start, end.as_ref())),
+            | Op::Approximate { start, end } => Some((start, end.as_ref())),
+            Op::Stale { read, .. } => read.range().map(|range| (&range.start, range.end.as_ref())),
             Op::In { op, .. } => match op {
                 RangeOp::Scan(ScanRange { start, end, .. })
                 | RangeOp::DeleteRange { start, end }
@@ -100,16 +100,16 @@ impl Op {
     /// Whether it returns entries in descending order.
     pub fn is_reverse(&self) -> bool {
         match self {
-            Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. } | Op::Stale { read: Read::Scan(range), .. } => {
-                range.reverse
-            }
+            Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. } => range.reverse,
+            Op::Stale { read, .. } => read.range().is_some_and(|range| range.reverse),
             _ => false,
         }
     }
 
     /// Whether it must name a region, because `table` is partitioned by hash and it is about a range, but does not.
     pub fn lacks_region<R: Routing>(&self, routes: &R, table: &str) -> bool {
-        let names_none = self.range().is_some() && !matches!(self, Op::In { .. });
+        let names_one = matches!(self, Op::In { .. } | Op::Stale { read: Read::ScanIn { .. }, .. });
+        let names_none = self.range().is_some() && !names_one;
         names_none && routes.partition(table).is_some_and(|partition| partition.is_hash())
     }
 

@@ -1,6 +1,7 @@
-//! Reads that accept a stale answer, from any member of the region. Plain data.
+//! Reads that any member of the region may answer: with a stale answer, or as of an instant after the call. Plain data.
 
-use super::{Op, OpResult, Pair, ScanRange};
+use super::{Op, OpResult, Pair, RangeOp, ScanRange};
+use crate::RegionId;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,13 @@ pub enum Read {
     },
     /// See [`Op::Scan`].
     Scan(ScanRange),
+    /// See [`Op::In`].
+    ScanIn {
+        /// The region.
+        region: RegionId,
+        /// The range.
+        range: ScanRange,
+    },
 }
 
 impl Read {
@@ -30,6 +38,7 @@ impl Read {
             Op::Get { key } => Read::Get { key },
             Op::GetPair { key, want_value } => Read::GetPair { key, want_value },
             Op::Scan(range) => Read::Scan(range),
+            Op::In { region, op: RangeOp::Scan(range) } => Read::ScanIn { region, range },
             other => return other,
         };
         Op::Stale { at_most_ms, read }
@@ -41,6 +50,15 @@ impl Read {
             Read::Get { key } => Op::Get { key },
             Read::GetPair { key, want_value } => Op::GetPair { key, want_value },
             Read::Scan(range) => Op::Scan(range),
+            Read::ScanIn { region, range } => RangeOp::Scan(range).within(region),
+        }
+    }
+
+    /// The range, if it is a scan.
+    pub fn range(&self) -> Option<&ScanRange> {
+        match self {
+            Read::Scan(range) | Read::ScanIn { range, .. } => Some(range),
+            Read::Get { .. } | Read::GetPair { .. } => None,
         }
     }
 }

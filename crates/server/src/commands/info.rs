@@ -151,6 +151,7 @@ fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "absence", status.not_joined.as_deref().unwrap_or(""));
     line(out, "forwarded", status.forwarded);
     line(out, "stale_reads", status.stale_reads);
+    line(out, "fresh_reads", status.fresh_reads);
     for region in &status.regions {
         let role = region.role.name();
         let RegionId(id) = region.region;

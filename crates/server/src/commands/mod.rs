@@ -193,7 +193,10 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::DeleteRange { start, end } | Op::In { op: RangeOp::DeleteRange { start, end }, .. } => {
             check_range(start, end.as_deref())
         }
-        Op::Scan(_) | Op::Approximate { .. } | Op::In { .. } | Op::Stale { read: Read::Scan(_), .. } => {
+        Op::Scan(_)
+        | Op::Approximate { .. }
+        | Op::In { .. }
+        | Op::Stale { read: Read::Scan(_) | Read::ScanIn { .. }, .. } => {
             let longest = op.range().map_or(0, |(start, end)| start.len().max(end.map_or(0, |end| end.len())));
             // A bound may be one byte longer than a key: the successor of the longest key is a bound.
             if longest > MAX_KEY_BYTES + 1 {

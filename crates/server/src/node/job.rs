@@ -2,7 +2,7 @@
 //! choice. The node itself never waits for a device.
 
 use super::region::RoleDone;
-use super::requests::stale::StaleRead;
+use super::requests::stale::BackupRead;
 use super::reshape::ReshapeDone;
 use super::reshape::split::SplitOff;
 use super::serving::execute::OperationDone;
@@ -69,5 +69,5 @@ pub(crate) enum Outcome {
     /// A question about segments was answered.
     Proved { to: ReplyTo, result: OpResult },
     /// A read that any member may answer was carried out on a backup's copy.
-    ReadStale { read: Box<StaleRead>, result: Result<ReadResult, Error> },
+    ReadAtBackup { read: Box<BackupRead>, result: Result<ReadResult, Error> },
 }

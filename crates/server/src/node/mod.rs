@@ -59,7 +59,8 @@ use region::saving::TailSaver;
 use region::{Holding, RoleDone, Slot};
 use requests::dedup;
 use requests::forward::{Forwarding, Unrouted, Way};
-use requests::stale::StaleReads;
+use requests::fresh::FreshReads;
+use requests::stale::BackupReads;
 use reshape::Reshaping;
 pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
 #[cfg(test)]
@@ -177,7 +178,8 @@ pub struct Node {
     tail_saver: TailSaver,
     loads: LoadReports,
     answers: Vec<Answer>,
-    stale: StaleReads,
+    backup_reads: BackupReads,
+    fresh: FreshReads,
     idle: IdleRegions,
     lease_grants: LeaseGrants,
     /// The node has not yet followed the coordinator's last event.
@@ -229,7 +231,8 @@ impl Node {
             tail_saver: TailSaver::new(timing.flush_interval),
             loads: LoadReports::new(timing.load_interval),
             answers: Vec::new(),
-            stale: StaleReads::default(),
+            backup_reads: BackupReads::default(),
+            fresh: FreshReads::default(),
             idle: IdleRegions::default(),
             lease_grants: LeaseGrants::new(now),
             has_heard_coordinator: false,
@@ -278,7 +281,7 @@ impl Node {
     fn job_done(&mut self, now: Nanos, region: RegionId, outcome: Outcome) {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
-            Outcome::ReadStale { read, result } => return self.stale.ended(read, result),
+            Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
             Outcome::SplitOff(split) => return self.split(now, region, *split),
             _ => {}
         }
@@ -303,7 +306,9 @@ impl Node {
         self.merge(now);
         self.forward_waiting(now);
         self.context.send_waiting();
-        self.answer_stale(now);
+        self.answer_questions(now);
+        self.advance_fresh(now);
+        self.answer_reads(now);
         self.let_idle(now);
         while !self.answers.is_empty() {
             for (to, result) in std::mem::take(&mut self.answers) {

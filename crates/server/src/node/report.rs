@@ -49,7 +49,8 @@ impl Node {
             regions,
             forwarded: self.forwarding.total,
             missed_wakeups: self.missed_wakeups(),
-            stale_reads: self.stale.answered(),
+            stale_reads: self.backup_reads.answered().0,
+            fresh_reads: self.fresh_reads(),
             cpu: None,
         }
     }

@@ -34,7 +34,7 @@ impl Theme {
     /// [`Theme::Strand`] is likely where a single member accepts writes and every member answers reads: only there can it do
     /// harm. It is possible with every table of three copies.
     pub(super) fn choose(nodes: usize, table: &TableOptions, rng: &mut Rng) -> Theme {
-        let answers_alone = table.min_in_sync == 1 && table.quorum.is_none() && table.reads != Reads::Primary;
+        let answers_alone = table.min_in_sync == 1 && table.quorum.is_none() && table.reads.stale != Reads::Primary;
         if table.replicas > 2 && rng.one_in(if answers_alone { 2 } else { 20 }) {
             return Theme::Strand;
         }

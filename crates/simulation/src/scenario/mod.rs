@@ -21,7 +21,7 @@ use bytes::Bytes;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, IndexKind, Preset, Reads, TableOptions};
+use leeward_format::cluster::{Acknowledge, IndexKind, Preset, Reads, Scans, TableOptions};
 use leeward_format::partition::Partition;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
@@ -90,12 +90,16 @@ impl Scenario {
         if rng.one_in(3) {
             scenario.add_readers(&mut rng);
         }
+        // The same.
+        if Rng::new(seed.rotate_left(16)).one_in(3) {
+            scenario.table.reads.scans = Scans::Backups;
+        }
         scenario
     }
 
     fn add_readers(&mut self, rng: &mut Rng) {
         self.direct_readers = rng.between(2, 5) as usize;
-        self.table.index = IndexKind::Hybrid;
+        self.table.reads.index = IndexKind::Hybrid;
         self.network.store_gap = Nanos(rng.between(100, 2_000));
         self.index_bytes = [3 << 9, 3 << 10, 24 << 10, u64::MAX][rng.index(4)];
         // A delete of a range ends an index, and then it is never full. The space of the smallest has few keys in turn.
@@ -114,7 +118,7 @@ impl Scenario {
             false => Durability::Everything,
         };
         let mut client_mix = ClientMix::choose(nodes, rng);
-        if table.reads != Reads::Primary {
+        if table.reads.stale != Reads::Primary {
             client_mix.read_stale(500 + rng.below(4) as u32 * 500);
         }
         Scenario {
@@ -157,7 +161,8 @@ impl Scenario {
             ("far", far.map_or("none".into(), |(_, extra)| extra.as_millis().to_string())),
             ("balanced", is_balanced.to_string()),
         ];
-        draw.push(("index", self.table.index.to_string()));
+        draw.push(("index", self.table.reads.index.to_string()));
+        draw.push(("scans", self.table.reads.scans.to_string()));
         draw.extend(self.operator.labels());
         draw.extend(table::labels(&self.table));
         draw

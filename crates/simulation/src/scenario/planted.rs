@@ -4,7 +4,7 @@
 
 use super::Scenario;
 use crate::world::FaultKind;
-use leeward_format::cluster::{IndexKind, Reads};
+use leeward_format::cluster::{IndexKind, Reads, Scans};
 use leeward_platform::planted::Bug;
 
 impl Scenario {
@@ -25,13 +25,13 @@ impl Scenario {
             Bug::CompactUncommitted => is_replicated && table.backups.builds_index() && self.far().is_some(),
             Bug::PublishSafeLsnWithoutLease => {
                 let is_alone = table.min_in_sync == 1 && table.quorum.is_none();
-                has(FaultKind::Strand) && is_alone && table.reads != Reads::Primary
+                has(FaultKind::Strand) && is_alone && table.reads.stale != Reads::Primary
             }
             Bug::OldestPieceWins | Bug::DropTombstoneAboveRuns => {
                 is_replicated && table.backups.ordering_degree().is_some_and(|runs| runs > 1)
             }
             Bug::DigestAcrossInstants => is_replicated,
-            Bug::AgeFromArrival => is_replicated && table.reads != Reads::Primary,
+            Bug::AgeFromArrival => is_replicated && table.reads.stale != Reads::Primary,
             Bug::ReleaseBeforeKnown => operator.moves,
             Bug::AcknowledgeBelowMinInSync => table.min_in_sync > 1,
             Bug::ReleaseEverything | Bug::DestroyNamed => is_replicated,
@@ -55,7 +55,10 @@ impl Scenario {
             | Bug::FillStale
             | Bug::ReadWithoutLease
             | Bug::BoundFromAnswer
-            | Bug::KeepDeletedSlots => table.index == IndexKind::Hybrid,
+            | Bug::KeepDeletedSlots => table.reads.index == IndexKind::Hybrid,
+            Bug::ScanUndrained | Bug::SafeLsnBeforeQuestion | Bug::ScanBeyondSafe => {
+                is_replicated && table.reads.scans == Scans::Backups
+            }
             // Only the engine's own tests find these.
             Bug::ForgetSharer | Bug::KeepBeyondShared => false,
         }

@@ -62,7 +62,7 @@ fn copies() -> Vec<Choice> {
         among(BACKUPS, |table, backups| table.backups = backups),
         among(Addressing::ALL, |table, addressing| table.addressing = addressing),
         among([Codec::None, Codec::Lz4, Codec::Zstd], |table, wire| table.wire = wire),
-        among([Reads::Primary, any], |table, reads| table.reads = reads),
+        among([Reads::Primary, any], |table, reads| table.reads = reads.into()),
         among([Partition::Range, Partition::Range, Partition::Hash { tokens: TOKENS }], |table, partition| {
             table.partition = partition;
         }),
@@ -138,7 +138,7 @@ pub(super) fn labels(table: &TableOptions) -> Vec<(&'static str, String)> {
         ("backups", table.backups.to_string()),
         ("addressing", table.addressing.to_string()),
         ("wire", table.wire.to_string()),
-        ("reads", table.reads.to_string()),
+        ("reads", table.reads.stale.to_string()),
         ("partition", if table.partition.is_hash() { "hash" } else { "range" }.into()),
         ("split_bytes", table.split_bytes.to_string()),
         ("placement", format!("{medium_from}/{large_from}")),

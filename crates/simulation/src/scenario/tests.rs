@@ -126,7 +126,7 @@ fn every_preset_occurs_whole_in_the_seeds_of_ci() {
                     growth_factor,
                     split_bytes,
                     partition: one.table.partition,
-                    index: one.table.index,
+                    reads: one.table.reads,
                     ..preset.options()
                 }
         };

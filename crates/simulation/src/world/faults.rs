@@ -358,6 +358,7 @@ impl World {
             return false;
         }
         self.log(kind, node, mend_at);
+        self.ask_before_pause(node);
         let now = self.now;
         self.machines[node].pause(now, kind == FaultKind::SuspendMachine);
         self.push(mend_at, Event::Resume { node });

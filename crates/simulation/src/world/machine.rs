@@ -295,10 +295,11 @@ impl World {
         let machine = &mut self.machines[node];
         let (now, ahead) = (machine.clock(self.now), machine.wall_ahead);
         let Some(running) = &mut machine.node else { return };
-        let mut outbox = Outbox::default();
+        let (mut outbox, fresh_before) = (Outbox::default(), running.fresh_reads());
         running.set_wall(now, wall(self.now, ahead));
         inputs.into_iter().for_each(|input| running.handle(now, input));
         running.finish_batch(now, &mut outbox);
+        self.fresh += running.fresh_reads() - fresh_before;
         if running.missed_wakeups() > 0 && self.missed_wakeup.is_none() {
             let when = self.now.as_millis();
             self.missed_wakeup =

@@ -159,6 +159,8 @@ pub(crate) struct World {
     next_question: u64,
     /// Copies of backups that were found to be equal to the primary's by their digests.
     compared: u64,
+    /// Reads that backups answered as of an instant after their call.
+    fresh: u64,
     /// Promotions, and splits, of regions with pieces of a two-layer log.
     with_pieces: (u64, u64),
 }
@@ -214,6 +216,7 @@ impl World {
             questions: BTreeMap::new(),
             next_question: 1 << 48,
             compared: 0,
+            fresh: 0,
             with_pieces: (0, 0),
         }
     }
@@ -256,6 +259,7 @@ impl World {
             unknown: self.load.unknown,
             again: self.load.again,
             stale: self.load.stale,
+            fresh: self.fresh,
             direct: DirectReads { evicted: sum(|of| of.hash_index.evicted), ..self.direct.counts() },
             compactions: sum(|of| of.counters.compactions),
             promotions: self.promotions.values().map(|(_, begun)| u64::from(*begun)).sum(),

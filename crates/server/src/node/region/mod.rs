@@ -132,7 +132,7 @@ impl Slot {
             self.set_inherited_below();
         }
         self.activate_child(config);
-        let has_index = |options: TableOptions| options.index == IndexKind::Hybrid;
+        let has_index = |options: TableOptions| options.reads.index == IndexKind::Hybrid;
         if !context.table_options(&config.table).is_none_or(has_index) {
             context.grants.forget_before(self.id);
         }

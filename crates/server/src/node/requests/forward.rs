@@ -112,6 +112,8 @@ struct Forwarded {
     unrouted: Unrouted,
     region: RegionId,
     server: ServerId,
+    /// The server is a backup, which [answers reads](super::fresh).
+    is_at_backup: bool,
     /// How many bytes in flight it counts for.
     bytes: u64,
 }
@@ -122,6 +124,8 @@ pub(crate) enum Next {
     AtOnce(Unrouted),
     /// Route it again.
     Again(Unrouted),
+    /// Route it to the primary, since this backup cannot answer it.
+    ToPrimary(Unrouted, ServerId),
     /// Answer its client.
     Answer(Answer),
 }
@@ -173,11 +177,24 @@ impl Forwarding {
             Naming::Caller(once) => Some(*once),
             Naming::Here(attempts) => attempts.ask(region, &self.heard),
         };
-        self.last = self.last.wrapping_add(1);
         self.total += 1;
-        let bytes = self.in_flight.sent(server, &unrouted.op);
-        self.sent.insert(self.last, Forwarded { unrouted, region, server, bytes });
-        (self.last, once)
+        let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &unrouted.op));
+        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup: false, bytes });
+        (id, once)
+    }
+
+    /// A read of `region` goes to a backup. Answers the id of its message.
+    pub(super) fn send_to_backup(&mut self, unrouted: Unrouted, region: RegionId, server: ServerId) -> u64 {
+        self.total += 1;
+        let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &unrouted.op));
+        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup: true, bytes });
+        id
+    }
+
+    /// The id of another message.
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last = self.last.wrapping_add(1);
+        self.last
     }
 
     /// The answer of `server` to message `id`.
@@ -185,8 +202,11 @@ impl Forwarding {
         if self.sent.get(&id)?.server != server {
             return None;
         }
-        let Forwarded { mut unrouted, region, bytes, .. } = self.sent.remove(&id)?;
+        let Forwarded { mut unrouted, region, is_at_backup, bytes, .. } = self.sent.remove(&id)?;
         self.in_flight.ended(server, bytes, Some(&result));
+        if is_at_backup && matches!(result, OpResult::Error(OpError::NotPrimary { .. })) {
+            return Some(Next::ToPrimary(unrouted, server));
+        }
         if !unrouted.op.is_write() && self.in_flight.lacks_memory_for(&result) {
             self.in_flight.wait_again(server, unrouted);
             return None;
@@ -231,8 +251,9 @@ impl Forwarding {
         me: ServerId,
         primary_of: impl Fn(RegionId) -> Option<ServerId>,
     ) -> Vec<Next> {
-        self.take_back(now, |Forwarded { unrouted, region, server, .. }| {
-            let is_deposed = *server != me && primary_of(*region).is_some_and(|primary| primary != *server);
+        self.take_back(now, |Forwarded { unrouted, region, server, is_at_backup, .. }| {
+            let is_deposed =
+                *server != me && primary_of(*region).is_some_and(|primary| primary != *server) && !is_at_backup;
             is_deposed && (matches!(unrouted.naming, Naming::Here(_)) || !unrouted.op.is_write())
         })
     }
@@ -316,6 +337,10 @@ impl Node {
         match next {
             Next::AtOnce(unrouted) => self.route(now, unrouted, Way::Any),
             Next::Again(unrouted) => self.context.again.push(unrouted),
+            Next::ToPrimary(unrouted, backup) => {
+                self.fresh.rest(now, backup);
+                self.route(now, unrouted, Way::Any);
+            }
             Next::Answer(answer) => self.answers.push(answer),
         }
     }

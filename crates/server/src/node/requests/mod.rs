@@ -5,7 +5,8 @@
 //! | `forward`, `in_flight`, `fair_queue` | operations that another node carries out, and how many may be with it at a time |
 //! | `waiting` | operations on regions that this node is about to serve |
 //! | `dedup` | writes that are carried out once |
-//! | `stale` | reads that a backup answers |
+//! | `stale` | reads that a backup answers, as of an instant before their call |
+//! | `fresh` | such reads as of an instant after it |
 //! | `proof` | questions about segments, by a tool that compares replicas |
 //! | `ranges` | such questions about ranges of keys |
 //! | `wait_queue` | the queue in which operations wait for one thing |
@@ -15,6 +16,7 @@
 pub(crate) mod dedup;
 mod fair_queue;
 pub(crate) mod forward;
+pub(crate) mod fresh;
 mod in_flight;
 mod proof;
 mod ranges;
@@ -58,9 +60,15 @@ impl Node {
                 self.request(to, asked);
             }
             (Ok(()), Op::Stale { at_most_ms, read }) => {
-                self.read_stale(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
+                self.read_at_backup(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
             }
-            (Ok(()), op) => self.route(now, Unrouted { since, to, table, op, naming }, way),
+            (Ok(()), op) => {
+                let unrouted = Unrouted { since, to, table, op, naming };
+                match self.is_for_backups(&unrouted, way) {
+                    true => self.read_at_backup(now, 0, unrouted, way),
+                    false => self.route(now, unrouted, way),
+                }
+            }
             (Err(error), _) => self.answers.push((to, OpResult::Error(error))),
         }
     }

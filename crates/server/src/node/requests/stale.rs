@@ -43,7 +43,7 @@ use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Reach, Region, Snapshot};
 use leeward_format::cluster::{GroupConfig, Reads};
 use leeward_format::control::SafeLsnOf;
-use leeward_format::op::{Op, OpError, OpResult, ReadResult};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, ReadResult};
 use leeward_format::{Epoch, Lsn, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
@@ -109,31 +109,32 @@ impl ClockHeard {
 }
 
 /// A read that a backup has begun, and can answer as of an instant.
-pub(crate) struct StaleRead {
+pub(crate) struct BackupRead {
     /// The operation as one for the primary.
     unrouted: Unrouted,
-    heard: ClockReading,
-    at_most_ms: u32,
     lsn: Lsn,
+    /// h, and most staleness in milliseconds. `None`: the instant was [after the call](super::fresh).
+    bound: Option<(ClockReading, u32)>,
 }
 
 /// The reads of backups' copies at a node.
 #[derive(Default)]
-pub(crate) struct StaleReads {
+pub(crate) struct BackupReads {
     /// Those that ended and are not answered yet.
-    ended: Vec<(Box<StaleRead>, Result<ReadResult, Error>)>,
-    answered: u64,
+    ended: Vec<(Box<BackupRead>, Result<ReadResult, Error>)>,
+    stale: u64,
+    fresh: u64,
 }
 
-impl StaleReads {
+impl BackupReads {
     /// A read has ended.
-    pub(crate) fn ended(&mut self, read: Box<StaleRead>, result: Result<ReadResult, Error>) {
+    pub(crate) fn ended(&mut self, read: Box<BackupRead>, result: Result<ReadResult, Error>) {
         self.ended.push((read, result));
     }
 
-    /// How many were answered.
-    pub(crate) fn answered(&self) -> u64 {
-        self.answered
+    /// How many were answered as of an instant before their call, and how many as of one after it.
+    pub(crate) fn answered(&self) -> (u64, u64) {
+        (self.stale, self.fresh)
     }
 }
 
@@ -142,11 +143,16 @@ impl StaleReads {
 impl Serving {
     /// The safe LSN that the primary publishes now, if any.
     pub(crate) fn publish_safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
+        let is_wanted = self.primary().options().reads.stale != Reads::Primary;
+        is_wanted.then(|| self.safe_lsn(now)).flatten()
+    }
+
+    /// The safe LSN, if the primary may name one.
+    pub(crate) fn safe_lsn(&self, now: Nanos) -> Option<SafeLsnOf> {
         let holds_lease = || self.primary().holds_lease(now) || planted(Bug::PublishSafeLsnWithoutLease);
-        let is_wanted = self.primary().options().reads != Reads::Primary;
         let epoch = self.primary().config().epoch;
-        let may_publish_safe_lsn = is_wanted && self.is_open() && self.is_active() && holds_lease();
-        may_publish_safe_lsn.then_some(SafeLsnOf { region: self.id(), epoch, lsn: self.acknowledged() })
+        let may_name_one = self.is_open() && self.is_active() && holds_lease();
+        may_name_one.then_some(SafeLsnOf { region: self.id(), epoch, lsn: self.acknowledged() })
     }
 }
 
@@ -179,55 +185,77 @@ impl Node {
     }
 
     /// A read that any member may answer. This node answers it if it is a member that can, and routes it otherwise.
-    pub(super) fn read_stale(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
+    pub(super) fn read_at_backup(&mut self, now: Nanos, at_most_ms: u32, unrouted: Unrouted, way: Way) {
+        let is_scan = unrouted.op.key().is_none();
         let table = self.context.agent.view().table(&unrouted.table);
-        let reads = table.and_then(|table| Some((table.reads.at_most(at_most_ms)?, table.partition)));
-        let Some((at_most_ms, partition)) = reads else {
+        let Some(at_most_ms) = table.and_then(|table| table.reads.at_most(at_most_ms, is_scan)) else {
             return self.route(now, unrouted, way);
         };
         // A scan is cut at the bounds of the region that the routes name for it.
-        let may_be_cut = unrouted.op.key().is_none() && self.routes().is_ambiguous();
+        let may_be_cut = is_scan && self.routes().is_ambiguous();
         let config = unrouted.op.region_in(self.routes(), &unrouted.table).filter(|_| !may_be_cut);
         let Some(config) = config.cloned() else { return self.route(now, unrouted, way) };
+        if at_most_ms == 0 {
+            return self.read_fresh(now, &config, unrouted, way);
+        }
         let slot = self.slots.get(&config.region);
-        let Some((copy, known)) = slot.and_then(|slot| slot.readable(&config)) else {
-            return self.route(now, unrouted, way);
+        match slot.and_then(|slot| slot.readable(&config)) {
+            Some((copy, known)) if self.context.clock.watch.age_ms(known.heard, now) <= u64::from(at_most_ms) => {
+                self.begin_read((&copy, known.lsn), &config, (unrouted, way), Some((known.heard, at_most_ms)));
+            }
+            _ => self.route(now, unrouted, way),
+        }
+    }
+
+    /// Begins a read of a copy as of exactly `lsn`, or routes it if that cannot be.
+    pub(super) fn begin_read(
+        &mut self,
+        (copy, lsn): (&Region, Lsn),
+        config: &GroupConfig,
+        (unrouted, way): (Unrouted, Way),
+        bound: Option<(ClockReading, u32)>,
+    ) {
+        let snapshot = copy.snapshot(lsn, self.context.clock.wall.now());
+        let partition = self.context.agent.view().table(&unrouted.table).map(|table| table.partition);
+        // A compaction since may have merged a trim, which deletes keys that another region has by now.
+        let is_as_of_it = snapshot.lsn() == lsn && !self.context.clients.is_full();
+        let Some(partition) = partition.filter(|_| is_as_of_it) else {
+            return self.route(self.context.clock.now, unrouted, way);
         };
-        if self.context.clock.watch.age_ms(known.heard, now) > u64::from(at_most_ms) || self.context.clients.is_full() {
-            return self.route(now, unrouted, way);
-        }
-        let snapshot = copy.snapshot(known.lsn, self.context.clock.wall.now());
-        if snapshot.lsn() != known.lsn {
-            // A compaction since may have merged a trim, which deletes keys that another region has by now.
-            return self.route(now, unrouted, way);
-        }
-        let read = Box::new(StaleRead { unrouted, heard: known.heard, at_most_ms, lsn: snapshot.lsn() });
-        let (bounds, clients) = (key_bounds(&config, partition), self.context.clients.clone());
+        let read = Box::new(BackupRead { unrouted, lsn, bound });
+        let (bounds, clients) = (key_bounds(config, partition), self.context.clients.clone());
         match in_memory(&snapshot, &read.unrouted.op) {
             Some(result) => {
                 let result = result.map(|result| clients.hold_read(result));
-                self.stale.ended(read, result);
+                self.backup_reads.ended(read, result);
             }
             None => self.context.spawn(config.region, Activity::Engine.of_backup(), move || {
                 let result = from_device(&snapshot, &read.unrouted.op, bounds);
                 let result = result.map(|result| clients.hold_read(result));
-                Outcome::ReadStale { read, result }
+                Outcome::ReadAtBackup { read, result }
             }),
         }
     }
 
     /// Answers the reads that ended in this turn. A read that has become too old meanwhile, or failed, goes to the primary.
-    pub(crate) fn answer_stale(&mut self, now: Nanos) {
-        for (read, result) in std::mem::take(&mut self.stale.ended) {
-            let age = self.context.clock.watch.age_ms(read.heard, now);
-            match result {
-                Ok(result) if age <= u64::from(read.at_most_ms) && read.heard.boot() >= self.context.clock.since => {
-                    self.stale.answered += 1;
+    pub(crate) fn answer_reads(&mut self, now: Nanos) {
+        for (read, result) in std::mem::take(&mut self.backup_reads.ended) {
+            match (result, read.bound) {
+                (Ok(result), None) => {
+                    self.backup_reads.fresh += 1;
+                    self.answers.push((read.unrouted.to, result.result()));
+                }
+                (Ok(result), Some((heard, at_most_ms))) => {
+                    let age = self.context.clock.watch.age_ms(heard, now);
+                    if age > u64::from(at_most_ms) || heard.boot() < self.context.clock.since {
+                        self.context.again.push(read.unrouted);
+                        continue;
+                    }
+                    self.backup_reads.stale += 1;
                     let age_ms = u32::try_from(age).expect("it is below a bound");
                     self.answers.push((read.unrouted.to, OpResult::Stale { age_ms, lsn: read.lsn, result }));
                 }
-                Ok(_) => self.context.again.push(read.unrouted),
-                Err(error) => {
+                (Err(error), _) => {
                     tracing::warn!(%error, "a read of a backup failed");
                     self.context.again.push(read.unrouted);
                 }
@@ -248,13 +276,18 @@ impl Slot {
     }
 
     /// Has a copy in sync begin to answer reads, if that is wanted, or take the records that it has received since.
-    pub(super) fn catch_up_reads(&mut self, context: &mut Context) {
+    pub(in crate::node) fn catch_up_reads(&mut self, context: &mut Context) {
         match &self.reading {
             None if context.wants_to_read(self, false) => self.backup.be_read(true),
             None => return,
             Some(_) => self.backup.save_tails(false),
         }
         self.act_as_backup(context);
+    }
+
+    /// Whether this is a copy in sync that answers no reads yet.
+    pub(super) fn is_unread_backup(&self) -> bool {
+        self.reading.is_none() && self.backup.is_in_sync()
     }
 
     /// Drops the index that answers reads, if the table no longer wants such reads, or there is no memory for it.
@@ -269,11 +302,17 @@ impl Slot {
 
     /// The copy that can be read for keys of this configuration, and its safe LSN.
     fn readable(&self, config: &GroupConfig) -> Option<(Arc<Region>, SafeLsnRecord)> {
+        let (copy, session) = self.followed(config)?;
+        let known = self.safe_lsns.newest(session, config.epoch, copy.last_lsn())?;
+        Some((copy.clone(), known))
+    }
+
+    /// A copy that can be read and is in sync with the primary of this configuration, and the session.
+    pub(super) fn followed(&self, config: &GroupConfig) -> Option<(&Arc<Region>, PrimarySession)> {
         let copy = self.reading.as_ref().filter(|_| self.backup.is_in_sync())?;
         // In another term of the same primary the copy may have other records.
         let session = self.backup.primary_session().filter(|session| session.term == config.term)?;
-        let known = self.safe_lsns.newest(session, config.epoch, copy.last_lsn())?;
-        Some((copy.clone(), known))
+        Some((copy, session))
     }
 }
 
@@ -284,7 +323,7 @@ impl Context {
         let table = slot.config.as_ref().and_then(|config| self.agent.view().table(&config.table));
         let debt = self.volume.memory().l0_debt();
         let has_memory = if is_read { debt < 1.0 } else { debt <= 0.0 };
-        let is_for_reads = table.is_some_and(|table| table.reads != Reads::Primary);
+        let is_for_reads = table.is_some_and(|table| table.reads.is_at_backups());
         has_memory && (is_for_reads || slot.digests_until.is_some())
     }
 }
@@ -301,7 +340,9 @@ fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadRe
     if let Some(key) = op.key() {
         return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
     }
-    let Op::Scan(range) = op else { unreachable!("what any member can read is on a key, or a scan") };
+    let (Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. }) = op else {
+        unreachable!("what any member can read is on a key, or a scan")
+    };
     match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
         OpResult::Entries { entries, resume } => {
             let resume = resume.or_else(|| resume_within(bounds, op));

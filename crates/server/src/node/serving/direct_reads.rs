@@ -18,6 +18,7 @@
 //!
 //! [`Primary::readable_until`]: leeward_replication::primary::Primary::readable_until
 
+use super::fill::Walk;
 use super::{ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::Moment;
@@ -50,12 +51,16 @@ struct Waiting {
     offer: Offer,
 }
 
-struct Open {
-    index: HashIndex,
+pub(super) struct Open {
+    pub(super) index: HashIndex,
     /// Ascending by LSN, but for pairs that were read.
     waiting: VecDeque<Waiting>,
     /// When a client asked last.
     asked: Nanos,
+    /// What fills it.
+    pub(super) walk: Walk,
+    /// How often the same piece of the walk was read again.
+    pub(super) retries: u32,
 }
 
 /// See the module.
@@ -65,7 +70,7 @@ pub(super) struct DirectReads {
     incarnation: Incarnation,
     /// Indexes that were opened so far.
     opened: u64,
-    open: Option<Open>,
+    pub(super) open: Option<Open>,
     not_before: Nanos,
     /// The configuration in which the region quiesced: in it no index is opened any more.
     quiesced_in: Option<Epoch>,
@@ -170,7 +175,7 @@ impl Serving {
 
     /// Whether the table has an index, and clients can read this node's memory.
     fn wants_hash_index(&self) -> bool {
-        let has_index = self.primary.options().index == IndexKind::Hybrid;
+        let has_index = self.primary.options().reads.index == IndexKind::Hybrid;
         has_index && self.direct_reads.fabric.is_some() && !self.region.volume().is_failed()
     }
 
@@ -192,7 +197,9 @@ impl Serving {
         let memories = Box::new(FabricMemories(fabric));
         match HashIndex::open(of, nonce, self.region.volume().memory(), memories) {
             Ok(Some(index)) => {
-                direct.open = Some(Open { index, waiting: VecDeque::new(), asked: now });
+                let (waiting, walk) = (VecDeque::new(), Walk::At(Bytes::new()));
+                direct.open = Some(Open { index, waiting, asked: now, walk, retries: 0 });
+                self.walk_on();
                 return true;
             }
             Ok(None) => tracing::debug!(region = %self.id(), "the memory budget leaves too little for a hash index"),
@@ -247,7 +254,10 @@ impl Serving {
         let has_other_bounds = (&config.start, &config.end) != (&of.start, &of.end);
         match is_unused || has_other_bounds || !self.wants_hash_index() {
             true => self.close_hash_index(),
-            false => self.extend_direct_reads(now),
+            false => {
+                self.extend_direct_reads(now);
+                self.walk_on();
+            }
         }
     }
 

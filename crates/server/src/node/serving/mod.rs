@@ -10,6 +10,7 @@
 //! | `checkpoint` | copies on volumes of their own |
 //! | `samples` | which keys are in use |
 //! | `direct_reads` | the hash index, which clients read by one-sided reads |
+//! | `fill` | the walk that fills it |
 //!
 //! Invariants:
 //! - An answer leaves only when every LSN that it shows is committed *and* the lease is held.
@@ -26,6 +27,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod decide;
 mod direct_reads;
 pub(crate) mod execute;
+mod fill;
 mod for_memory;
 mod queues;
 mod samples;

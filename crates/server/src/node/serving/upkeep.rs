@@ -5,7 +5,7 @@
 //! Invariants: one compaction of a region runs at a time, and it is installed at the backups after it is here. A tail is
 //! released only once this volume and every backup have flushed it. Belongs to the node's thread.
 
-use super::Serving;
+use super::{Serving, fill};
 use crate::node::job::Outcome;
 use crate::node::reshape::quiesce::CompactionUrgency;
 use leeward_engine::Error;
@@ -69,6 +69,8 @@ pub(crate) enum UpkeepDone {
     Loaded { server: ServerId, session: u64, result: Result<Parcel, Error> },
     /// The first pairs that the region has and that are another region's, if any.
     LookedForForeign(Result<Option<Piece>, Error>),
+    /// Pairs for a hash index were read.
+    ReadForIndex(Result<Box<fill::Piece>, Error>),
 }
 
 /// The upkeep that is under way.
@@ -222,6 +224,7 @@ impl Serving {
                 result.map(|_| ())
             }
             UpkeepDone::LookedForForeign(found) => self.found_foreign(now, found),
+            UpkeepDone::ReadForIndex(piece) => self.walked(piece),
             UpkeepDone::Loaded { server, session, result } => match result {
                 Ok(parcel) => {
                     self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;

@@ -3,6 +3,7 @@
 mod backups;
 mod balance;
 mod digests;
+mod fresh;
 mod fuzz;
 mod hashed;
 mod hoards;

@@ -7,6 +7,9 @@ use leeward_format::cluster::{GroupConfig, IndexKind, RegionMap, RegionRequest};
 use leeward_format::op::{HashIndexQuestion, HashIndexState, OpError};
 use leeward_format::table::{NewTable, TableChange};
 
+/// More than a piece of the walk that fills an index.
+const FILLED: u64 = 1_000;
+
 fn create(cluster: &Cluster, node: usize, name: &str, splits: &[&'static str]) -> OpResult {
     let replicas = 3;
     let options = TableOptions { name: name.into(), replicas, min_in_sync: 2, ..TableOptions::default() };
@@ -239,6 +242,9 @@ fn the_kind_of_index_changes_while_a_region_is_served() {
     assert_eq!(create(&cluster, 0, "orders", &[]), OpResult::Done);
     let mut client = select(&cluster, 0, "orders");
     assert_eq!(client.run_until_served("SET key 1"), "+OK");
+    for number in 0..FILLED {
+        assert_eq!(client.run_until_served(&format!("SET filled{number} {number}")), "+OK");
+    }
     wait_for(&cluster.servers[0], "every replica is in sync", is_whole);
     let group = || map(&cluster.servers[0]).regions_of("orders")[0].clone();
     let before = group();
@@ -256,7 +262,7 @@ fn the_kind_of_index_changes_while_a_region_is_served() {
         let change = Box::new(TableChange { name, index: Some(index), ..TableChange::default() });
         assert_eq!(request(&cluster.servers[1].info().native_address, &Op::AlterTable { change }), OpResult::Done);
         for server in &cluster.servers {
-            let has = |map: &RegionMap| map.table("orders").is_some_and(|table| table.index == index);
+            let has = |map: &RegionMap| map.table("orders").is_some_and(|table| table.reads.index == index);
             wait_for(server, "the change", has);
         }
         let begun = Instant::now();
@@ -265,6 +271,16 @@ fn the_kind_of_index_changes_while_a_region_is_served() {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(client.run_until_served("INCR key").starts_with(':'));
+        // A new index is filled with what the region has, without a read.
+        let has_all = || {
+            let regions = cluster.servers.iter().flat_map(|server| server.snapshot().expect("it runs").status.regions);
+            let mut of_it = regions.filter(|status| status.region == region);
+            of_it.any(|status| status.hash_index.records == FILLED + 1)
+        };
+        while wanted && !has_all() {
+            assert!(begun.elapsed() < TIMEOUT, "the index is not filled");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
     assert_eq!(client.run("GET key"), "4");
     let term_and_members = |group: GroupConfig| (group.term, group.backups, group.learners);

@@ -48,6 +48,8 @@ pub(super) struct Direct {
     found: Option<Purpose>,
     /// Requests that were not answered yet: of each reader, the token and the look-up.
     requests: Vec<Option<(Token, u64)>>,
+    /// The answers to questions now take longer than it takes to replace a primary.
+    is_slow: bool,
 }
 
 impl Direct {
@@ -65,7 +67,7 @@ impl Direct {
             DirectReader::new(fabric, nodes, &mut rng)
         };
         let all = (0..readers).map(reader).collect();
-        Direct { readers: all, rng, last_token: 0, found: None, requests: vec![None; readers] }
+        Direct { readers: all, rng, last_token: 0, found: None, requests: vec![None; readers], is_slow: false }
     }
 
     /// What came of the look-ups of all readers.
@@ -90,9 +92,10 @@ impl Direct {
         Nanos::from_micros(self.rng.between(1, 1_000_000))
     }
 
-    /// How long a question or its answer takes: sometimes longer than it takes to replace a primary.
+    /// How long a question or its answer takes.
     fn delay(&mut self) -> Nanos {
         match self.rng.below(16) {
+            _ if self.is_slow => Nanos::from_micros(self.rng.between(800_000, 3_500_000)),
             0 => Nanos::from_micros(self.rng.below(5_000_000)),
             1 => Nanos::from_micros(self.rng.below(500_000)),
             _ => Nanos::from_micros(self.rng.between(20, 2_000)),
@@ -121,6 +124,7 @@ impl World {
             DirectEvent::Answer { token, result } => {
                 let answer = if let OpResult::HashIndex(answer) = result { Some(*answer) } else { None };
                 self.direct.readers[reader].answered(self.now, token, answer);
+                self.begin_look(reader);
             }
             DirectEvent::GiveUp { look } => {
                 if self.direct.readers[reader].end(look).is_some() {
@@ -207,6 +211,22 @@ impl World {
         if let Some(question) = question {
             let (at, op) = (self.now + self.direct.delay(), Op::HashIndex(Box::new(question)));
             self.push(at, Event::Direct { reader, event: DirectEvent::Question { node, token, op } });
+        }
+    }
+
+    /// A node is about to be paused: readers have just asked it, and its answers are on their way for as long as it takes to
+    /// replace it.
+    pub(super) fn ask_before_pause(&mut self, node: NodeId) {
+        for reader in 0..self.direct.readers.len() {
+            let token = self.direct.token(reader);
+            if let Some(question) = self.direct.readers[reader].ask_again(self.now, node, token) {
+                self.direct.is_slow = true;
+                let (table, op) = (TableName::default(), Op::HashIndex(Box::new(question)));
+                self.input(node, Input::Submit { token, table, op, once: None, direct: true });
+                self.network.hold_stores(link::peer(server_id(node)), 0, Nanos::ZERO);
+                self.finish_turns();
+                self.direct.is_slow = false;
+            }
         }
     }
 

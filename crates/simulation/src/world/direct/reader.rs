@@ -370,10 +370,20 @@ impl DirectReader {
         Some(HashIndexQuestion { region, nonce, version, read: Vec::new() })
     }
 
+    /// Another question about the index of `node` that it got last.
+    pub(super) fn ask_again(&mut self, now: Nanos, node: NodeId, token: Token) -> Option<HashIndexQuestion> {
+        let index = self.indexes.iter().rev().find(|index| index.node == node)?;
+        let (region, nonce, version) = (index.grant.region, index.grant.nonce, index.version);
+        let asked = self.clock.at(now);
+        self.questions.insert((region, node), Question { token, nonce, asked, again: asked + QUESTION_TIMEOUT });
+        Some(HashIndexQuestion { region, nonce, version, read: Vec::new() })
+    }
+
     /// A question was answered; `None`: by an error.
     pub(super) fn answered(&mut self, now: Nanos, token: Token, answer: Option<HashIndexAnswer>) {
         let clock = self.clock.at(now);
-        let Some((&(_, node), question)) = self.questions.iter_mut().find(|(_, question)| question.token == token) else {
+        let Some((&(_, node), question)) = self.questions.iter_mut().find(|(_, question)| question.token == token)
+        else {
             return;
         };
         let Some(HashIndexAnswer { clock: answered, state }) = answer else {

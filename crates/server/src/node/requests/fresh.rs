@@ -1,0 +1,239 @@
+//! Reads that a backup answers as of an instant after their call: it asks the primary how far it must have its log, and reads as of
+//! just that (HiStore 3.2.2, 4.2). Scans of tables [whose scans backups answer](leeward_format::cluster::Scans), and reads that
+//! [any member answers](super::stale) and that accept no staleness.
+//!
+//! ```text
+//!   backup                                  primary
+//!     r  reads have come                       |
+//!     |  --- SafeLsnQuestion, after r ------>  q
+//!     |  <-- SafeLsnAnswer, LSN c -----------  t  Its lease is valid at t, which it reads after q, and it has acknowledged up to c.
+//!     a  the copy has its records up to c      |
+//!     n  the reads as of exactly c
+//! ```
+//! Each answer is the state of the region at t, which is after the call of the read and before its answer:
+//! - What any primary acknowledged before r, it acknowledged before t: it is within c, by the reasons of [`super::stale`].
+//! - Nothing beyond c was acknowledged or shown by anybody before t.
+//!
+//! A read that cannot be answered so in [`TIMEOUT`] goes to the primary: it does not answer, or does not hold its lease; the copy
+//! does not get its records; the region has another configuration by now.
+//!
+//! Invariants:
+//! - The question for a read is sent after the read has come, and its answer counts for no read that came later.
+//! - The session and the configuration are the same when the question is sent and when the read begins; the primary answers for
+//!   the same configuration.
+
+use super::forward::{Unrouted, Way};
+use crate::node::Node;
+use crate::node::region::Slot;
+use leeward_format::cluster::{GroupConfig, Scans};
+use leeward_format::control::{Control, SafeLsnOf};
+use leeward_format::op::Read;
+use leeward_format::routing::Routing;
+use leeward_format::{Epoch, Lsn, RegionId, ServerId};
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+use leeward_replication::backup::PrimarySession;
+use std::collections::BTreeMap;
+
+/// How long a read waits for the primary's answer and for the copy.
+const TIMEOUT: Nanos = Nanos::from_millis(200);
+/// Most reads of a region that wait at a backup. More go to the primary.
+const MOST_READS: usize = 1024;
+/// How long no scan is sent to a backup that could not answer one.
+const REST: Nanos = Nanos::from_millis(100);
+
+/// Reads of a region that have come in the same turn, and their question.
+struct Batch {
+    region: RegionId,
+    reads: Vec<(Unrouted, Way)>,
+    session: PrimarySession,
+    epoch: Epoch,
+    asked: Nanos,
+    /// c, once it is known.
+    safe_lsn: Option<Lsn>,
+}
+
+/// The reads that wait, at a backup, and questions of backups, at a primary.
+#[derive(Default)]
+pub(crate) struct FreshReads {
+    /// Those that have come in this turn.
+    coming: BTreeMap<RegionId, Vec<(Unrouted, Way)>>,
+    /// By the id of the question.
+    batches: BTreeMap<u64, Batch>,
+    questions: Vec<(ServerId, u64, RegionId)>,
+    /// How many scans this node has sent to backups.
+    turns: usize,
+    /// Until when none are sent to these.
+    resting: BTreeMap<ServerId, Nanos>,
+}
+
+impl FreshReads {
+    /// Whether this node waits for nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.coming.is_empty() && self.batches.is_empty()
+    }
+
+    /// How many reads of a region wait.
+    fn waiting(&self, region: RegionId) -> usize {
+        let of_it = self.batches.values().filter(|batch| batch.region == region);
+        self.coming.get(&region).map_or(0, Vec::len) + of_it.map(|batch| batch.reads.len()).sum::<usize>()
+    }
+
+    /// A backup could not answer a scan.
+    pub(super) fn rest(&mut self, now: Nanos, backup: ServerId) {
+        self.resting.insert(backup, now + REST);
+    }
+
+    /// Whether scans may be sent to a backup.
+    fn may_ask(&self, now: Nanos, backup: ServerId) -> bool {
+        self.resting.get(&backup).is_none_or(|until| *until <= now)
+    }
+
+    /// Ends a batch. Returns its reads.
+    fn take(&mut self, id: u64) -> Vec<(Unrouted, Way)> {
+        self.batches.remove(&id).map_or_else(Vec::new, |batch| batch.reads)
+    }
+}
+
+// ---- the primary ---------------------------------------------------------------------------------------------------
+
+impl Node {
+    /// A backup asks for a safe LSN. It is answered at the end of the turn, with a lease that was valid after the question came.
+    pub(crate) fn safe_lsn_asked(&mut self, from: ServerId, id: u64, region: RegionId) {
+        self.fresh.questions.push((from, id, region));
+        self.idle.touch(region);
+    }
+
+    /// Answers the questions of this turn.
+    pub(crate) fn answer_questions(&mut self, now: Nanos) {
+        for (from, id, region) in std::mem::take(&mut self.fresh.questions) {
+            let serving = self.slots.get_mut(&region).and_then(Slot::serving);
+            let safe_lsn = serving.and_then(|serving| serving.safe_lsn(now));
+            self.context.send(from, &Control::SafeLsnAnswer { id, safe_lsn });
+        }
+    }
+}
+
+// ---- the backup ----------------------------------------------------------------------------------------------------
+
+impl Node {
+    /// How many reads this node has answered as a backup as of an instant after their call.
+    pub fn fresh_reads(&self) -> u64 {
+        self.backup_reads.answered().1
+    }
+
+    /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
+    pub(super) fn is_for_backups(&self, unrouted: &Unrouted, way: Way) -> bool {
+        let is_scan = unrouted.op.range().is_some() && !unrouted.op.is_write();
+        let table = self.context.agent.view().table(&unrouted.table).filter(|_| is_scan && way == Way::Any);
+        table.is_some_and(|table| table.reads.scans == Scans::Backups)
+    }
+
+    /// A read that accepts no staleness, of a region with this configuration.
+    pub(super) fn read_fresh(&mut self, now: Nanos, config: &GroupConfig, unrouted: Unrouted, way: Way) {
+        let region = config.region;
+        let slot = self.slots.get_mut(&region);
+        let is_followed = slot.is_some_and(|slot| {
+            if slot.is_unread_backup() {
+                slot.catch_up_reads(&mut self.context);
+            }
+            slot.followed(config).is_some()
+        });
+        if is_followed && !self.context.clients.is_full() && self.fresh.waiting(region) < MOST_READS {
+            self.fresh.coming.entry(region).or_default().push((unrouted, way));
+            return;
+        }
+        let may_ask = |server: &ServerId| self.context.is_linked(*server) && self.fresh.may_ask(now, *server);
+        let backups: Vec<ServerId> = config.backups.iter().map(|backup| backup.server).filter(may_ask).collect();
+        if backups.is_empty() || is_followed || !self.is_for_backups(&unrouted, way) {
+            return self.route(now, unrouted, way);
+        }
+        self.fresh.turns = self.fresh.turns.wrapping_add(1);
+        let server = backups[self.fresh.turns % backups.len()];
+        if self.forwarding.in_flight.must_wait(server) {
+            return self.route(now, unrouted, way);
+        }
+        let (table, op) = (unrouted.table.clone(), Read::stale(unrouted.op.clone(), 0));
+        let id = self.forwarding.send_to_backup(unrouted, region, server);
+        self.context.send(server, &Control::Forward { id, table, op, once: None, epoch: config.epoch });
+    }
+
+    /// The primary has answered the question `id`.
+    pub(crate) fn safe_lsn_answered(&mut self, now: Nanos, from: ServerId, id: u64, safe_lsn: Option<SafeLsnOf>) {
+        let Some(batch) = self.fresh.batches.get_mut(&id).filter(|batch| batch.session.primary == from) else {
+            return;
+        };
+        match safe_lsn {
+            Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.epoch) => batch.safe_lsn = Some(safe.lsn),
+            _ => self.give_up_batch(now, id),
+        }
+    }
+
+    /// Asks for the reads that have come in this turn, and begins those that can be answered.
+    pub(crate) fn advance_fresh(&mut self, now: Nanos) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        for (region, reads) in std::mem::take(&mut self.fresh.coming) {
+            self.ask_safe_lsn(now, region, reads);
+        }
+        for id in self.fresh.batches.keys().copied().collect::<Vec<_>>() {
+            self.advance_batch(now, id);
+        }
+    }
+
+    fn ask_safe_lsn(&mut self, now: Nanos, region: RegionId, mut reads: Vec<(Unrouted, Way)>) {
+        if planted(Bug::SafeLsnBeforeQuestion)
+            && let Some(before) = self.fresh.batches.values_mut().find(|batch| batch.region == region)
+        {
+            return before.reads.append(&mut reads);
+        }
+        let config = self.routes().region(region).cloned();
+        let session = config.as_ref().and_then(|config| Some(self.slots.get(&region)?.followed(config)?.1));
+        let Some((config, session)) = config.zip(session) else {
+            for (unrouted, way) in reads {
+                self.route(now, unrouted, way);
+            }
+            return;
+        };
+        let id = self.forwarding.next_id();
+        self.context.send(session.primary, &Control::SafeLsnQuestion { id, region });
+        let batch = Batch { region, reads, session, epoch: config.epoch, asked: now, safe_lsn: None };
+        self.fresh.batches.insert(id, batch);
+    }
+
+    fn advance_batch(&mut self, now: Nanos, id: u64) {
+        let Some(&Batch { region, session, epoch, asked, safe_lsn, .. }) = self.fresh.batches.get(&id) else { return };
+        let config = self.routes().region(region).filter(|config| config.epoch == epoch).cloned();
+        let slot = self.slots.get_mut(&region);
+        let Some((config, slot)) = config.zip(slot).filter(|_| now - asked < TIMEOUT) else {
+            return self.give_up_batch(now, id);
+        };
+        let Some(copy) =
+            slot.followed(&config).filter(|(_, followed)| *followed == session).map(|(copy, _)| copy.clone())
+        else {
+            return self.give_up_batch(now, id);
+        };
+        let Some(lsn) = safe_lsn else { return };
+        let last = copy.last_lsn();
+        if last < lsn && !planted(Bug::ScanUndrained) {
+            slot.catch_up_reads(&mut self.context);
+            return;
+        }
+        let lsn = match () {
+            () if planted(Bug::ScanUndrained) => lsn.min(last),
+            () if planted(Bug::ScanBeyondSafe) => last,
+            () => lsn,
+        };
+        for read in self.fresh.take(id) {
+            self.begin_read((&copy, lsn), &config, read, None);
+        }
+    }
+
+    /// Sends the reads of a batch to the primary.
+    fn give_up_batch(&mut self, now: Nanos, id: u64) {
+        for (unrouted, way) in self.fresh.take(id) {
+            self.route(now, unrouted, way);
+        }
+    }
+}
