@@ -116,8 +116,10 @@ pub struct PhaseReport {
     pub sorted_runs: u64,
     /// Fewest merges of all runs of a backup's copy. 0 unless it is a two-layer log.
     pub run_merges: u64,
-    /// Reads that backups answered.
+    /// Reads that backups answered, and that might be stale.
     pub stale_reads: Option<u64>,
+    /// Reads that clients answered from hash indexes.
+    pub direct_reads: u64,
     /// What happened when a node died. `None` in all but the recovery of `leeward bench replication`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
@@ -395,6 +397,7 @@ impl PhaseReport {
             sorted_runs: totals.sorted_runs,
             run_merges: totals.least_run_merges,
             stale_reads: totals.all.stale_reads,
+            direct_reads: measured.direct_reads,
             recovery: None,
         }
     }

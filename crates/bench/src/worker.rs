@@ -7,11 +7,9 @@ use crate::ledger::Ledger;
 use crate::records::Records;
 use crate::report::new_histogram;
 use crate::scan::{Scan, asked_regions};
-use crate::ycsb::{Kind, LONGEST_SCAN, Options, STALE, Workload, client_options};
+use crate::ycsb::{Kind, LONGEST_SCAN, Options, Workload, reading_options};
 use hdrhistogram::Histogram;
-use leeward_client::{
-    ClientError, ClientOptions, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic,
-};
+use leeward_client::{ClientError, Condition, Done, Lifetime, Op, OpError, OpResult, Session, Ticket, Traffic};
 use leeward_format::RegionId;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +52,8 @@ pub(crate) struct Measured {
     /// Bytes of keys and values written, read and scanned.
     pub(crate) user_bytes: u64,
     pub(crate) traffic: Traffic,
+    /// Reads that a hash index answered.
+    pub(crate) direct_reads: u64,
 }
 
 impl Measured {
@@ -66,6 +66,7 @@ impl Measured {
             first_error: None,
             user_bytes: 0,
             traffic: Traffic::default(),
+            direct_reads: 0,
         }
     }
 
@@ -80,6 +81,7 @@ impl Measured {
         self.first_error = self.first_error.take().or(other.first_error);
         self.user_bytes += other.user_bytes;
         self.traffic += other.traffic;
+        self.direct_reads += other.direct_reads;
     }
 
     fn record(&mut self, kind: Kind, latency: Duration) {
@@ -121,11 +123,9 @@ impl<'a> Worker<'a> {
     /// Thread number `index` of the phase.
     pub(crate) fn connect(shared: &'a Shared<'a>, chooser: Chooser, index: usize) -> Result<Worker<'a>, ClientError> {
         let options = shared.options;
-        let at_most_stale = (options.read_members > 1).then_some(STALE);
         let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
         let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);
-        let client_options = ClientOptions { at_most_stale, ..client_options(options) };
-        let mut session = Session::connect(&options.seeds, client_options)?;
+        let mut session = Session::connect(&options.seeds, reading_options(options))?;
         let regions = match shared.workload {
             Workload::E => asked_regions(&session.fetch_map()?, &options.table),
             _ => Vec::new(),
@@ -149,6 +149,7 @@ impl<'a> Worker<'a> {
             let over = self.fill();
             if over && self.flights.is_empty() || self.shared.abandon.load(Ordering::Relaxed) {
                 self.measured.traffic = self.session.traffic();
+                self.measured.direct_reads = self.session.direct_stats().hits;
                 return Ok(self.measured);
             }
             let due = self.pace.map_or(LOOK_UP, |(next, _)| next.saturating_duration_since(Instant::now()));

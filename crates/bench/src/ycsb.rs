@@ -47,6 +47,8 @@ pub enum Workload {
     E,
     /// 50 % reads, 50 % read-modify-writes.
     F,
+    /// Updates. Not of YCSB.
+    U,
 }
 
 /// The kind of one operation of a workload.
@@ -73,8 +75,8 @@ impl Kind {
 
 impl Workload {
     /// Every workload.
-    pub const ALL: [Workload; 7] =
-        [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
+    pub const ALL: [Workload; 8] =
+        [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F, Workload::U];
 
     /// The kind of the next operation, by a draw from 0 to 99.
     pub fn kind(self, draw: u8) -> Kind {
@@ -83,7 +85,7 @@ impl Workload {
             (Workload::A, 0..50) | (Workload::B | Workload::D, 0..95) | (Workload::C, _) | (Workload::F, 0..50) => {
                 Kind::Read
             }
-            (Workload::A | Workload::B, _) => Kind::Update,
+            (Workload::A | Workload::B | Workload::U, _) => Kind::Update,
             (Workload::E, 0..95) => Kind::Scan,
             (Workload::D | Workload::E, _) => Kind::Insert,
             (Workload::F, _) => Kind::ReadModifyWrite,
@@ -117,6 +119,7 @@ impl fmt::Display for Workload {
             Workload::D => "d",
             Workload::E => "e",
             Workload::F => "f",
+            Workload::U => "u",
         })
     }
 }
@@ -127,8 +130,20 @@ impl FromStr for Workload {
         Workload::ALL
             .into_iter()
             .find(|workload| workload.to_string() == text.to_ascii_lowercase())
-            .ok_or_else(|| format!("unknown workload {text:?}: it is one of load, a, b, c, d, e, f"))
+            .ok_or_else(|| format!("unknown workload {text:?}: it is one of load, a, b, c, d, e, f, u"))
     }
+}
+
+/// How clients read, if a read is done once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reading {
+    /// As the table and the transport allow.
+    #[default]
+    Usual,
+    /// By requests, also where clients could read a hash index.
+    Requests,
+    /// By requests to the members of the region in turn. No answer is stale.
+    AnyMember,
 }
 
 /// Options of a run.
@@ -151,6 +166,8 @@ pub struct Options {
     /// From how many members each read is done: one of them, or so many in turn, whose answers may be stale. It counts as
     /// one operation, and ends with the last answer.
     pub read_members: u32,
+    /// How clients read.
+    pub reading: Reading,
     /// Client threads, each with connections of its own.
     pub threads: usize,
     /// Operations that each thread keeps in flight. A scan of a table that is partitioned by hash counts as one for each
@@ -185,6 +202,7 @@ impl Default for Options {
             ops: 100_000,
             distribution: None,
             read_members: 1,
+            reading: Reading::default(),
             threads: 2,
             depth: 32,
             target_rate: None,
@@ -472,6 +490,17 @@ fn is_loaded(session: &mut Session, options: &Options) -> Result<bool, BenchErro
         OpResult::Value(Some(value)) => sequence_of(record, &value, options.mix.value_bytes(record)).is_some(),
         _ => false,
     }))
+}
+
+/// Options of the sessions that are measured.
+pub(crate) fn reading_options(options: &Options) -> ClientOptions {
+    let at_most_stale = match options.reading {
+        _ if options.read_members > 1 => Some(STALE),
+        Reading::AnyMember => Some(Duration::ZERO),
+        Reading::Usual | Reading::Requests => None,
+    };
+    let direct_reads = options.reading == Reading::Usual;
+    ClientOptions { at_most_stale, direct_reads, ..client_options(options) }
 }
 
 pub(crate) fn client_options(options: &Options) -> ClientOptions {

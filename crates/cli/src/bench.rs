@@ -58,6 +58,7 @@ fn options(args: &YcsbArgs) -> Options {
         ops: args.ops,
         distribution: args.distribution,
         read_members: 1,
+        reading: ycsb::Reading::default(),
         threads: args.threads,
         depth: args.depth,
         target_rate: args.target_rate,

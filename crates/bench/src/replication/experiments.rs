@@ -1,6 +1,7 @@
 //! The experiments of the papers, which combine variants. Data; any thread.
 
 use crate::keys::Mix;
+use crate::ycsb::Workload;
 
 /// One comparison of the papers: every variant with every row of its grids.
 #[derive(Debug)]
@@ -48,6 +49,9 @@ pub(crate) struct Shape {
     pub(crate) l0s: Option<u32>,
     /// Whether two-layer logs must have merged all of their runs, for a run to prove anything.
     pub(crate) must_merge: bool,
+    /// How much of the pairs of the primaries of a node its hash indexes hold, in percent; it has the memory for that.
+    /// `None`: memory is as the options say.
+    pub(crate) indexed_percent: Option<u32>,
     pub(crate) work: Work,
 }
 
@@ -60,7 +64,40 @@ pub(crate) enum Work {
     LoadAndReads(&'static [u32]),
     /// Load A. Then a node dies while clients read, and another comes back with an empty volume.
     Recovery,
+    /// Load A, and then these phases.
+    Steps(&'static [Step]),
 }
+
+/// A phase of a workload with so many clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Its name in the JSON, and in the report.
+    pub(crate) name: &'static str,
+    title: &'static str,
+    pub(crate) workload: Workload,
+    pub(crate) threads: usize,
+    pub(crate) depth: usize,
+    /// Operations, in percent of those of the other phases: as many as take seconds.
+    pub(crate) ops_percent: u64,
+}
+
+const fn step(name: &'static str, title: &'static str, workload: Workload, ops_percent: u64) -> Step {
+    Step { name, title, workload, threads: 2, depth: 16, ops_percent }
+}
+
+/// Gets by one client and by many, updates, and the workloads of YCSB. Each follows on the one before.
+const POINTS: [Step; 9] = [
+    Step { threads: 1, depth: 1, ..step("c-1-1", "Run C, one thread, depth 1", Workload::C, 20) },
+    step("c-2-16", "Run C, two threads, depth 16", Workload::C, 400),
+    Step { depth: 64, ..step("c-2-64", "Run C, two threads, depth 64", Workload::C, 400) },
+    step("u", "Updates", Workload::U, 100),
+    step("b", "Run B", Workload::B, 100),
+    step("a", "Run A", Workload::A, 100),
+    step("f", "Run F", Workload::F, 100),
+    step("d", "Run D", Workload::D, 100),
+    step("e", "Run E", Workload::E, 10),
+];
+const GETS: [Step; 1] = [POINTS[1]];
 
 /// L0s that Load fills in each region: several of a [segment](super::measure), which compactions take together.
 const L0S: u32 = 400;
@@ -68,7 +105,7 @@ const L0S: u32 = 400;
 impl Shape {
     /// What the experiments of the other papers have.
     pub(crate) const PAPERS: Shape =
-        Shape { nodes: None, regions: None, l0s: None, must_merge: false, work: Work::LoadAndA };
+        Shape { nodes: None, regions: None, l0s: None, must_merge: false, indexed_percent: None, work: Work::LoadAndA };
     /// The same with so many L0s that two-layer logs merge.
     pub(crate) const RUNS: Shape = Shape { l0s: Some(L0S), must_merge: true, ..Shape::PAPERS };
 }
@@ -79,6 +116,12 @@ pub(super) const MANY: Shape = Shape { regions: Some(100), ..Shape::PAPERS };
 /// As in DEPART; each node is primary of a region.
 pub(super) const FIVE: Shape =
     Shape { nodes: Some(5), regions: Some(5), work: Work::LoadAndReads(&[1, 2, 3]), ..Shape::RUNS };
+/// All pairs are in the hash indexes, as in HiStore.
+pub(super) const HYBRID: Shape = Shape { indexed_percent: Some(100), work: Work::Steps(&POINTS), ..Shape::PAPERS };
+/// A part of them is.
+pub(super) const fn indexed(percent: u32) -> Shape {
+    Shape { indexed_percent: Some(percent), work: Work::Steps(&GETS), ..Shape::PAPERS }
+}
 pub(super) const ORDERED: Shape = Shape { work: Work::LoadAndReads(&[2]), ..Shape::RUNS };
 
 /// Name of the phase in which a node dies.
@@ -87,8 +130,11 @@ pub(super) const RECOVERY: &str = "recovery";
 const READS: [(&str, &str); 3] =
     [("c", "Run C"), ("c-2", "Run C, reads of 2 members"), ("c-3", "Run C, reads of 3 members")];
 /// Every phase: its name in the JSON, and in the report.
-pub(super) const PHASES: [(&str, &str); 6] =
-    [("load", "Load A"), ("a", "Run A"), READS[0], READS[1], READS[2], (RECOVERY, "Recovery")];
+pub(super) fn phases() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let first = [("load", "Load A"), ("a", "Run A"), READS[0], READS[1], READS[2], (RECOVERY, "Recovery")];
+    let of_steps = POINTS.iter().filter(|step| step.name != "a").map(|step| (step.name, step.title));
+    first.into_iter().chain(of_steps)
+}
 
 /// Name of the phase of reads of so many members.
 pub(crate) fn reads_of(members: u32) -> &'static str {
@@ -104,6 +150,7 @@ impl Work {
                 Work::LoadAndA => phase == "a",
                 Work::LoadAndReads(members) => reads(members),
                 Work::Recovery => phase == RECOVERY,
+                Work::Steps(steps) => steps.iter().any(|step| step.name == phase),
             }
     }
 
@@ -111,13 +158,13 @@ impl Work {
     pub(crate) fn read_members(self) -> u32 {
         match self {
             Work::LoadAndReads(members) => members.iter().copied().max().unwrap_or(1),
-            Work::LoadAndA | Work::Recovery => 1,
+            Work::LoadAndA | Work::Recovery | Work::Steps(_) => 1,
         }
     }
 }
 
 /// Every experiment, in the order of the report.
-pub static EXPERIMENTS: [Experiment; 13] = [
+pub static EXPERIMENTS: [Experiment; 15] = [
     Experiment {
         name: "modes",
         title: "Replication by itself",
@@ -324,5 +371,33 @@ pub static EXPERIMENTS: [Experiment; 13] = [
         ],
         variants: &["send-index-depart", "two-layer-20", "build-index-depart"],
         grids: &[Grid { replicas: &[3], shape: Shape { work: Work::Recovery, ..FIVE }, ..Grid::PAPERS }],
+    },
+    Experiment {
+        name: "hybrid",
+        title: "A hash index at the primary and scans at backups, against sorted indexes alone",
+        papers: "HiStore 5.2, 5.3 (figures 9, 10, 12), five servers, 100 Gb/s RDMA, keys of 16 B and values of 32 B. Over sorted indexes \
+                 alone that every member answers from: gets 2.03 with 64 clients, puts 1.45, scans 1.0, YCSB without scans 2.39 to \
+                 2.96. `lsm-any` is that system here: each member answers gets and scans, and asks the primary for its safe LSN \
+                 first, since no answer may be stale. `hybrid-rpc` has the index, and clients that do not read it.",
+        not_compared: &[(
+            "1.45 times the puts",
+            "the paper's primary keeps a hash table in the place of its sorted index; here it keeps both, so puts are compared \
+             with those of the primary's sorted index alone",
+        )],
+        variants: &["lsm-rings", "lsm-spinning", "lsm-any", "hybrid-rpc", "hybrid-none", "histore", "histore-send"],
+        grids: &[Grid { replicas: &[3], shape: HYBRID, ..Grid::PAPERS }],
+    },
+    Experiment {
+        name: "hybrid-memory",
+        title: "A hash index that holds 5, 10, 25 and 100 % of the pairs",
+        papers: "Not measured there: all pairs are in HiStore's hash table.",
+        not_compared: &[],
+        variants: &["lsm-rings", "histore"],
+        grids: &[
+            Grid { replicas: &[3], shape: indexed(5), ..Grid::PAPERS },
+            Grid { replicas: &[3], shape: indexed(10), ..Grid::PAPERS },
+            Grid { replicas: &[3], shape: indexed(25), ..Grid::PAPERS },
+            Grid { replicas: &[3], shape: indexed(100), ..Grid::PAPERS },
+        ],
     },
 ];

@@ -23,6 +23,10 @@ pub enum Figure {
     Cpu,
     /// Of those, what went into receiving requests and sending answers.
     ClientCpu,
+    /// Of those, what nodes spent as primaries.
+    PrimaryCpu,
+    /// Reads that a hash index answered, as a part of all operations.
+    DirectReads,
     /// Of those, what backups spent on their index.
     BackupIndexCpu,
     /// MiB that backups read from their devices for their index.
@@ -67,11 +71,13 @@ pub enum Figure {
 
 impl Figure {
     /// Every figure, in the order of the report.
-    pub(crate) const ALL: [Figure; 24] = [
+    pub(crate) const ALL: [Figure; 26] = [
         Figure::Throughput,
         Figure::ClientThroughput,
         Figure::Cpu,
         Figure::ClientCpu,
+        Figure::PrimaryCpu,
+        Figure::DirectReads,
         Figure::BackupIndexCpu,
         Figure::BackupIndexRead,
         Figure::IoAmplification,
@@ -101,6 +107,8 @@ impl Figure {
             Figure::ClientThroughput => "client-throughput",
             Figure::Cpu => "cpu",
             Figure::ClientCpu => "client-cpu",
+            Figure::PrimaryCpu => "primary-cpu",
+            Figure::DirectReads => "direct-reads",
             Figure::BackupIndexCpu => "backup-index-cpu",
             Figure::BackupIndexRead => "backup-index-read",
             Figure::ReadAmplification => "read-amplification",
@@ -131,6 +139,8 @@ impl Figure {
             Figure::ClientThroughput => "Throughput until the last answer, thousands of operations a second",
             Figure::Cpu => "CPU-seconds of all servers per million operations",
             Figure::ClientCpu => "Of them, what receiving requests and sending answers takes",
+            Figure::PrimaryCpu => "Of them, what nodes spend as primaries",
+            Figure::DirectReads => "Reads that a hash index answered, as a part of all operations",
             Figure::BackupIndexCpu => "Of them, what backups spend on their index",
             Figure::BackupIndexRead => "Device reads of backups for their index, MiB",
             Figure::ReadAmplification => "Device bytes read per user byte",
@@ -156,8 +166,8 @@ impl Figure {
 
     /// Whether only some experiments have it: the others are reported without it.
     pub(crate) fn is_rare(self) -> bool {
-        use Figure::{InSync, InSyncSpeed, Outage, ReadsAfter, RunMerges};
-        matches!(self, RunMerges | Outage | ReadsAfter | InSync | InSyncSpeed)
+        use Figure::{DirectReads, InSync, InSyncSpeed, Outage, ReadsAfter, RunMerges};
+        matches!(self, DirectReads | RunMerges | Outage | ReadsAfter | InSync | InSyncSpeed)
     }
 
     /// Its value; `None` if the servers did not report it.
@@ -168,6 +178,8 @@ impl Figure {
             Figure::ClientThroughput => Some(phase.ops_per_second / 1000.0),
             Figure::Cpu => phase.server_cpu_seconds_per_million_ops,
             Figure::ClientCpu => cpu(phase, |activity, _| CLIENTS.contains(&activity)),
+            Figure::PrimaryCpu => cpu(phase, |_, role| role == "primary"),
+            Figure::DirectReads => Some(phase.direct_reads as f64 / phase.ops.max(1) as f64),
             Figure::BackupIndexCpu => {
                 let is_index = |activity: &str, role: &str| role == "backup" && INDEX.contains(&activity);
                 cpu(phase, is_index)

@@ -1,7 +1,7 @@
 //! Measures one cell: starts its cluster, runs its phases, and refuses a run that would prove nothing.
 
 use super::cells::levels;
-use super::experiments::{Work, reads_of};
+use super::experiments::{Step, Work, reads_of};
 use super::figure::Figure;
 use super::plan::Setup;
 use super::{Options, recovery, variant};
@@ -23,6 +23,8 @@ const MIN_RUN_MERGES: u64 = 2;
 const MERGING_DEGREE: u8 = 20;
 /// The part of the reads which backups should answer that they must answer. They forward some to primaries.
 const MIN_READS_OF_BACKUPS: f64 = 0.5;
+/// Bytes that a record of a hash index needs beside the pair: its head, the rest of its lines, its place in a bucket.
+const RECORD_BYTES: u64 = 80;
 /// Bytes that an L0 needs for an entry beside the pair.
 const ENTRY_BYTES: u64 = 10;
 /// Segments that the pairs of a copy fill in Load, at least, where two-layer logs must merge. Pieces become a run once they
@@ -30,6 +32,8 @@ const ENTRY_BYTES: u64 = 10;
 const SEGMENTS_OF_A_COPY: u64 = 52;
 /// The smallest and the largest segments that are chosen for that; the largest is the default of nodes.
 const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
+/// Records where all of them are in memory.
+const RECORDS_INDEXED: u64 = 300_000;
 /// The smallest L0 that a table may have.
 const LEAST_L0_BYTES: u64 = 64 << 10;
 
@@ -47,7 +51,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         regions,
         nodes: setup.shape.nodes.unwrap_or(cell.nodes),
         late: 0,
-        memory_bytes: cell.memory_mib << 20,
+        memory_bytes: memory_bytes(options, setup),
         segment_bytes: segment_bytes(options, setup),
     };
     let started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
@@ -60,6 +64,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         ops: options.ops.unwrap_or(records),
         threads,
         depth,
+        reading: of.reading,
         ..ycsb::Options::default()
     };
     match setup.shape.work {
@@ -72,6 +77,18 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
             for &read_members in members {
                 let reads = ycsb::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
                 phases.extend(run(setup, &reads, None)?);
+            }
+            Ok(phases)
+        }
+        Work::Steps(steps) => {
+            let mut phases = run(setup, &load, None)?;
+            for step in steps {
+                let Step { name, workload, threads, depth, ops_percent, .. } = *step;
+                let ops = load.ops * ops_percent / 100;
+                let work = ycsb::Options { workloads: vec![workload], threads, depth, ops, ..load.clone() };
+                let mut of_it = run(setup, &work, None)?;
+                of_it.iter_mut().for_each(|phase| name.clone_into(&mut phase.workload));
+                phases.append(&mut of_it);
             }
             Ok(phases)
         }
@@ -105,7 +122,8 @@ fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<V
 /// Refuses a phase that would prove nothing.
 fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), BenchError> {
     let levels = levels(phase);
-    if levels < MIN_LEVELS {
+    // What a hash index has is read from no level.
+    if levels < MIN_LEVELS && setup.shape.indexed_percent.is_none() {
         return Err(BenchError::Shallow { levels, least: MIN_LEVELS });
     }
     let degree = setup.table(LEAST_L0_BYTES).backups.ordering_degree();
@@ -122,6 +140,16 @@ fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), Ben
         }
     }
     Ok(())
+}
+
+/// Memory of a node in bytes. A quarter of it is for hash indexes.
+fn memory_bytes(options: &Options, setup: Setup) -> u64 {
+    let usual = options.cell.memory_mib << 20;
+    let Some(percent) = setup.shape.indexed_percent else { return usual };
+    let nodes = u64::from(setup.shape.nodes.unwrap_or(options.cell.nodes));
+    let pairs = records(options, setup) * (setup.mix.mean_pair_bytes() + RECORD_BYTES) / nodes;
+    // Regions are not spread evenly if there are few.
+    (pairs * 2 * 4 * u64::from(percent) / 100).max(usual)
 }
 
 /// Size of an L0 in bytes.
@@ -145,6 +173,9 @@ fn regions(options: &Options, setup: Setup) -> u32 {
 /// The number of records, by default enough for tens of MiB of index in each region, and for seconds of load on a small
 /// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
 fn records(options: &Options, setup: Setup) -> u64 {
+    if let (None, Some(_)) = (options.records, setup.shape.indexed_percent) {
+        return RECORDS_INDEXED;
+    }
     options.records.unwrap_or(match setup.mix {
         Mix::S => 2_500_000,
         Mix::M | Mix::S80 => 1_200_000,

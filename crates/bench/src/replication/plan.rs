@@ -79,7 +79,8 @@ impl fmt::Display for Row {
 /// What it says beside the options.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [(self.nodes, "nodes"), (self.regions, "regions")];
+        let parts =
+            [(self.nodes, "nodes"), (self.regions, "regions"), (self.indexed_percent, "% of the pairs indexed")];
         parts
             .iter()
             .filter_map(|(count, what)| Some((count.as_ref()?, what)))

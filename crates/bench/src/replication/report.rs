@@ -1,7 +1,7 @@
 //! The report for people, in Markdown and in plots: targets, then each experiment with the results of the papers.
 
 use super::cells::{Sample, middle, shares, values};
-use super::experiments::{Experiment, PHASES};
+use super::experiments::{self, Experiment};
 use super::figure::Figure;
 use super::plan::{Row, Scope};
 use super::targets::{Bound, Verdict};
@@ -148,7 +148,7 @@ fn one(
 
 /// Phases that the rows have, by their names in the JSON and here.
 fn phases(rows: &[Row]) -> Vec<(&'static str, &'static str)> {
-    PHASES.into_iter().filter(|(name, _)| rows.iter().any(|row| row.shape.work.has(name))).collect()
+    experiments::phases().filter(|(name, _)| rows.iter().any(|row| row.shape.work.has(name))).collect()
 }
 
 fn heading(out: &mut String, first: &str, variants: &[&str]) -> Written {
@@ -230,8 +230,14 @@ pub(super) fn draw_all(
 
 /// The label of a row: its mix, and the parameters by which it differs from other rows of its experiment.
 fn label(rows: &[Row], row: &Row) -> String {
-    let parameters =
-        |row: &Row| [("x", row.growth_factor), ("r", row.replicas), ("regions ", row.shape.regions.unwrap_or(0))];
+    let parameters = |row: &Row| {
+        [
+            ("x", row.growth_factor),
+            ("r", row.replicas),
+            ("regions ", row.shape.regions.unwrap_or(0)),
+            ("indexed % ", row.shape.indexed_percent.unwrap_or(0)),
+        ]
+    };
     let mut label = row.mix.to_string();
     for (at, (name, value)) in parameters(row).into_iter().enumerate() {
         if value > 0 && rows.iter().any(|other| parameters(other)[at].1 != value) {

@@ -1,6 +1,9 @@
 //! The variants of a cluster that experiments compare. Data; any thread.
 
-use leeward_format::cluster::{Acknowledge, Addressing, BackupMode, CompactionMode, Posting, Preset, TableOptions};
+use crate::ycsb::Reading;
+use leeward_format::cluster::{
+    Acknowledge, Addressing, BackupMode, CompactionMode, Posting, Preset, ReadPaths, Reads, TableOptions,
+};
 use leeward_format::packed::Codec;
 use leeward_format::partition::Partition;
 use serde::Serialize;
@@ -36,6 +39,8 @@ pub struct Variant {
     pub link: Link,
     /// Its client has one operation in flight, and its table one region. So the cost of a single request shows.
     pub one_by_one: bool,
+    /// How its clients read.
+    pub(super) reading: Reading,
     /// Changes the options that differ from the preset.
     pub(super) change: fn(&mut TableOptions),
     /// Red, green and blue in plots.
@@ -49,6 +54,7 @@ const NONE: Variant = Variant {
     preset: Preset::Anthus,
     link: Link::Shm,
     one_by_one: false,
+    reading: Reading::Usual,
     change: |table| table.replicas = 1,
     color: (120, 120, 120),
 };
@@ -80,8 +86,21 @@ const BUILD_DEPART: Variant = Variant {
     ..BUILD
 };
 
+/// A hash index at the primary, and scans at backups, which build their index; clients in shared memory (HiStore).
+const HISTORE: Variant = Variant {
+    name: "histore",
+    mode: "build-index",
+    preset: Preset::Histore,
+    link: Link::Rings,
+    change: logical,
+    color: (204, 121, 167),
+    ..NONE
+};
+/// The same copies, without a hash index, read at the primary.
+const LSM: Variant = Variant { name: "lsm-rings", change: lsm, color: (0, 114, 178), ..HISTORE };
+
 /// Every variant. To measure another option of a table or a node, add a line here.
-pub static VARIANTS: [Variant; 32] = [
+pub static VARIANTS: [Variant; 39] = [
     NONE,
     BUILD,
     Variant { name: "build-index-reduced-l0", change: reduced_l0, color: (230, 159, 0), ..BUILD },
@@ -177,7 +196,46 @@ pub static VARIANTS: [Variant; 32] = [
         color: (190, 120, 80),
         ..BUILD_DEPART
     },
+    HISTORE,
+    Variant {
+        name: "histore-send",
+        mode: "send-index",
+        addressing: Some("logical"),
+        preset: Preset::HistoreSend,
+        color: (148, 103, 189),
+        ..HISTORE
+    },
+    Variant { name: "hybrid-rpc", reading: Reading::Requests, color: (230, 159, 0), ..HISTORE },
+    Variant {
+        name: "hybrid-none",
+        mode: "none",
+        change: |table| [logical, alone].iter().for_each(|change| change(table)),
+        color: (120, 120, 120),
+        ..HISTORE
+    },
+    LSM,
+    Variant { name: "lsm-spinning", link: Link::SpinningRings, color: (86, 180, 233), ..LSM },
+    Variant {
+        name: "lsm-any",
+        reading: Reading::AnyMember,
+        change: |table| {
+            lsm(table);
+            table.reads.stale = Reads::ANY;
+        },
+        color: (213, 94, 0),
+        ..LSM
+    },
 ];
+
+fn alone(table: &mut TableOptions) {
+    table.replicas = 1;
+}
+
+/// No hash index, and scans at the primary.
+fn lsm(table: &mut TableOptions) {
+    logical(table);
+    table.reads = ReadPaths::default();
+}
 
 fn build(table: &mut TableOptions) {
     table.backups = BackupMode::BuildIndex;

@@ -1,6 +1,6 @@
 //! The targets: of the gain of shipped indexes, and of two-layer logs. Data; any thread.
 
-use super::experiments::{FIVE, MANY, ORDERED, RECOVERY, Shape, Work};
+use super::experiments::{FIVE, HYBRID, MANY, ORDERED, RECOVERY, Shape, Work, indexed};
 use super::figure::Figure;
 use super::targets::Bound::{self, AtLeast, AtMost};
 use super::variants::variant;
@@ -301,12 +301,76 @@ static TWO_LAYER: [Target; 24] = [
     },
 ];
 
+const HISTORE: Target = Target {
+    figure: Figure::ClientThroughput,
+    of: "histore",
+    over: Some("lsm-any"),
+    workloads: &["c-1-1", "c-2-16", "c-2-64"],
+    mixes: SD,
+    shape: HYBRID,
+    bound: AtLeast(1.7),
+    papers: "2.03 with 64 clients (HiStore)",
+    ..DEPART
+};
+const ALONE: Target = Target { over: None, papers: "-", ..HISTORE };
+const YCSB: Target = Target { papers: "2.39 to 2.96 (HiStore, workloads without scans)", ..HISTORE };
+const PART: Target = Target {
+    over: Some("lsm-rings"),
+    workloads: &["c-2-16"],
+    bound: AtLeast(0.9),
+    papers: "-; no cliff where the index holds a part",
+    ..HISTORE
+};
+
+/// Every target of HiStore.
+static HASHED: [Target; 19] = [
+    HISTORE,
+    Target { workloads: &["c-2-64"], bound: AtLeast(2.03), ..HISTORE },
+    Target { figure: Figure::P50, workloads: &["c-1-1"], bound: AtMost(1.5), ..ALONE },
+    Target {
+        figure: Figure::P50,
+        of: "lsm-spinning",
+        over: Some("histore"),
+        workloads: &["c-1-1"],
+        bound: AtLeast(4.0),
+        ..ALONE
+    },
+    Target { over: Some("lsm-spinning"), workloads: &["c-1-1"], bound: AtLeast(4.0), ..ALONE },
+    Target { figure: Figure::Cpu, workloads: &["c-2-16"], bound: AtMost(0.05), papers: "0 (HiStore)", ..ALONE },
+    Target {
+        over: Some("lsm-rings"),
+        workloads: &["u"],
+        bound: AtLeast(0.92),
+        papers: "1.45 (HiStore, over all sorted)",
+        ..ALONE
+    },
+    Target { over: Some("lsm-rings"), workloads: &["e"], bound: AtLeast(0.9), papers: "1.0 (HiStore)", ..ALONE },
+    Target {
+        figure: Figure::PrimaryCpu,
+        of: "lsm-rings",
+        over: Some("histore"),
+        workloads: &["e"],
+        bound: AtLeast(5.0),
+        ..ALONE
+    },
+    Target { workloads: &["c-2-16", "b"], bound: AtLeast(2.0), ..YCSB },
+    Target { workloads: &["d"], bound: AtLeast(1.7), ..YCSB },
+    Target { workloads: &["a"], bound: AtLeast(1.2), ..YCSB },
+    Target { workloads: &["f"], bound: AtLeast(1.1), ..YCSB },
+    Target { workloads: &["e"], bound: AtLeast(0.9), papers: "1.0 (HiStore)", ..YCSB },
+    Target { of: "histore-send", workloads: &["c-2-64"], bound: AtLeast(2.03), ..HISTORE },
+    Target { shape: indexed(5), ..PART },
+    Target { shape: indexed(10), ..PART },
+    Target { shape: indexed(25), ..PART },
+    Target { shape: indexed(100), ..PART },
+];
+
 /// A gain that is to grow with the number of replicas: (what, with so many, over that with so many).
 pub(super) static RISING: [(Target, u32, u32); 2] = [(RISES, 5, 3), (RISES.between(ONE_RUN), 5, 3)];
 
 /// Every target.
 pub(super) fn targets() -> impl Iterator<Item = &'static Target> {
-    SHIPPED.iter().chain(&TWO_LAYER)
+    SHIPPED.iter().chain(&TWO_LAYER).chain(&HASHED)
 }
 
 impl Target {

@@ -33,7 +33,7 @@ fn every_workload_runs_and_every_write_is_read_back() {
     let report = run(&options(&store), None).expect("a report");
     assert_eq!((report.errors, report.lost_writes), (0, Some(0)), "{report}");
     let expected =
-        ["load", "a", "b", "c", "d", "e", "f"].map(|w| (w.to_string(), if w == "load" { 2000 } else { 3000 }));
+        ["load", "a", "b", "c", "d", "e", "f", "u"].map(|w| (w.to_string(), if w == "load" { 2000 } else { 3000 }));
     assert_eq!(phase_ops(&report), expected);
     let verified = report.verified_records.expect("it verified");
     assert_eq!(verified, store.len() as u64, "all that was ever inserted");
