@@ -25,6 +25,8 @@ pub struct Report {
     pub refused: u64,
     /// Operations that may or may not have taken effect.
     pub unknown: u64,
+    /// Reads that clients answered from hash indexes, by the sessions that they had at the end.
+    pub direct_reads: u64,
     /// Keys with a history.
     pub keys: usize,
     /// Keys with a history that no single register could have, and answers that no store may give.
@@ -211,9 +213,16 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "\n{} operations on {} keys ({} refused, {} of unknown outcome): {} violations, {} undecided, {} lost writes; \
+            "\n{} operations on {} keys ({} refused, {} of unknown outcome, {} direct reads): {} violations, {} undecided, {} lost writes; \
              replicas {replicas}",
-            self.operations, self.keys, self.refused, self.unknown, self.violations, self.undecided, self.lost_writes
+            self.operations,
+            self.keys,
+            self.refused,
+            self.unknown,
+            self.direct_reads,
+            self.violations,
+            self.undecided,
+            self.lost_writes
         )?;
         self.restarts.iter().try_for_each(|restart| writeln!(f, "restarted: {restart}"))?;
         self.findings.iter().try_for_each(|finding| writeln!(f, "FOUND: {finding}"))?;

@@ -178,9 +178,9 @@ impl Run<'_> {
         let struck = thread::scope(|scope| {
             let clients: Vec<_> = stores
                 .into_iter()
-                .map(|(region, mut store)| {
+                .map(|(region, reader, mut store)| {
                     let (shared, rng) = (&shared, rng.fork());
-                    scope.spawn(move || work(shared, region, &mut *store, rng))
+                    scope.spawn(move || work(shared, region, &mut *store, reader, rng))
                 })
                 .collect();
             // Clients end even if a fault could not strike.
@@ -190,7 +190,7 @@ impl Run<'_> {
             struck
         });
         struck?;
-        (report.refused, report.unknown) = (log.refused, log.unknown);
+        (report.refused, report.unknown, report.direct_reads) = (log.refused, log.unknown, log.direct_reads);
         report.operations = log.successes.len() as u64;
         self.report_gaps(&Successes::new(&log.successes, workload::regions(), shared.now()), report);
         let judged = match self.cluster.lacks() {
@@ -204,18 +204,26 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The clients: the region of each, and its way to the store.
-    fn stores(&self) -> Vec<(usize, Box<dyn Store + Send>)> {
-        let mut stores: Vec<(usize, Box<dyn Store + Send>)> = Vec::new();
+    /// The clients: the region of each, whether it only reads, and its way to the store.
+    fn stores(&self) -> Vec<(usize, bool, Box<dyn Store + Send>)> {
+        let mut stores: Vec<(usize, bool, Box<dyn Store + Send>)> = Vec::new();
         for region in 0..workload::regions() {
+            let table = workload::table_of(region);
+            if table.is_hybrid() {
+                let native = |addresses, name: &str| Native::new(addresses, name.into(), table.name(), false);
+                stores.push((region, true, Box::new(native(self.cluster.addresses(), "chaos-scans").with_scans())));
+                if let Some(addresses) = self.cluster.ring_addresses() {
+                    stores.push((region, true, Box::new(native(addresses, "chaos-direct"))));
+                }
+            }
             for client in 0..NATIVE_CLIENTS {
                 let name = format!("chaos-{region}-{client}");
                 let table = workload::table_of(region).name();
                 let native = Native::new(self.cluster.addresses(), name, table, client % 2 == 0);
-                stores.push((region, Box::new(native)));
+                stores.push((region, false, Box::new(native)));
             }
             let table = workload::table_of(region).name();
-            stores.push((region, Box::new(Resp::new(self.cluster.resp_addresses(), table, region))));
+            stores.push((region, false, Box::new(Resp::new(self.cluster.resp_addresses(), table, region))));
         }
         stores
     }

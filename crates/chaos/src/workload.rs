@@ -1,11 +1,11 @@
 //! Tables, keys and values of a run. Only this module knows their formats. Pure.
 //!
-//! There is a table for each mode of backups, which faults change. Each region has its letter, so the key tells the region of an
+//! There is a table for each mode of backups, which faults change, and one with a hash index, whose backups answer scans. Each region has its letter, so the key tells the region of an
 //! operation. Many clients use *shared* keys, which have histories.
 //! *Filling* keys are written once. A value begins with its number, which is unique, and the rest follows from the number.
 
 use bytes::Bytes;
-use leeward_format::cluster::BackupMode;
+use leeward_format::cluster::{BackupMode, IndexKind, ReadPaths, Reads, Scans};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 
 /// A table of a run.
@@ -14,20 +14,36 @@ pub(crate) struct Table {
     name: &'static str,
     /// How its backups keep their copies when the run begins.
     pub(crate) backups: BackupMode,
+    /// How reads are answered.
+    pub(crate) reads: ReadPaths,
     /// First letters of the keys of each of its regions.
     letters: &'static [char],
 }
 
+const AT_PRIMARY: ReadPaths = ReadPaths { stale: Reads::Primary, index: IndexKind::Lsm, scans: Scans::Primary };
+const HYBRID: ReadPaths = ReadPaths { stale: Reads::Primary, index: IndexKind::Hybrid, scans: Scans::Backups };
+
 /// All tables. The two-layer log may have few runs, so that a run has merges of all of them.
-pub(crate) static TABLES: [Table; 3] = [
-    Table { name: DEFAULT_TABLE, backups: BackupMode::SendIndex, letters: &['a', 'b'] },
-    Table { name: "built", backups: BackupMode::BuildIndex, letters: &['c'] },
-    Table { name: "layered", backups: BackupMode::TwoLayerLog { ordering_degree: 4 }, letters: &['d'] },
+pub(crate) static TABLES: [Table; 4] = [
+    Table { name: DEFAULT_TABLE, backups: BackupMode::SendIndex, reads: AT_PRIMARY, letters: &['a', 'b'] },
+    Table { name: "built", backups: BackupMode::BuildIndex, reads: AT_PRIMARY, letters: &['c'] },
+    Table {
+        name: "layered",
+        backups: BackupMode::TwoLayerLog { ordering_degree: 4 },
+        reads: AT_PRIMARY,
+        letters: &['d'],
+    },
+    Table { name: "hybrid", backups: BackupMode::SendIndex, reads: HYBRID, letters: &['e'] },
 ];
 
 impl Table {
     pub(crate) fn name(&self) -> TableName {
         self.name.parse().expect("these are names of tables")
+    }
+
+    /// Whether it has a hash index, and backups that answer scans.
+    pub(crate) fn is_hybrid(&self) -> bool {
+        self.reads == HYBRID
     }
 
     /// First keys of its regions after the first.

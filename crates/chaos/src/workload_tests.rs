@@ -23,5 +23,5 @@ fn keys_differ_and_lie_in_their_regions() {
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
     assert!(shared(0) < splits[0]);
     let names: Vec<_> = (0..regions()).map(|region| table_of(region).name().to_string()).collect();
-    assert_eq!(names, ["default", "default", "built", "layered"]);
+    assert_eq!(names, ["default", "default", "built", "layered", "hybrid"]);
 }

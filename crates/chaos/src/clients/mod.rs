@@ -31,6 +31,8 @@ const LONGEST_HISTORY: u32 = 3_000;
 pub(crate) const DEADLINE: Duration = Duration::from_millis(2_500);
 /// Longest pause between two operations, in microseconds.
 const PAUSE_US: u64 = 30_000;
+/// The same, of a client that only reads.
+const READER_PAUSE_US: u64 = 4_000;
 /// Pause after an operation that was refused.
 const REFUSED_BACKOFF: Duration = Duration::from_millis(20);
 
@@ -51,6 +53,11 @@ pub(crate) enum Outcome {
 pub(crate) trait Store {
     /// Carries out an action that is not answered yet.
     fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome;
+
+    /// Reads that it has answered from hash indexes.
+    fn direct_reads(&self) -> u64 {
+        0
+    }
 }
 
 /// The state that all clients share.
@@ -93,6 +100,8 @@ pub(crate) struct Log {
     pub(crate) successes: Vec<Success>,
     pub(crate) refused: u64,
     pub(crate) unknown: u64,
+    /// Reads that were answered from hash indexes.
+    pub(crate) direct_reads: u64,
     /// Answers that no store may give.
     pub(crate) wrong: Vec<String>,
 }
@@ -107,6 +116,7 @@ impl Log {
         self.successes.extend(other.successes);
         self.refused += other.refused;
         self.unknown += other.unknown;
+        self.direct_reads += other.direct_reads;
         self.wrong.extend(other.wrong);
     }
 }
@@ -146,16 +156,21 @@ impl Shared {
     }
 }
 
-/// A client of one region. It works until the run is over, and returns its log.
-pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, mut rng: Rng) -> Log {
+/// A client of one region. It works until the run is over, and returns its log. A `reader` only reads shared keys, often.
+pub(crate) fn work(shared: &Shared, region: usize, store: &mut dyn Store, reader: bool, mut rng: Rng) -> Log {
     let mut client = Client { shared, region, log: Log::default(), last_seen: None };
     while !shared.is_over.load(Ordering::SeqCst) {
-        let outcome = if rng.one_in(8) { client.fill(store, &mut rng) } else { client.share(store, &mut rng) };
+        let (outcome, pause_us) = match reader {
+            true => (client.read(store, &mut rng), READER_PAUSE_US),
+            false if rng.one_in(8) => (client.fill(store, &mut rng), PAUSE_US),
+            false => (client.share(store, &mut rng), PAUSE_US),
+        };
         match outcome {
             Outcome::NotDone => thread::sleep(REFUSED_BACKOFF),
-            _ => thread::sleep(Duration::from_micros(rng.below(PAUSE_US))),
+            _ => thread::sleep(Duration::from_micros(rng.below(pause_us))),
         }
     }
+    client.log.direct_reads = store.direct_reads();
     client.log
 }
 
@@ -182,6 +197,16 @@ impl Client<'_> {
             82..90 => Action::Write(number),
             _ => Action::Swap(number, None),
         };
+        self.carry_out(store, key, action)
+    }
+
+    /// A read of a shared key.
+    fn read(&mut self, store: &mut dyn Store, rng: &mut Rng) -> Outcome {
+        let key = self.shared.key(self.region, rng.index(SLOTS));
+        self.carry_out(store, key, Action::Read(None))
+    }
+
+    fn carry_out(&mut self, store: &mut dyn Store, key: SharedKey, action: Action) -> Outcome {
         let called = self.shared.now();
         let outcome = store.carry_out(&key.bytes(), action);
         let now = self.shared.now();

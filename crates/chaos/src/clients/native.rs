@@ -3,7 +3,7 @@
 use crate::clients::{DEADLINE, Outcome, Store};
 use crate::workload::{number_of, value};
 use bytes::Bytes;
-use leeward_client::{ClientOptions, Condition, Lifetime, Op, OpError, OpResult, Session};
+use leeward_client::{ClientOptions, Condition, Lifetime, Op, OpError, OpResult, ScanRange, Session};
 use leeward_format::Lsn;
 use leeward_format::table::TableName;
 use leeward_history::Action;
@@ -16,13 +16,20 @@ pub(crate) struct Native {
     session: Option<Session>,
     /// The last put that was answered: where, its version and its value.
     version: Option<(Bytes, Lsn, i64)>,
+    /// Reads are scans.
+    scans: bool,
 }
 
 impl Native {
     /// A client of this name, of a table. With `retry_puts` it retries plain puts too.
     pub(crate) fn new(addresses: Vec<String>, name: String, table: TableName, retry_puts: bool) -> Native {
         let options = ClientOptions { name, table, deadline: DEADLINE, retry_puts, ..ClientOptions::default() };
-        Native { addresses, options, session: None, version: None }
+        Native { addresses, options, session: None, version: None, scans: false }
+    }
+
+    /// Its reads are scans.
+    pub(crate) fn with_scans(self) -> Native {
+        Native { scans: true, ..self }
     }
 
     fn op(&self, key: &Bytes, action: Action) -> Op {
@@ -34,6 +41,10 @@ impl Native {
             lifetime: Lifetime::Forever,
         };
         match action {
+            Action::Read(_) if self.scans => {
+                let end = Some([&key[..], &[0]].concat().into());
+                Op::Scan(ScanRange { start: key.clone(), end, reverse: false, limit: 1, keys_only: false })
+            }
             Action::Read(_) => Op::Get { key: key.clone() },
             Action::Write(new) => put(new, Condition::Always, false),
             Action::Swap(new, _) => put(new, Condition::Always, true),
@@ -67,6 +78,10 @@ impl Native {
 }
 
 impl Store for Native {
+    fn direct_reads(&self) -> u64 {
+        self.session.as_ref().map_or(0, |session| session.direct_stats().hits)
+    }
+
     fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome {
         let op = self.op(key, action);
         let Some(result) = self.execute(op) else { return Outcome::NotDone };
@@ -88,6 +103,9 @@ fn outcome(action: Action, result: &OpResult) -> Outcome {
         (_, OpResult::Error(OpError::Invalid(why))) => return Outcome::Wrong(why.clone()),
         (_, OpResult::Error(_)) => return Outcome::NotDone,
         (Action::Read(_), OpResult::Value(found)) => Action::Read(number(found)),
+        (Action::Read(_), OpResult::Entries { entries, resume: None }) => {
+            Action::Read(entries.first().map(|(_, value)| number_of(value)))
+        }
         (Action::Write(new), OpResult::Put { done: true, .. }) => Action::Write(new),
         (Action::Swap(new, _), OpResult::Put { done: true, old, .. }) => Action::Swap(new, Some(number(old))),
         (Action::WriteIfAbsent(new, _), OpResult::Put { done, .. }) => Action::WriteIfAbsent(new, Some(*done)),
@@ -113,6 +131,9 @@ mod tests {
             outcome(Action::Read(None), &OpResult::Value(old.clone())),
             Outcome::Answered(Action::Read(Some(4)))
         );
+        let entries = vec![("key".into(), value(4))];
+        let scanned = OpResult::Entries { entries, resume: None };
+        assert_eq!(outcome(Action::Read(None), &scanned), Outcome::Answered(Action::Read(Some(4))));
         assert_eq!(
             outcome(Action::Swap(5, None), &put(true, old.clone())),
             Outcome::Answered(Action::Swap(5, Some(Some(4))))

@@ -49,7 +49,7 @@ fn run(is_stale: bool) -> Log {
                 let (shared, content) = (&shared, &content);
                 scope.spawn(move || {
                     let mut store = Fake { content, rng: Rng::new(client), is_stale };
-                    work(shared, client as usize % 2, &mut store, Rng::new(100 + client))
+                    work(shared, client as usize % 2, &mut store, client % 3 == 0, Rng::new(100 + client))
                 })
             })
             .collect();

@@ -182,6 +182,12 @@ impl Cluster {
         (0..self.servers.len()).map(|server| self.network.address(server, NATIVE).to_string()).collect()
     }
 
+    /// Where clients with rings reach them. Rings are in memory that only processes of one network namespace share.
+    pub(crate) fn ring_addresses(&self) -> Option<Vec<String>> {
+        let ring = |address| format!("leeward+ring://{address}");
+        self.plan.alone.then(|| self.addresses().into_iter().map(ring).collect())
+    }
+
     /// Where Redis clients reach the servers.
     pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
         (0..self.servers.len()).map(|server| self.network.address(server, RESP)).collect()
@@ -199,8 +205,8 @@ impl Cluster {
         let address = &self.addresses()[0];
         let Ok(node) = shake_hands(address, NAME, ANSWER_WITHIN) else { return false };
         workload::TABLES.iter().all(|table| {
-            let options =
-                TableOptions { name: table.name().to_string(), backups: table.backups, ..self.plan.table.clone() };
+            let (name, backups, reads) = (table.name().to_string(), table.backups, table.reads);
+            let options = TableOptions { name, backups, reads, ..self.plan.table.clone() };
             if node.map.table(&options.name).is_some() {
                 return true;
             }
