@@ -8,6 +8,7 @@ use leeward_engine::VOLUME_NAME;
 use leeward_engine::error::RESTORE;
 use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
+use leeward_format::cluster::ReadPaths;
 use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState, level_name};
 use leeward_format::node::{Entry, Node, NodeKind};
 use leeward_format::packed::Codec;
@@ -160,6 +161,8 @@ fn summarize_region(out: &mut dyn Write, region: &RegionState) -> io::Result<()>
         acknowledge_text(options),
         options.posting
     )?;
+    let ReadPaths { stale, index, scans } = options.reads;
+    writeln!(out, "stale reads of {stale}, index {index}, scans of {scans}")?;
     if region.segments.is_empty() {
         return writeln!(out, "no segments");
     }

@@ -95,7 +95,7 @@ const POINTS: [Step; 9] = [
     step("a", "Run A", Workload::A, 100),
     step("f", "Run F", Workload::F, 100),
     step("d", "Run D", Workload::D, 100),
-    step("e", "Run E", Workload::E, 10),
+    step("e", "Run E", Workload::E, 40),
 ];
 const GETS: [Step; 1] = [POINTS[1]];
 
