@@ -123,6 +123,22 @@ pub struct PhaseReport {
     /// What happened when a node died. `None` in all but the recovery of `leeward bench replication`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
+    /// What happened when a primary with a hash index died. `None` in all but that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rebuild: Option<Rebuild>,
+}
+
+/// The death of a primary whose hash index clients read.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Rebuild {
+    /// Seconds from the kill until a region of it answered a get.
+    pub served_seconds: f64,
+    /// Seconds from then until a get was answered from the new primary's hash index.
+    pub first_hit_seconds: f64,
+    /// Microseconds a pair from then until the index had grown to its end.
+    pub fill_us_a_key: Option<f64>,
+    /// Pairs that it had then, as a part of those of its regions.
+    pub filled: f64,
 }
 
 /// The death of a node while clients read, and the return of another with an empty volume.
@@ -399,6 +415,7 @@ impl PhaseReport {
             stale_reads: totals.all.stale_reads,
             direct_reads: measured.direct_reads,
             recovery: None,
+            rebuild: None,
         }
     }
 }

@@ -63,6 +63,10 @@ pub enum Figure {
     Outage,
     /// Reads after the outage, as a part of those before.
     ReadsAfter,
+    /// Milliseconds from the first answer of a new primary to the first read from its hash index.
+    FirstHit,
+    /// Microseconds a key until it has all pairs.
+    FillTime,
     /// Seconds until a node with an empty volume was in sync.
     InSync,
     /// Bytes sent to it in that time, as a part of what its device takes.
@@ -71,7 +75,7 @@ pub enum Figure {
 
 impl Figure {
     /// Every figure, in the order of the report.
-    pub(crate) const ALL: [Figure; 26] = [
+    pub(crate) const ALL: [Figure; 28] = [
         Figure::Throughput,
         Figure::ClientThroughput,
         Figure::Cpu,
@@ -96,6 +100,8 @@ impl Figure {
         Figure::RunMerges,
         Figure::Outage,
         Figure::ReadsAfter,
+        Figure::FirstHit,
+        Figure::FillTime,
         Figure::InSync,
         Figure::InSyncSpeed,
     ];
@@ -127,6 +133,8 @@ impl Figure {
             Figure::RunMerges => "run-merges",
             Figure::Outage => "outage",
             Figure::ReadsAfter => "reads-after",
+            Figure::FirstHit => "first-hit",
+            Figure::FillTime => "fill-time",
             Figure::InSync => "in-sync",
             Figure::InSyncSpeed => "in-sync-speed",
         }
@@ -159,6 +167,10 @@ impl Figure {
             Figure::RunMerges => "Merges of all runs of a backup's copy, fewest",
             Figure::Outage => "Outage of a region whose primary is killed, longest, milliseconds",
             Figure::ReadsAfter => "Reads in the 10 s after it, as a part of those before",
+            Figure::FirstHit => {
+                "From the first answer of a new primary to the first read from its hash index, milliseconds"
+            }
+            Figure::FillTime => "Until that index has all pairs, microseconds a key",
             Figure::InSync => "Until a node with an empty volume is in sync, seconds",
             Figure::InSyncSpeed => "Bytes sent to it in that time, as a part of what its device takes",
         }
@@ -166,8 +178,8 @@ impl Figure {
 
     /// Whether only some experiments have it: the others are reported without it.
     pub(crate) fn is_rare(self) -> bool {
-        use Figure::{DirectReads, InSync, InSyncSpeed, Outage, ReadsAfter, RunMerges};
-        matches!(self, DirectReads | RunMerges | Outage | ReadsAfter | InSync | InSyncSpeed)
+        use Figure::{DirectReads, FillTime, FirstHit, InSync, InSyncSpeed, Outage, ReadsAfter, RunMerges};
+        matches!(self, DirectReads | FillTime | FirstHit | RunMerges | Outage | ReadsAfter | InSync | InSyncSpeed)
     }
 
     /// Its value; `None` if the servers did not report it.
@@ -206,6 +218,8 @@ impl Figure {
                 let Recovery { reads_per_second_after, reads_per_second_before, .. } = phase.recovery?;
                 Some(reads_per_second_after / reads_per_second_before)
             }
+            Figure::FirstHit => Some(phase.rebuild?.first_hit_seconds * 1000.0),
+            Figure::FillTime => phase.rebuild?.fill_us_a_key,
             Figure::InSync => Some(phase.recovery?.in_sync_seconds),
             Figure::InSyncSpeed => {
                 let Recovery { sync_bytes, in_sync_seconds, device_bytes_per_second, .. } = phase.recovery?;

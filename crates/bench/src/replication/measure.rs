@@ -1,14 +1,15 @@
 //! Measures one cell: starts its cluster, runs its phases, and refuses a run that would prove nothing.
 
 use super::cells::levels;
-use super::experiments::{Step, Work, reads_of};
+use super::experiments::{AFTER, BEFORE, Step, Work, reads_of};
 use super::figure::Figure;
 use super::plan::Setup;
-use super::{Options, recovery, variant};
+use super::{Options, rebuild, recovery, variant};
 use crate::dev::{Started, Starter, Wanted};
 use crate::keys::Mix;
 use crate::report::PhaseReport;
 use crate::ycsb::{self, BenchError, Workload};
+use leeward_format::cluster::IndexKind;
 use std::ops::RangeInclusive;
 
 #[cfg(test)]
@@ -82,14 +83,21 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         }
         Work::Steps(steps) => {
             let mut phases = run(setup, &load, None)?;
-            for step in steps {
-                let Step { name, workload, threads, depth, ops_percent, .. } = *step;
-                let ops = load.ops * ops_percent / 100;
-                let work = ycsb::Options { workloads: vec![workload], threads, depth, ops, ..load.clone() };
-                let mut of_it = run(setup, &work, None)?;
-                of_it.iter_mut().for_each(|phase| name.clone_into(&mut phase.workload));
-                phases.append(&mut of_it);
+            phases.extend(run_steps(setup, &load, steps)?);
+            Ok(phases)
+        }
+        Work::Rebuild => {
+            let mut started = started;
+            let mut phases = run(setup, &load, None)?;
+            phases.extend(run_steps(setup, &load, &BEFORE)?);
+            if setup.table(LEAST_L0_BYTES).reads.index == IndexKind::Hybrid {
+                let rebuilt = rebuild::measure(&mut started, &load);
+                phases.push(rebuilt.map_err(|error| BenchError::Recovery(error.to_string()))?);
+                phases.last().into_iter().for_each(print_phase);
+            } else {
+                rebuild::lose(&mut started, &load).map_err(|error| BenchError::Recovery(error.to_string()))?;
             }
+            phases.extend(run_steps(setup, &load, &AFTER)?);
             Ok(phases)
         }
         Work::Recovery => {
@@ -100,6 +108,18 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
             Ok(phases)
         }
     }
+}
+
+fn run_steps(setup: Setup, load: &ycsb::Options, steps: &[Step]) -> Result<Vec<PhaseReport>, BenchError> {
+    let mut phases = Vec::new();
+    for &Step { name, workload, threads, depth, ops_percent, .. } in steps {
+        let ops = load.ops * ops_percent / 100;
+        let work = ycsb::Options { workloads: vec![workload], threads, depth, ops, ..load.clone() };
+        let mut of_it = run(setup, &work, None)?;
+        of_it.iter_mut().for_each(|phase| name.clone_into(&mut phase.workload));
+        phases.append(&mut of_it);
+    }
+    Ok(phases)
 }
 
 /// Runs the workloads of `work`. A cluster that is given is dropped at the end.

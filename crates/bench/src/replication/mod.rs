@@ -16,6 +16,7 @@ mod experiments;
 mod figure;
 mod measure;
 pub(crate) mod plan;
+mod rebuild;
 mod recovery;
 mod report;
 mod targets;
