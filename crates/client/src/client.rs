@@ -354,7 +354,7 @@ impl Client {
         }
     }
 
-    /// Carries out a batch: operations on one region in order, regions in parallel. Returns one result for each
+    /// Carries out a batch: operations on one region in order (but for what [`Session::submit`] says), regions in parallel. Returns one result for each
     /// operation. Waits while [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
 use crate::request::Once;
 use crate::table::TableName;
-use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, UnixMs};
 use serde::{Deserialize, Serialize};
 
 /// Longest control frame, in bytes: a base lists every segment of a region, 2 MiB each, about 32 bytes apiece.
@@ -46,7 +46,7 @@ pub enum Control {
         /// The sender's clock when it granted, in nanoseconds. Only the sender uses it.
         now: u64,
     },
-    /// An operation that the sender forwards to the primary of its region.
+    /// An operation that the sender forwards to the primary of its region; or a read that a backup may answer, to one.
     Forward {
         /// Chosen by the sender, echoed in the answer. No other process of the server uses the same id, because an
         /// answer may arrive after the sending process has ended.
@@ -112,6 +112,8 @@ pub enum Control {
     SafeLsnAnswer {
         /// Copied from the question.
         id: u64,
+        /// The sender's wall time, by which pairs expire.
+        now: UnixMs,
         /// `None`: the sender may not name one, because it is not the primary, or does not hold its lease.
         safe_lsn: Option<SafeLsnOf>,
     },

@@ -284,7 +284,7 @@ fn control_messages() {
     let question = Control::SafeLsnQuestion { id: 9, region: RegionId(7) };
     check(FrameKind::Control, question, include_str!("golden/control-safe-lsn-question.hex"));
     let safe_lsn = Some(SafeLsnOf { region: RegionId(7), epoch: Epoch(5), lsn: Lsn(300) });
-    let answer = Control::SafeLsnAnswer { id: 9, safe_lsn };
+    let answer = Control::SafeLsnAnswer { id: 9, now: UnixMs(1_000), safe_lsn };
     check(FrameKind::Control, answer, include_str!("golden/control-safe-lsn-answer.hex"));
     let op = Op::Get { key: Bytes::from_static(b"key") };
     let forward = Control::Forward { id: 9, table: TableName::default(), op, once: None, epoch: Epoch(5) };

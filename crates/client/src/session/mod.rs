@@ -234,7 +234,8 @@ impl Session {
     /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
     /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. Only
     /// [direct reads](ClientOptions::direct_reads) take place at once: after earlier writes of their keys, but perhaps
-    /// before other operations. They are on the table of [`ClientOptions::table`].
+    /// before other operations. A scan that [backups answer](leeward_format::cluster::Scans) shows earlier writes, and
+    /// perhaps later ones. They are on the table of [`ClientOptions::table`].
     ///
     /// # Errors
     /// The batch is given back if more than [`ClientOptions::max_outstanding`] operations would be in flight.

@@ -8,7 +8,7 @@ use crate::link::{Link, Pending};
 use crate::options::ClientError;
 use leeward_format::RegionId;
 use leeward_format::cluster::{RegionMap, Scans};
-use leeward_format::op::{Op, OpError, RangeOp, Request};
+use leeward_format::op::{Op, OpError, Request};
 use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
@@ -95,8 +95,14 @@ impl Session {
 
     /// Whether the backups of its region answer this operation, and answer nothing stale.
     pub(super) fn is_for_backups(&self, table: &TableName, op: &Op) -> bool {
-        let is_scan = matches!(op, Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. });
-        is_scan && self.routes.scans(table) == Scans::Backups
+        op.is_scan() && self.routes.scans(table) == Scans::Backups && !self.has_unanswered_writes(table)
+    }
+
+    /// Whether a write of the table is not answered yet: the primary carries a scan out after it, and a backup may not know it.
+    fn has_unanswered_writes(&self, table: &TableName) -> bool {
+        let is_write = |pending: &Pending| pending.op.writes_data() && pending.table == *table;
+        self.parked.iter().any(|(_, pending)| is_write(pending))
+            || self.links.values().flat_map(Link::pendings).any(is_write)
     }
 
     /// The member to which a read that any member may answer goes first: the live members in turn, or the backups.

@@ -324,17 +324,17 @@ pub enum Op {
         /// The table.
         table: TableName,
     },
-    /// A read that a backup may answer with [`OpResult::Stale`], if the answer is not staler than allowed. Otherwise
-    /// the primary answers it like the operation inside, and the answer is not stale.
+    /// A read that a backup may answer with [`OpResult::Stale`], if the answer is not staler than allowed. Any other
+    /// answer, of a backup or of the primary, is like that to the operation inside, and is not stale.
     Stale {
         /// Most staleness in milliseconds; 0: none. A backup asks the primary for its safe LSN then, and answers as of
-        /// it.
+        /// it, without [`OpResult::Stale`].
         at_most_ms: u32,
         /// The read.
         read: Read,
     },
     /// An operation on a range of keys for one region, as is needed if keys are partitioned by hash. The answer is
-    /// about the region's part of the range alone, and never says to continue in another region.
+    /// about the region's part of the range alone. If the table is split by keys, its `resume` may be in the next region.
     In {
         /// The region.
         region: RegionId,

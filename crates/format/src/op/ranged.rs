@@ -97,6 +97,11 @@ impl Op {
         }
     }
 
+    /// Whether it is a scan, of one region or not.
+    pub fn is_scan(&self) -> bool {
+        matches!(self, Op::Scan(_) | Op::In { op: RangeOp::Scan(_), .. })
+    }
+
     /// Whether it returns entries in descending order.
     pub fn is_reverse(&self) -> bool {
         match self {

@@ -91,7 +91,7 @@ impl ReadResult {
 }
 
 impl OpResult {
-    /// The result itself, and how stale it may be in milliseconds: 0 if it came from the primary.
+    /// The result itself, and how stale it may be in milliseconds: 0 if it is not stale.
     pub fn fresh(self) -> (OpResult, u32) {
         match self {
             OpResult::Stale { age_ms, result, .. } => (result.result(), age_ms),

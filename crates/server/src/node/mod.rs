@@ -375,6 +375,9 @@ impl Node {
         self.step_aside_if_broken(now);
         self.ask_for_leases(now);
         self.report_load(now);
+        for next in self.forwarding.take_from_backups(now) {
+            self.next(now, next);
+        }
         self.answers.extend(self.forwarding.expire(now));
         self.refuse_waiting(now);
         self.context.expire_unsent();

@@ -220,7 +220,7 @@ impl Node {
 
     /// Whether no operation waits here, neither for another node's answer nor for a region that this node is about to serve.
     pub fn is_idle(&self) -> bool {
-        self.forwarding.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty())
+        self.forwarding.is_empty() && self.fresh.is_empty() && self.slots.values().all(|slot| slot.waiting.is_empty())
     }
 
     /// The operator creates a table.

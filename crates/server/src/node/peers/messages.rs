@@ -75,7 +75,9 @@ impl Node {
                 self.lease_granted(now, from, sent, regions);
             }
             Control::SafeLsnQuestion { id, region } => self.safe_lsn_asked(from, id, region),
-            Control::SafeLsnAnswer { id, safe_lsn } => self.safe_lsn_answered(now, from, id, safe_lsn),
+            Control::SafeLsnAnswer { id, now: wall, safe_lsn } => {
+                self.safe_lsn_answered(now, from, id, (wall, safe_lsn));
+            }
             Control::Released { regions } => self.leases_released(now, &regions),
             Control::Load(load) => self.context.agent.record_load(now, from, &load),
             Control::Forward { id, table, op, once, epoch } => {

@@ -35,6 +35,9 @@ use std::collections::BTreeMap;
 /// How long the node tries an operation before it answers that it failed.
 pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
 
+/// How long a backup may take to answer a read. Then the primary is asked.
+const AT_BACKUP: Nanos = Nanos::from_millis(500);
+
 /// Which side has given a write its request id, and sees to it that the write is carried out once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Naming {
@@ -124,8 +127,8 @@ pub(crate) enum Next {
     AtOnce(Unrouted),
     /// Route it again.
     Again(Unrouted),
-    /// Route it to the primary, since this backup cannot answer it.
-    ToPrimary(Unrouted, ServerId),
+    /// Route it to the primary, since this backup does not answer it.
+    ToPrimary { unrouted: Unrouted, region: RegionId, backup: ServerId },
     /// Answer its client.
     Answer(Answer),
 }
@@ -204,8 +207,8 @@ impl Forwarding {
         }
         let Forwarded { mut unrouted, region, is_at_backup, bytes, .. } = self.sent.remove(&id)?;
         self.in_flight.ended(server, bytes, Some(&result));
-        if is_at_backup && matches!(result, OpResult::Error(OpError::NotPrimary { .. })) {
-            return Some(Next::ToPrimary(unrouted, server));
+        if is_at_backup && matches!(result, OpResult::Error(_)) {
+            return Some(Next::ToPrimary { unrouted, region, backup: server });
         }
         if !unrouted.op.is_write() && self.in_flight.lacks_memory_for(&result) {
             self.in_flight.wait_again(server, unrouted);
@@ -262,7 +265,9 @@ impl Forwarding {
         let lost: Vec<Forwarded> =
             self.sent.extract_if(.., |_, forwarded| is_lost(forwarded)).map(|(_, one)| one).collect();
         lost.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
-        let next = |Forwarded { mut unrouted, region, .. }: Forwarded| match &mut unrouted.naming {
+        let next = |Forwarded { mut unrouted, region, server, is_at_backup, .. }: Forwarded| match &mut unrouted.naming
+        {
+            _ if is_at_backup => Next::ToPrimary { unrouted, region, backup: server },
             Naming::Here(attempts) => {
                 let verdict = attempts.lost(&unrouted.op, LOST.into());
                 self.follow(now, region, unrouted, verdict)
@@ -283,6 +288,11 @@ impl Forwarding {
         if let Some((region, lsn)) = committed {
             self.heard.note(region, lsn);
         }
+    }
+
+    /// Takes back reads that backups have not answered in time.
+    pub(crate) fn take_from_backups(&mut self, now: Nanos) -> Vec<Next> {
+        self.take_back(now, |of| of.is_at_backup && now - of.unrouted.since >= AT_BACKUP)
     }
 
     /// Gives up operations that were not answered in time.
@@ -337,8 +347,8 @@ impl Node {
         match next {
             Next::AtOnce(unrouted) => self.route(now, unrouted, Way::Any),
             Next::Again(unrouted) => self.context.again.push(unrouted),
-            Next::ToPrimary(unrouted, backup) => {
-                self.fresh.rest(now, backup);
+            Next::ToPrimary { unrouted, region, backup } => {
+                self.fresh.rest(now, region, backup);
                 self.route(now, unrouted, Way::Any);
             }
             Next::Answer(answer) => self.answers.push(answer),

@@ -45,6 +45,24 @@ impl Forwarding {
 }
 
 #[test]
+fn what_a_backup_does_not_answer_goes_to_the_primary() {
+    let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
+    let mut ask = |at| forwarding.send_to_backup(unrouted(at, to(1), get()), REGION, THERE);
+    let (refused, lost, late) = (ask(Nanos(0)), ask(Nanos(0)), ask(AT_BACKUP));
+    let is_for_primary = |next: &Next| matches!(next, Next::ToPrimary { region: REGION, backup: THERE, .. });
+    let error = OpResult::Error(OpError::Recovering(REGION));
+    assert!(forwarding.answered(Nanos(1), THERE, refused, error).as_ref().is_some_and(is_for_primary));
+    // A change of configurations takes no read back from a backup; time does.
+    assert!(forwarding.deposed(Nanos(2), ServerId(1), |_| Some(ServerId(3))).is_empty());
+    let late_ones = forwarding.take_from_backups(AT_BACKUP);
+    assert!(late_ones.len() == 1 && late_ones.iter().all(is_for_primary), "the first, and not the last");
+    assert!(forwarding.answered(AT_BACKUP, THERE, lost, OpResult::Value(None)).is_none(), "it comes too late");
+    let gone = forwarding.lost(AT_BACKUP, THERE);
+    assert!(gone.len() == 1 && gone.iter().all(is_for_primary));
+    assert!(forwarding.is_empty() && forwarding.answered(AT_BACKUP, THERE, late, OpResult::Value(None)).is_none());
+}
+
+#[test]
 fn a_lost_operation_is_sent_again_unless_that_may_do_it_twice() {
     let mut forwarding = Forwarding::new(member(1, 1), ClientMemory::unlimited());
     forwarding.heard.note(REGION, Lsn(40));

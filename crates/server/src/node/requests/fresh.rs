@@ -8,7 +8,7 @@
 //!     |  --- SafeLsnQuestion, after r ------>  q
 //!     |  <-- SafeLsnAnswer, LSN c -----------  t  Its lease is valid at t, which it reads after q, and it has acknowledged up to c.
 //!     a  the copy has its records up to c      |
-//!     n  the reads as of exactly c
+//!     n  the reads as of exactly c, and of the primary's wall time at t, by which pairs expire
 //! ```
 //! Each answer is the state of the region at t, which is after the call of the read and before its answer:
 //! - What any primary acknowledged before r, it acknowledged before t: it is within c, by the reasons of [`super::stale`].
@@ -29,7 +29,7 @@ use leeward_format::cluster::{GroupConfig, Scans};
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::op::Read;
 use leeward_format::routing::Routing;
-use leeward_format::{Epoch, Lsn, RegionId, ServerId};
+use leeward_format::{Epoch, Lsn, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::PrimarySession;
@@ -49,8 +49,8 @@ struct Batch {
     session: PrimarySession,
     epoch: Epoch,
     asked: Nanos,
-    /// c, once it is known.
-    safe_lsn: Option<Lsn>,
+    /// c, and the primary's wall time at t, by which pairs expire; once they are known.
+    state: Option<(Lsn, UnixMs)>,
 }
 
 /// The reads that wait, at a backup, and questions of backups, at a primary.
@@ -63,8 +63,10 @@ pub(crate) struct FreshReads {
     questions: Vec<(ServerId, u64, RegionId)>,
     /// How many scans this node has sent to backups.
     turns: usize,
-    /// Until when none are sent to these.
-    resting: BTreeMap<ServerId, Nanos>,
+    /// Until when none of a region are sent to a server.
+    resting: BTreeMap<(RegionId, ServerId), Nanos>,
+    /// How many reads of each region wait.
+    waiting: BTreeMap<RegionId, usize>,
 }
 
 impl FreshReads {
@@ -73,25 +75,41 @@ impl FreshReads {
         self.coming.is_empty() && self.batches.is_empty()
     }
 
-    /// How many reads of a region wait.
-    fn waiting(&self, region: RegionId) -> usize {
-        let of_it = self.batches.values().filter(|batch| batch.region == region);
-        self.coming.get(&region).map_or(0, Vec::len) + of_it.map(|batch| batch.reads.len()).sum::<usize>()
+    /// A read waits, unless too many of its region do.
+    fn wait(&mut self, region: RegionId, read: (Unrouted, Way)) -> Option<(Unrouted, Way)> {
+        let waiting = self.waiting.entry(region).or_default();
+        if *waiting >= MOST_READS {
+            return Some(read);
+        }
+        *waiting += 1;
+        self.coming.entry(region).or_default().push(read);
+        None
+    }
+
+    /// So many reads of a region wait no more.
+    fn ended(&mut self, region: RegionId, reads: usize) {
+        if let Some(waiting) = self.waiting.get_mut(&region) {
+            *waiting -= reads;
+        }
+        self.waiting.retain(|_, waiting| *waiting > 0);
     }
 
     /// A backup could not answer a scan.
-    pub(super) fn rest(&mut self, now: Nanos, backup: ServerId) {
-        self.resting.insert(backup, now + REST);
+    pub(super) fn rest(&mut self, now: Nanos, region: RegionId, backup: ServerId) {
+        self.resting.retain(|_, until| *until > now);
+        self.resting.insert((region, backup), now + REST);
     }
 
     /// Whether scans may be sent to a backup.
-    fn may_ask(&self, now: Nanos, backup: ServerId) -> bool {
-        self.resting.get(&backup).is_none_or(|until| *until <= now)
+    fn may_ask(&self, now: Nanos, region: RegionId, backup: ServerId) -> bool {
+        self.resting.get(&(region, backup)).is_none_or(|until| *until <= now)
     }
 
     /// Ends a batch. Returns its reads.
     fn take(&mut self, id: u64) -> Vec<(Unrouted, Way)> {
-        self.batches.remove(&id).map_or_else(Vec::new, |batch| batch.reads)
+        let Some(Batch { region, reads, .. }) = self.batches.remove(&id) else { return Vec::new() };
+        self.ended(region, reads.len());
+        reads
     }
 }
 
@@ -109,7 +127,8 @@ impl Node {
         for (from, id, region) in std::mem::take(&mut self.fresh.questions) {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
             let safe_lsn = serving.and_then(|serving| serving.safe_lsn(now));
-            self.context.send(from, &Control::SafeLsnAnswer { id, safe_lsn });
+            let wall = self.context.clock.wall.now();
+            self.context.send(from, &Control::SafeLsnAnswer { id, now: wall, safe_lsn });
         }
     }
 }
@@ -124,8 +143,8 @@ impl Node {
 
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
     pub(super) fn is_for_backups(&self, unrouted: &Unrouted, way: Way) -> bool {
-        let is_scan = unrouted.op.range().is_some() && !unrouted.op.is_write();
-        let table = self.context.agent.view().table(&unrouted.table).filter(|_| is_scan && way == Way::Any);
+        let is_for_any = way == Way::Any && unrouted.op.is_scan();
+        let table = is_for_any.then(|| self.context.agent.view().table(&unrouted.table)).flatten();
         table.is_some_and(|table| table.reads.scans == Scans::Backups)
     }
 
@@ -139,11 +158,13 @@ impl Node {
             }
             slot.followed(config).is_some()
         });
-        if is_followed && !self.context.clients.is_full() && self.fresh.waiting(region) < MOST_READS {
-            self.fresh.coming.entry(region).or_default().push((unrouted, way));
+        if is_followed && !self.context.clients.is_full() {
+            if let Some((unrouted, way)) = self.fresh.wait(region, (unrouted, way)) {
+                self.route(now, unrouted, way);
+            }
             return;
         }
-        let may_ask = |server: &ServerId| self.context.is_linked(*server) && self.fresh.may_ask(now, *server);
+        let may_ask = |server: &ServerId| self.context.is_linked(*server) && self.fresh.may_ask(now, region, *server);
         let backups: Vec<ServerId> = config.backups.iter().map(|backup| backup.server).filter(may_ask).collect();
         if backups.is_empty() || is_followed || !self.is_for_backups(&unrouted, way) {
             return self.route(now, unrouted, way);
@@ -159,12 +180,20 @@ impl Node {
     }
 
     /// The primary has answered the question `id`.
-    pub(crate) fn safe_lsn_answered(&mut self, now: Nanos, from: ServerId, id: u64, safe_lsn: Option<SafeLsnOf>) {
+    pub(crate) fn safe_lsn_answered(
+        &mut self,
+        now: Nanos,
+        from: ServerId,
+        id: u64,
+        (wall, safe_lsn): (UnixMs, Option<SafeLsnOf>),
+    ) {
         let Some(batch) = self.fresh.batches.get_mut(&id).filter(|batch| batch.session.primary == from) else {
             return;
         };
         match safe_lsn {
-            Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.epoch) => batch.safe_lsn = Some(safe.lsn),
+            Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.epoch) => {
+                batch.state = Some((safe.lsn, wall));
+            }
             _ => self.give_up_batch(now, id),
         }
     }
@@ -191,6 +220,7 @@ impl Node {
         let config = self.routes().region(region).cloned();
         let session = config.as_ref().and_then(|config| Some(self.slots.get(&region)?.followed(config)?.1));
         let Some((config, session)) = config.zip(session) else {
+            self.fresh.ended(region, reads.len());
             for (unrouted, way) in reads {
                 self.route(now, unrouted, way);
             }
@@ -198,12 +228,12 @@ impl Node {
         };
         let id = self.forwarding.next_id();
         self.context.send(session.primary, &Control::SafeLsnQuestion { id, region });
-        let batch = Batch { region, reads, session, epoch: config.epoch, asked: now, safe_lsn: None };
+        let batch = Batch { region, reads, session, epoch: config.epoch, asked: now, state: None };
         self.fresh.batches.insert(id, batch);
     }
 
     fn advance_batch(&mut self, now: Nanos, id: u64) {
-        let Some(&Batch { region, session, epoch, asked, safe_lsn, .. }) = self.fresh.batches.get(&id) else { return };
+        let Some(&Batch { region, session, epoch, asked, state, .. }) = self.fresh.batches.get(&id) else { return };
         let config = self.routes().region(region).filter(|config| config.epoch == epoch).cloned();
         let slot = self.slots.get_mut(&region);
         let Some((config, slot)) = config.zip(slot).filter(|_| now - asked < TIMEOUT) else {
@@ -214,7 +244,7 @@ impl Node {
         else {
             return self.give_up_batch(now, id);
         };
-        let Some(lsn) = safe_lsn else { return };
+        let Some((lsn, wall)) = state else { return };
         let last = copy.last_lsn();
         if last < lsn && !planted(Bug::ScanUndrained) {
             slot.catch_up_reads(&mut self.context);
@@ -226,7 +256,7 @@ impl Node {
             () => lsn,
         };
         for read in self.fresh.take(id) {
-            self.begin_read((&copy, lsn), &config, read, None);
+            self.begin_read((&copy, lsn, wall), &config, read, None);
         }
     }
 

@@ -44,7 +44,7 @@ use leeward_engine::{Error, Reach, Region, Snapshot};
 use leeward_format::cluster::{GroupConfig, Reads};
 use leeward_format::control::SafeLsnOf;
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ReadResult};
-use leeward_format::{Epoch, Lsn, ServerId};
+use leeward_format::{Epoch, Lsn, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
 use leeward_platform::planted::{Bug, planted};
@@ -201,21 +201,22 @@ impl Node {
         let slot = self.slots.get(&config.region);
         match slot.and_then(|slot| slot.readable(&config)) {
             Some((copy, known)) if self.context.clock.watch.age_ms(known.heard, now) <= u64::from(at_most_ms) => {
-                self.begin_read((&copy, known.lsn), &config, (unrouted, way), Some((known.heard, at_most_ms)));
+                let (state, bound) = ((&*copy, known.lsn, self.context.clock.wall.now()), (known.heard, at_most_ms));
+                self.begin_read(state, &config, (unrouted, way), Some(bound));
             }
             _ => self.route(now, unrouted, way),
         }
     }
 
-    /// Begins a read of a copy as of exactly `lsn`, or routes it if that cannot be.
+    /// Begins a read of a copy as of exactly `lsn`, and of a wall time; or routes it if that cannot be.
     pub(super) fn begin_read(
         &mut self,
-        (copy, lsn): (&Region, Lsn),
+        (copy, lsn, wall): (&Region, Lsn, UnixMs),
         config: &GroupConfig,
         (unrouted, way): (Unrouted, Way),
         bound: Option<(ClockReading, u32)>,
     ) {
-        let snapshot = copy.snapshot(lsn, self.context.clock.wall.now());
+        let snapshot = copy.snapshot(lsn, wall);
         let partition = self.context.agent.view().table(&unrouted.table).map(|table| table.partition);
         // A compaction since may have merged a trim, which deletes keys that another region has by now.
         let is_as_of_it = snapshot.lsn() == lsn && !self.context.clients.is_full();
@@ -345,7 +346,7 @@ fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadRe
     };
     match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
         OpResult::Entries { entries, resume } => {
-            let resume = resume.or_else(|| resume_within(bounds, op));
+            let resume = resume.or_else(|| resume_within(bounds, &op.clone().plain()));
             Ok(ReadResult::Entries { entries, resume })
         }
         OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),

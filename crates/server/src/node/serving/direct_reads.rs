@@ -59,8 +59,8 @@ pub(super) struct Open {
     asked: Nanos,
     /// What fills it.
     pub(super) walk: Walk,
-    /// How often the same piece of the walk was read again.
-    pub(super) retries: u32,
+    /// Pieces of the walk, one after the other, of which no pair could enter.
+    pub(super) in_vain: u32,
 }
 
 /// See the module.
@@ -198,7 +198,7 @@ impl Serving {
         match HashIndex::open(of, nonce, self.region.volume().memory(), memories) {
             Ok(Some(index)) => {
                 let (waiting, walk) = (VecDeque::new(), Walk::At(Bytes::new()));
-                direct.open = Some(Open { index, waiting, asked: now, walk, retries: 0 });
+                direct.open = Some(Open { index, waiting, asked: now, walk, in_vain: 0 });
                 self.walk_on();
                 return true;
             }

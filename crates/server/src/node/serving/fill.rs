@@ -17,8 +17,8 @@ use leeward_platform::cpu::Activity;
 /// A piece has at most so many pairs, and so many bytes of keys and values.
 const PIECE_PAIRS: usize = 256;
 const PIECE_BYTES: usize = 128 << 10;
-/// A piece is read again at most so often if none of its pairs could enter, because all were compacted meanwhile.
-const RETRIES: u32 = 8;
+/// A walk ends after so many pieces of which no pair could enter: all expire, or were compacted meanwhile.
+const IN_VAIN: u32 = 16;
 
 /// How far a walk has come.
 pub(super) enum Walk {
@@ -36,9 +36,8 @@ pub(crate) struct Piece {
     nonce: u64,
     from: Bytes,
     as_of: Moment,
-    pairs: Vec<ScanEntry>,
-    /// Where the next piece begins; `None`: there is none.
-    next: Option<Bytes>,
+    /// And where the next piece begins, if there is one.
+    read: Result<(Vec<ScanEntry>, Option<Bytes>), Error>,
 }
 
 impl Serving {
@@ -61,40 +60,44 @@ impl Serving {
         let as_of = moment.at(snapshot.lsn());
         self.spawn_in_background(Activity::Engine.of_primary(), move || {
             let start = from.clone().max(bounds.0);
-            let read = read(&snapshot, ScanBounds { start, end: bounds.1, ..ScanBounds::default() });
-            let piece = read.map(|(pairs, next)| Box::new(Piece { nonce, from, as_of, pairs, next }));
-            Outcome::Upkeep(UpkeepDone::ReadForIndex(piece))
+            let read = read(
+                &snapshot,
+                ScanBounds { start, end: bounds.1, limit: Some(PIECE_PAIRS as u64 + 1), ..ScanBounds::default() },
+            );
+            Outcome::Upkeep(UpkeepDone::ReadForIndex(Box::new(Piece { nonce, from, as_of, read })))
         });
     }
 
     /// A piece was read.
-    pub(super) fn walked(&mut self, piece: Result<Box<Piece>, Error>) -> Result<(), Error> {
-        let piece = match piece {
-            Ok(piece) => *piece,
+    pub(super) fn walked(&mut self, piece: Piece) {
+        let Piece { nonce, from, as_of, read } = piece;
+        let Some(open) = self.direct_reads.open.as_mut().filter(|open| open.index.version().0 == nonce) else { return };
+        let (pairs, next) = match read {
+            Ok(read) => read,
             Err(error) => {
-                self.direct_reads.open.iter_mut().for_each(|open| open.walk = Walk::Over);
-                return Err(error);
+                tracing::warn!(region = %self.region.id(), %error, "a hash index is not filled with what the region has");
+                open.walk = Walk::Over;
+                return;
             }
         };
-        let Some(open) = self.direct_reads.open.as_mut().filter(|open| open.index.version().0 == piece.nonce) else {
-            return Ok(());
-        };
-        let mut entered = 0;
-        for pair in piece.pairs.iter().filter(|pair| pair.expires.is_none()) {
-            if self.region.is_unchanged(&pair.key, piece.as_of) {
+        let (mut entered, mut refused) = (0, 0);
+        for pair in pairs.iter().filter(|pair| pair.expires.is_none()) {
+            if self.region.is_unchanged(&pair.key, as_of) {
                 open.index.put(&pair.key, pair.lsn, &pair.value, Offer::Written);
                 entered += 1;
+            } else {
+                refused += 1;
             }
         }
-        let may_retry = entered == 0 && !piece.pairs.is_empty() && open.retries < RETRIES;
-        open.retries = if may_retry { open.retries + 1 } else { 0 };
-        open.walk = match piece.next {
-            _ if may_retry => Walk::At(piece.from),
+        open.in_vain = if entered > 0 { 0 } else { open.in_vain + 1 };
+        open.walk = match next {
+            _ if open.in_vain >= IN_VAIN => Walk::Over,
+            // All were compacted meanwhile, or written.
+            _ if entered == 0 && refused > 0 => Walk::At(from),
             Some(next) => Walk::At(next),
             None => Walk::Over,
         };
         self.walk_on();
-        Ok(())
     }
 }
 

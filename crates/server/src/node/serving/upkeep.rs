@@ -70,7 +70,7 @@ pub(crate) enum UpkeepDone {
     /// The first pairs that the region has and that are another region's, if any.
     LookedForForeign(Result<Option<Piece>, Error>),
     /// Pairs for a hash index were read.
-    ReadForIndex(Result<Box<fill::Piece>, Error>),
+    ReadForIndex(Box<fill::Piece>),
 }
 
 /// The upkeep that is under way.
@@ -224,7 +224,10 @@ impl Serving {
                 result.map(|_| ())
             }
             UpkeepDone::LookedForForeign(found) => self.found_foreign(now, found),
-            UpkeepDone::ReadForIndex(piece) => self.walked(piece),
+            UpkeepDone::ReadForIndex(piece) => {
+                self.walked(*piece);
+                Ok(())
+            }
             UpkeepDone::Loaded { server, session, result } => match result {
                 Ok(parcel) => {
                     self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;

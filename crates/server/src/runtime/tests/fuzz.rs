@@ -7,10 +7,10 @@
 use super::*;
 use crate::commands;
 use bytes::Bytes;
-use leeward_format::cluster::{Intent, RegionRequest};
+use leeward_format::cluster::{Intent, ReadPaths, Reads, RegionRequest, Scans};
 use leeward_format::hash_index::Line;
 use leeward_format::op::{
-    DigestInstant, ExpireIf, HashIndexQuestion, RangeDigest, RangeQuestion, Read as StaleRead, ScanRange,
+    DigestInstant, ExpireIf, HashIndexQuestion, RangeDigest, RangeOp, RangeQuestion, Read as StaleRead, ScanRange,
 };
 use leeward_format::table::{NewTable, TableChange};
 use leeward_format::{Epoch, Expiry, SegmentId, ServerId, UnixMs};
@@ -258,9 +258,7 @@ impl Fuzz {
                 Op::Expire { key: self.key(), lifetime: self.lifetime(), when, want_old: self.0.one_in(2) }
             }
             10 => Op::DeleteRange { start: self.key(), end: Some(self.key()) },
-            11 => Op::Approximate { start: self.key(), end: None },
-            12 => Op::Stale { at_most_ms: self.0.u64() as u32, read: StaleRead::Scan(self.range()) },
-            13 => Op::Stale { at_most_ms: 1_000, read: StaleRead::Get { key: self.key() } },
+            11..14 => self.read(),
             14 => Op::Digests { region: self.region(), after: Some(SegmentId(self.0.below(100))) },
             15 => Op::SegmentContent { region: self.region(), segment: SegmentId(self.0.below(100)) },
             16 => {
@@ -280,6 +278,7 @@ impl Fuzz {
                     min_in_sync: number(self),
                     growth_factor: [8, number(self)][self.0.index(2)],
                     l0_bytes: [4 << 20, u64::from(number(self))][self.0.index(2)],
+                    reads: ReadPaths { scans: Scans::ALL[self.0.index(2)], ..Reads::ANY.into() },
                     ..TableOptions::default()
                 };
                 let splits = (0..self.0.below(3)).map(|_| self.key()).collect();
@@ -303,6 +302,20 @@ impl Fuzz {
                 };
                 Op::AlterTable { change: Box::new(change) }
             }
+        }
+    }
+
+    /// A read that backups may answer, or one that is like it.
+    fn read(&mut self) -> Op {
+        let at_most_ms = [0, 1_000, self.0.u64() as u32][self.0.index(3)];
+        let stale = |read| Op::Stale { at_most_ms, read };
+        match self.0.below(6) {
+            0 => RangeOp::Approximate { start: self.key(), end: None }.within(self.region()),
+            1 => Op::Approximate { start: self.key(), end: None },
+            2 => RangeOp::Scan(self.range()).within(self.region()),
+            3 => stale(StaleRead::Scan(self.range())),
+            4 => stale(StaleRead::ScanIn { region: self.region(), range: self.range() }),
+            _ => stale(StaleRead::Get { key: self.key() }),
         }
     }
 
@@ -410,6 +423,9 @@ fn no_command_ends_a_node_or_touches_what_others_have() {
     let table = Box::new(NewTable::new(options, vec!["k".into()]));
     let begun = Instant::now();
     assert_eq!(identity::request(&native[0], &Op::CreateTable { table }), OpResult::Done, "there is a table to judge");
+    let change = TableChange { reads: Some(Reads::ANY), scans: Some(Scans::Backups), ..TableChange::default() };
+    let change = Op::AlterTable { change: Box::new(change) };
+    assert_eq!(identity::request(&native[0], &change), OpResult::Done, "backups answer scans of the default table");
     let (next, is_over) = (AtomicI64::new(1), AtomicBool::new(false));
     let done = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3)
