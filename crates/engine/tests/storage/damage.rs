@@ -2,7 +2,7 @@
 
 use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
-use leeward_format::superblock::SUPERBLOCK_COPY_OFFSET;
+use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, VOLUME_VERSION};
 use leeward_format::{LogKind, Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 
@@ -174,15 +174,18 @@ fn a_file_of_another_kind_or_version_is_left_alone() {
         let mut superblock = [0; 512];
         file.read_at(&mut superblock, at).unwrap();
         // Another format version may have its checksum elsewhere: here the checksum does not fit any more.
-        superblock[8] = 11;
+        superblock[8] = (VOLUME_VERSION + 1) as u8;
         file.write_at(&superblock, at).unwrap();
     }
     let before = disk.contents("volume");
     let error = open_volume(&disk).unwrap_err().to_string();
+    let (found, known) = (VOLUME_VERSION + 1, VOLUME_VERSION);
     assert_eq!(
         error,
-        "volume: made by another version of Leeward (volume format 11, this program reads format 10); nothing was \
-         changed. Use the version that made it, or give this one another directory"
+        format!(
+            "volume: made by another version of Leeward (volume format {found}, this program reads format {known}); \
+             nothing was changed. Use the version that made it, or give this one another directory"
+        )
     );
     assert_eq!(disk.contents("volume"), before);
 }
