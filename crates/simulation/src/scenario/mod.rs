@@ -81,10 +81,19 @@ pub(crate) struct Scenario {
     traits: Traits,
 }
 
+/// Presets that are drawn with the rest of the table.
+const PRESETS: [Preset; 5] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex, Preset::Depart];
+
+/// One of HiStore's presets, drawn apart, as direct readers are.
+fn histore(seed: u64) -> Option<Preset> {
+    let mut rng = Rng::new(seed.rotate_left(8));
+    rng.one_in(10).then(|| [Preset::Histore, Preset::HistoreSend][rng.index(2)])
+}
+
 impl Scenario {
     /// The scenario of `seed`, of which `rng` is at the beginning.
     pub(crate) fn choose(seed: u64, rng: &mut Rng) -> Scenario {
-        let mut scenario = Scenario::choose_without_readers(rng);
+        let mut scenario = Scenario::choose_without_readers(seed, rng);
         // Drawn apart, so that a seed without direct readers is what it was before there were any.
         let mut rng = Rng::new(seed.rotate_left(32));
         if rng.one_in(3) {
@@ -107,9 +116,9 @@ impl Scenario {
         self.client_mix.shared_keys = if self.index_bytes > 3 << 9 { 6 } else { 3 };
     }
 
-    fn choose_without_readers(rng: &mut Rng) -> Scenario {
+    fn choose_without_readers(seed: u64, rng: &mut Rng) -> Scenario {
         let nodes = if rng.one_in(5) { 1 } else { 3 };
-        let preset = rng.one_in(8).then(|| Preset::ALL[rng.index(Preset::ALL.len())]);
+        let preset = rng.one_in(8).then(|| PRESETS[rng.index(PRESETS.len())]).or_else(|| histore(seed));
         let mut table = table::draw(nodes, preset, rng);
         let splits = splits(&mut table, rng);
         let traits = Traits::choose(nodes, preset, &table, rng);
