@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 #[path = "kills_tests.rs"]
 mod tests;
 
+/// Why there is no [`victim`].
+pub(crate) const NO_PRIMARY: &str = "no region has a primary that could be killed";
 /// Time limit until a killed node is in sync again.
 const IN_SYNC_WITHIN: Duration = Duration::from_secs(180);
 /// A killed node is restarted after at most this time: a region may be unable to continue without it.

@@ -354,8 +354,8 @@ impl Client {
         }
     }
 
-    /// Carries out a batch: operations on one region in order (but for what [`Session::submit`] says), regions in parallel. Returns one result for each
-    /// operation. Waits while [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
+    /// Carries out a batch: operations on one region in order (but for what [`Session::submit`] says), regions in
+    /// parallel. Returns one result for each operation. Waits while [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
     ///
     /// # Errors
     /// [`ClientError::Busy`] if they are until the deadline; or no connection could be made. Refused operations are

@@ -55,7 +55,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         memory_bytes: memory_bytes(options, setup),
         segment_bytes: segment_bytes(options, setup),
     };
-    let started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
+    let mut started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
     let records = records(options, setup);
     let load = ycsb::Options {
         seeds: started.seeds.clone(),
@@ -87,7 +87,6 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
             Ok(phases)
         }
         Work::Rebuild => {
-            let mut started = started;
             let mut phases = run(setup, &load, None)?;
             phases.extend(run_steps(setup, &load, &BEFORE)?);
             if setup.table(LEAST_L0_BYTES).reads.index == IndexKind::Hybrid {
@@ -193,10 +192,8 @@ fn regions(options: &Options, setup: Setup) -> u32 {
 /// The number of records, by default enough for tens of MiB of index in each region, and for seconds of load on a small
 /// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
 fn records(options: &Options, setup: Setup) -> u64 {
-    if let (None, Some(_)) = (options.records, setup.shape.indexed_percent) {
-        return RECORDS_INDEXED;
-    }
     options.records.unwrap_or(match setup.mix {
+        _ if setup.shape.indexed_percent.is_some() => RECORDS_INDEXED,
         Mix::S => 2_500_000,
         Mix::M | Mix::S80 => 1_200_000,
         Mix::SD | Mix::MD | Mix::S40 => 1_000_000,

@@ -5,7 +5,7 @@ use super::Failure;
 use super::experiments::REBUILD;
 use crate::dev::Started;
 use crate::keys::key;
-use crate::kills::victim;
+use crate::kills::{NO_PRIMARY, victim};
 use crate::meter::Meter;
 use crate::phase::settle;
 use crate::report::{PhaseReport, Rebuild};
@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const NO_PRIMARY: &str = "no region has a primary that could be killed";
 /// How long it may take until there is a direct read, and until an index is filled.
 const WITHIN: Duration = Duration::from_secs(60);
 /// An index that has not grown for so long is full.

@@ -7,7 +7,7 @@
 use super::Failure;
 use super::experiments::RECOVERY;
 use crate::dev::Started;
-use crate::kills::{Probes, members_in_sync, victim};
+use crate::kills::{NO_PRIMARY, Probes, members_in_sync, victim};
 use crate::loaded::{Stretch, while_working};
 use crate::meter::Meter;
 use crate::phase::settle;
@@ -40,8 +40,6 @@ const PROBE_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes that are written to see what the device takes, and how many at a time.
 const DEVICE_BYTES: usize = 128 << 20;
 const CHUNK_BYTES: usize = 2 << 20;
-
-const NO_PRIMARY: &str = "no region has a primary that could be killed";
 
 /// What was measured of the first kill.
 struct Outage {

@@ -55,7 +55,7 @@ const NONE: Variant = Variant {
     link: Link::Shm,
     one_by_one: false,
     reading: Reading::Usual,
-    change: |table| table.replicas = 1,
+    change: alone,
     color: (120, 120, 120),
 };
 const BUILD: Variant = Variant { name: "build-index", mode: "build-index", change: build, color: (213, 94, 0), ..NONE };

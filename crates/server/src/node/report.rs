@@ -49,7 +49,7 @@ impl Node {
             regions,
             forwarded: self.forwarding.total,
             missed_wakeups: self.missed_wakeups(),
-            stale_reads: self.backup_reads.answered().0,
+            stale_reads: self.backup_reads.stale(),
             fresh_reads: self.fresh_reads(),
             cpu: None,
         }

@@ -180,17 +180,18 @@ impl Forwarding {
             Naming::Caller(once) => Some(*once),
             Naming::Here(attempts) => attempts.ask(region, &self.heard),
         };
-        self.total += 1;
-        let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &unrouted.op));
-        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup: false, bytes });
-        (id, once)
+        (self.note_sent(unrouted, region, server, false), once)
     }
 
     /// A read of `region` goes to a backup. Answers the id of its message.
     pub(super) fn send_to_backup(&mut self, unrouted: Unrouted, region: RegionId, server: ServerId) -> u64 {
+        self.note_sent(unrouted, region, server, true)
+    }
+
+    fn note_sent(&mut self, unrouted: Unrouted, region: RegionId, server: ServerId, is_at_backup: bool) -> u64 {
         self.total += 1;
         let (id, bytes) = (self.next_id(), self.in_flight.sent(server, &unrouted.op));
-        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup: true, bytes });
+        self.sent.insert(id, Forwarded { unrouted, region, server, is_at_backup, bytes });
         id
     }
 

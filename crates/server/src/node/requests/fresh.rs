@@ -25,6 +25,7 @@
 use super::forward::{Unrouted, Way};
 use crate::node::Node;
 use crate::node::region::Slot;
+use leeward_engine::Region;
 use leeward_format::cluster::{GroupConfig, Scans};
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::op::Read;
@@ -34,6 +35,7 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::PrimarySession;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// How long a read waits for the primary's answer and for the copy.
 const TIMEOUT: Nanos = Nanos::from_millis(200);
@@ -51,6 +53,13 @@ struct Batch {
     asked: Nanos,
     /// c, and the primary's wall time at t, by which pairs expire; once they are known.
     state: Option<(Lsn, UnixMs)>,
+}
+
+/// A copy that can be read, and what it follows.
+struct Followed {
+    config: GroupConfig,
+    copy: Arc<Region>,
+    session: PrimarySession,
 }
 
 /// The reads that wait, at a backup, and questions of backups, at a primary.
@@ -138,14 +147,13 @@ impl Node {
 impl Node {
     /// How many reads this node has answered as a backup as of an instant after their call.
     pub fn fresh_reads(&self) -> u64 {
-        self.backup_reads.answered().1
+        self.backup_reads.fresh()
     }
 
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
     pub(super) fn is_for_backups(&self, unrouted: &Unrouted, way: Way) -> bool {
-        let is_for_any = way == Way::Any && unrouted.op.is_scan();
-        let table = is_for_any.then(|| self.context.agent.view().table(&unrouted.table)).flatten();
-        table.is_some_and(|table| table.reads.scans == Scans::Backups)
+        let table = || self.context.agent.view().table(&unrouted.table);
+        way == Way::Any && unrouted.op.is_scan() && table().is_some_and(|table| table.reads.scans == Scans::Backups)
     }
 
     /// A read that accepts no staleness, of a region with this configuration.
@@ -217,14 +225,9 @@ impl Node {
         {
             return before.reads.append(&mut reads);
         }
-        let config = self.routes().region(region).cloned();
-        let session = config.as_ref().and_then(|config| Some(self.slots.get(&region)?.followed(config)?.1));
-        let Some((config, session)) = config.zip(session) else {
+        let Some(Followed { config, session, .. }) = self.followed(region) else {
             self.fresh.ended(region, reads.len());
-            for (unrouted, way) in reads {
-                self.route(now, unrouted, way);
-            }
-            return;
+            return self.route_all(now, reads);
         };
         let id = self.forwarding.next_id();
         self.context.send(session.primary, &Control::SafeLsnQuestion { id, region });
@@ -234,27 +237,18 @@ impl Node {
 
     fn advance_batch(&mut self, now: Nanos, id: u64) {
         let Some(&Batch { region, session, epoch, asked, state, .. }) = self.fresh.batches.get(&id) else { return };
-        let config = self.routes().region(region).filter(|config| config.epoch == epoch).cloned();
-        let slot = self.slots.get_mut(&region);
-        let Some((config, slot)) = config.zip(slot).filter(|_| now - asked < TIMEOUT) else {
-            return self.give_up_batch(now, id);
-        };
-        let Some(copy) =
-            slot.followed(&config).filter(|(_, followed)| *followed == session).map(|(copy, _)| copy.clone())
-        else {
-            return self.give_up_batch(now, id);
-        };
+        let is_same = |followed: &Followed| (followed.config.epoch, followed.session) == (epoch, session);
+        let followed = self.followed(region).filter(is_same).filter(|_| now - asked < TIMEOUT);
+        let Some(Followed { config, copy, .. }) = followed else { return self.give_up_batch(now, id) };
         let Some((lsn, wall)) = state else { return };
         let last = copy.last_lsn();
         if last < lsn && !planted(Bug::ScanUndrained) {
-            slot.catch_up_reads(&mut self.context);
+            if let Some(slot) = self.slots.get_mut(&region) {
+                slot.catch_up_reads(&mut self.context);
+            }
             return;
         }
-        let lsn = match () {
-            () if planted(Bug::ScanUndrained) => lsn.min(last),
-            () if planted(Bug::ScanBeyondSafe) => last,
-            () => lsn,
-        };
+        let lsn = if planted(Bug::ScanBeyondSafe) { last } else { lsn.min(last) };
         for read in self.fresh.take(id) {
             self.begin_read((&copy, lsn, wall), &config, read, None);
         }
@@ -262,8 +256,20 @@ impl Node {
 
     /// Sends the reads of a batch to the primary.
     fn give_up_batch(&mut self, now: Nanos, id: u64) {
-        for (unrouted, way) in self.fresh.take(id) {
+        let reads = self.fresh.take(id);
+        self.route_all(now, reads);
+    }
+
+    fn route_all(&mut self, now: Nanos, reads: Vec<(Unrouted, Way)>) {
+        for (unrouted, way) in reads {
             self.route(now, unrouted, way);
         }
+    }
+
+    /// The copy here that can be read and is in sync with the primary of the region's configuration.
+    fn followed(&self, region: RegionId) -> Option<Followed> {
+        let config = self.routes().region(region)?;
+        let (copy, session) = self.slots.get(&region)?.followed(config)?;
+        Some(Followed { config: GroupConfig::clone(config), copy: Arc::clone(copy), session })
     }
 }

@@ -43,7 +43,7 @@ use leeward_engine::version::Lookup;
 use leeward_engine::{Error, Reach, Region, Snapshot};
 use leeward_format::cluster::{GroupConfig, Reads};
 use leeward_format::control::SafeLsnOf;
-use leeward_format::op::{Op, OpError, OpResult, RangeOp, ReadResult};
+use leeward_format::op::{Op, OpError, OpResult, ReadResult};
 use leeward_format::{Epoch, Lsn, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
@@ -132,9 +132,14 @@ impl BackupReads {
         self.ended.push((read, result));
     }
 
-    /// How many were answered as of an instant before their call, and how many as of one after it.
-    pub(crate) fn answered(&self) -> (u64, u64) {
-        (self.stale, self.fresh)
+    /// How many were answered as of an instant before their call.
+    pub(crate) fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// How many were answered as of an instant after it.
+    pub(super) fn fresh(&self) -> u64 {
+        self.fresh
     }
 }
 
@@ -277,7 +282,7 @@ impl Slot {
     }
 
     /// Has a copy in sync begin to answer reads, if that is wanted, or take the records that it has received since.
-    pub(in crate::node) fn catch_up_reads(&mut self, context: &mut Context) {
+    pub(super) fn catch_up_reads(&mut self, context: &mut Context) {
         match &self.reading {
             None if context.wants_to_read(self, false) => self.backup.be_read(true),
             None => return,
@@ -341,12 +346,12 @@ fn from_device(snapshot: &Snapshot, op: &Op, bounds: KeyBounds) -> Result<ReadRe
     if let Some(key) = op.key() {
         return Ok(of_pair(snapshot, op, snapshot.get(key, Reach::Device)?));
     }
-    let (Op::Scan(range) | Op::In { op: RangeOp::Scan(range), .. }) = op else {
-        unreachable!("what any member can read is on a key, or a scan")
-    };
+    // A scan that names its region resumes as any other.
+    let op = op.clone().plain();
+    let Op::Scan(range) = &op else { unreachable!("what any member can read is on a key, or a scan") };
     match scan(snapshot, scan_within(bounds.clone(), range), range.limit) {
         OpResult::Entries { entries, resume } => {
-            let resume = resume.or_else(|| resume_within(bounds, &op.clone().plain()));
+            let resume = resume.or_else(|| resume_within(bounds, &op));
             Ok(ReadResult::Entries { entries, resume })
         }
         OpResult::Error(OpError::Unavailable(why)) => Err(Error::Invalid(why)),

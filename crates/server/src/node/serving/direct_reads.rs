@@ -18,7 +18,6 @@
 //!
 //! [`Primary::readable_until`]: leeward_replication::primary::Primary::readable_until
 
-use super::fill::Walk;
 use super::{ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::Moment;
@@ -51,16 +50,12 @@ struct Waiting {
     offer: Offer,
 }
 
-pub(super) struct Open {
-    pub(super) index: HashIndex,
+struct Open {
+    index: HashIndex,
     /// Ascending by LSN, but for pairs that were read.
     waiting: VecDeque<Waiting>,
     /// When a client asked last.
     asked: Nanos,
-    /// What fills it.
-    pub(super) walk: Walk,
-    /// Pieces of the walk, one after the other, of which no pair could enter.
-    pub(super) in_vain: u32,
 }
 
 /// See the module.
@@ -70,7 +65,7 @@ pub(super) struct DirectReads {
     incarnation: Incarnation,
     /// Indexes that were opened so far.
     opened: u64,
-    pub(super) open: Option<Open>,
+    open: Option<Open>,
     not_before: Nanos,
     /// The configuration in which the region quiesced: in it no index is opened any more.
     quiesced_in: Option<Epoch>,
@@ -87,6 +82,11 @@ impl DirectReads {
     /// Clients may read the index.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// The index, while clients may read it.
+    pub(super) fn index(&mut self) -> Option<&mut HashIndex> {
+        self.open.as_mut().map(|open| &mut open.index)
     }
 
     /// `key` was written; without a value it was deleted. A pair that expires counts as deleted.
@@ -197,9 +197,8 @@ impl Serving {
         let memories = Box::new(FabricMemories(fabric));
         match HashIndex::open(of, nonce, self.region.volume().memory(), memories) {
             Ok(Some(index)) => {
-                let (waiting, walk) = (VecDeque::new(), Walk::At(Bytes::new()));
-                direct.open = Some(Open { index, waiting, asked: now, walk, in_vain: 0 });
-                self.walk_on();
+                direct.open = Some(Open { index, waiting: VecDeque::new(), asked: now });
+                self.fill_index();
                 return true;
             }
             Ok(None) => tracing::debug!(region = %self.id(), "the memory budget leaves too little for a hash index"),
@@ -254,10 +253,7 @@ impl Serving {
         let has_other_bounds = (&config.start, &config.end) != (&of.start, &of.end);
         match is_unused || has_other_bounds || !self.wants_hash_index() {
             true => self.close_hash_index(),
-            false => {
-                self.extend_direct_reads(now);
-                self.walk_on();
-            }
+            false => self.extend_direct_reads(now),
         }
     }
 

@@ -365,18 +365,27 @@ impl DirectReader {
             return None;
         }
         let (nonce, version) = index.map_or((0, 0), |index| (index.grant.nonce, index.version));
-        let again = clock + QUESTION_TIMEOUT;
-        self.questions.insert((region, node), Question { token, nonce, asked: clock, again });
-        Some(HashIndexQuestion { region, nonce, version, read: Vec::new() })
+        Some(self.question(clock, (region, node), token, (nonce, version)))
     }
 
     /// Another question about the index of `node` that it got last.
     pub(super) fn ask_again(&mut self, now: Nanos, node: NodeId, token: Token) -> Option<HashIndexQuestion> {
         let index = self.indexes.iter().rev().find(|index| index.node == node)?;
         let (region, nonce, version) = (index.grant.region, index.grant.nonce, index.version);
-        let asked = self.clock.at(now);
-        self.questions.insert((region, node), Question { token, nonce, asked, again: asked + QUESTION_TIMEOUT });
-        Some(HashIndexQuestion { region, nonce, version, read: Vec::new() })
+        let clock = self.clock.at(now);
+        Some(self.question(clock, (region, node), token, (nonce, version)))
+    }
+
+    fn question(
+        &mut self,
+        clock: u64,
+        (region, node): (RegionId, NodeId),
+        token: Token,
+        (nonce, version): (u64, u32),
+    ) -> HashIndexQuestion {
+        let again = clock + QUESTION_TIMEOUT;
+        self.questions.insert((region, node), Question { token, nonce, asked: clock, again });
+        HashIndexQuestion { region, nonce, version, read: Vec::new() }
     }
 
     /// A question was answered; `None`: by an error.
