@@ -1,6 +1,7 @@
 //! `leeward verify --replicas`: compares the replicas of each region while they serve, segment by segment, and where backups
 //! build their own index also range by range of the keys. Repairs segments that are damaged on one replica from another, and
-//! has a backup whose own index is at fault take the primary's. What is not compared is no success.
+//! has a backup whose own index is at fault take the primary's. What is not compared is no success. A region whose primary or
+//! members change meanwhile is verified again.
 
 use crate::Outcome;
 use crate::args::VerifyArgs;
@@ -10,6 +11,9 @@ use leeward_bench::ranges::{range_findings, rebuild_index};
 use leeward_bench::replicas::{Fault, Replica, builds_index, findings, repair_segment, replicas};
 use leeward_client::{GroupConfig, RegionMap, ServerId};
 
+/// Changes of a region while it is verified, after which it is not verified again.
+const MOST_CHANGES: usize = 5;
+
 pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let map = data::connect(&args.connect)?.region_map()?;
     if args.table.as_ref().is_some_and(|table| map.table(table).is_none()) {
@@ -18,12 +22,31 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let is_asked = |group: &&GroupConfig| args.table.as_ref().is_none_or(|table| group.table == **table);
     let mut is_sound = true;
     for group in map.regions.iter().filter(is_asked) {
-        is_sound &= verify_region(&map, group, args)?;
+        is_sound &= verify_again(group, verify_region(&map, group, args), args)?;
     }
     Ok(is_sound)
 }
 
-fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Result<bool, Box<dyn std::error::Error>> {
+/// Verifies a region again if that failed, and the region's primary or members are no longer those of `group`. For instance
+/// the primary was moved to another member meanwhile, and the former primary names no state to compare.
+fn verify_again(group: &GroupConfig, outcome: Outcome, args: &VerifyArgs) -> Outcome {
+    let (mut group, mut outcome) = (group.clone(), outcome);
+    for _ in 0..MOST_CHANGES {
+        if matches!(outcome, Ok(true)) {
+            break;
+        }
+        let map = data::connect(&args.connect)?.region_map()?;
+        let newer = map.regions.iter().find(|newer| newer.region == group.region);
+        let Some(newer) = newer.filter(|newer| **newer != group) else { break };
+        println!("region {}: its primary or members changed meanwhile; it is verified again", group.region);
+        outcome = verify_region(&map, newer, args);
+        group = newer.clone();
+    }
+    outcome
+}
+
+/// Verifies a region as it is in `map`, and returns whether all of it was compared and is the same.
+fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Outcome {
     let region = group.region;
     let mut is_sound = true;
     let replicas = replicas(map, group, |server| {

@@ -5,25 +5,34 @@ use crate::running::{Dev, leeward, wait_for};
 use leeward_format::segment::LogHeader;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const SEGMENT_BYTES: usize = 2 << 20;
 const MARK: &str = "7f3a-a-value-that-no-other-pair-has-91bc";
 
 /// What `verify --replicas` says of the table, and whether it found no fault.
 fn verify(dev: &Dev, args: &[&str]) -> (bool, String) {
-    let native = format!("127.0.0.1:{}", dev.base + 100);
+    verify_at(&format!("127.0.0.1:{}", dev.base + 100), args)
+}
+
+fn verify_at(native: &str, args: &[&str]) -> (bool, String) {
     let output =
-        leeward().args(["verify", "--replicas", "--table", "built"]).args(args).args(["--connect", &native]).output();
+        leeward().args(["verify", "--replicas", "--table", "built"]).args(args).args(["--connect", native]).output();
     let output = output.expect("it runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
+/// The group of the table's region.
+fn group(dev: &Dev) -> serde_json::Value {
+    let map = dev.status()["map"].clone();
+    let mut regions = map["regions"].as_array().expect("regions").iter();
+    regions.find(|group| group["table"] == "built").expect("a region").clone()
+}
+
 /// The region's primary and its backups.
 fn members(dev: &Dev) -> (u64, Vec<u64>) {
-    let map = dev.status()["map"].clone();
-    let regions = map["regions"].as_array().expect("regions").iter();
-    let group = regions.clone().find(|group| group["table"] == "built").expect("a region");
+    let group = group(dev);
     let server = |member: &serde_json::Value| member["server"].as_u64();
     let backups = group["backups"].as_array().expect("backups").iter().filter_map(server).collect();
     (server(&group["primary"]).unwrap_or(0), backups)
@@ -118,5 +127,27 @@ fn every_region_can_be_compared_by_ranges() {
     assert!(is_sound && !plain.contains("ranges"), "{plain}");
     let ranges = verify(&dev, &["--ranges"]);
     assert!(said_sound(&ranges), "{ranges:?}");
+    verified_while_its_primary_moves(&dev);
     dev.stop();
+}
+
+/// A verification succeeds although the primary that it knows has handed its role over.
+fn verified_while_its_primary_moves(dev: &Dev) {
+    let (primary, backups) = members(dev);
+    let native = format!("127.0.0.1:{}", dev.base + 100);
+    let has_moved = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let verifier = scope.spawn(|| {
+            while !has_moved.load(Ordering::Relaxed) {
+                let ranges = verify_at(&native, &["--ranges"]);
+                assert!(ranges.0, "{ranges:?}");
+            }
+        });
+        for server in [backups[0], backups[1], primary] {
+            let region = group(dev)["region"].to_string();
+            dev.leeward(&["move", "--region", &region, "--primary", &server.to_string()]);
+            wait_for("the primary has moved", || verifier.is_finished() || members(dev).0 == server);
+        }
+        has_moved.store(true, Ordering::Relaxed);
+    });
 }
