@@ -271,6 +271,14 @@ pub enum BenchError {
         /// Merges that it needs.
         least: u64,
     },
+    /// There are so few pairs that hash indexes have more than the wanted part of them.
+    #[error("refused: nodes have memory to index more than {percent} % of the pairs: give at least --records {least}")]
+    Indexed {
+        /// The wanted part.
+        percent: u32,
+        /// Records of which that is all that there is memory for.
+        least: u64,
+    },
     /// Reads that were to ask several members asked primaries.
     #[error("refused: backups have answered {answered:.2} reads an operation, of about {wanted:.2}")]
     Primaries {
@@ -308,7 +316,13 @@ pub enum BenchError {
 impl BenchError {
     /// Whether the run would prove nothing, whatever its figures.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, BenchError::Shallow { .. } | BenchError::Unmerged { .. } | BenchError::Primaries { .. })
+        matches!(
+            self,
+            BenchError::Shallow { .. }
+                | BenchError::Unmerged { .. }
+                | BenchError::Indexed { .. }
+                | BenchError::Primaries { .. }
+        )
     }
 }
 

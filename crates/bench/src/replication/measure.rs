@@ -33,8 +33,11 @@ const ENTRY_BYTES: u64 = 10;
 const SEGMENTS_OF_A_COPY: u64 = 52;
 /// The smallest and the largest segments that are chosen for that; the largest is the default of nodes.
 const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
-/// Records where all of them are in memory.
+/// Records where a hash index has all of them, and where it has a part.
 const RECORDS_INDEXED: u64 = 300_000;
+const RECORDS_INDEXED_IN_PART: u64 = 3_200_000;
+/// One part in four of a node's memory is for hash indexes.
+const HASH_SHARE: u64 = 4;
 /// The smallest L0 that a table may have.
 const LEAST_L0_BYTES: u64 = 64 << 10;
 
@@ -52,7 +55,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
         regions,
         nodes: setup.shape.nodes.unwrap_or(cell.nodes),
         late: 0,
-        memory_bytes: memory_bytes(options, setup),
+        memory_bytes: memory_bytes(options, setup)?,
         segment_bytes: segment_bytes(options, setup),
     };
     let mut started = starter.start(wanted).map_err(|error| BenchError::Start(error.to_string()))?;
@@ -161,14 +164,26 @@ fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), Ben
     Ok(())
 }
 
-/// Memory of a node in bytes. A quarter of it is for hash indexes.
-fn memory_bytes(options: &Options, setup: Setup) -> u64 {
+/// Memory of a node in bytes, of which [`HASH_SHARE`] is for hash indexes.
+///
+/// # Errors
+/// That much memory has more than the part of the pairs that is to be indexed.
+fn memory_bytes(options: &Options, setup: Setup) -> Result<u64, BenchError> {
     let usual = options.cell.memory_mib << 20;
-    let Some(percent) = setup.shape.indexed_percent else { return usual };
+    let Some(percent) = setup.shape.indexed_percent else { return Ok(usual) };
     let nodes = u64::from(setup.shape.nodes.unwrap_or(options.cell.nodes));
-    let pairs = records(options, setup) * (setup.mix.mean_pair_bytes() + RECORD_BYTES) / nodes;
-    // Regions are not spread evenly if there are few.
-    (pairs * 2 * 4 * u64::from(percent) / 100).max(usual)
+    let pair = setup.mix.mean_pair_bytes() + RECORD_BYTES;
+    let of_all = records(options, setup) * pair * HASH_SHARE / nodes;
+    if percent >= 100 {
+        // Regions are not spread evenly if there are few.
+        return Ok((of_all * 2).max(usual));
+    }
+    let of_part = of_all * u64::from(percent) / 100;
+    if of_part < usual {
+        let least = (usual * 100 * nodes).div_ceil(pair * HASH_SHARE * u64::from(percent));
+        return Err(BenchError::Indexed { percent, least });
+    }
+    Ok(of_part)
 }
 
 /// Size of an L0 in bytes.
@@ -193,6 +208,7 @@ fn regions(options: &Options, setup: Setup) -> u32 {
 /// machine. With fewer, the one compaction that runs when the load ends would decide how long the nodes take to settle.
 fn records(options: &Options, setup: Setup) -> u64 {
     options.records.unwrap_or(match setup.mix {
+        _ if setup.shape.indexed_percent.is_some_and(|percent| percent < 100) => RECORDS_INDEXED_IN_PART,
         _ if setup.shape.indexed_percent.is_some() => RECORDS_INDEXED,
         Mix::S => 2_500_000,
         Mix::M | Mix::S80 => 1_200_000,

@@ -1,7 +1,7 @@
 //! What is refused, and how large L0s are.
 
 use super::super::cells::tests::sample;
-use super::super::experiments::{MANY, Shape};
+use super::super::experiments::{MANY, Shape, indexed};
 use super::super::{CellOptions, NODES};
 use super::*;
 
@@ -76,4 +76,22 @@ fn segments_are_so_small_that_two_layer_logs_merge() {
     assert_eq!(segment_bytes(&options(None, Some(10)), setup("two-layer-20")), Some(64 << 10));
     let many = Setup { shape: MANY, ..setup("two-layer-20") };
     assert_eq!(segment_bytes(&options(None, Some(1_000_000)), many), None, "it need not merge");
+}
+
+#[test]
+fn a_hash_index_has_the_part_of_the_pairs_that_its_row_says() {
+    let in_part = |percent| Setup { shape: indexed(percent), ..setup("histore") };
+    let pair = Mix::SD.mean_pair_bytes() + RECORD_BYTES;
+    for percent in [5, 10, 25] {
+        let memory = memory_bytes(&options(None, None), in_part(percent)).expect("there are enough records");
+        let of_all = RECORDS_INDEXED_IN_PART * pair / u64::from(NODES);
+        assert_eq!(memory / HASH_SHARE, of_all * u64::from(percent) / 100, "{percent} %");
+    }
+    let refused = memory_bytes(&options(None, Some(200_000)), in_part(5)).expect_err("too few records");
+    let BenchError::Indexed { least, .. } = refused else { panic!("{refused}") };
+    assert!(refused.is_refusal() && refused.to_string().contains(&format!("--records {least}")), "{refused}");
+    assert!(memory_bytes(&options(None, Some(least)), in_part(5)).is_ok());
+    assert!(memory_bytes(&options(None, Some(least - 100)), in_part(5)).is_err());
+    let all = memory_bytes(&options(None, None), in_part(100)).expect("no part");
+    assert!(all / HASH_SHARE > RECORDS_INDEXED * pair / u64::from(NODES), "all of them, however regions are spread");
 }
