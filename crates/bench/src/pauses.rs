@@ -135,6 +135,8 @@ impl Pauses {
 const WHOLE_WITHIN: Duration = Duration::from_secs(120);
 /// How long a request may take.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
+/// Between two requests: a group takes one change of an operator a second, after a burst.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a pause may last before the run is given up.
 const PAUSE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a stopped process stays stopped.
@@ -293,6 +295,7 @@ impl LoadedCluster {
 
     /// Transfers the primary role to the member with the next number.
     fn hand_over(&mut self, probe: &Probe) -> Result<Duration, Failure> {
+        thread::sleep(REQUEST_INTERVAL);
         let group = self.group()?;
         let server = primary(&group)?;
         let target = ServerId(server.0 % 3 + 1);
