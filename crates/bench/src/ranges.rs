@@ -22,9 +22,6 @@ mod tests;
 const LAG_TIMEOUT: Duration = Duration::from_secs(10);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How long the primary may not answer as the primary. After that it has probably moved.
-const PRIMARY_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// Rounds without a range that was compared, after which the rest is not compared.
 const MOST_FRUITLESS: u32 = 12;
 
@@ -221,7 +218,7 @@ fn name_state(
         let named = Instant::now();
         match ask(primary, Op::RangeBounds { region, want_bounds })? {
             OpResult::RangeBounds { at, bounds } => return Ok(Ok((State { region, at, named }, bounds))),
-            OpResult::Error(error) if error.is_passing() && begun.elapsed() > PRIMARY_TIMEOUT => {
+            OpResult::Error(error) if error.is_passing() && begun.elapsed() > LAG_TIMEOUT => {
                 return Ok(Err(format!("server {}: {error}", primary.server)));
             }
             OpResult::Error(error) if error.is_passing() => std::thread::sleep(ASK_AGAIN),

@@ -22,35 +22,37 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
     let is_asked = |group: &&GroupConfig| args.table.as_ref().is_none_or(|table| group.table == **table);
     let mut is_sound = true;
     for group in map.regions.iter().filter(is_asked) {
-        is_sound &= verify_again(group, verify_region(&map, group, args), args)?;
+        is_sound &= verify_group(&map, group, args)?;
     }
     Ok(is_sound)
 }
 
-/// Verifies a region again if that failed, and the region's primary or members are no longer those of `group`. For instance
-/// the primary was moved to another member meanwhile, and the former primary names no state to compare.
-fn verify_again(group: &GroupConfig, outcome: Outcome, args: &VerifyArgs) -> Outcome {
-    let (mut group, mut outcome) = (group.clone(), outcome);
+/// Whether all replicas of a region were compared and are the same. If not all could be compared, and the region's primary or
+/// members are no longer those of `group`, it is verified again: for instance the primary was moved to another member
+/// meanwhile, and the former primary names no state to compare. What was found to be at fault stays so.
+fn verify_group(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Outcome {
+    let (mut group, mut has_faults) = (group.clone(), false);
+    let mut is_compared = verify_region(map, &group, args, &mut has_faults);
     for _ in 0..MOST_CHANGES {
-        if matches!(outcome, Ok(true)) {
+        if has_faults || matches!(is_compared, Ok(true)) {
             break;
         }
         let map = data::connect(&args.connect)?.region_map()?;
         let newer = map.regions.iter().find(|newer| newer.region == group.region);
         let Some(newer) = newer.filter(|newer| **newer != group) else { break };
         println!("region {}: its primary or members changed meanwhile; it is verified again", group.region);
-        outcome = verify_region(&map, newer, args);
+        is_compared = verify_region(&map, newer, args, &mut has_faults);
         group = newer.clone();
     }
-    outcome
+    Ok(is_compared? && !has_faults)
 }
 
-/// Verifies a region as it is in `map`, and returns whether all of it was compared and is the same.
-fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Outcome {
+/// Verifies a region as it is in `map`. Returns whether all of it was compared, and notes whether it has faults that are left.
+fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs, has_faults: &mut bool) -> Outcome {
     let region = group.region;
-    let mut is_sound = true;
+    let mut is_compared = true;
     let replicas = replicas(map, group, |server| {
-        is_sound = false;
+        is_compared = false;
         println!("region {region}: server {server} is not registered, so its replica is not compared");
     });
     let findings = findings(&replicas, region)?;
@@ -73,16 +75,16 @@ fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Out
                 println!("    rewritten on server {damaged} from server {whole}");
             }
             None => {
-                is_sound = false;
+                *has_faults = true;
                 damaged_index = damaged.filter(|_| whole.is_none()).or(damaged_index);
             }
         }
     }
     if args.ranges || builds_index(map, group) {
         let repair = args.repair && builds_index(map, group);
-        is_sound &= verify_ranges(&replicas, group, repair, damaged_index)?;
+        is_compared &= verify_ranges(&replicas, group, repair, damaged_index, has_faults)?;
     }
-    Ok(is_sound)
+    Ok(is_compared)
 }
 
 fn at<'a, 'b>(replicas: &'a [Replica<'b>], server: ServerId) -> &'a Replica<'b> {
@@ -90,13 +92,14 @@ fn at<'a, 'b>(replicas: &'a [Replica<'b>], server: ServerId) -> &'a Replica<'b> 
 }
 
 /// Compares ranges of keys. With `repair`, one backup at fault has its index rebuilt: that of a range, or `damaged_index`,
-/// which has a damaged segment that no other replica has.
+/// which has a damaged segment that no other replica has. Returns and notes what [`verify_region`] does.
 fn verify_ranges(
     replicas: &[Replica<'_>],
     group: &GroupConfig,
     repair: bool,
     damaged_index: Option<ServerId>,
-) -> Result<bool, Box<dyn std::error::Error>> {
+    has_faults: &mut bool,
+) -> Outcome {
     let (region, primary) = (group.region, group.primary.map(|primary| primary.server));
     let found = range_findings(replicas, primary, region)?;
     let ((ranges, pairs), faults) = (found.equal, found.faults.len());
@@ -109,10 +112,11 @@ fn verify_ranges(
     for fault in &found.faults {
         println!("  {fault}");
     }
-    let is_sound = found.faults.is_empty() && found.not_compared.is_none();
-    let of_segments = damaged_index.filter(|server| Some(*server) != primary && is_sound);
+    let is_compared = found.not_compared.is_none();
+    *has_faults |= faults > 0;
+    let of_segments = damaged_index.filter(|server| Some(*server) != primary && is_compared && faults == 0);
     let Some(primary) = primary.filter(|_| repair && (faults > 0 || of_segments.is_some())) else {
-        return Ok(is_sound);
+        return Ok(is_compared);
     };
     let may_be_right = found.faults.iter().all(|fault| fault.server != primary);
     let of_ranges = found.faults.iter().find(|fault| fault.can_rebuild).map(|fault| fault.server);
@@ -126,5 +130,5 @@ fn verify_ranges(
         }
         None => println!("    nothing is repaired: it is not known that the primary's copy is right"),
     }
-    Ok(is_sound)
+    Ok(is_compared)
 }

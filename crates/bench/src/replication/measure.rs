@@ -36,7 +36,7 @@ const SEGMENT_BYTES: RangeInclusive<u64> = 64 << 10..=2 << 20;
 /// Records where a hash index has all of them, and where it has a part.
 const RECORDS_INDEXED: u64 = 300_000;
 const RECORDS_INDEXED_IN_PART: u64 = 3_200_000;
-/// One part in four of a node's memory is for hash indexes.
+/// Of so many bytes of a node's memory, one is for hash indexes.
 const HASH_SHARE: u64 = 4;
 /// The smallest L0 that a table may have.
 const LEAST_L0_BYTES: u64 = 64 << 10;
@@ -164,7 +164,7 @@ fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), Ben
     Ok(())
 }
 
-/// Memory of a node in bytes, of which [`HASH_SHARE`] is for hash indexes.
+/// Memory of a node in bytes. A quarter of it is for hash indexes ([`HASH_SHARE`]).
 ///
 /// # Errors
 /// That much memory has more than the part of the pairs that is to be indexed.

@@ -5,7 +5,7 @@ use crate::running::{Dev, leeward, wait_for};
 use leeward_format::segment::LogHeader;
 use std::fmt::Write;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{TryRecvError, channel};
 
 const SEGMENT_BYTES: usize = 2 << 20;
 const MARK: &str = "7f3a-a-value-that-no-other-pair-has-91bc";
@@ -135,10 +135,11 @@ fn every_region_can_be_compared_by_ranges() {
 fn verified_while_its_primary_moves(dev: &Dev) {
     let (primary, backups) = members(dev);
     let native = format!("127.0.0.1:{}", dev.base + 100);
-    let has_moved = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let verifier = scope.spawn(|| {
-            while !has_moved.load(Ordering::Relaxed) {
+        // Dropped at the end, also by a panic here: then the other thread ends as well.
+        let (moving, moved) = channel::<()>();
+        let verifier = scope.spawn(move || {
+            while moved.try_recv() == Err(TryRecvError::Empty) {
                 let ranges = verify_at(&native, &["--ranges"]);
                 assert!(ranges.0, "{ranges:?}");
             }
@@ -148,6 +149,6 @@ fn verified_while_its_primary_moves(dev: &Dev) {
             dev.leeward(&["move", "--region", &region, "--primary", &server.to_string()]);
             wait_for("the primary has moved", || verifier.is_finished() || members(dev).0 == server);
         }
-        has_moved.store(true, Ordering::Relaxed);
+        drop(moving);
     });
 }
