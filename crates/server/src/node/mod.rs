@@ -140,14 +140,16 @@ struct Context {
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Unrouted>,
+    /// The frame of the message that was sent last: its memory serves for the next one.
+    frame: Vec<u8>,
     shared: Shared,
 }
 
 impl Context {
     fn send(&mut self, to: ServerId, message: &Control) {
-        let mut frame = Vec::new();
-        write_frame(FrameKind::Control, message, &mut frame);
-        self.fabric.send(link::peer(to), &frame);
+        self.frame.clear();
+        write_frame(FrameKind::Control, message, &mut self.frame);
+        self.fabric.send(link::peer(to), &self.frame);
     }
     fn table_options(&self, table: &str) -> Option<TableOptions> {
         self.agent.view().table(table).cloned()
@@ -213,6 +215,7 @@ impl Node {
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
             again: Vec::new(),
+            frame: Vec::new(),
             shared: Shared {
                 checkpoints: parts.checkpoints,
                 requests: Arc::default(),
@@ -310,14 +313,7 @@ impl Node {
         self.advance_fresh(now);
         self.answer_reads(now);
         self.let_idle(now);
-        while !self.answers.is_empty() {
-            for (to, result) in std::mem::take(&mut self.answers) {
-                match to {
-                    ReplyTo::Client(token) => out.replies.push_back((token, result)),
-                    ReplyTo::Peer(server, id) => self.answer_peer(now, server, id, result),
-                }
-            }
-        }
+        self.give_answers(now, out);
         self.catch_up(now);
         for (id, op) in self.context.agent.take_ops() {
             self.coordinator.submit(id, op);
@@ -325,6 +321,24 @@ impl Node {
         let _at = cpu::at(Activity::Mirroring.of_primary());
         self.context.fabric.flush();
         out.jobs.append(&mut self.context.jobs);
+    }
+
+    /// Gives all answers to clients and other nodes, and those that come meanwhile.
+    fn give_answers(&mut self, now: Nanos, out: &mut Outbox) {
+        let mut given = Vec::new();
+        while !self.answers.is_empty() {
+            std::mem::swap(&mut given, &mut self.answers);
+            for (to, result) in given.drain(..) {
+                match to {
+                    ReplyTo::Client(token) => out.replies.push_back((token, result)),
+                    ReplyTo::Peer(server, id) => self.answer_peer(now, server, id, result),
+                }
+            }
+        }
+        // Of the two buffers the one that is larger serves again.
+        if given.capacity() > self.answers.capacity() {
+            self.answers = given;
+        }
     }
 
     /// Ends a turn of a region that is served here.

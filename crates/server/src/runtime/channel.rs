@@ -40,6 +40,11 @@ impl Event {
         }
     }
 
+    /// Whether a one-sided write has ended.
+    pub(super) fn is_completion(&self) -> bool {
+        matches!(self, Event::Link(_, LinkEvent::Completed { .. } | LinkEvent::Refused { .. }))
+    }
+
     /// The account of the CPU time that handling it takes.
     pub(super) fn account(&self) -> Account {
         match self {
@@ -55,7 +60,7 @@ impl Event {
 /// The sending end. Any thread may use it; it never blocks.
 #[derive(Clone)]
 pub(crate) struct Doorbell {
-    sender: Sender<(Nanos, Event)>,
+    sender: Sender<(Option<Nanos>, Event)>,
     bell: Arc<Bell>,
 }
 
@@ -69,7 +74,7 @@ struct Bell {
 
 /// The receiving end.
 pub(crate) struct Events {
-    receiver: Receiver<(Nanos, Event)>,
+    receiver: Receiver<(Option<Nanos>, Event)>,
     bell: Arc<Bell>,
 }
 
@@ -83,7 +88,9 @@ pub(crate) fn event_channel() -> (Doorbell, Events) {
 impl Doorbell {
     /// Sends `event`. Nothing happens if the event loop has ended.
     pub(crate) fn send(&self, event: Event) {
-        if self.sender.send((BootClock.now(), event)).is_err() {
+        // How late other events are, nobody asks, and the clock costs more than sending them.
+        let sent = (event.subject() == Some(Subject::Lease)).then(|| BootClock.now());
+        if self.sender.send((sent, event)).is_err() {
             return;
         }
         // Pairs with `Events::look`: either that sees the event, or this sees that the event loop has looked.
@@ -111,8 +118,9 @@ impl Events {
         self.bell.is_rung.swap(false, Ordering::AcqRel);
     }
 
-    /// The oldest event that was not taken, and when it was sent. A caller that leaves some must come back by itself.
-    pub(crate) fn next(&self) -> Option<(Nanos, Event)> {
+    /// The oldest event that was not taken, and, for a message of leases, when it was sent. A caller that leaves some must
+    /// come back by itself.
+    pub(crate) fn next(&self) -> Option<(Option<Nanos>, Event)> {
         self.receiver.try_recv().ok()
     }
 }
