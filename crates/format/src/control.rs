@@ -210,6 +210,9 @@ pub enum ToBackup {
     Committed(Lsn),
     /// As [`ToBackup::Base`], but the backup keeps nothing of an index that it has built: it takes that of the base.
     BaseAnew(Base),
+    /// The backup is to become the primary: it compacts the L0s of the index that it builds, so that there is little
+    /// to replay. Answered later by [`ToPrimary::Primed`].
+    Prime,
 }
 
 /// The messages of a backup to its primary.
@@ -253,6 +256,8 @@ pub enum ToPrimary {
     /// The backup cannot continue, for this reason: its volume failed, or the messages do not fit its state. The
     /// primary begins another session, or removes the backup.
     Failed(String),
+    /// Little is left to replay if the backup becomes the primary now.
+    Primed,
 }
 
 #[cfg(test)]

@@ -59,6 +59,15 @@ struct Session {
     ship: Ship,
     /// Last LSNs of full tails whose records are not all in the index that the peer builds; empty with send-index.
     unapplied: VecDeque<Lsn>,
+    priming: Priming,
+}
+
+/// How far a peer that builds its index has come with [`ToBackup::Prime`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Priming {
+    NotAsked,
+    Asked,
+    Done,
 }
 
 impl Session {
@@ -243,6 +252,10 @@ impl Peer {
                 session.unapplied.retain(|last| *last > lsn);
                 self.backups.builds_index()
             }
+            ToPrimary::Primed => {
+                session.priming = Priming::Done;
+                true
+            }
             ToPrimary::Opened { .. } | ToPrimary::Failed(_) => unreachable!("answered above"),
         };
         if !expected {
@@ -269,7 +282,8 @@ impl Peer {
         self.state = PeerState::Basing;
         let mirror = Mirror::new(Lsn(0), [0, 0]);
         let ship = Ship::new(slots.len());
-        self.session = Some(Session { buffers, slots, mirror, ship, unapplied: VecDeque::new() });
+        self.session =
+            Some(Session { buffers, slots, mirror, ship, unapplied: VecDeque::new(), priming: Priming::NotAsked });
         out.extend([PeerAction::AskLease, PeerAction::PinBase]);
         Ok(())
     }
@@ -315,6 +329,21 @@ impl Peer {
         if self.backups.builds_index() && self.state == PeerState::InSync && self.told_commit < lsn {
             self.told_commit = lsn;
             out.push(PeerAction::Send(ToBackup::Committed(lsn)));
+        }
+    }
+    /// Whether the peer has little to replay if it becomes the primary. One that builds its index is asked to see to it.
+    pub fn prime(&mut self, out: &mut Vec<PeerAction>) -> bool {
+        let Some(session) = self.session.as_mut().filter(|_| self.backups.builds_index()) else { return true };
+        if session.priming == Priming::NotAsked {
+            session.priming = Priming::Asked;
+            out.push(PeerAction::Send(ToBackup::Prime));
+        }
+        session.priming == Priming::Done
+    }
+    /// The peer may have much to replay again: [`Peer::prime`] asks anew.
+    pub fn forget_priming(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.priming = Priming::NotAsked;
         }
     }
     /// Highest index of a tail of `log` that this peer lets the primary open; `None` if the peer mirrors nothing.

@@ -73,6 +73,8 @@ pub struct Backup {
     told: Lsn,
     /// Records wait for room in that index.
     is_behind: bool,
+    /// The primary asks for L0s with little to replay, and has no answer yet.
+    is_priming: bool,
     counters: BackupCounters,
     actions: Vec<BackupAction>,
 }
@@ -93,6 +95,7 @@ impl Backup {
             failed: false,
             told: Lsn(0),
             is_behind: false,
+            is_priming: false,
             counters: BackupCounters::default(),
             actions: Vec::new(),
         }
@@ -123,6 +126,7 @@ impl Backup {
                 self.join_when_allowed(now, grants);
             }
             _ if self.joined != Some(primary_session) || self.failed => {}
+            ToBackup::Prime => self.is_priming = true,
             message => self.enqueue(message),
         }
     }
@@ -140,10 +144,11 @@ impl Backup {
                 }
                 Work::Store { slot, shipped, bytes }
             }
-            ToBackup::InstallBase => Work::InstallBase { builder: self.me.server },
+            ToBackup::InstallBase => Work::InstallBase,
             ToBackup::Install(edit) => Work::Install(edit),
             ToBackup::Discard(ids) => Work::Discard(ids),
             ToBackup::Committed(lsn) => Work::Commit(lsn),
+            ToBackup::Prime => unreachable!("it asks for no work on the copy"),
         });
         self.start_next();
     }
@@ -178,6 +183,7 @@ impl Backup {
         if let Some((primary_session, options)) = self.waiting.take_if(|(waiting, _)| is_allowed(waiting.term)) {
             self.joined = Some(primary_session);
             (self.in_sync, self.failed, self.told, self.begun) = (false, false, Lsn(0), None);
+            self.is_priming = false;
             self.queue.clear();
             self.enqueue(ToBackup::Open { options });
         } else if self.begun.take_if(|term| is_allowed(*term)).is_some() {
@@ -250,6 +256,19 @@ impl Backup {
         }
     }
 
+    /// Whether the primary waits until there is little to replay here.
+    pub fn is_priming(&self) -> bool {
+        self.is_priming
+    }
+
+    /// There is little to replay now, or nothing that can be done about it.
+    pub fn primed(&mut self) {
+        self.is_priming = false;
+        if let Some(primary_session) = self.joined.filter(|_| !self.failed) {
+            self.actions.push(BackupAction::Send(primary_session, ToPrimary::Primed));
+        }
+    }
+
     fn account(&mut self, done: Done, current: bool) -> Option<ToPrimary> {
         Some(match done {
             Done::Left => {
@@ -268,8 +287,12 @@ impl Backup {
                 self.counters.index_bytes_rewritten += rewritten;
                 ToPrimary::Stored { slot, rewritten }
             }
-            Done::BaseInstalled => {
+            Done::BaseInstalled { builds_index } => {
                 self.in_sync = current && !self.failed;
+                if self.in_sync && builds_index {
+                    // The primary does not wait until all that was not merged is read again.
+                    self.queue.push_front(Work::Follow { builder: self.me.server });
+                }
                 ToPrimary::BaseInstalled
             }
             Done::Installed => {

@@ -32,8 +32,8 @@ fn work_is_done_one_piece_at_a_time_in_order() {
     backup.message(now, primary_session(1, 5, 1), ToBackup::InstallBase, &grants);
     assert!(started(&mut backup).is_empty());
     backup.done(Ok(Done::Quiet));
-    assert!(matches!(started(&mut backup)[..], [Work::InstallBase { .. }]));
-    backup.done(Ok(Done::BaseInstalled));
+    assert!(matches!(started(&mut backup)[..], [Work::InstallBase]));
+    backup.done(Ok(Done::BaseInstalled { builds_index: false }));
     assert!(backup.is_in_sync());
     let answers = backup.take_actions();
     assert!(matches!(answers[..], [BackupAction::Send(_, ToPrimary::BaseInstalled)]));
@@ -116,7 +116,7 @@ fn a_session_ends_with_the_link_that_its_answers_took() {
     backup.link_up(ServerId(1));
     let answers = backup.take_actions();
     assert!(matches!(&answers[..], [BackupAction::Send(_, ToPrimary::Failed(why))] if why.contains("link")));
-    backup.done(Ok(Done::BaseInstalled));
+    backup.done(Ok(Done::BaseInstalled { builds_index: false }));
     assert!(!backup.is_in_sync() && started(&mut backup).is_empty(), "what was under way counts for nothing");
     backup.link_up(ServerId(1));
     assert!(!matches!(backup.take_actions()[..], [.., BackupAction::Send(_, ToPrimary::Failed(_))]), "told once");
@@ -137,8 +137,8 @@ fn what_was_mirrored_is_given_up_when_a_newer_term_has_begun_and_no_lease_is_val
     assert!(matches!(started(&mut backup)[..], [Work::Join { .. }]), "there is nothing to give up yet");
     backup.done(Ok(Done::Joined(mounted(), None)));
     backup.message(now, primary_session(1, 5, 1), ToBackup::InstallBase, &grants);
-    assert!(matches!(started(&mut backup)[..], [Work::InstallBase { .. }]));
-    backup.done(Ok(Done::BaseInstalled));
+    assert!(matches!(started(&mut backup)[..], [Work::InstallBase]));
+    backup.done(Ok(Done::BaseInstalled { builds_index: false }));
     grants.grant(now, REGION, Epoch(5), &timing);
 
     backup.term_began(now, Epoch(5), &grants);
@@ -191,4 +191,40 @@ fn a_base_is_begun_anew_if_the_primary_says_so() {
         backup.message(Nanos::from_secs(1), primary_session(1, 5, 1), message, &grants);
         assert!(matches!(started(&mut backup)[..], [Work::BeginBase { anew, .. }] if anew == wanted));
     }
+}
+
+#[test]
+fn an_index_is_built_after_the_primary_was_told_that_the_base_is_installed() {
+    let (mut backup, grants, now) = (Backup::new(REGION, ME), Grants::default(), Nanos::from_secs(1));
+    backup.message(now, primary_session(1, 5, 1), open(), &grants);
+    backup.message(now, primary_session(1, 5, 1), ToBackup::InstallBase, &grants);
+    backup.message(now, primary_session(1, 5, 1), ToBackup::Committed(Lsn(3)), &grants);
+    backup.done(Ok(Done::Quiet));
+    backup.take_actions();
+    backup.done(Ok(Done::BaseInstalled { builds_index: true }));
+    let actions = backup.take_actions();
+    let is_told = |action: &BackupAction| matches!(action, BackupAction::Send(_, ToPrimary::BaseInstalled));
+    assert!(actions.iter().any(is_told) && backup.is_in_sync());
+    let works =
+        actions.iter().any(|action| matches!(action, BackupAction::Start(Work::Follow { builder: ServerId(2) })));
+    assert!(works, "before anything else: {actions:?}");
+    backup.done(Ok(Done::Quiet));
+    assert!(matches!(started(&mut backup)[..], [Work::Commit(_)]));
+}
+
+#[test]
+fn priming_is_answered_once_and_ends_with_its_session() {
+    let (mut backup, grants, now) = (Backup::new(REGION, ME), Grants::default(), Nanos::from_secs(1));
+    backup.message(now, primary_session(1, 5, 1), ToBackup::Prime, &grants);
+    assert!(!backup.is_priming(), "no primary is followed");
+    backup.message(now, primary_session(1, 5, 1), open(), &grants);
+    backup.message(now, primary_session(1, 5, 1), ToBackup::Prime, &grants);
+    assert!(backup.is_priming());
+    backup.take_actions();
+    backup.primed();
+    assert!(!backup.is_priming());
+    assert!(matches!(backup.take_actions()[..], [BackupAction::Send(_, ToPrimary::Primed)]));
+    backup.message(now, primary_session(1, 5, 1), ToBackup::Prime, &grants);
+    backup.message(now, primary_session(1, 5, 2), open(), &grants);
+    assert!(!backup.is_priming(), "another session asks for itself");
 }

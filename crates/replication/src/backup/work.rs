@@ -61,18 +61,15 @@ pub enum Work {
         /// Its length.
         bytes: u32,
     },
-    /// Make the base the state of the copy. With build-index, begin to build the index.
-    InstallBase {
-        /// This server.
-        builder: ServerId,
-    },
+    /// Make the base the state of the copy.
+    InstallBase,
     /// Install a compaction.
     Install(InstallEdit),
     /// Free segments of a compaction that was given up.
     Discard(Vec<SegmentId>),
     /// Note that everything up to this LSN is committed.
     Commit(Lsn),
-    /// Index the records, so that the copy can answer reads.
+    /// Index the records: the copy builds the index, or can answer reads.
     Follow {
         /// This server.
         builder: ServerId,
@@ -133,7 +130,10 @@ pub enum Done {
         rewritten: u64,
     },
     /// The base is installed.
-    BaseInstalled,
+    BaseInstalled {
+        /// The copy has yet to begin to build its index.
+        builds_index: bool,
+    },
     /// A compaction is installed.
     Installed,
     /// Nothing to answer.
@@ -152,11 +152,9 @@ impl Work {
             | Work::Follow { .. }
             | Work::Unfollow
             | Work::SaveTails { .. } => Activity::Mirroring.of_backup(),
-            Work::BeginBase { .. }
-            | Work::Store { .. }
-            | Work::InstallBase { .. }
-            | Work::Install(_)
-            | Work::Discard(_) => Activity::Rewriting.of_backup(),
+            Work::BeginBase { .. } | Work::Store { .. } | Work::InstallBase | Work::Install(_) | Work::Discard(_) => {
+                Activity::Rewriting.of_backup()
+            }
         }
     }
 
@@ -205,12 +203,9 @@ impl Work {
                 let index_bytes = if shipped.kind.is_index() { u64::from(bytes) } else { 0 };
                 Ok(Done::Stored { slot, index_bytes, rewritten: stored.bytes_rewritten })
             }
-            Work::InstallBase { builder } => {
+            Work::InstallBase => {
                 replica.install_base().map_err(failed)?;
-                if replica.options().backups.builds_index() {
-                    replica.follow(builder).map_err(failed)?;
-                }
-                Ok(Done::BaseInstalled)
+                Ok(Done::BaseInstalled { builds_index: replica.options().backups.builds_index() })
             }
             Work::Install(edit) => install(&edit, replica, memory()?).map(|()| Done::Installed).map_err(failed),
             Work::Discard(ids) => {

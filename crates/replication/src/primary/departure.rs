@@ -66,6 +66,18 @@ impl Primary {
         }
     }
 
+    /// Whether `target` has little to replay if it becomes the primary now. Asks it to see to that; `anew` if an earlier
+    /// answer is too old to count.
+    pub fn prime(&mut self, target: Member, anew: bool) -> bool {
+        let is_primed = self.with_peer(target.server, |peer, _, out| {
+            if anew {
+                peer.forget_priming();
+            }
+            peer.prime(out)
+        });
+        is_primed.unwrap_or(true)
+    }
+
     /// Whether the group is in sync and settled, and no change is proposed or intended: so the primary role may be
     /// handed over.
     pub fn is_settled(&self) -> bool {

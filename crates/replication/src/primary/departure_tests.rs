@@ -1,8 +1,11 @@
 //! Members that should leave, and a primary role that is handed over.
 
+use super::super::Ops;
 use super::super::tests::{Group, ONE, THREE, TWO};
 use super::*;
-use leeward_format::cluster::{DesiredState, TableOptions};
+use crate::peer::PeerAction;
+use leeward_format::cluster::{BackupMode, DesiredState, TableOptions};
+use leeward_format::control::{ToBackup, ToPrimary};
 
 fn departing(members: &[(Member, Intent)]) -> BTreeMap<ServerId, Intent> {
     members.iter().map(|(member, intent)| (member.server, *intent)).collect()
@@ -92,4 +95,25 @@ fn the_hand_over_is_proposed_and_nothing_else_meanwhile() {
     let next = &group.proposals[0];
     assert_eq!((next.primary, &next.backups[..]), (Some(TWO), &[ONE, THREE][..]));
     assert_eq!((next.term, next.released_term()), (next.epoch, Some(group.primary.config().term)));
+}
+
+#[test]
+fn a_target_that_builds_its_index_is_asked_once_to_have_little_to_replay() {
+    let options = TableOptions { backups: BackupMode::BuildIndex, replicas: 3, ..TableOptions::default() };
+    let mut group = Group::in_sync(&[TWO, THREE], options);
+    let asked = |group: &mut Group| {
+        let is_prime = |action: &PrimaryAction| {
+            matches!(action, PrimaryAction::Peer { action: PeerAction::Send(ToBackup::Prime), .. })
+        };
+        group.primary.take_actions().iter().filter(|action| is_prime(action)).count()
+    };
+    let session = group.primary.peer(TWO.server).expect("a backup").session_number();
+    for anew in [true, true, false] {
+        assert!(!group.primary.prime(TWO, anew));
+        assert_eq!(asked(&mut group), usize::from(anew));
+    }
+    group.primary.message(group.now, TWO.server, session, ToPrimary::Primed, &mut Ops::default());
+    assert!(group.primary.prime(TWO, false) && !group.primary.prime(TWO, true), "an old answer does not count");
+    let mut group = Group::in_sync(&[TWO, THREE], TableOptions { replicas: 3, ..TableOptions::default() });
+    assert!(group.primary.prime(TWO, true) && asked(&mut group) == 0, "what it has is what the primary has shipped");
 }

@@ -5,6 +5,7 @@
 use super::{Holding, RoleDone, Slot};
 use crate::node::Context;
 use crate::node::job::Outcome;
+use crate::node::reshape::quiesce::PRIMED_BYTES;
 use crate::node::serving::Answer;
 use leeward_engine::compaction::{Compaction, CompactionDone};
 use leeward_engine::{Error, Region};
@@ -40,6 +41,9 @@ impl Slot {
         }
         self.last_ended = self.last_ended.max(session.term);
         self.backup.message(now, session, body, &context.grants);
+        if self.backup.is_priming() {
+            self.build(context);
+        }
         self.act_as_backup(context);
     }
 
@@ -76,11 +80,15 @@ impl Slot {
     /// Starts a compaction of the index that the copy builds, if one is due and none is under way. A pending child is in no
     /// configuration yet, and is not compacted: which of its garbage is inherited is not known.
     pub(crate) fn build(&mut self, context: &mut Context) {
-        if self.is_building || self.config.is_none() {
-            return;
+        let (region, now) = (self.building.clone(), context.clock.wall.now());
+        let must_prime = region.as_ref().is_some_and(|region| region.promotion_bytes() > PRIMED_BYTES);
+        let is_to_come = region.is_none() && !self.backup.is_settled();
+        if self.backup.is_priming() && !must_prime && !is_to_come {
+            self.backup.primed();
         }
-        let Some(region) = self.building.clone() else { return };
-        let Some(compaction) = region.next_compaction(context.clock.wall.now()) else { return };
+        let Some(region) = region.filter(|_| !self.is_building && self.config.is_some()) else { return };
+        let next = if self.backup.is_priming() { Region::next_compaction_of_all } else { Region::next_compaction };
+        let Some(compaction) = next(&region, now) else { return };
         self.is_building = true;
         let build = move || Outcome::Role(RoleDone::Built(compact(&region, compaction)));
         context.spawn_in_background(self.id, Activity::Compaction.of_backup(), build);

@@ -8,6 +8,9 @@
 //!    |                                                                                      |
 //!    '-- Proposed <-- (Quiesced: a child is built, or the region is copied) <-- all is answered, and durable with every member
 //! ```
+//! A transfer's target that builds its own index has L0s of its own. It is asked to compact them while the region primes, and
+//! counts as "replay" too.
+//!
 //! Invariants:
 //! - From `Draining` on no operation begins. Operations queue ([`Serving::behind`]). This node carries them out later, or the
 //!   node that has their keys by then.
@@ -40,7 +43,7 @@ const COMPACTION_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// How long reads wait for the coordinator's answer before they resume without it.
 const ANSWER_TIMEOUT: Nanos = Nanos::from_millis(150);
 /// A promotion replays so many bytes of L0s in a few milliseconds.
-const PRIMED_BYTES: u64 = 256 << 10;
+pub(crate) const PRIMED_BYTES: u64 = 256 << 10;
 /// The backoff after failed attempts, and the first one.
 const BACKOFF: Backoff = Backoff { first: FIRST_BACKOFF, most: Nanos::from_secs(32) };
 const FIRST_BACKOFF: Nanos = Nanos::from_millis(500);
@@ -126,6 +129,13 @@ impl Serving {
         self.region().promotion_bytes() <= PRIMED_BYTES
     }
 
+    /// Whether the target of a transfer has little to replay. One that builds its own index has L0s of its own, and is asked
+    /// to compact them. That is over when priming is, or has taken too long.
+    fn is_target_primed(&mut self, now: Nanos, since: Nanos, reason: QuiesceReason) -> bool {
+        let QuiesceReason::HandOver(target) = reason else { return true };
+        now - since >= PRIME_TIMEOUT || self.primary_mut().prime(target, false)
+    }
+
     /// All of the region is durable with every member. The engine releases a sealed tail once every member has flushed it.
     fn is_flushed(&self) -> bool {
         let last = self.region().last_lsn();
@@ -189,8 +199,13 @@ impl Serving {
         let reason = self.quiesce_reason(now, is_synced, obstacle);
         loop {
             self.reshape_mut().quiesce.stage = match (self.reshape().quiesce.stage, reason) {
-                (Stage::Active { backoff_until }, Some(_)) if now >= backoff_until => Stage::Priming { since: now },
-                (Stage::Active { .. }, Some(QuiesceReason::HandOver(_))) if self.reshape().quiesce.is_for_plan => {
+                (Stage::Active { backoff_until }, Some(reason))
+                    if now >= backoff_until
+                        || self.reshape().quiesce.is_for_plan && matches!(reason, QuiesceReason::HandOver(_)) =>
+                {
+                    if let QuiesceReason::HandOver(target) = reason {
+                        self.primary_mut().prime(target, true);
+                    }
                     Stage::Priming { since: now }
                 }
                 (Stage::Active { .. }, _) => return false,
@@ -205,8 +220,9 @@ impl Serving {
                     self.abort_quiesce(now);
                     return false;
                 }
-                (Stage::Priming { since }, Some(_)) => match self.is_compacting() {
+                (Stage::Priming { since }, Some(reason)) => match self.is_compacting() {
                     _ if self.compaction_urgency(now) == CompactionUrgency::Immediate => return false,
+                    _ if !self.is_target_primed(now, since, reason) => return false,
                     is_compacting if now - since > COMPACTION_TIMEOUT && (is_compacting || self.is_being_copied()) => {
                         self.abort_quiesce(now);
                         return false;

@@ -1,8 +1,9 @@
 //! Backups of real nodes that build their own index: they compact and are sent none, and a backup that takes over has
 //! everything.
 
+use super::moves::request_for;
 use super::*;
-use leeward_format::cluster::{Addressing, BackupMode};
+use leeward_format::cluster::{Addressing, BackupMode, RegionRequest};
 use leeward_format::packed::Codec;
 use leeward_format::status::{RegionStatus, Role};
 use leeward_format::table::{NewTable, TableChange};
@@ -48,7 +49,11 @@ pub(super) fn select_at(cluster: &Cluster, node: usize) -> Client {
 }
 
 pub(super) fn create(cluster: &Cluster, options: TableOptions) {
-    let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes: 64 << 10, ..options };
+    create_with_l0s(cluster, 64 << 10, options);
+}
+
+fn create_with_l0s(cluster: &Cluster, l0_bytes: u64, options: TableOptions) {
+    let options = TableOptions { name: "built".into(), replicas: 3, min_in_sync: 2, l0_bytes, ..options };
     let table = Box::new(NewTable::new(options, Vec::new()));
     let made = identity::request(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
     assert_eq!(made, OpResult::Done);
@@ -135,4 +140,28 @@ fn a_backup_that_builds_its_index_takes_over() {
     assert_eq!(client.run_until_served("SET after failover"), "+OK");
     let done = client.run("DBSIZE");
     assert!(done.starts_with(':'), "{done}");
+}
+
+/// A backup fills L0s of its own. Before it takes over in order, it compacts them while the old primary serves.
+#[test]
+fn a_backup_that_is_to_take_over_has_little_to_replay() {
+    const LITTLE: u64 = 512 << 10;
+    let cluster = Cluster::start(3);
+    create_with_l0s(&cluster, 16 << 20, TableOptions { backups: BackupMode::TWO_LAYER_LOG, ..TableOptions::default() });
+    let found = wait_until(&cluster, "every replica is in sync", is_whole);
+    let mut client = select(&cluster);
+    for n in 0..KEYS {
+        assert_eq!(client.run_until_served(&format!("SET key{n} {}", value(n))), "+OK");
+    }
+    let is_primary = |region: &RegionStatus| region.role == Role::Primary && region.state == "serving";
+    let has_all = |regions: &[RegionStatus]| regions.iter().all(|region| region.l0_bytes > LITTLE);
+    wait_until(&cluster, "every replica has much in its L0s", has_all);
+    let (id, first) = (found[0].region.0, found.iter().position(is_primary).expect("one serves"));
+    for (place, server) in cluster.servers.iter().enumerate().filter(|(place, _)| *place != first) {
+        let target = RegionRequest::Primary(server.info().member.server);
+        assert_eq!(request_for(server, id, target), OpResult::Done);
+        let found = wait_until(&cluster, "it takes over", |regions| is_primary(&regions[place]));
+        assert!(found[place].promotion_bytes < LITTLE, "{:#?}", found[place]);
+    }
+    assert_eq!(client.run_until_served("GET key9"), value(9));
 }
