@@ -1,11 +1,20 @@
 """Every command through redis-py, in RESP2 and RESP3, on every node: check.py HOST PORT [PORT ...]"""
 
+import os
 import sys
 import threading
 
 import redis
 
 CHECKS = 0
+
+
+def connect(host, port, **options):
+    """A client; with TLS, if REDIS_TLS_CA is the file of the authority."""
+    ca = os.environ.get("REDIS_TLS_CA")
+    if ca:
+        options.update(ssl=True, ssl_ca_certs=ca)
+    return redis.Redis(host, port, **options)
 
 
 def equal(found, expected):
@@ -149,11 +158,11 @@ def bad_input(r):
 
 def many_clients(host, port):
     """Counters that many connections raise at once miss nothing."""
-    r = redis.Redis(host, port)
+    r = connect(host, port)
     r.delete("py:counter")
 
     def raise_it():
-        mine = redis.Redis(host, port)
+        mine = connect(host, port)
         pipe = mine.pipeline(transaction=False)
         for _ in range(100):
             pipe.incr("py:counter")
@@ -172,7 +181,7 @@ def main():
     host, ports = sys.argv[1], [int(port) for port in sys.argv[2:]]
     for port in ports:
         for protocol in (2, 3):
-            r = redis.Redis(host, port, protocol=protocol)
+            r = connect(host, port, protocol=protocol)
             strings(r)
             ranges(r, protocol)
             connection(r, protocol)
@@ -182,7 +191,7 @@ def main():
             bad_input(r)
             r.close()
         many_clients(host, port)
-    writer, reader = redis.Redis(host, ports[0]), redis.Redis(host, ports[-1])
+    writer, reader = connect(host, ports[0]), connect(host, ports[-1])
     for number in range(200):
         writer.set("py:seen", number)
         equal(reader.get("py:seen"), str(number).encode())

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # redis-benchmark with its defaults and with a pipeline: redis_benchmark.sh HOST PORT [REQUESTS]
+# With TLS, if REDIS_TLS_CA is the file of the authority.
 set -euo pipefail
+redis-benchmark() { command redis-benchmark ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} "$@"; }
 host=$1 port=$2 requests=${3:-20000}
 
 # Prints a line for each test, and fails unless all of them are there and nothing else was said.

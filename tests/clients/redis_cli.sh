@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # redis-cli against any node of a cluster: redis_cli.sh HOST PORT [PORT ...]
+# With TLS, if REDIS_TLS_CA is the file of the authority.
 set -euo pipefail
+redis-cli() { command redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} "$@"; }
 host=$1
 shift
 ports=("$@")

@@ -11,43 +11,58 @@ leeward=${LEEWARD:-$here/../../target/debug/leeward}
 port=${PORT:-17379}
 scratch=$(mktemp -d)
 
-"$leeward" dev --nodes 3 --data "$scratch/data" --base-port "$port" >"$scratch/dev.log" 2>&1 &
-nodes=$!
+nodes=""
+
+stop() {
+    [ -n "$nodes" ] || return 0
+    kill "$nodes" 2>/dev/null || true
+    wait "$nodes" 2>/dev/null || true
+    nodes=""
+}
 
 finish() {
     local status=$?
-    kill "$nodes" 2>/dev/null || true
-    wait "$nodes" 2>/dev/null || true
+    stop
     if [ "$status" != 0 ]; then
         echo "--- a step ended with status $status" >&2
         echo "--- what the nodes said" >&2
-        tail -n 50 "$scratch/dev.log" "$scratch"/data/node-*/log >&2 || true
+        tail -n 50 "$scratch"/*.log "$scratch"/*/node-*/log >&2 || true
     fi
     rm -rf "$scratch"
 }
 trap finish EXIT
 
-# A node is ready when its admin port says so (it has joined the cluster and serves its regions) and it has seen both
-# backups of every region come in sync.
-ready() {
-    local admin=$1 answer
-    exec 3<>"/dev/tcp/127.0.0.1/$admin" || return 1
-    printf 'GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
-    read -r answer <&3 || true
-    exec 3>&-
-    [[ $answer == *" 200 "* ]] && [ "$(redis-cli -p $((admin - 200)) wait 0 0)" = 2 ]
+# Starts three nodes, and waits until every region is served and each node has seen its backups come in sync.
+start() {
+    local name=$1 node attempt
+    shift
+    "$leeward" dev --nodes 3 --data "$scratch/$name" --base-port "$port" "$@" >"$scratch/$name.log" 2>&1 &
+    nodes=$!
+    for node in 0 1 2; do
+        for attempt in $(seq 1 300); do
+            if is_ready "$name" $((port + node)); then break; fi
+            kill -0 "$nodes" 2>/dev/null || { echo "the nodes did not start" >&2; exit 1; }
+            [ "$attempt" != 300 ] || { echo "node $((node + 1)) was not ready within 30 s" >&2; exit 1; }
+            sleep 0.1
+        done
+    done
 }
 
-for node in 0 1 2; do
-    for attempt in $(seq 1 300); do
-        if ready $((port + 200 + node)) 2>/dev/null; then break; fi
-        kill -0 "$nodes" 2>/dev/null || { echo "the nodes did not start" >&2; exit 1; }
-        [ "$attempt" != 300 ] || { echo "node $((node + 1)) was not ready within 30 s" >&2; exit 1; }
-        sleep 0.1
-    done
-done
+is_ready() {
+    local name=$1 port=$2
+    grep -q 'Ctrl-C stops' "$scratch/$name.log" || return 1
+    [ "$(redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} -p "$port" wait 0 0 2>/dev/null)" = 2 ]
+}
 
+start plain
 bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
 "$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
 bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
-echo "all Redis clients passed"
+stop
+
+export REDIS_TLS_CA=$scratch/encrypted/certs/ca.crt
+start encrypted --tls
+bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
+"$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
+bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
+echo "all Redis clients passed, without and with TLS"

@@ -6,7 +6,7 @@
 //! thread that kills it takes a last sample.
 
 use crate::process::{Amount, ProcessSpent};
-use leeward_client::admin;
+use leeward_client::Access;
 use leeward_format::status::{CpuSpent, NodeStatus, RegionCounters, RegionStatus, Role};
 use leeward_format::{RegionId, ServerId};
 use std::collections::{BTreeMap, HashMap};
@@ -78,6 +78,7 @@ pub(crate) type CpuTime = Option<BTreeMap<(String, String), u64>>;
 /// Samples the servers, and sums what they spent.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    access: Access,
     addresses: Vec<String>,
     /// By (server, process): the last sample.
     seen: HashMap<(ServerId, Option<u32>), Sample>,
@@ -97,8 +98,9 @@ struct Sample {
 
 impl Meter {
     /// Takes the first sample of the nodes at these admin addresses. What they spent before it does not count.
-    pub(crate) fn new(addresses: Vec<String>) -> Meter {
+    pub(crate) fn new(access: Access, addresses: Vec<String>) -> Meter {
         let mut meter = Meter {
+            access,
             addresses,
             seen: HashMap::new(),
             primed: false,
@@ -115,7 +117,7 @@ impl Meter {
     pub(crate) fn sample(&mut self) {
         let (mut now, mut space_bytes) = (Totals::default(), Some(0));
         for address in self.addresses.clone() {
-            let Ok(status) = admin::status(&address, TIMEOUT) else {
+            let Ok(status) = self.access.status(&address, TIMEOUT) else {
                 space_bytes = None;
                 continue;
             };

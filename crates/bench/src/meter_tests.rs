@@ -2,10 +2,11 @@
 
 use super::{Meter, Spent, is_local, process_spent};
 use crate::process::cpu_ticks;
+use leeward_client::Access;
 use leeward_format::status::NodeStatus;
 
 fn meter() -> Meter {
-    Meter::new(Vec::new())
+    Meter::new(Access::default(), Vec::new())
 }
 
 fn status(text: &str) -> NodeStatus {

@@ -13,7 +13,7 @@ use crate::spread::Spread;
 use crate::worker::{Measured, Shared};
 use crate::ycsb::client_options;
 use clap::{Args, value_parser};
-use leeward_client::{Op, OpResult, Session, admin};
+use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::Intent;
 use leeward_format::status::NodeStatus;
@@ -242,7 +242,8 @@ impl LoadedCluster<'_> {
     fn spread(&mut self) -> Result<Spread, Failure> {
         let map = self.session.fetch_map()?;
         // A node that has just come or gone does not answer.
-        let asked = map.servers.iter().map(|info| admin::status(&info.admin_address, TIMEOUT));
+        let access = self.session.access();
+        let asked = map.servers.iter().map(|info| access.status(&info.admin_address, TIMEOUT));
         let statuses: Vec<NodeStatus> = asked.filter_map(Result::ok).collect();
         Ok(Spread::of(&map, &statuses.iter().collect::<Vec<_>>()))
     }

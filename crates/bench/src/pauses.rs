@@ -12,7 +12,7 @@ use crate::json::{check_json, write_json};
 use crate::replication::{Failure, Link, NODES};
 use bytes::Bytes;
 use clap::{Args, value_parser};
-use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session, admin};
+use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::{BackupMode, RegionRequest, TableOptions};
 use parking_lot::Mutex;
@@ -359,7 +359,7 @@ impl LoadedCluster {
             let map = self.session.fetch_map()?;
             let server = primary(&map.regions[0])?;
             let info = map.server(server).ok_or("the primary is not registered")?;
-            let status = admin::status(&info.admin_address, Duration::from_secs(2))?;
+            let status = self.session.access().status(&info.admin_address, Duration::from_secs(2))?;
             let bytes = status.regions.first().map_or(0, |region| region.promotion_bytes);
             if (kind.l0_bytes() / 10 * 8..=kind.l0_bytes()).contains(&bytes) {
                 probe.rate.store(MODERATE / 10, Ordering::Relaxed);

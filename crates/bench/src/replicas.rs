@@ -5,7 +5,7 @@
 //! built by a backup itself: those are compared by ranges of keys ([`crate::ranges`]). Plain functions; any thread.
 
 use crate::ranges::range_findings;
-use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ask_node};
+use leeward_client::{Access, GroupConfig, Op, OpResult, RegionMap};
 use leeward_format::op::SegmentDigest;
 use leeward_format::{RegionId, SegmentId, ServerId};
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A replica, and the address of its server.
 #[derive(Clone, Copy, Debug)]
 pub struct Replica<'a> {
+    /// How to connect to it.
+    pub access: &'a Access,
     /// The server.
     pub server: ServerId,
     /// Its native address.
@@ -52,12 +54,13 @@ pub struct Findings {
 }
 
 /// Every fault in any region of a cluster, one line each.
-pub(crate) fn compare(map: &RegionMap) -> Result<Vec<String>, String> {
+pub(crate) fn compare(access: &Access, map: &RegionMap) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     for group in &map.regions {
         let region = group.region;
-        let replicas =
-            replicas(map, group, |server| wrong.push(format!("region {region}: server {server} is not registered")));
+        let replicas = replicas(access, map, group, |server| {
+            wrong.push(format!("region {region}: server {server} is not registered"))
+        });
         let faults = findings(&replicas, region)?.faults;
         wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
         if builds_index(map, group) {
@@ -78,11 +81,16 @@ pub fn builds_index(map: &RegionMap, group: &GroupConfig) -> bool {
 }
 
 /// The members of a group that can be asked. Calls `missing` for the others.
-pub fn replicas<'a>(map: &'a RegionMap, group: &GroupConfig, mut missing: impl FnMut(ServerId)) -> Vec<Replica<'a>> {
+pub fn replicas<'a>(
+    access: &'a Access,
+    map: &'a RegionMap,
+    group: &GroupConfig,
+    mut missing: impl FnMut(ServerId),
+) -> Vec<Replica<'a>> {
     let mut replicas = Vec::new();
     for member in group.in_sync() {
         match map.server(member.server) {
-            Some(info) => replicas.push(Replica { server: member.server, address: &info.native_address }),
+            Some(info) => replicas.push(Replica { access, server: member.server, address: &info.native_address }),
             None => missing(member.server),
         }
     }
@@ -141,7 +149,7 @@ pub fn repair_segment(
 }
 
 pub(crate) fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
-    let answer = ask_node(replica.address, "leeward-verify", op, TIMEOUT);
+    let answer = replica.access.ask_node(replica.address, "leeward-verify", op, TIMEOUT);
     answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
 }
 

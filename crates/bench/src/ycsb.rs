@@ -418,8 +418,12 @@ pub(crate) fn measure(
     options.check_for(&map)?;
     let admins = map.servers.iter().map(|server| server.admin_address.clone()).collect();
     let ledger = ledger(options, &map);
-    let bench =
-        Bench { options, ledger: &ledger, meter: Mutex::new(Meter::new(admins)), cluster: cluster.map(Mutex::new) };
+    let bench = Bench {
+        options,
+        ledger: &ledger,
+        meter: Mutex::new(Meter::new(session.access().clone(), admins)),
+        cluster: cluster.map(Mutex::new),
+    };
     let mut kills = bench.kills().transpose()?;
     let mut report = Report::new(options);
     let mut records = options.records;
@@ -441,8 +445,10 @@ pub(crate) fn measure(
     }
     if options.compare_replicas {
         kills.as_mut().map_or(Ok(()), Kills::wait_until_settled)?;
-        let map = Session::connect(&options.seeds, client_options.clone())?.fetch_map()?;
-        report.set_compared(&replicas::compare(&map).map_err(|error| BenchError::Cluster(io::Error::other(error)))?);
+        let mut session = Session::connect(&options.seeds, client_options.clone())?;
+        let map = session.fetch_map()?;
+        let compared = replicas::compare(session.access(), &map);
+        report.set_compared(&compared.map_err(|error| BenchError::Cluster(io::Error::other(error)))?);
     }
     if let Some(kills) = kills {
         report.kills = kills.into_made();

@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use leeward_chaos::{CoordinatorKind, FaultKind, Options, StressOptions, run, stress};
 use leeward_cluster::embedded::{Host, HostOptions};
 use leeward_format::cluster::Acknowledge;
+use leeward_security::certificates::COORDINATOR_NAME;
+use leeward_security::tls::{NodeTls, TlsFiles};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
@@ -38,6 +40,9 @@ enum Other {
         directory: PathBuf,
         #[arg(long)]
         listen: SocketAddr,
+        /// Authorities, certificate and key.
+        #[arg(long, num_args = 3)]
+        tls: Vec<PathBuf>,
     },
 }
 
@@ -76,6 +81,9 @@ struct Binary {
     /// Where the cluster's directory is made.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
+    /// Encrypts every connection, and gives every process a certificate.
+    #[arg(long)]
+    tls: bool,
     /// How much servers log, as `leeward --log`.
     #[arg(long, default_value = "info")]
     log: String,
@@ -130,7 +138,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.other {
-        Some(Other::HostCoordinator { directory, listen }) => host(directory, listen),
+        Some(Other::HostCoordinator { directory, listen, tls }) => host(directory, listen, tls),
         Some(Other::Stress(arguments)) => stressed(&arguments),
         None => chaos(&arguments.chaos),
     };
@@ -161,6 +169,7 @@ fn chaos(arguments: &Chaos) -> Result<bool, Box<dyn Error>> {
         directory: binary.directory.clone(),
         acknowledge: arguments.acknowledge,
         alone: arguments.alone,
+        tls: binary.tls,
         log: binary.log.clone(),
         keep: binary.keep,
     };
@@ -182,6 +191,7 @@ fn stressed(arguments: &Stress) -> Result<bool, Box<dyn Error>> {
         servers: binary.servers,
         leeward: binary.path()?,
         directory: binary.directory.clone(),
+        tls: binary.tls,
         log: binary.log.clone(),
         keep: binary.keep,
     };
@@ -209,8 +219,14 @@ fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<(), Box<dy
 }
 
 /// Hosts the embedded coordinator until the process that started this one is gone.
-fn host(directory: PathBuf, listen: SocketAddr) -> Result<bool, Box<dyn Error>> {
-    let _host = Host::start(HostOptions { directory, listen })?;
+fn host(directory: PathBuf, listen: SocketAddr, files: Vec<PathBuf>) -> Result<bool, Box<dyn Error>> {
+    let tls = match <[PathBuf; 3]>::try_from(files) {
+        Ok([ca, certificate, key]) => {
+            Some(Arc::new(NodeTls::load(TlsFiles { ca, certificate, key }, COORDINATOR_NAME)?))
+        }
+        Err(_) => None,
+    };
+    let _host = Host::start(HostOptions { directory, listen, tls })?;
     let mut ignored = [0; 64];
     while std::io::stdin().read(&mut ignored)? > 0 {}
     Ok(true)
@@ -243,6 +259,7 @@ mod tests {
             directory: std::env::temp_dir(),
             acknowledge: Acknowledge::LastWrite,
             alone: true,
+            tls: false,
             log: "info".into(),
             keep: false,
         };

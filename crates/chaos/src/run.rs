@@ -52,6 +52,8 @@ pub struct Options {
     pub acknowledge: Acknowledge,
     /// Uses the loopback interface, without namespaces and separate disks. Only faults of processes can strike.
     pub alone: bool,
+    /// Every connection is encrypted, and every process has a certificate.
+    pub tls: bool,
     /// How much servers log: `info`, `debug`.
     pub log: String,
     /// Keeps the servers' logs even if nothing is wrong.
@@ -93,6 +95,7 @@ pub fn run(options: &Options, interrupted: &AtomicBool) -> Result<Report, ChaosE
         servers: options.servers,
         coordinator: options.coordinator,
         alone: options.alone,
+        tls: options.tls,
         log: options.log.clone(),
         table: TableOptions { acknowledge: options.acknowledge, ..table_options() },
         settings: format!("segment_bytes = {}\n", cluster::SEGMENT_BYTES),
@@ -223,7 +226,11 @@ impl Run<'_> {
                 stores.push((region, false, Box::new(native)));
             }
             let table = workload::table_of(region).name();
-            stores.push((region, false, Box::new(Resp::new(self.cluster.resp_addresses(), table, region))));
+            stores.push((
+                region,
+                false,
+                Box::new(Resp::new(self.cluster.resp_addresses(), self.cluster.tls(), table, region)),
+            ));
         }
         stores
     }

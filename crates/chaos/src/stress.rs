@@ -44,6 +44,8 @@ pub struct StressOptions {
     pub lasts: Duration,
     /// `memory_budget` of each server, in bytes.
     pub memory_budget: u64,
+    /// Every connection is encrypted.
+    pub tls: bool,
     /// Processes of servers: 3 to 5.
     pub servers: usize,
     /// The binary under test.
@@ -111,6 +113,7 @@ pub fn stress(options: &StressOptions, interrupted: &AtomicBool) -> Result<Stres
         servers: options.servers,
         coordinator: CoordinatorKind::Embedded,
         alone: true,
+        tls: options.tls,
         log: options.log.clone(),
         table: TableOptions { l0_bytes: TableOptions::default().l0_bytes, ..table_options() },
         // Without balancing: moves and splits by the master are no answer to hostile clients.
@@ -138,7 +141,7 @@ fn measure(
         let others: Vec<_> = (0..OTHERS)
             .map(|number| {
                 let table = workload::table_of(number % workload::regions()).name();
-                let store = Resp::new(addresses.clone(), table, number);
+                let store = Resp::new(addresses.clone(), cluster.tls(), table, number);
                 let is_over = &is_over;
                 scope.spawn(move || work(store, number, is_over))
             })

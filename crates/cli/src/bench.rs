@@ -34,12 +34,12 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
             table: args.table.options(nodes),
             settings: args.settings.clone(),
             fabric: args.fabric,
+            tls: args.tls,
             ..Plan::new(env::current_exe()?, nodes, args.regions, directory)?
         })?;
         // A signal ends the process.
         started.wait_until_ready(true, || false)?;
-        let scheme = if args.rings { "leeward+ring://" } else { "" };
-        options.seeds = started.addresses().iter().map(|address| format!("{scheme}{address}")).collect();
+        options.seeds = if args.rings { started.addresses_over_rings() } else { started.addresses() };
         cluster = Some(Box::new(started));
     }
     let report = ycsb::run(&options, cluster)?;

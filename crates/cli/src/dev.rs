@@ -5,6 +5,7 @@ use crate::args::DevArgs;
 use crate::signals::{self, Event};
 use leeward_bench::dev::{Cluster, DEFAULT_BASE, Death, DevError, Plan, Ports};
 use leeward_platform::{Backoff, Nanos};
+use leeward_security::certificates::CA_CERTIFICATE;
 use std::collections::BTreeMap;
 use std::env;
 use std::sync::mpsc::RecvTimeoutError;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         splits,
         fabric: args.fabric,
         table: args.table.options(args.nodes),
+        tls: args.tls,
         settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
     let mut cluster = Cluster::start(plan)?;
@@ -115,10 +117,11 @@ fn program() -> String {
 
 fn print_welcome(cluster: &Cluster) {
     let plan = cluster.plan();
+    let http = if plan.tls { "https" } else { "http" };
     println!("leeward: {} nodes, data and logs in {}", plan.nodes, plan.directory.display());
     for node in 1..=plan.nodes {
         println!(
-            "  node {node}: redis {}, native {}, admin http://{}/status, pid {}",
+            "  node {node}: redis {}, native {}, admin {http}://{}/status, pid {}",
             plan.ports.resp(node),
             plan.ports.native(node),
             plan.ports.admin(node),
@@ -127,13 +130,17 @@ fn print_welcome(cluster: &Cluster) {
     }
     let program = program();
     let connect = match plan.ports.base() {
-        DEFAULT_BASE => String::new(),
-        _ => format!(" --connect {}", plan.ports.native(1)),
+        DEFAULT_BASE if !plan.tls => String::new(),
+        _ => format!(" --connect {}", plan.address(1, false)),
+    };
+    let redis = match plan.tls {
+        true => format!("redis-cli --tls --cacert {}", plan.certificates().join(CA_CERTIFICATE).display()),
+        false => "redis-cli".into(),
     };
     let last = plan.ports.resp(plan.nodes.min(2)).port();
     println!("try:");
-    println!("  redis-cli -p {} set hello world", plan.ports.resp(1).port());
-    println!("  redis-cli -p {last} krange a z");
+    println!("  {redis} -p {} set hello world", plan.ports.resp(1).port());
+    println!("  {redis} -p {last} krange a z");
     println!("  {program} status{connect}");
     println!("  {program} bench ycsb{connect} --workload a --mix sd --records 100000 --ops 100000");
     println!("  kill -9 {}", cluster.pid(1).unwrap_or(0));

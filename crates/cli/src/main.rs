@@ -13,6 +13,7 @@
 
 mod args;
 mod bench;
+mod certs;
 mod config;
 mod data;
 mod dev;
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Command::Join(args) => join::run(&args),
         Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Certs(args) => certs::run(&args.command),
         Command::Split(args) => split::split(&args),
         Command::Merge(args) => merge::merge(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),

@@ -9,20 +9,21 @@ use crate::data;
 use crate::text::bytes;
 use leeward_bench::ranges::{range_findings, rebuild_index};
 use leeward_bench::replicas::{Fault, Replica, builds_index, findings, repair_segment, replicas};
-use leeward_client::{GroupConfig, RegionMap, ServerId};
+use leeward_client::{Access, GroupConfig, RegionMap, ServerId};
 
 /// Changes of a region while it is verified, after which it is not verified again.
 const MOST_CHANGES: usize = 5;
 
 pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
-    let map = data::connect(&args.connect)?.region_map()?;
+    let client = data::connect(&args.connect)?;
+    let (map, access) = (client.region_map()?, client.access());
     if args.table.as_ref().is_some_and(|table| map.table(table).is_none()) {
         return Err(leeward_format::table::unknown_table(args.table.as_deref().unwrap_or_default()).into());
     }
     let is_asked = |group: &&GroupConfig| args.table.as_ref().is_none_or(|table| group.table == **table);
     let mut is_sound = true;
     for group in map.regions.iter().filter(is_asked) {
-        is_sound &= verify_group(&map, group, args)?;
+        is_sound &= verify_group(access, &map, group, args)?;
     }
     Ok(is_sound)
 }
@@ -30,28 +31,35 @@ pub(crate) fn verify(args: &VerifyArgs) -> Outcome {
 /// Whether all replicas of a region were compared and are the same. If not all could be compared, and the region's primary or
 /// members are no longer those of `group`, it is verified again: for instance the primary was moved to another member
 /// meanwhile, and the former primary names no state to compare. What was found to be at fault stays so.
-fn verify_group(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Outcome {
+fn verify_group(access: &Access, map: &RegionMap, group: &GroupConfig, args: &VerifyArgs) -> Outcome {
     let (mut group, mut has_faults) = (group.clone(), false);
-    let mut is_compared = verify_region(map, &group, args, &mut has_faults);
+    let mut is_compared = verify_region(access, map, &group, args, &mut has_faults);
     for _ in 0..MOST_CHANGES {
         if has_faults || matches!(is_compared, Ok(true)) {
             break;
         }
-        let map = data::connect(&args.connect)?.region_map()?;
+        let client = data::connect(&args.connect)?;
+        let map = client.region_map()?;
         let newer = map.regions.iter().find(|newer| newer.region == group.region);
         let Some(newer) = newer.filter(|newer| **newer != group) else { break };
         println!("region {}: its primary or members changed meanwhile; it is verified again", group.region);
-        is_compared = verify_region(&map, newer, args, &mut has_faults);
+        is_compared = verify_region(client.access(), &map, newer, args, &mut has_faults);
         group = newer.clone();
     }
     Ok(is_compared? && !has_faults)
 }
 
 /// Verifies a region as it is in `map`. Returns whether all of it was compared, and notes whether it has faults that are left.
-fn verify_region(map: &RegionMap, group: &GroupConfig, args: &VerifyArgs, has_faults: &mut bool) -> Outcome {
+fn verify_region(
+    access: &Access,
+    map: &RegionMap,
+    group: &GroupConfig,
+    args: &VerifyArgs,
+    has_faults: &mut bool,
+) -> Outcome {
     let region = group.region;
     let mut is_compared = true;
-    let replicas = replicas(map, group, |server| {
+    let replicas = replicas(access, map, group, |server| {
         is_compared = false;
         println!("region {region}: server {server} is not registered, so its replica is not compared");
     });

@@ -8,7 +8,7 @@ use crate::status::{Overview, TIMEOUT};
 use crate::wait::{Waited, wait};
 use crate::{Outcome, data};
 use clap::Args;
-use leeward_client::{Client, ClientError, RegionMap, admin};
+use leeward_client::{Client, ClientError, RegionMap};
 use leeward_format::ServerId;
 use leeward_format::cluster::ServerInfo;
 use std::error::Error;
@@ -123,7 +123,7 @@ fn lack(map: &RegionMap) -> Option<String> {
 }
 
 fn restart(args: &RestartArgs, client: &Client, info: &ServerInfo) -> Result<(), Box<dyn Error>> {
-    let pid = admin::status(&info.admin_address, TIMEOUT).ok().and_then(|status| status.pid);
+    let pid = client.access().status(&info.admin_address, TIMEOUT).ok().and_then(|status| status.pid);
     let host = info.admin_address.rsplit_once(':').map_or("", |(host, _)| host);
     let status = Command::new("sh")
         .args(["-c", &args.command])

@@ -4,7 +4,7 @@
 use crate::args::StatusArgs;
 use crate::text::{bytes, table};
 use crate::{Outcome, show};
-use leeward_client::{ClientError, GroupConfig, RegionMap, admin, shake_hands};
+use leeward_client::{Access, ClientError, GroupConfig, RegionMap};
 use leeward_cluster::{MissingVolume, missing_volumes};
 use leeward_format::cluster::{Member, Plan};
 use leeward_format::status::{NodeStatus, RegionStatus, Role};
@@ -58,13 +58,14 @@ impl Overview {
     /// # Errors
     /// None of them answers.
     pub(crate) fn of(addresses: &[String]) -> Result<Overview, ClientError> {
-        let found = find(addresses)?;
+        let access = Access::of(addresses)?;
+        let found = find(&access, addresses)?;
         // A node that is not part of the cluster is not in the map. A node in the map may not answer at its native address.
         let registered = found.map.servers.iter();
         let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
         let all: BTreeMap<String, u32> = found.admin.into_iter().chain(registered).collect();
         let asked = all.into_iter().map(|(address, server)| (address, Some(server))).collect();
-        Ok(Overview { map: Some(found.map), answers: ask(asked) })
+        Ok(Overview { map: Some(found.map), answers: ask(&access, asked) })
     }
 
     /// The map; empty where only admin ports were asked.
@@ -93,9 +94,9 @@ impl Overview {
 }
 
 /// Asks all admin ports at the same time.
-fn ask(addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
+fn ask(access: &Access, addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
     at_once(addresses, |(address, server)| {
-        let status = admin::status(&address, TIMEOUT).map_err(|error| error.to_string());
+        let status = access.status(&address, TIMEOUT).map_err(|error| error.to_string());
         Answer { address, server, status }
     })
 }
@@ -105,7 +106,7 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
         true => Overview::of(&args.connect.connect)?,
         false => {
             let asked = args.admin.iter().map(|address| (address.clone(), None)).collect();
-            Overview { map: None, answers: ask(asked) }
+            Overview { map: None, answers: ask(&Access::of(&args.connect.connect)?, asked) }
         }
     };
     if let Some(table) = &args.table {
@@ -144,9 +145,9 @@ fn show_table(overview: &Overview, table: &TableName, is_json: bool) -> Outcome 
 }
 
 /// Asks all native addresses at the same time.
-fn find(addresses: &[String]) -> Result<Found, ClientError> {
+fn find(access: &Access, addresses: &[String]) -> Result<Found, ClientError> {
     let asked = at_once(addresses.to_vec(), |address| {
-        shake_hands(&address, "leeward-status", TIMEOUT).map_err(|error| format!("{address}: {error}"))
+        access.shake_hands(&address, "leeward-status", TIMEOUT).map_err(|error| format!("{address}: {error}"))
     });
     let mut found = Found { map: RegionMap::default(), admin: BTreeMap::new() };
     let mut reason = "no address given".to_string();

@@ -7,7 +7,7 @@ use crate::args::{
 use crate::status::bound_text;
 use crate::text::{bytes, table};
 use crate::{Outcome, data, show};
-use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, TableOptions, admin, shake_hands};
+use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableOptions};
 use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
 use leeward_format::op::RangeOp;
@@ -120,7 +120,7 @@ fn is_served(client: &Client, map: &RegionMap, name: &str) -> Result<bool, Clien
     let is_answered = |result: &OpResult| matches!(result, OpResult::Integer(_));
     // A node that cannot be reached is not waited for.
     let knows = |address: &str| {
-        let node = shake_hands(address, "leeward-cli", TIMEOUT);
+        let node = client.access().shake_hands(address, "leeward-cli", TIMEOUT);
         node.map_or(true, |node| {
             node.map.regions_of(name).iter().filter(|group| group.primary.is_some()).count() == regions.len()
         })
@@ -172,7 +172,8 @@ fn contents(client: &Client, map: &RegionMap, name: &str) -> Result<BTreeMap<Reg
             content.approximate = Some((pairs, bytes));
         }
     }
-    let statuses = map.servers.iter().filter_map(|server| admin::status(&server.admin_address, TIMEOUT).ok());
+    let status = |server: &ServerInfo| client.access().status(&server.admin_address, TIMEOUT).ok();
+    let statuses = map.servers.iter().filter_map(status);
     for region in statuses.flat_map(|status| status.regions) {
         if let Some(content) = contents.get_mut(&region.region).filter(|_| region.role == Role::Primary) {
             content.levels = region.levels.iter().map(|level| level.bytes).collect();

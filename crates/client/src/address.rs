@@ -1,6 +1,7 @@
 //! The address of a node and the way to reach it, parsed from one string.
 
 use crate::options::ClientError;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest spin time that an address may set, in microseconds: a tenth of a second, as for nodes.
@@ -42,60 +43,105 @@ pub enum Way {
 pub struct Address {
     /// The way to reach it.
     pub way: Way,
+    /// The file with the certificates of the authorities that sign those of nodes, in PEM; `None` without TLS.
+    pub tls_ca: Option<PathBuf>,
     /// `host:port`.
     pub host_port: String,
 }
 
+/// Addresses of one cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Seeds {
+    pub(crate) way: Way,
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// `host:port` of each.
+    pub(crate) addresses: Vec<String>,
+}
+
+/// What may come behind `host:port`.
+#[derive(Default)]
+struct Choices {
+    spin: Option<Duration>,
+    tls_ca: Option<PathBuf>,
+}
+
 impl Address {
-    /// Parses `host:port`, `leeward://host:port`, `leeward+ring://host:port` or `leeward+direct://host:port`; the last
-    /// two may have `?spin_us=N`, up to 100,000 microseconds.
+    /// Parses `host:port`, `leeward://host:port`, `leeward+ring://host:port` or `leeward+direct://host:port`. The last two
+    /// may have `?spin_us=N`, up to 100,000 microseconds. With `+tls` before `://`, and `?ca=FILE` behind, connections are
+    /// encrypted: `leeward+tls://host:port?ca=FILE`, `leeward+ring+tls://host:port?ca=FILE&spin_us=N`.
     ///
     /// # Errors
     /// [`ClientError::Address`]: the text has none of these forms.
     pub fn parse(text: &str) -> Result<Address, ClientError> {
         let bad = |reason: &str| ClientError::Address { address: text.to_string(), reason: reason.into() };
-        let bad_spin = || bad("expected ?spin_us=N behind host:port, N up to 100000");
-        let (way, rest) = match text.split_once("://") {
-            None => (Way::Tcp, text),
-            Some(("leeward", rest)) => (Way::Tcp, rest),
-            Some(("leeward+ring", rest)) => {
-                let (spin, rest) = split_spin(rest).ok_or_else(bad_spin)?;
-                (Way::Rings { spin }, rest)
+        let (scheme, rest) = text.split_once("://").unwrap_or(("leeward", text));
+        let (way, has_tls) = match scheme.strip_suffix("+tls") {
+            Some(way) => (way, true),
+            None => (scheme, false),
+        };
+        let (rest, behind) = rest.split_once('?').map_or((rest, None), |(rest, behind)| (rest, Some(behind)));
+        let wants_spin = matches!(way, "leeward+ring" | "leeward+direct");
+        let choices = behind.map_or(Some(Choices::default()), |behind| choices(behind, wants_spin, has_tls));
+        let choices = choices.ok_or_else(|| {
+            bad(match (wants_spin, has_tls) {
+                (true, true) => "expected ?ca=FILE&spin_us=N behind host:port, N up to 100000",
+                (true, false) => "expected ?spin_us=N behind host:port, N up to 100000",
+                (false, true) => "expected ?ca=FILE behind host:port",
+                (false, false) => "expected host:port and nothing behind it",
+            })
+        })?;
+        let Choices { spin, tls_ca } = choices;
+        if has_tls && tls_ca.is_none() {
+            return Err(bad("TLS needs ?ca=FILE behind host:port: the authority that signs the certificates of nodes"));
+        }
+        let way = match way {
+            "leeward" => Way::Tcp,
+            "leeward+ring" => Way::Rings { spin },
+            "leeward+direct" => Way::Direct { spin },
+            _ => {
+                return Err(bad(
+                    "expected leeward://, leeward+ring:// or leeward+direct://host:port, each with +tls or not",
+                ));
             }
-            Some(("leeward+direct", rest)) => {
-                let (spin, rest) = split_spin(rest).ok_or_else(bad_spin)?;
-                (Way::Direct { spin }, rest)
-            }
-            Some(_) => return Err(bad("expected leeward://, leeward+ring:// or leeward+direct://host:port")),
         };
         let host_port = rest.strip_suffix('/').unwrap_or(rest);
         match host_port.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
             Some((host, Ok(1..))) if !host.is_empty() && !host.contains('/') => {
-                Ok(Address { way, host_port: host_port.to_string() })
+                Ok(Address { way, tls_ca, host_port: host_port.to_string() })
             }
             _ => Err(bad("expected host:port, such as 127.0.0.1:7479")),
         }
     }
 
-    /// Parses all of `texts`, which must have the same way.
-    pub(crate) fn parse_all<S: AsRef<str>>(texts: &[S]) -> Result<(Way, Vec<String>), ClientError> {
-        let mut all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
-        let way = all.first().map_or(Way::Tcp, |first| first.way);
-        if let Some(other) = all.iter().find(|address| address.way != way) {
+    /// Parses all of `texts`, which must be alike.
+    pub(crate) fn parse_all<S: AsRef<str>>(texts: &[S]) -> Result<Seeds, ClientError> {
+        let all = texts.iter().map(|text| Address::parse(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let (way, tls_ca) = all.first().map_or((Way::Tcp, None), |first| (first.way, first.tls_ca.clone()));
+        if let Some(other) = all.iter().find(|address| (address.way, &address.tls_ca) != (way, &tls_ca)) {
             let reason =
-                "the addresses of one cluster are alike: all leeward+ring://, or all leeward+direct://, with the same options, or none".into();
-            return Err(ClientError::Address { address: other.host_port.clone(), reason });
+                "the addresses of one cluster are alike: all with the same scheme and options, or none with any";
+            return Err(ClientError::Address { address: other.host_port.clone(), reason: reason.into() });
         }
-        Ok((way, all.drain(..).map(|address| address.host_port).collect()))
+        Ok(Seeds { way, tls_ca, addresses: all.into_iter().map(|address| address.host_port).collect() })
     }
 }
 
-/// The spin time that an option behind `host:port` sets, if there is one, and the text before it. `None` for another
-/// option.
-fn split_spin(rest: &str) -> Option<(Option<Duration>, &str)> {
-    let Some((rest, option)) = rest.split_once('?') else { return Some((None, rest)) };
-    let us = option.strip_prefix("spin_us=")?.parse().ok().filter(|us| *us <= MOST_SPIN_US)?;
-    Some((Some(Duration::from_micros(us)), rest))
+/// What is set behind `host:port`, if all of it is known and is set once.
+fn choices(behind: &str, wants_spin: bool, has_tls: bool) -> Option<Choices> {
+    let mut choices = Choices::default();
+    for choice in behind.split('&') {
+        match choice.split_once('=')? {
+            ("spin_us", us) if wants_spin && choices.spin.is_none() => {
+                let us = us.parse().ok().filter(|us| *us <= MOST_SPIN_US)?;
+                choices.spin = Some(Duration::from_micros(us));
+            }
+            ("ca", file) if has_tls && choices.tls_ca.is_none() && !file.is_empty() => {
+                choices.tls_ca = Some(file.into())
+            }
+            _ => return None,
+        }
+    }
+    Some(choices)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Addresses, good and bad.
 
-use super::{Address, Way};
+use super::{Address, Seeds, Way};
 use std::time::Duration;
 
 #[test]
@@ -32,12 +32,32 @@ fn addresses_are_checked_before_they_are_used() {
 }
 
 #[test]
+fn tls_needs_an_authority() {
+    for (good, way) in [
+        ("leeward+tls://host:1?ca=certs/ca.crt", Way::Tcp),
+        ("leeward+ring+tls://[::1]:7479/?ca=certs/ca.crt", Way::Rings { spin: None }),
+        ("leeward+direct+tls://h:1?spin_us=5&ca=certs/ca.crt", Way::Direct { spin: Some(Duration::from_micros(5)) }),
+    ] {
+        let address = Address::parse(good).expect(good);
+        assert_eq!((address.way, address.tls_ca), (way, Some("certs/ca.crt".into())), "{good}");
+    }
+    for bad in ["", "?ca=", "?ca=a&ca=b", "?ca=a&spin_us=5", "?key=a", "?ca"] {
+        let error = Address::parse(&format!("leeward+tls://host:1{bad}")).expect_err(bad).to_string();
+        assert!(error.contains("?ca=FILE"), "{error}");
+    }
+    Address::parse("leeward://host:1?ca=ca.crt").expect_err("it says nothing of TLS");
+    let error = Address::parse_all(&["leeward+tls://a:1?ca=x", "leeward+tls://b:1?ca=y"]).expect_err("two clusters");
+    assert!(error.to_string().contains("alike"), "{error}");
+}
+
+#[test]
 fn one_cluster_is_reached_one_way() {
-    let (way, seeds) = Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2"]).expect("two that agree");
-    assert_eq!((way, seeds), (Way::Rings { spin: None }, vec!["a:1".to_string(), "b:2".to_string()]));
+    let seeds = Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2"]).expect("two that agree");
+    let addresses = vec!["a:1".to_string(), "b:2".to_string()];
+    assert_eq!(seeds, Seeds { way: Way::Rings { spin: None }, tls_ca: None, addresses });
     let error = Address::parse_all(&["leeward+ring://a:1", "b:2"]).expect_err("two that do not").to_string();
     assert!(error.contains("are alike") && error.contains("b:2"), "{error}");
     Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2?spin_us=1"]).expect_err("one spins");
     Address::parse_all(&["leeward+ring://a:1", "leeward+direct://b:2"]).expect_err("one insists on direct reads");
-    assert_eq!(Address::parse_all::<&str>(&[]).expect("none").0, Way::Tcp);
+    assert_eq!(Address::parse_all::<&str>(&[]).expect("none").way, Way::Tcp);
 }

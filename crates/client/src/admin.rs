@@ -1,5 +1,6 @@
 //! A minimal HTTP client for a node's admin port: one GET, one answer, blocking, with a time limit.
 
+use crate::access::Access;
 use leeward_format::status::NodeStatus;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,34 +9,48 @@ use std::time::Duration;
 /// Longest accepted answer, in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
-/// Gets `path` from the admin port at `address` (`host:port`). Returns the HTTP status and the body.
-///
-/// # Errors
-/// The node cannot be reached, does not answer within `timeout`, or does not speak HTTP.
-pub fn get(address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec<u8>)> {
-    let socket_address = address
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
-    let mut stream = TcpStream::connect_timeout(&socket_address, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).map_err(too_late)?;
-    parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
-}
+impl Access {
+    /// Gets `path` from the admin port at `address` (`host:port`). Returns the HTTP status and the body.
+    ///
+    /// # Errors
+    /// The node cannot be reached, does not answer within `timeout`, or does not speak HTTP.
+    pub fn get(&self, address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec<u8>)> {
+        let socket_address = address
+            .to_socket_addrs()?
+            .next()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
+        let stream = TcpStream::connect_timeout(&socket_address, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        let mut channel = self.channel(address, stream)?;
+        channel.establish().map_err(too_late)?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        channel.write_all(request.as_bytes()).map_err(too_late)?;
+        let mut answer = Vec::new();
+        channel.take(LONGEST_ANSWER).read_to_end(&mut answer).map_err(too_late)?;
+        let why = match answer.first() {
+            Some(&TLS_ALERT) => "it speaks TLS only: give --connect an address with +tls",
+            _ => "the answer is not HTTP",
+        };
+        parse(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, why))
+    }
 
-/// The status of the node whose admin port is at `address` (`host:port`).
-///
-/// # Errors
-/// The node cannot be reached, does not answer within `timeout`, or does not answer with a status.
-pub fn status(address: &str, timeout: Duration) -> io::Result<NodeStatus> {
-    match get(address, "/status", timeout)? {
-        (200, body) => serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
-        (code, _) => Err(io::Error::other(format!("/status answers {code}"))),
+    /// The status of the node whose admin port is at `address` (`host:port`).
+    ///
+    /// # Errors
+    /// The node cannot be reached, does not answer within `timeout`, or does not answer with a status.
+    pub fn status(&self, address: &str, timeout: Duration) -> io::Result<NodeStatus> {
+        match self.get(address, "/status", timeout)? {
+            (200, body) => {
+                serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            (code, _) => Err(io::Error::other(format!("/status answers {code}"))),
+        }
     }
 }
+
+/// First byte of what a side with TLS answers to one without.
+const TLS_ALERT: u8 = 21;
 
 /// Replaces the system's error of a read that timed out by a clear one.
 pub(crate) fn too_late(error: io::Error) -> io::Error {

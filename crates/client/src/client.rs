@@ -1,5 +1,6 @@
 //! The blocking client: a pool of [`Session`]s, each used by one call at a time. Any thread may call any method.
 
+use crate::access::Access;
 use crate::options::{ClientError, ClientOptions};
 use crate::scan::{Range, Scan};
 use crate::session::{Session, stale};
@@ -39,6 +40,7 @@ pub struct Stale<T> {
 #[derive(Debug)]
 struct Inner {
     seeds: Vec<String>,
+    access: Access,
     options: ClientOptions,
     idle: Mutex<Vec<Session>>,
     /// Operations in flight, of all threads. `room` wakes threads that wait for a lower number.
@@ -91,10 +93,17 @@ impl Client {
     /// As [`Session::connect`].
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Client, ClientError> {
         let session = Session::connect(seeds, options.clone())?;
+        let access = session.access().clone();
         let seeds = seeds.iter().map(|seed| seed.as_ref().to_string()).collect();
         let table = options.table.clone();
         let (idle, under_way, room) = (Mutex::new(vec![session]), Mutex::default(), Condvar::new());
-        Ok(Client { inner: Arc::new(Inner { seeds, options, idle, under_way, room }), table })
+        Ok(Client { inner: Arc::new(Inner { seeds, access, options, idle, under_way, room }), table })
+    }
+
+    /// As [`Session::access`].
+    #[doc(hidden)]
+    pub fn access(&self) -> &Access {
+        &self.inner.access
     }
 
     /// A handle on another table, which shares this one's connections. If there is no such table, operations fail.

@@ -39,7 +39,9 @@
 //!   and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
 //!   else differs: the same calls, answers, retries and redirects. Over rings in shared memory, a client answers gets
 //!   by [direct reads](ClientOptions::direct_reads) where a table allows it. `leeward+direct://host:port` insists on
-//!   such rings.
+//!   such rings. `leeward+tls://host:port?ca=FILE`, and the others with `+tls`, encrypt the connection, and accept only
+//!   nodes whose certificates the authority in that file has signed. Rings in shared memory stay as they are: they are
+//!   open to processes of the same user only.
 //!
 //! # What it guarantees
 //!
@@ -76,10 +78,11 @@
 //!
 //! - There are no transactions over several keys. The operations of a batch succeed or fail one by one.
 //! - A scan shows one instant only within a page of a region, not over regions or pages.
-//! - Connections are neither encrypted nor authenticated.
 #![forbid(unsafe_code)]
 
+mod access;
 mod address;
+mod admin;
 mod client;
 mod direct;
 mod handshake;
@@ -89,6 +92,7 @@ mod ring;
 mod scan;
 mod session;
 
+pub use access::Access;
 pub use address::{Address, Way};
 pub use client::{Client, Stale};
 pub use direct::DirectStats;
@@ -116,6 +120,4 @@ pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, 
 
 // Used by Leeward's own tools; no promise of stability.
 #[doc(hidden)]
-pub mod admin;
-#[doc(hidden)]
-pub use handshake::{Handshake, ask_node, shake_hands};
+pub use handshake::Handshake;

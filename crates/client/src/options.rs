@@ -2,6 +2,7 @@
 
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
+use leeward_security::tls::TlsError;
 use std::time::Duration;
 
 /// Options of a client. The defaults suit an application on the same network as the cluster.
@@ -162,6 +163,9 @@ pub enum ClientError {
         /// The reason.
         reason: String,
     },
+    /// The certificates of authorities cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The operating system refused a resource to the client.
     #[error("client: {0}")]
     Io(#[from] std::io::Error),

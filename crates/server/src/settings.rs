@@ -186,6 +186,21 @@ pub const SETTINGS: &[Setting] = &[
          can read and write everything",
     ),
     text(
+        "tls_ca",
+        "none",
+        "a file",
+        "[TLS](security.md): certificates, in PEM, of the authorities that sign the certificates of nodes. With it, \
+         everything that goes over TCP is encrypted: clients, operators, other nodes and the coordinator",
+    ),
+    text("tls_certificate", "none", "a file", "the node's certificate, in PEM, and those between it and the authority"),
+    text("tls_key", "none", "a file", "the key of that certificate, in PEM"),
+    text(
+        "insecure_fabric",
+        "`false`",
+        "`true`, `false`",
+        "with TLS: use `libfabric`, or rings over a network, although [they are not encrypted](security.md#what-is-not-encrypted)",
+    ),
+    text(
         "rings",
         "`shm`",
         "`shm`, `tcp`, `libfabric`, `libfabric:` with a provider, `off`",

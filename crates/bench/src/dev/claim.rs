@@ -51,7 +51,11 @@ fn try_claim(plan: &Plan) -> Result<Option<Host>, DevError> {
 
 fn start_host(plan: &Plan) -> Result<Host, DevError> {
     let listen = plan.ports.coordinator();
-    match Host::start(HostOptions { directory: plan.directory.join("coordinator"), listen }) {
+    match Host::start(HostOptions {
+        directory: plan.directory.join("coordinator"),
+        listen,
+        tls: plan.coordinator_tls()?,
+    }) {
         Err(error @ HostError::Io { .. }) => {
             // If the port is the reason, its error says more.
             plan.ports.check_coordinator()?;

@@ -4,6 +4,7 @@
 //! ```text
 //! DIR/coordinator/        the embedded coordinator's log
 //! DIR/node-1/             volume of node 1, its node.toml and its log
+//! DIR/certs/              certificates, with TLS
 //! ```
 //! Each child has the reading end of a pipe as its standard input and stops when that ends. So all children stop when this
 //! process does, however it dies, and none is left over. They are in process groups of their own, so that Ctrl-C reaches the
@@ -27,6 +28,8 @@ use leeward_client::{ClientOptions, Op, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
 use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
+use leeward_security::certificates::CertificateError;
+use leeward_security::tls::TlsError;
 use leeward_server::NodeConfig;
 use leeward_server::config::{ConfigError, CoordinatorAt};
 use rustix::process::{Pid, Signal, kill_process};
@@ -47,8 +50,17 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long nodes may take to stop by themselves.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 /// Settings that differ from node to node, and that the supervisor chooses.
-const CHOSEN_HERE: [&str; 6] =
-    ["server_id", "data_dir", "resp_listen", "native_listen", "admin_listen", "fabric_listen"];
+const CHOSEN_HERE: [&str; 9] = [
+    "server_id",
+    "data_dir",
+    "resp_listen",
+    "native_listen",
+    "admin_listen",
+    "fabric_listen",
+    "tls_ca",
+    "tls_certificate",
+    "tls_key",
+];
 /// Time limit for making the regions of a new cluster at ZooKeeper.
 const MADE_WITHIN: Duration = Duration::from_secs(20);
 
@@ -60,7 +72,8 @@ pub enum DevError {
     Setting(#[from] ConfigError),
     /// A setting that the supervisor chooses.
     #[error(
-        "--set {0}: every node gets its own, from --data and --base-port; to choose it, run nodes with `leeward serve`"
+        "--set {0}: every node gets its own, from --data, --base-port and --tls; to choose it, run nodes with \
+         `leeward serve`"
     )]
     Chosen(String),
     /// A port is in use.
@@ -78,6 +91,12 @@ pub enum DevError {
     /// The coordinator refuses the table.
     #[error("coordinator: {0}")]
     Coordinator(#[from] CoordinatorError),
+    /// Certificates cannot be made.
+    #[error("certificates: {0}")]
+    Certificates(#[from] CertificateError),
+    /// Certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The directory cannot be created.
     #[error("cannot create the directory {}: {}", .0.display(), .1)]
     Directory(PathBuf, #[source] io::Error),
@@ -165,13 +184,15 @@ impl Cluster {
         if found != 0 && found != plan.nodes {
             return Err(DevError::OtherNodes(plan.directory, found));
         }
+        plan.make_certificates()?;
         let host = claim(&plan)?;
         let bootstrap = bootstrap_op(&plan.table, &plan.splits);
         let made = match (&host, ensemble) {
             (Some(host), _) => host.apply(bootstrap),
             (None, ensemble) => {
                 let ensemble = ensemble.expect("a cluster that hosts no coordinator uses ZooKeeper");
-                let options = zookeeper::ClientOptions { credentials, ..zookeeper::ClientOptions::new(ensemble) };
+                let tls = plan.coordinator_tls()?;
+                let options = zookeeper::ClientOptions { credentials, tls, ..zookeeper::ClientOptions::new(ensemble) };
                 apply_once(options, bootstrap, MADE_WITHIN)
             }
         };
@@ -200,7 +221,12 @@ impl Cluster {
 
     /// Native addresses of all nodes.
     pub fn addresses(&self) -> Vec<String> {
-        (1..=self.plan.nodes).map(|node| self.plan.ports.native(node).to_string()).collect()
+        (1..=self.plan.nodes).map(|node| self.plan.address(node, false)).collect()
+    }
+
+    /// As [`Cluster::addresses`], over rings.
+    pub fn addresses_over_rings(&self) -> Vec<String> {
+        (1..=self.plan.nodes).map(|node| self.plan.address(node, true)).collect()
     }
 
     /// Process id of a node, while it runs.

@@ -5,8 +5,12 @@ use crate::keys::even_split_points;
 use bytes::Bytes;
 use clap::ValueEnum;
 use leeward_format::cluster::TableOptions;
+use leeward_security::certificates::{Authority, CA_CERTIFICATE, COORDINATOR_NAME, coordinator_files, server_files};
+use leeward_security::tls::{NodeTls, TlsFiles};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Lines of a node's log that are shown when it dies.
 const SHOWN_LOG_LINES: usize = 12;
@@ -60,9 +64,14 @@ pub struct Plan {
     pub fabric: Fabric,
     /// Options of the table that a new cluster has.
     pub table: TableOptions,
+    /// Everything is encrypted, with certificates in [`Plan::certificates`].
+    pub tls: bool,
     /// Settings for every node.
     pub settings: Vec<(String, String)>,
 }
+
+/// How long the certificates are valid: they are for this machine only.
+const CERTIFICATES_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Options of the default table for a cluster of `nodes`.
 pub fn default_table(nodes: u32) -> TableOptions {
@@ -86,6 +95,7 @@ impl Plan {
             splits: even_split_points(regions.unwrap_or(2 * nodes)),
             fabric: Fabric::Shm,
             table: default_table(nodes),
+            tls: false,
             settings: Vec::new(),
         })
     }
@@ -93,6 +103,52 @@ impl Plan {
     /// Whether the coordinator is in this process. Otherwise the settings say where it is.
     pub(super) fn hosts_coordinator(&self) -> bool {
         self.settings.iter().all(|(name, _)| name != "coordinator")
+    }
+
+    /// Directory of the certificates of a cluster with TLS.
+    pub fn certificates(&self) -> PathBuf {
+        self.directory.join("certs")
+    }
+
+    /// Makes the certificates that a cluster with TLS lacks.
+    pub(super) fn make_certificates(&self) -> Result<(), DevError> {
+        if !self.tls {
+            return Ok(());
+        }
+        let directory = self.certificates();
+        let authority = match directory.join(CA_CERTIFICATE).exists() {
+            true => Authority::open(&directory)?,
+            false => Authority::create(&directory)?,
+        };
+        if !coordinator_files(&directory).0.exists() {
+            authority.add_coordinator(CERTIFICATES_LIFETIME)?;
+        }
+        let hosts = ["localhost".to_string(), "127.0.0.1".to_string()];
+        for node in (1..=self.nodes).filter(|node| !server_files(&directory, *node).0.exists()) {
+            authority.add_server(node, &hosts, CERTIFICATES_LIFETIME)?;
+        }
+        Ok(())
+    }
+
+    fn tls_files(&self, (certificate, key): (PathBuf, PathBuf)) -> TlsFiles {
+        TlsFiles { ca: self.certificates().join(CA_CERTIFICATE), certificate, key }
+    }
+
+    /// The certificates of the coordinator in this process.
+    pub(super) fn coordinator_tls(&self) -> Result<Option<Arc<NodeTls>>, DevError> {
+        let load =
+            || NodeTls::load(self.tls_files(coordinator_files(&self.certificates())), COORDINATOR_NAME).map(Arc::new);
+        Ok(self.tls.then(load).transpose()?)
+    }
+
+    /// The native address of a node, as clients write it; over rings, if `rings`.
+    pub fn address(&self, node: u32, rings: bool) -> String {
+        let (address, way) = (self.ports.native(node), if rings { "+ring" } else { "" });
+        match self.tls {
+            true => format!("leeward{way}+tls://{address}?ca={}", self.certificates().join(CA_CERTIFICATE).display()),
+            false if rings => format!("leeward{way}://{address}"),
+            false => address.to_string(),
+        }
     }
 
     pub(super) fn node_directory(&self, node: u32) -> PathBuf {
@@ -132,6 +188,12 @@ impl Plan {
             format!("fabric = {}", text(&self.fabric.name())),
             format!("expected_servers = {}", self.nodes - self.late),
         ];
+        if self.tls {
+            let TlsFiles { ca, certificate, key } = self.tls_files(server_files(&self.certificates(), node));
+            for (name, file) in [("tls_ca", ca), ("tls_certificate", certificate), ("tls_key", key)] {
+                lines.push(format!("{name} = {}", text(&file.to_string_lossy())));
+            }
+        }
         if self.fabric != Fabric::Shm {
             lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
         }

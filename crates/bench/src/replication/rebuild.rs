@@ -12,7 +12,7 @@ use crate::report::{PhaseReport, Rebuild};
 use crate::worker::Measured;
 use crate::ycsb::{self, Workload, client_options};
 use bytes::Bytes;
-use leeward_client::{ClientOptions, Op, OpResult, RegionMap, Session, admin};
+use leeward_client::{Access, ClientOptions, Op, OpResult, RegionMap, Session};
 use leeward_format::RegionId;
 use leeward_format::routes::{RouteCache, RoutesUpdate};
 use leeward_format::status::NodeStatus;
@@ -43,13 +43,13 @@ pub(super) fn measure(started: &mut Started, load: &ycsb::Options) -> Result<Pha
     let admins: Vec<String> = (map.servers.iter().filter(|server| server.member.server.0 != lost))
         .map(|server| server.admin_address.clone())
         .collect();
-    let meter = Mutex::new(Meter::new(admins.clone()));
+    let meter = Mutex::new(Meter::new(Access::of(&load.seeds)?, admins.clone()));
     started.cluster.kill(lost)?;
     let begun = Instant::now();
     // A session that has read no index of the dead primary.
     let mut session = Session::connect(&load.seeds, options())?;
     let (served, first_hit) = first_hit(&mut session, &keys, begun)?;
-    let filled = filled(&admins, &regions, keys.len() as u64)?;
+    let filled = filled(session.access(), &admins, &regions, keys.len() as u64)?;
     let rebuild = Rebuild {
         served_seconds: (served - begun).as_secs_f64(),
         first_hit_seconds: (first_hit - served).as_secs_f64(),
@@ -104,10 +104,15 @@ fn first_hit(session: &mut Session, keys: &[Bytes], begun: Instant) -> Result<(I
 }
 
 /// When the indexes of these regions had all `pairs`, or stopped growing, and how many pairs they have.
-fn filled(admins: &[String], regions: &BTreeSet<RegionId>, pairs: u64) -> Result<Option<(Instant, u64)>, Failure> {
+fn filled(
+    access: &Access,
+    admins: &[String],
+    regions: &BTreeSet<RegionId>,
+    pairs: u64,
+) -> Result<Option<(Instant, u64)>, Failure> {
     let mut grown = (Instant::now(), 0);
     loop {
-        let asked = admins.iter().map(|address| admin::status(address, STATUS_WITHIN));
+        let asked = admins.iter().map(|address| access.status(address, STATUS_WITHIN));
         let statuses: Vec<NodeStatus> = asked.filter_map(Result::ok).collect();
         let of_them = statuses.iter().flat_map(|status| &status.regions).filter(|of| regions.contains(&of.region));
         let records: u64 = of_them.map(|of| of.hash_index.records).sum();

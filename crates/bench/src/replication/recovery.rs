@@ -57,7 +57,8 @@ pub(super) fn measure(started: Started, load: &ycsb::Options, directory: &Path) 
     let mut session = Session::connect(&load.seeds, options)?;
     let map = session.fetch_map()?;
     let whole = members_in_sync(&map);
-    let meter = Mutex::new(Meter::new(map.servers.iter().map(|server| server.admin_address.clone()).collect()));
+    let admins = map.servers.iter().map(|server| server.admin_address.clone()).collect();
+    let meter = Mutex::new(Meter::new(session.access().clone(), admins));
     let begun = Instant::now();
     let (outage, measured) =
         while_working(load, Workload::C, |shared| fail_over(shared, &mut session, &map, &mut *cluster))?;

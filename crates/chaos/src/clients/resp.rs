@@ -2,10 +2,12 @@
 //! connection breaks, the client connects to the next server. Nothing is retried. Belongs to one thread.
 
 use crate::clients::{DEADLINE, Outcome, Store};
+use crate::cluster::certificates::channel;
 use crate::workload::{number_of, value};
 use bytes::Bytes;
 use leeward_format::table::TableName;
 use leeward_history::Action;
+use leeward_security::tls::{Channel, ClientTls};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -19,9 +21,10 @@ const LONGEST_STRING: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Resp {
     addresses: Vec<SocketAddr>,
+    tls: Option<ClientTls>,
     table: TableName,
     next: usize,
-    connection: Option<BufReader<TcpStream>>,
+    connection: Option<BufReader<Channel<TcpStream>>>,
 }
 
 /// An answer of the kinds that the commands here can have.
@@ -35,8 +38,8 @@ enum Answer {
 
 impl Resp {
     /// A client of a table, which begins with the server of this number.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, table: TableName, first: usize) -> Resp {
-        Resp { addresses, table, next: first, connection: None }
+    pub(crate) fn new(addresses: Vec<SocketAddr>, tls: Option<ClientTls>, table: TableName, first: usize) -> Resp {
+        Resp { addresses, tls, table, next: first, connection: None }
     }
 
     fn connect(&mut self) -> io::Result<()> {
@@ -46,7 +49,7 @@ impl Resp {
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
         stream.set_nodelay(true)?;
-        let mut connection = BufReader::new(stream);
+        let mut connection = BufReader::new(channel(self.tls.as_ref(), address, stream)?);
         let select = [Bytes::from_static(b"SELECT"), Bytes::copy_from_slice(self.table.as_bytes())];
         connection.get_mut().write_all(&encode(&select))?;
         match read_answer(&mut connection)? {

@@ -6,6 +6,7 @@
 //! | ready | its port takes a connection | `srvr` answers with a mode |
 //! | a node's `coordinator` | `host:port` | `zk://host:port,.../leeward` |
 
+use crate::cluster::certificates::Certificates;
 use crate::cluster::network::{HostNo, Network};
 use crate::cluster::process::Process;
 use crate::error::{ChaosError, fault};
@@ -20,6 +21,8 @@ use std::time::Duration;
 const CLIENTS: u16 = 3;
 const FOLLOWERS: u16 = 4;
 const ELECTION: u16 = 5;
+/// ZooKeeper's port for its four-letter words, in a run with TLS.
+const WORDS: u16 = 2;
 /// How long a process may take to answer whether it is ready.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// ZooKeeper's unit of time, in milliseconds. Sessions are bounded to 2 to 20 of them.
@@ -89,6 +92,8 @@ pub(crate) struct Coordinator {
     kind: CoordinatorKind,
     /// This program.
     own: PathBuf,
+    /// What the embedded coordinator has for TLS: authorities, certificate and key.
+    tls: Option<[PathBuf; 3]>,
     members: Vec<Member>,
 }
 
@@ -109,6 +114,7 @@ impl Coordinator {
         first: HostNo,
         directory: &Path,
         network: &Network,
+        certificates: Option<&Certificates>,
     ) -> Result<Coordinator, ChaosError> {
         let mut members = Vec::new();
         for host in first..first + kind.members() {
@@ -118,9 +124,13 @@ impl Coordinator {
             members.push(Member { host, folder, process: Process::new(name, &directory.join("logs")) });
         }
         let own = std::env::current_exe().map_err(fault("find", Path::new("this program")))?;
-        let coordinator = Coordinator { kind, own, members };
+        let files = |certificates: &Certificates| {
+            let (certificate, key) = certificates.of_coordinator();
+            [certificates.authority(), certificate, key]
+        };
+        let coordinator = Coordinator { kind, own, tls: certificates.map(files), members };
         if kind == CoordinatorKind::Zookeeper {
-            coordinator.configure_zookeeper(network)?;
+            coordinator.configure_zookeeper(network, certificates)?;
         }
         Ok(coordinator)
     }
@@ -162,6 +172,9 @@ impl Coordinator {
                 let mut command = network.command(*host, &self.own.to_string_lossy());
                 command.arg("host-coordinator").arg("--directory").arg(&*folder);
                 command.args(["--listen", &network.address(*host, CLIENTS).to_string()]);
+                if let Some(files) = &self.tls {
+                    command.arg("--tls").args(files);
+                }
                 command
             }
             CoordinatorKind::Zookeeper => {
@@ -183,25 +196,32 @@ impl Coordinator {
     /// Whether every process serves.
     pub(crate) fn is_ready(&self, network: &Network) -> bool {
         self.hosts().all(|host| {
-            let address = network.address(host, CLIENTS);
+            let address = |kind| network.address(host, kind);
             match self.kind {
-                CoordinatorKind::Embedded => TcpStream::connect_timeout(&address, ANSWER_WITHIN).is_ok(),
-                CoordinatorKind::Zookeeper => says_mode(address).unwrap_or(false),
+                CoordinatorKind::Embedded => TcpStream::connect_timeout(&address(CLIENTS), ANSWER_WITHIN).is_ok(),
+                CoordinatorKind::Zookeeper => says_mode(address(self.words())).unwrap_or(false),
             }
         })
     }
 
-    fn configure_zookeeper(&self, network: &Network) -> Result<(), ChaosError> {
+    /// The kind of port of ZooKeeper without TLS.
+    fn words(&self) -> u16 {
+        if self.tls.is_some() { WORDS } else { CLIENTS }
+    }
+
+    fn configure_zookeeper(&self, network: &Network, certificates: Option<&Certificates>) -> Result<(), ChaosError> {
         let mut servers = String::new();
         for (id, member) in (1..).zip(&self.members) {
             let peer = |kind| network.address(member.host, kind);
             servers += &format!("server.{id}={}:{}\n", peer(FOLLOWERS), peer(ELECTION).port());
         }
         for (id, Member { host, folder, .. }) in (1..).zip(&self.members) {
-            let address = network.address(*host, CLIENTS);
+            let address = network.address(*host, self.words());
+            let tls = certificates.map(|of| of.of_zookeeper(*host, network.address(*host, CLIENTS))).transpose()?;
+            let tls = tls.unwrap_or_default();
             let text = format!(
                 "tickTime={TICK_MS}\ninitLimit=20\nsyncLimit={SYNC_TICKS}\ndataDir={}\nclientPort={}\n\
-                 clientPortAddress={}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{servers}",
+                 clientPortAddress={}\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{servers}{tls}",
                 folder.display(),
                 address.port(),
                 address.ip()

@@ -6,10 +6,12 @@
 //! - [`disk`]: full and slow disks.
 //! - [`process`]: killed and stopped processes.
 //! - [`coordinator`]: embedded or ZooKeeper.
+//! - [`certificates`]: an authority and certificates, for TLS.
 //! - [`operator`]: requests of operators.
 //!
 //! Belongs to one thread.
 
+pub(crate) mod certificates;
 pub(crate) mod coordinator;
 mod delay;
 pub(crate) mod disk;
@@ -22,12 +24,12 @@ use crate::hostile::{Hostile, Targets};
 use crate::place::RunResources;
 use crate::report::Lateness;
 use crate::workload;
+use certificates::Certificates;
 use coordinator::{Coordinator, CoordinatorKind};
 use disk::Disk;
-use leeward_client::{
-    ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions, admin, ask_node, shake_hands,
-};
+use leeward_client::{Access, ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions};
 use leeward_format::table::{NewTable, TableName};
+use leeward_security::tls::ClientTls;
 use network::Network;
 use process::Process;
 use std::fs;
@@ -67,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) coordinator: CoordinatorKind,
     /// Without namespaces and separate disks.
     pub(crate) alone: bool,
+    /// Every connection is encrypted.
+    pub(crate) tls: bool,
     /// Options that all tables have.
     pub(crate) table: TableOptions,
     /// How much servers log.
@@ -88,6 +92,8 @@ pub(crate) struct Cluster {
     servers: Vec<Server>,
     pub(crate) coordinator: Coordinator,
     pub(crate) network: Network,
+    certificates: Option<Certificates>,
+    access: Access,
     /// Servers that were drained and not taken back.
     drained: Vec<usize>,
     /// Hostile clients that are at work.
@@ -117,7 +123,11 @@ impl Cluster {
         }
         let hosts = plan.servers + plan.coordinator.members();
         let network = Network::new(Arc::clone(place), hosts, plan.alone)?;
-        let coordinator = Coordinator::new(plan.coordinator, plan.servers, place.directory(), &network)?;
+        let coordinators: Vec<_> = (plan.servers..hosts).collect();
+        let make = || Certificates::make(place.directory().join("certs"), plan.servers, &coordinators, &network);
+        let certificates = plan.tls.then(make).transpose()?;
+        let coordinator =
+            Coordinator::new(plan.coordinator, plan.servers, place.directory(), &network, certificates.as_ref())?;
         let mut servers = Vec::new();
         for server in 0..plan.servers {
             let disk = Disk::new(place, server, plan.alone)?;
@@ -126,8 +136,10 @@ impl Cluster {
             servers.push(Server { process, config, disk });
         }
         let logs = place.directory().join("logs");
-        let mut cluster =
-            Cluster { plan, logs, servers, coordinator, network, drained: Vec::new(), hostile: Vec::new() };
+        let (access, drained, hostile) = (Access::default(), Vec::new(), Vec::new());
+        let mut cluster = Cluster { plan, logs, servers, coordinator, network, certificates, access, drained, hostile };
+        let access = Access::of(&cluster.addresses());
+        cluster.access = access.map_err(|error| ChaosError::Refused(error.to_string()))?;
         for member in 0..cluster.coordinator.members() {
             cluster.coordinator.start(member, &cluster.network)?;
         }
@@ -177,15 +189,32 @@ impl Cluster {
         &self.servers[server].disk
     }
 
-    /// Native addresses of all servers.
+    /// Native addresses of all servers, as clients are told them.
     pub(crate) fn addresses(&self) -> Vec<String> {
-        (0..self.servers.len()).map(|server| self.network.address(server, NATIVE).to_string()).collect()
+        self.native("leeward")
+    }
+
+    fn native(&self, scheme: &str) -> Vec<String> {
+        let (tls, ca) = match &self.certificates {
+            Some(certificates) => ("+tls", format!("?ca={}", certificates.authority().display())),
+            None => ("", String::new()),
+        };
+        self.hosts_and_ports().map(|address| format!("{scheme}{tls}://{address}{ca}")).collect()
+    }
+
+    /// Hosts and native ports of all servers.
+    fn hosts_and_ports(&self) -> impl Iterator<Item = String> {
+        (0..self.servers.len()).map(|server| self.network.address(server, NATIVE).to_string())
     }
 
     /// Where clients with rings reach them. Rings are in memory that only processes of one network namespace share.
     pub(crate) fn ring_addresses(&self) -> Option<Vec<String>> {
-        let ring = |address| format!("leeward+ring://{address}");
-        self.plan.alone.then(|| self.addresses().into_iter().map(ring).collect())
+        self.plan.alone.then(|| self.native("leeward+ring"))
+    }
+
+    /// What Redis clients need for TLS, if there is any.
+    pub(crate) fn tls(&self) -> Option<ClientTls> {
+        self.certificates.as_ref().map(Certificates::client)
     }
 
     /// Where Redis clients reach the servers.
@@ -197,13 +226,13 @@ impl Cluster {
     pub(crate) fn targets(&self) -> Targets {
         let ports = |kind| (0..self.servers.len()).map(move |server| self.network.address(server, kind));
         let all = [RESP, NATIVE, FABRIC, ADMIN].into_iter().flat_map(ports).chain(self.coordinator.own(&self.network));
-        Targets { resp: self.resp_addresses(), all: all.collect() }
+        Targets { resp: self.resp_addresses(), all: all.collect(), tls: self.tls() }
     }
 
     /// Whether all tables exist or could be created now. Any server that knows the coordinator can create them.
     fn has_tables(&self) -> bool {
-        let address = &self.addresses()[0];
-        let Ok(node) = shake_hands(address, NAME, ANSWER_WITHIN) else { return false };
+        let address = &self.hosts_and_ports().next().expect("there are servers");
+        let Ok(node) = self.access.shake_hands(address, NAME, ANSWER_WITHIN) else { return false };
         workload::TABLES.iter().all(|table| {
             let (name, backups, reads) = (table.name().to_string(), table.backups, table.reads);
             let options = TableOptions { name, backups, reads, ..self.plan.table.clone() };
@@ -211,7 +240,10 @@ impl Cluster {
                 return true;
             }
             let table = Box::new(NewTable::new(options, table.splits()));
-            matches!(ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4), Ok(OpResult::Done))
+            matches!(
+                self.access.ask_node(address, NAME, Op::CreateTable { table }, ANSWER_WITHIN * 4),
+                Ok(OpResult::Done)
+            )
         })
     }
 
@@ -220,8 +252,8 @@ impl Cluster {
     /// expires.
     pub(crate) fn lacks(&self) -> Option<String> {
         let mut maps = Vec::new();
-        for (server, address) in (1..).zip(self.addresses()) {
-            match shake_hands(&address, NAME, ANSWER_WITHIN) {
+        for (server, address) in (1..).zip(self.hosts_and_ports()) {
+            match self.access.shake_hands(&address, NAME, ANSWER_WITHIN) {
                 Ok(node) => maps.push(node.map),
                 Err(error) => return Some(format!("server {server} does not answer: {error}")),
             }
@@ -272,7 +304,7 @@ impl Cluster {
         for server in 0..self.servers.len() {
             let address = self.network.address(server, ADMIN).to_string();
             let path = self.logs.join(format!("server-{}-status-{at_seconds:.0}.json", server + 1));
-            if let Ok((_, status)) = admin::get(&address, "/status", ANSWER_WITHIN) {
+            if let Ok((_, status)) = self.access.get(&address, "/status", ANSWER_WITHIN) {
                 // The file is for debugging only, so the run continues without it.
                 drop(fs::write(path, status));
             }
@@ -288,7 +320,7 @@ impl Cluster {
     pub(crate) fn lease_lateness(&self) -> Vec<Lateness> {
         let ask = |server| {
             let address = self.network.address(server, ADMIN).to_string();
-            let (_, metrics) = admin::get(&address, "/metrics", ANSWER_WITHIN).ok()?;
+            let (_, metrics) = self.access.get(&address, "/metrics", ANSWER_WITHIN).ok()?;
             Lateness::of_metrics(server + 1, &String::from_utf8_lossy(&metrics))
         };
         (0..self.servers.len()).filter_map(ask).collect()
@@ -357,7 +389,8 @@ impl Cluster {
             self.servers.len(),
             self.plan.coordinator.session_ms(),
         );
-        let text = text + &self.plan.settings;
+        let tls = self.certificates.as_ref().map(|certificates| certificates.settings(server));
+        let text = text + &self.plan.settings + &tls.unwrap_or_default();
         fs::write(config, text).map_err(fault("write", config))
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{ANSWER_WITHIN, Cluster, NAME};
 use crate::workload;
-use leeward_client::{Op, OpResult, ask_node, shake_hands};
+use leeward_client::{Op, OpResult};
 use leeward_format::ServerId;
 use leeward_format::cluster::{BackupMode, GroupConfig, Intent, RegionRequest};
 use leeward_format::table::TableChange;
@@ -16,14 +16,14 @@ const MOST_REGIONS: usize = 24;
 impl Cluster {
     /// Sends the request to one server after the other. Answers whether one has accepted it.
     fn request(&self, op: Op) -> bool {
-        let ask = |address: &String| ask_node(address, NAME, op.clone(), ANSWER_WITHIN);
-        self.addresses().iter().any(|address| matches!(ask(address), Ok(OpResult::Done)))
+        let ask = |address: &String| self.access.ask_node(address, NAME, op.clone(), ANSWER_WITHIN);
+        self.hosts_and_ports().any(|address| matches!(ask(&address), Ok(OpResult::Done)))
     }
 
     /// The regions of all tables, as the first server that answers knows them.
     pub(crate) fn groups(&self) -> Option<Vec<GroupConfig>> {
         let mut maps =
-            self.addresses().into_iter().filter_map(|address| shake_hands(&address, NAME, ANSWER_WITHIN).ok());
+            self.hosts_and_ports().filter_map(|address| self.access.shake_hands(&address, NAME, ANSWER_WITHIN).ok());
         maps.next().map(|node| node.map.regions)
     }
 

@@ -7,9 +7,11 @@
 
 mod bytes;
 
+use crate::cluster::certificates::channel;
 use crate::faults::kind::FaultKind;
 use bytes::Script;
 use leeward_platform::Rng;
+use leeward_security::tls::{Channel, ClientTls};
 use rustix::net::sockopt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,6 +51,8 @@ pub(crate) struct Targets {
     pub(crate) resp: Vec<SocketAddr>,
     /// Every port that accepts bytes: Redis, native, fabric, admin, and the embedded coordinator's.
     pub(crate) all: Vec<SocketAddr>,
+    /// For TLS at the Redis ports, if there is any.
+    pub(crate) tls: Option<ClientTls>,
 }
 
 /// A strike. Dropping it ends it.
@@ -56,7 +60,7 @@ pub(crate) struct Targets {
 pub(crate) struct Hostile {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    resp: Vec<SocketAddr>,
+    targets: Targets,
 }
 
 impl Hostile {
@@ -89,7 +93,7 @@ impl Hostile {
             })
         };
         let threads = (0..THREADS).map(begin).collect();
-        Hostile { is_over, threads, resp: targets.resp.clone() }
+        Hostile { is_over, threads, targets: targets.clone() }
     }
 }
 
@@ -98,7 +102,7 @@ impl Drop for Hostile {
         self.is_over.store(true, Ordering::SeqCst);
         // A thread that panicked has printed its message.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
-        clean(&self.resp);
+        clean(&self.targets);
     }
 }
 
@@ -109,19 +113,28 @@ fn lower_priority() {
 }
 
 /// Deletes the keys through the first server that does it. If none does, the next strike overwrites them.
-fn clean(servers: &[SocketAddr]) {
+fn clean(targets: &Targets) {
     let until = Instant::now() + CLEAN_WITHIN;
-    for server in servers.iter().cycle() {
+    for server in targets.resp.iter().cycle() {
         if Instant::now() > until {
             return;
         }
-        let Some(mut stream) = connect(*server) else { continue };
+        let Some(mut stream) = targets.connect(*server) else { continue };
         let mut answer = [0; 16];
         let is_asked = stream.write_all(&bytes::delete_all()).is_ok();
-        let deadline = stream.set_read_timeout(Some(CLEAN_WITHIN));
+        let deadline = stream.stream().set_read_timeout(Some(CLEAN_WITHIN));
         if is_asked && deadline.is_ok() && stream.read(&mut answer).is_ok_and(|read| read > 0) && answer[0] == b':' {
             return;
         }
+    }
+}
+
+impl Targets {
+    /// A connection to a Redis port, which is ready for commands. The handshake of TLS is over.
+    fn connect(&self, address: SocketAddr) -> Option<Channel<TcpStream>> {
+        let mut channel = channel(self.tls.as_ref(), address, connect(address)?).ok()?;
+        channel.establish().ok()?;
+        Some(channel)
     }
 }
 
@@ -148,10 +161,13 @@ impl Client {
     }
 
     /// Connections to the servers in turn, as many as they accept.
-    fn connect(&self) -> Vec<TcpStream> {
+    fn connect(&self) -> Vec<Channel<TcpStream>> {
         let servers = &self.targets.resp;
         let server = |next: usize| servers[(self.number + next) % servers.len()];
-        (0..self.connections).filter(|_| self.is_wanted()).filter_map(|next| connect(server(next))).collect()
+        (0..self.connections)
+            .filter(|_| self.is_wanted())
+            .filter_map(|next| self.targets.connect(server(next)))
+            .collect()
     }
 
     /// Commands without pause. Answers that have arrived are read, so that the node stays busy and is not blocked.
@@ -168,7 +184,7 @@ impl Client {
 
     /// Repeated requests for a large value; no answer is read.
     fn hoard(&mut self) {
-        if let Some(mut stream) = self.targets.resp.first().and_then(|server| connect(*server)) {
+        if let Some(mut stream) = self.targets.resp.first().and_then(|server| self.targets.connect(*server)) {
             // If it cannot be written now, the value of an earlier strike may be there.
             let mut answer = [0; 64];
             drop(stream.write_all(&bytes::large_value()).and_then(|()| stream.read(&mut answer)));
@@ -176,10 +192,11 @@ impl Client {
         let (mut asking, mut silent) = (self.connect(), Vec::new());
         // A small buffer: the kernel does not store unread answers for the client.
         let is_small = |stream: &TcpStream| sockopt::set_socket_recv_buffer_size(stream, HOARDER_BUFFER_BYTES).is_ok();
-        asking.retain(|stream| stream.set_nonblocking(true).is_ok() && is_small(stream));
+        asking.retain(|channel| channel.stream().set_nonblocking(true).is_ok() && is_small(channel.stream()));
         let request = bytes::large_read();
         for _ in 0..HOARDED {
-            let takes_it = |stream: &mut TcpStream| stream.write(&request).is_ok_and(|sent| sent == request.len());
+            let takes_it =
+                |stream: &mut Channel<TcpStream>| stream.write(&request).is_ok_and(|sent| sent == request.len());
             // A node may stop reading. The connection stays open for the outstanding answers.
             silent.extend(asking.extract_if(.., |stream| !takes_it(stream)));
         }
@@ -225,14 +242,14 @@ impl Client {
 }
 
 /// Sends `bytes`, and reads some of what has arrived. Answers whether the connection can be used again.
-fn exchange(stream: &mut TcpStream, bytes: &[u8], sink: &mut [u8]) -> bool {
+fn exchange(stream: &mut Channel<TcpStream>, bytes: &[u8], sink: &mut [u8]) -> bool {
     let is_sent = stream.write_all(bytes).is_ok();
-    let is_open = stream.set_nonblocking(true).is_ok() && !is_ended(stream, sink);
-    is_sent && is_open && stream.set_nonblocking(false).is_ok()
+    let is_open = stream.stream().set_nonblocking(true).is_ok() && !is_ended(stream, sink);
+    is_sent && is_open && stream.stream().set_nonblocking(false).is_ok()
 }
 
 /// Reads some of what has arrived. Answers whether the other side has ended the connection.
-fn is_ended(stream: &mut TcpStream, sink: &mut [u8]) -> bool {
+fn is_ended(stream: &mut Channel<TcpStream>, sink: &mut [u8]) -> bool {
     match stream.read(sink) {
         Ok(read) => read == 0,
         Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,

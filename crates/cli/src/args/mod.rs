@@ -1,5 +1,6 @@
 //! The command line: what clap parses, and the text of `--help`.
 
+use crate::certs::CertsCommands;
 use crate::config::ConfigArgs;
 use crate::join::JoinArgs;
 use crate::merge::MergeArgs;
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Restart(RestartArgs),
     /// Check a node's settings and print them, or explain them
     Config(ConfigArgs),
+    /// Make and show certificates, for a cluster with TLS
+    Certs(CertsCommands),
     /// Split a region into two
     Split(SplitArgs),
     /// Merge a small region into its neighbour
@@ -107,6 +110,7 @@ Examples:
   leeward dev                                  three nodes, data in ./leeward-data
   leeward dev --nodes 1                        a single-node store
   leeward dev --restart                        restart nodes that die
+  leeward dev --tls                            encrypt everything
   leeward dev --data /tmp/x --base-port 9379   a second cluster beside the first
 
 Node i (from 1) listens for Redis clients on the base port + i - 1, for native clients 100 above, for operators 200
@@ -129,6 +133,9 @@ pub(crate) struct DevArgs {
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
+    /// Encrypt everything, with certificates that are made in the data directory
+    #[arg(long)]
+    pub(crate) tls: bool,
     /// Use ZooKeeper instead of a coordinator in this process: zk://host,host:port,.../path
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,
@@ -149,6 +156,7 @@ pub(crate) struct DevArgs {
 Examples:
   leeward serve --config node.toml
   leeward config --explain > node.toml
+  leeward serve --config node.toml --set tls_ca=ca.crt --set tls_certificate=server-2.crt --set tls_key=server-2.key
   leeward serve --set server_id=2 --set data_dir=/srv/leeward --coordinator zk://zk1,zk2,zk3/leeward
   leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
@@ -333,9 +341,11 @@ fn placement(text: &str) -> Result<Placement, String> {
 pub(crate) struct Connect {
     /// Native addresses of one or more nodes; one that answers is enough. host:port and leeward://host:port use TCP.
     /// leeward+ring://host:port[?spin_us=N] uses request and reply rings, by default in memory shared on this host.
-    /// leeward+direct://host:port[?spin_us=N] fails if that memory is not shared, which direct reads need
+    /// leeward+direct://host:port[?spin_us=N] fails if that memory is not shared, which direct reads need.
+    /// leeward+tls://host:port?ca=FILE, and the others with +tls, use TLS
     #[arg(
         long,
+        env = "LEEWARD_CONNECT",
         value_delimiter = ',',
         value_name = "ADDRS",
         default_value = "127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481"
@@ -420,6 +430,9 @@ pub(crate) struct YcsbArgs {
     /// With --dev: use rings for requests and answers, as with addresses leeward+ring://
     #[arg(long, requires = "dev")]
     pub(crate) rings: bool,
+    /// With --dev: encrypt everything
+    #[arg(long, requires = "dev")]
+    pub(crate) tls: bool,
     /// The table to measure
     #[arg(long = "table", value_name = "NAME", default_value = DEFAULT_TABLE, conflicts_with = "dev")]
     pub(crate) table_name: TableName,

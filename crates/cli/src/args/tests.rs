@@ -44,6 +44,7 @@ Commands:
   join    Let a server take its share of copies and primary roles
   restart  Restart servers one after the other, so that no request fails
   config  Check a node's settings and print them, or explain them
+  certs   Make and show certificates, for a cluster with TLS
   split   Split a region into two
   merge   Merge a small region into its neighbour
   accept-loss  Give up the data that only a lost volume holds, so that the region that waits for it can serve again
@@ -88,6 +89,9 @@ fn every_page_has_an_example() {
         "join",
         "restart",
         "config",
+        "certs create",
+        "certs add",
+        "certs show",
         "accept-loss",
         "inspect",
         "verify",

@@ -186,7 +186,8 @@ fn a_direct_read_follows_hand_overs_and_the_option() {
 /// A figure of a node.
 fn figure(dev: &Dev, node: u16, name: &str) -> u64 {
     let admin = format!("127.0.0.1:{}", dev.base + 199 + node);
-    let (_, body) = leeward_client::admin::get(&admin, "/metrics", Duration::from_secs(30)).expect("the node answers");
+    let (_, body) =
+        leeward_client::Access::default().get(&admin, "/metrics", Duration::from_secs(30)).expect("the node answers");
     let text = String::from_utf8(body).expect("text");
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
     let value = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_else(|| panic!("no {name} in\n{text}"));

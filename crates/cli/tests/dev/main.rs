@@ -14,6 +14,7 @@ mod rings;
 mod running;
 mod shares;
 mod tables;
+mod tls;
 mod zookeeper;
 
 use running::{Dev, Resp, leeward, wait_for};

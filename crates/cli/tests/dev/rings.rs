@@ -2,7 +2,7 @@
 //! which side sleeps or which process dies.
 
 use crate::running::{Dev, leeward, wait_for};
-use leeward_client::{Client, ClientError, ClientOptions, Op, OpResult, Range, Session, admin};
+use leeward_client::{Access, Client, ClientError, ClientOptions, Op, OpResult, Range, Session};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ fn through_rings(dev: &Dev, options: ClientOptions) -> Client {
 
 /// A figure of node 1.
 fn figure(dev: &Dev, name: &str) -> u64 {
-    let (_, body) = admin::get(&format!("127.0.0.1:{}", dev.base + 200), "/metrics", Duration::from_secs(30))
+    let (_, body) = Access::default()
+        .get(&format!("127.0.0.1:{}", dev.base + 200), "/metrics", Duration::from_secs(30))
         .expect("the node answers");
     let text = String::from_utf8(body).expect("text");
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));

@@ -3,12 +3,13 @@
 //! With [rings](crate::ring), requests and answers go through the rings, as `link/rings.rs` says, and everything else
 //! over the connection.
 //!
-//! Invariant: a request whose last byte was not passed to the kernel cannot have been carried out, because a node acts
+//! Invariant: a request whose last byte was not passed to the kernel, or to TLS, cannot have been carried out, because a node acts
 //! on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
 
 mod direct;
 mod rings;
 
+use crate::access::Access;
 use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
 use leeward_format::RegionId;
@@ -16,6 +17,7 @@ use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
 use leeward_format::request::Attempts;
 use leeward_format::table::TableName;
+use leeward_security::tls::Channel;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 pub(crate) use rings::RingOptions;
@@ -67,10 +69,19 @@ pub(crate) struct Failed {
     pub(crate) unknown: Vec<Pending>,
 }
 
+/// What a link begins with.
+pub(crate) struct Hello<'a> {
+    /// Name of the client.
+    pub(crate) client: &'a str,
+    /// Version of the routes that it knows.
+    pub(crate) known: u64,
+    pub(crate) access: &'a Access,
+}
+
 /// A connection that is up or coming up. Dropped when it fails.
 pub(crate) struct Link {
     pub(crate) address: String,
-    stream: TcpStream,
+    stream: Channel<TcpStream>,
     connected: bool,
     started: Instant,
     waiting: Vec<Pending>,
@@ -89,12 +100,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect to `address`, as a client that knows version `known` of the routes; with rings, if there are
-    /// options for them.
+    /// Starts to connect to `address`; with rings, if there are options for them.
     pub(crate) fn connect(
         address: &str,
-        client: &str,
-        known: u64,
+        hello: Hello<'_>,
         token: Token,
         registry: &Registry,
         rings: Option<RingOptions>,
@@ -106,7 +115,7 @@ impl Link {
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let mut link = Link {
             address: address.to_string(),
-            stream,
+            stream: hello.access.channel(address, stream)?,
             connected: false,
             started: Instant::now(),
             waiting: Vec::new(),
@@ -121,7 +130,7 @@ impl Link {
             rings: rings.map(|options| Rings::new(options, token)),
             index_questions: Vec::new(),
         };
-        link.push(&Request::Hello { client: client.to_string(), known });
+        link.push(&Request::Hello { client: hello.client.to_string(), known: hello.known });
         if link.rings.is_some() {
             link.push(&Request::RingOffer);
         }
@@ -224,15 +233,15 @@ impl Link {
     /// Handles a writable socket: the connection is up, or has failed.
     pub(crate) fn writable(&mut self) -> io::Result<()> {
         if !self.connected {
-            if let Some(error) = self.stream.take_error()? {
+            if let Some(error) = self.stream.stream().take_error()? {
                 return Err(error);
             }
-            match self.stream.peer_addr() {
+            match self.stream.stream().peer_addr() {
                 Ok(_) => self.connected = true,
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(error) => return Err(error),
             }
-            self.stream.set_nodelay(true)?;
+            self.stream.stream().set_nodelay(true)?;
         }
         self.write()
     }
@@ -266,13 +275,15 @@ impl Link {
 
     /// Ends the link. Returns its operations.
     pub(crate) fn fail(mut self, registry: &Registry) -> Failed {
-        if let Err(error) = registry.deregister(&mut self.stream) {
+        if let Err(error) = registry.deregister(self.stream.stream_mut()) {
             tracing::debug!(%error, address = self.address, "deregister");
         }
         self.rings = None;
         let mut failed = Failed { unsent: self.waiting, unknown: Vec::new() };
+        // Before the handshake of TLS is over nothing was sent that the node could read.
+        let written = if self.stream.is_established() { self.written } else { 0 };
         for (_, flight) in self.flights {
-            if flight.end <= self.written {
+            if flight.end <= written {
                 failed.unknown.extend(flight.ops.into_iter().flatten());
             } else {
                 failed.unsent.extend(flight.ops.into_iter().flatten());
@@ -302,7 +313,10 @@ impl Link {
         }
         self.out.clear();
         self.out_from = 0;
-        Ok(())
+        match self.stream.flush() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
     }
 
     /// Reads until the kernel has no more. Returns an error, or the end of the stream, after it has taken the bytes

@@ -9,7 +9,7 @@
 
 use super::{Link, REQUEST_BYTES, REQUEST_OPS, op_bytes};
 use crate::options::Traffic;
-use crate::ring::{AnswerSizes, Ends, Grant, Mailbox, bind, reads_now};
+use crate::ring::{AnswerSizes, Ends, Grant, Mailbox, SHARED_MEMORY, bind, reads_now};
 use leeward_fabric::{Descriptor, LinkEvent, PeerId};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, Reply, Request};
@@ -112,8 +112,11 @@ impl Link {
         match reply {
             Reply::RingOffer { fabric, node, client, address, most_bytes } if rings.ends.is_none() => {
                 let bytes = ring_bytes(rings.options.ring_bytes, most_bytes as usize)?;
+                if self.stream.is_encrypted() && fabric != SHARED_MEMORY {
+                    return Err(format!("the node's rings are over {fabric}, which is not encrypted: use leeward+tls"));
+                }
                 rings.reads_now = reads_now(&fabric);
-                let local = self.stream.local_addr().map_err(|error| error.to_string())?.ip();
+                let local = self.stream.stream().local_addr().map_err(|error| error.to_string())?.ip();
                 let fabric = bind(&fabric, PeerId(client), local, rings.options.mailbox.sink(rings.token))?;
                 let ends = Ends::new(fabric, PeerId(node), &address, (bytes, bytes));
                 let ends = ends.map_err(|error| format!("this process has no memory for a ring: {error}"))?;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Name of the fabric between processes of one host.
-const SHARED_MEMORY: &str = "shm";
+pub(crate) const SHARED_MEMORY: &str = "shm";
 
 /// Whether a thread of this process can read a node's memory by itself over the fabric `name` ([`Fabric::read_now`]).
 pub(crate) fn reads_now(name: &str) -> bool {

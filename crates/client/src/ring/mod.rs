@@ -23,7 +23,7 @@ mod rooms;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fabrics::{bind, reads_now};
+pub(crate) use fabrics::{SHARED_MEMORY, bind, reads_now};
 pub(crate) use mailbox::Mailbox;
 pub(crate) use rooms::AnswerSizes;
 

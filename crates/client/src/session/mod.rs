@@ -9,9 +9,10 @@ mod direct;
 mod ringing;
 mod routing;
 
-use crate::address::{Address, Way};
+use crate::access::Access;
+use crate::address::{Address, Seeds, Way};
 use crate::direct::Direct;
-use crate::link::{Failed, Link, Pending, RingOptions};
+use crate::link::{Failed, Hello, Link, Pending, RingOptions};
 use crate::options::{Busy, ClientError, ClientOptions, Traffic, has_many_cores};
 use crate::ring::Mailbox;
 use leeward_format::RegionId;
@@ -99,6 +100,7 @@ impl Batch {
 pub struct Session {
     options: ClientOptions,
     seeds: Vec<String>,
+    access: Access,
     poll: Poll,
     events: Events,
     scratch: Vec<u8>,
@@ -159,7 +161,8 @@ impl Session {
         let begun = Instant::now();
         let deadline = begun + options.deadline;
         let connect_until = deadline.min(begun + options.connect_within);
-        let (way, addresses) = Address::parse_all(seeds)?;
+        let Seeds { way, tls_ca, addresses } = Address::parse_all(seeds)?;
+        let access = Access::with_authority(tls_ca.as_deref())?;
         let poll = Poll::new()?;
         let (mailbox, ring_spin) = match way {
             Way::Tcp => (None, None),
@@ -175,6 +178,7 @@ impl Session {
         let mut session = Session {
             options,
             seeds: addresses,
+            access,
             poll,
             events: Events::with_capacity(64),
             scratch: vec![0; READ_BYTES],
@@ -215,6 +219,12 @@ impl Session {
             }
         }
         Ok(session)
+    }
+
+    /// How its connections are made. For Leeward's own tools, which ask single nodes.
+    #[doc(hidden)]
+    pub fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Batches that were submitted and not returned by [`Session::poll`] yet.
@@ -394,7 +404,8 @@ impl Session {
         self.next_token += 1;
         let ring_bytes = self.options.ring_bytes;
         let rings = self.mailbox.clone().map(|mailbox| RingOptions { ring_bytes, mailbox });
-        match Link::connect(address, &self.options.name, self.routes.version(), token, self.poll.registry(), rings) {
+        let hello = Hello { client: &self.options.name, known: self.routes.version(), access: &self.access };
+        match Link::connect(address, hello, token, self.poll.registry(), rings) {
             Ok(link) => {
                 self.links.insert(token, link);
                 Some(token)

@@ -2,7 +2,7 @@
 
 use crate::fake::{FakeNode, map, succeed};
 use leeward_client::{
-    Client, ClientError, ClientOptions, Handshake, NewTable, RegionMap, Session, TableOptions, shake_hands,
+    Access, Client, ClientError, ClientOptions, Handshake, NewTable, RegionMap, Session, TableOptions,
 };
 use leeward_format::ServerId;
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, version_frame};
@@ -40,7 +40,8 @@ fn a_port_that_takes_connections_and_says_nothing_is_no_node() {
     let address = silent.local_addr().expect("it is bound").to_string();
     let error = Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("it says nothing");
     assert!(error.to_string().contains("no answer in time"), "{error}");
-    let error = shake_hands(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
+    let error =
+        Access::default().shake_hands(&address, "test", Duration::from_millis(100)).expect_err("it says nothing");
     assert_eq!(error.to_string(), "no answer in time");
 }
 
@@ -56,7 +57,7 @@ fn a_node_of_another_version_is_called_that() {
         }
     });
     let spoken = format!("it speaks version {} of the protocol, this program version", PROTOCOL_VERSION + 1);
-    let error = shake_hands(&address, "test", LONG).expect_err("no client understands it");
+    let error = Access::default().shake_hands(&address, "test", LONG).expect_err("no client understands it");
     assert!(error.to_string().contains(&spoken), "{error}");
     let error =
         Session::connect(&[&address], options(Duration::from_millis(300))).expect_err("no client understands it");
@@ -86,8 +87,8 @@ fn a_node_says_who_it_is() {
     let (listener, address) = FakeNode::bind();
     let map = map(3, &[("", 1)], &[&address]);
     let _node = FakeNode::serve(listener, map.clone(), succeed);
-    let said = shake_hands(&address, "test", LONG).expect("it answers");
+    let said = Access::default().shake_hands(&address, "test", LONG).expect("it answers");
     assert_eq!(said, Handshake { server: ServerId(1), admin_address: "admin:1".into(), map });
     let [nowhere] = &nowhere(1)[..] else { panic!("one was asked for") };
-    shake_hands(nowhere, "test", LONG).expect_err("no node is there");
+    Access::default().shake_hands(nowhere, "test", LONG).expect_err("no node is there");
 }

@@ -1,4 +1,4 @@
-//! One TCP connection that does not block: bytes in and out, and the frames of the embedded coordinator in them. The host and
+//! One TCP connection that does not block, encrypted or not: bytes in and out, and the frames of the embedded coordinator in them. The host and
 //! every client use it, each from its own thread.
 //!
 //! Invariant: the input holds at most one incomplete frame and one read of bytes, whatever the peer sends. The reader must take
@@ -7,6 +7,7 @@
 use leeward_format::DecodeError;
 use leeward_format::coordinator::MAX_COORDINATOR_BYTES;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
+use leeward_security::tls::{Channel, Session};
 use mio::net::TcpStream;
 use mio::{Interest, Poll, Token};
 use serde::{Serialize, de::DeserializeOwned};
@@ -50,7 +51,7 @@ fn advice(error: &DecodeError) -> &'static str {
 /// The connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    stream: Channel<TcpStream>,
     input: Vec<u8>,
     /// Bytes at the front of `input` whose frames were taken already.
     taken: usize,
@@ -60,16 +61,31 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream) -> Connection {
+    /// A connection over `stream`, encrypted if there is a session of TLS.
+    pub(super) fn new(stream: TcpStream, session: Option<Session>) -> Connection {
+        let stream = match session {
+            Some(session) => Channel::encrypted(stream, session),
+            None => Channel::plain(stream),
+        };
         Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
     }
 
     /// Begins to connect to `address`. `poll` reports with `token` when there is work.
-    pub(super) fn begin(address: SocketAddr, poll: &Poll, token: Token) -> io::Result<Connection> {
+    pub(super) fn begin(
+        address: SocketAddr,
+        session: Option<Session>,
+        poll: &Poll,
+        token: Token,
+    ) -> io::Result<Connection> {
         let mut stream = TcpStream::connect(address)?;
         poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         stream.set_nodelay(true)?;
-        Ok(Connection::new(stream))
+        Ok(Connection::new(stream, session))
+    }
+
+    /// The server whose certificate the peer has shown; none without TLS.
+    pub(super) fn peer_server(&self) -> Option<u32> {
+        self.stream.peer_server()
     }
 
     /// Reads once. Returns `false` when there is nothing to read for now.
@@ -130,6 +146,12 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             }
         }
+        match self.stream.flush() {
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
         if self.written == self.output.len() {
             self.output.clear();
             self.written = 0;
@@ -140,8 +162,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes that wait to be written.
+    /// Bytes that wait to be written; what TLS has encrypted counts as one.
     pub(super) fn backlog(&self) -> usize {
-        self.output.len() - self.written
+        self.output.len() - self.written + usize::from(self.stream.has_unsent())
     }
 }

@@ -7,8 +7,12 @@ use crate::suite::{CASES, Stage};
 use leeward_cluster::zookeeper::{ClientOptions, Credentials, connect};
 use leeward_cluster::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_platform::Nanos;
+use leeward_security::certificates::{Authority, CA_CERTIFICATE, server_files, server_name};
+use leeward_security::tls::{NodeTls, TlsFiles};
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A part of an ensemble, and the user that uses it.
@@ -17,12 +21,13 @@ struct Part {
     hosts: String,
     path: String,
     credentials: Option<Credentials>,
+    tls: Option<Arc<NodeTls>>,
 }
 
 impl Part {
     fn of(ensemble: &Ensemble, path: &str, credentials: Option<&str>) -> Part {
         let credentials = credentials.map(|text| text.parse().expect("user:password"));
-        Part { hosts: ensemble.address(""), path: path.into(), credentials }
+        Part { hosts: ensemble.address(""), path: path.into(), credentials, tls: None }
     }
 }
 
@@ -36,6 +41,7 @@ impl Stage for Part {
         let hosts = through.map_or(self.hosts.clone(), |server| format!("zk://{server}"));
         let options = ClientOptions {
             credentials: self.credentials.clone(),
+            tls: self.tls.clone(),
             session_timeout: Nanos::from(timeout),
             ..ClientOptions::new(format!("{hosts}{}", self.path).parse().expect("an address"))
         };
@@ -43,11 +49,12 @@ impl Stage for Part {
     }
 }
 
-fn every_case(ensemble: &Ensemble) {
+fn every_case(ensemble: &Ensemble, tls: Option<&Arc<NodeTls>>) {
     for (number, (name, case)) in CASES.into_iter().enumerate() {
         println!("{name}");
         let credentials = (number % 2 == 0).then_some("leeward:secret");
-        case(&Part::of(ensemble, &format!("/cluster-{number}"), credentials));
+        let part = Part::of(ensemble, &format!("/cluster-{number}"), credentials);
+        case(&Part { tls: tls.cloned(), ..part });
     }
 }
 
@@ -58,15 +65,52 @@ fn create(path: &str, ephemeral: bool) -> CoordinatorOp {
 #[test]
 fn a_server_passes_every_case() {
     if is_there() {
-        every_case(&Ensemble::start(1));
+        every_case(&Ensemble::start(1), None);
     }
 }
 
 #[test]
 fn three_servers_pass_every_case() {
     if is_there() {
-        every_case(&Ensemble::start(3));
+        every_case(&Ensemble::start(3), None);
     }
+}
+
+/// The server accepts only clients with a certificate of its authority.
+#[test]
+fn a_secure_port_passes_every_case() {
+    if !is_there() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let certificates = certificates(directory.path());
+    let [(certificate, key), of_client] = [1, 2].map(|server| server_files(directory.path(), server));
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a file");
+    let (keys, trusted) = (directory.path().join("keys.pem"), directory.path().join("trusted.pem"));
+    std::fs::write(&keys, read(&key) + &read(&certificate)).expect("it is written");
+    std::fs::write(&trusted, read(&certificates)).expect("it is written");
+    let ensemble = Ensemble::start_with(1, Some((&keys, &trusted)));
+    let (certificate, key) = of_client;
+    let tls = Arc::new(
+        NodeTls::load(TlsFiles { ca: certificates, certificate, key }, &server_name(2)).expect("they are whole"),
+    );
+    every_case(&ensemble, Some(&tls));
+    let other = tempfile::tempdir().expect("a directory");
+    let (ca, (certificate, key)) = (self::certificates(other.path()), server_files(other.path(), 2));
+    let tls = NodeTls::load(TlsFiles { ca, certificate, key }, &server_name(2)).expect("they are whole");
+    let part = Part { tls: Some(Arc::new(tls)), ..Part::of(&ensemble, "/cluster-0", None) };
+    let (sink, events) = sink();
+    let probe = Probe::new(part.client(None, Duration::from_secs(20), sink), events);
+    until_outage(&probe, "certificate");
+}
+
+/// Makes an authority, and certificates for two servers. Answers the file of the authority's certificate.
+fn certificates(directory: &Path) -> PathBuf {
+    let authority = Authority::create(directory).expect("it is made");
+    for server in [1, 2] {
+        authority.add_server(server, &["127.0.0.1".into()], Duration::from_secs(24 * 3600)).expect("it is made");
+    }
+    directory.join(CA_CERTIFICATE)
 }
 
 #[test]
@@ -139,7 +183,7 @@ fn a_session_finds_the_one_server_that_speaks() {
     for listener in &silent {
         write!(hosts, ",{}", listener.local_addr().expect("it is bound")).expect("it is a string");
     }
-    let part = Part { hosts, path: "/leeward".into(), credentials: None };
+    let part = Part { hosts, path: "/leeward".into(), credentials: None, tls: None };
     // Enough clients that some are connected to the stopped server, and try the silent ones first.
     let started = Instant::now();
     let begin = |_| {

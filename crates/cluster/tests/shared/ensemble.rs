@@ -14,8 +14,9 @@ use std::{env, fs};
 const REQUIRED: &str = "LEEWARD_TEST_ZOOKEEPER";
 /// The directory of `libzookeeper-java` and its dependencies on Debian.
 const JARS: &str = "/usr/share/java";
-const CLASS_PATH: [&str; 6] = [
+const CLASS_PATH: [&str; 7] = [
     "zookeeper.jar",
+    "netty-all.jar",
     "zookeeper-jute.jar",
     "slf4j-log4j12.jar",
     "log4j-1.2.jar",
@@ -56,6 +57,9 @@ pub(crate) struct Ensemble {
 
 struct Server {
     directory: PathBuf,
+    /// The port without TLS. Four-letter commands go there.
+    plain: SocketAddr,
+    /// The port that clients use.
     client: SocketAddr,
     running: Option<Running>,
 }
@@ -69,9 +73,15 @@ struct Running {
 impl Ensemble {
     /// One of `servers` servers, all of them ready.
     pub(crate) fn start(servers: usize) -> Ensemble {
+        Ensemble::start_with(servers, None)
+    }
+
+    /// One of `servers` servers, all of them ready. With a `key_store` clients use TLS, and must have a certificate: a file
+    /// in PEM that has the servers' key and certificate; and one with the authorities that are trusted.
+    pub(crate) fn start_with(servers: usize, key_store: Option<(&Path, &Path)>) -> Ensemble {
         let deadline = Instant::now() + LONG;
         loop {
-            let mut ensemble = Ensemble::configure(servers);
+            let mut ensemble = Ensemble::configure(servers, key_store);
             (0..servers).for_each(|server| ensemble.run(server));
             // A port may be taken by another between its choice and its use.
             if (0..servers).all(|server| ensemble.is_ready_by(server, deadline)) {
@@ -81,29 +91,31 @@ impl Ensemble {
         }
     }
 
-    fn configure(servers: usize) -> Ensemble {
+    fn configure(servers: usize, key_store: Option<(&Path, &Path)>) -> Ensemble {
         let directory = tempfile::tempdir().expect("a directory");
-        let ports = free_ports(3 * servers);
+        let ports = free_ports(4 * servers);
         let members: String = (0..servers)
             .filter(|_| servers > 1)
-            .map(|server| format!("server.{}=127.0.0.1:{}:{}\n", server + 1, ports[3 * server], ports[3 * server + 1]))
+            .map(|server| format!("server.{}=127.0.0.1:{}:{}\n", server + 1, ports[4 * server], ports[4 * server + 1]))
             .collect();
         let servers = (0..servers).map(|server| {
             let home = directory.path().join(server.to_string());
             fs::create_dir_all(home.join("data")).expect("a directory");
-            let client = SocketAddr::from(([127, 0, 0, 1], ports[3 * server + 2]));
+            let [plain, secure] = [2, 3].map(|port| SocketAddr::from(([127, 0, 0, 1], ports[4 * server + port])));
+            let tls = key_store.map(|(keys, trusted)| secure_port(secure, keys, trusted)).unwrap_or_default();
             let config = format!(
                 "tickTime={}\ninitLimit=50\nsyncLimit=10\nminSessionTimeout=200\nmaxSessionTimeout=60000\nmaxClientCnxns=0\n\
                  dataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n\
-                 4lw.commands.whitelist=*\n{members}",
+                 4lw.commands.whitelist=*\n{members}{tls}",
                 TICK.as_millis(),
                 home.join("data").display(),
-                client.port(),
+                plain.port(),
             );
             fs::write(home.join("config"), config).expect("a file");
             fs::write(home.join("data/myid"), (server + 1).to_string()).expect("a file");
             fs::write(home.join("log4j.properties"), LOG).expect("a file");
-            Server { directory: home, client, running: None }
+            let client = if key_store.is_some() { secure } else { plain };
+            Server { directory: home, plain, client, running: None }
         });
         Ensemble { servers: servers.collect(), _directory: directory }
     }
@@ -156,7 +168,7 @@ impl Ensemble {
     /// The answer of a server to a four-letter command.
     pub(crate) fn says(&self, server: usize, word: &str) -> String {
         let mut answer = String::new();
-        let asked = TcpStream::connect(self.servers[server].client).and_then(|mut stream| {
+        let asked = TcpStream::connect(self.servers[server].plain).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
             stream.write_all(word.as_bytes())?;
             stream.read_to_string(&mut answer)
@@ -200,6 +212,17 @@ impl Drop for Running {
         // The input that the shell waited for is closed.
         drop(self.shell.wait());
     }
+}
+
+/// Lines of a server's configuration for a port with TLS.
+fn secure_port(port: SocketAddr, keys: &Path, trusted: &Path) -> String {
+    let (keys, trusted) = (keys.display(), trusted.display());
+    format!(
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\nsecureClientPort={}\n\
+         secureClientPortAddress=127.0.0.1\nssl.keyStore.location={keys}\nssl.keyStore.type=PEM\n\
+         ssl.trustStore.location={trusted}\nssl.trustStore.type=PEM\nssl.clientAuth=need\n",
+        port.port()
+    )
 }
 
 /// Ports that are free at the moment.

@@ -143,7 +143,10 @@ impl Incoming {
             return warn!("the fabric has {} connections and takes no more", table.open.len());
         }
         let connection = Arc::new(Connection {
-            socket,
+            socket: match self.shared.tls() {
+                Some(tls) => socket.encrypted(tls.accept_node()),
+                None => socket,
+            },
             stopped: AtomicBool::new(false),
             finished: Mutex::new(false),
             on_finished: Condvar::new(),
@@ -186,9 +189,10 @@ impl Incoming {
         let deadline = Instant::now() + options.hello_timeout;
         let (mut bytes, mut have) = ([0; hello::HELLO], 0);
         while have < bytes.len() {
-            match connection.socket.recv(&mut bytes[have..], &mut VecDeque::new(), true) {
+            match connection.socket.recv_once(&mut bytes[have..], &mut VecDeque::new(), true) {
                 Ok(0) => return Err(told(&"it hung up before it said hello")),
                 Ok(received) => have += received,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(told(&format!("no hello: {error}"))),
             }
             if Instant::now() >= deadline {
@@ -197,7 +201,10 @@ impl Incoming {
         }
         counters.add_received(hello::HELLO);
         let peer = match hello::check_hello(*me, *reach, &bytes) {
-            Ok(peer) => peer,
+            Ok(peer) if connection.socket.is_of(peer.0) => peer,
+            Ok(peer) => {
+                return Err(told(&format!("it says that it is server {peer}, but its certificate is another's")));
+            }
             Err((error, reply)) => {
                 if let Some(reply) = reply {
                     connection.socket.send_all(&reply, None)?;

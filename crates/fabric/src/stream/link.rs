@@ -17,6 +17,7 @@ use crate::{
     LinkEvent, MAX_MESSAGE_BYTES, PeerId, Sink,
     memory::{Counters, MemoryId},
 };
+use leeward_security::tls::NodeTls;
 use parking_lot::{Mutex, MutexGuard};
 use std::{
     collections::VecDeque,
@@ -40,6 +41,14 @@ pub(crate) struct Shared {
     pub(crate) options: LinkOptions,
     pub(crate) sink: Sink,
     pub(crate) counters: Arc<Counters>,
+}
+
+impl Shared {
+    /// The certificates for connections that must be encrypted. Over a Unix-domain socket the system says who the peer is,
+    /// and descriptors are passed.
+    pub(crate) fn tls(&self) -> Option<&NodeTls> {
+        self.options.tls.as_deref().filter(|_| self.network == Network::Tcp)
+    }
 }
 
 /// The status of a link.
@@ -224,6 +233,11 @@ impl<X: Extension> Link<X> {
                 }
                 Err(error) => return state.fail(format!("cannot send: {error}")),
             }
+        }
+        match socket.send_rest() {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => state.blocked = true,
+            Err(error) => state.fail(format!("cannot send: {error}")),
         }
     }
 

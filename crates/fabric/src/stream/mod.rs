@@ -17,6 +17,7 @@ pub(crate) mod target;
 use crate::{PeerId, Sink, memory::Counters};
 use flights::Extension;
 use incoming::Incoming;
+use leeward_security::tls::NodeTls;
 use link::{Link, Shared};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -59,6 +60,8 @@ pub struct LinkOptions {
     pub out_buffer_bytes: usize,
     /// Which peers may connect. Default any.
     pub admission: Admission,
+    /// Encrypts links over TCP. Then each side proves that it is the server with the number of its peer id. Default none.
+    pub tls: Option<Arc<NodeTls>>,
     /// Prefix of the names of its threads. Default `fabric`.
     pub threads: &'static str,
 }
@@ -72,6 +75,7 @@ impl Default for LinkOptions {
             peer_timeout: Duration::from_secs(5),
             out_buffer_bytes: 64 << 20,
             admission: Admission::AnyPeer,
+            tls: None,
             threads: "fabric",
         }
     }

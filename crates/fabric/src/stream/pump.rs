@@ -81,6 +81,10 @@ fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
     let closed = || link.state().status == Status::Closed;
     let socket = Socket::connect(shared.network, address, timeout, &link.waker, &closed)?;
     socket.peer()?;
+    let socket = match shared.tls() {
+        Some(tls) => socket.encrypted(tls.connect_node(link.peer.0)),
+        None => socket,
+    };
     socket.set_timeouts(None, Some(timeout))?;
     socket.send_all(&hello::hello(shared.me, link.peer, shared.reach), None)?;
     shared.counters.add_sent(hello::HELLO);
@@ -193,7 +197,7 @@ impl<'a, X: Extension> Pump<'a, X> {
             if self.fds.len() > MAX_LOOSE_FDS {
                 return Err("it sends file descriptors that were not asked for".into());
             }
-            if received < self.buffer.len() {
+            if received < self.buffer.len() && !self.socket.is_encrypted() {
                 return Ok(());
             }
         }

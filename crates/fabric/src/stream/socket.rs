@@ -3,6 +3,8 @@
 //! Sends never block; a receive blocks if the caller wants it. A thread waits in [`wait`], where a [`Waker`] can wake
 //! it. All calls may come from any thread.
 
+use leeward_security::tls::Session;
+use parking_lot::Mutex;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::Errno,
@@ -14,7 +16,7 @@ use rustix::{
 use std::{
     collections::VecDeque,
     fs, io,
-    io::{IoSlice, IoSliceMut},
+    io::{IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::{
@@ -107,10 +109,43 @@ pub(crate) fn wait_for_any(fds: &[BorrowedFd<'_>], waker: &Waker, timeout: Durat
     Ok(woken)
 }
 
-/// A connected stream.
+/// A connected stream, encrypted or not.
 pub(crate) struct Socket {
     fd: OwnedFd,
     network: Network,
+    /// Over TCP only: nothing is encrypted that passes descriptors.
+    tls: Option<Mutex<Session>>,
+}
+
+/// The bytes below TLS.
+struct Encrypted<'a> {
+    fd: &'a OwnedFd,
+    is_blocking: bool,
+}
+
+impl Read for Encrypted<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let flags = if self.is_blocking { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let received = rustix::io::retry_on_intr(|| net::recv(self.fd, &mut *bytes, flags));
+        received.map(|(len, _)| len).map_err(|error| in_time(error, self.is_blocking))
+    }
+}
+
+impl Write for Encrypted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let wait = if self.is_blocking { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let flags = wait | SendFlags::NOSIGNAL;
+        let send = || net::sendmsg(self.fd, parts, &mut SendAncillaryBuffer::default(), flags);
+        rustix::io::retry_on_intr(send).map_err(|error| in_time(error, self.is_blocking))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Socket {
@@ -123,25 +158,60 @@ impl Socket {
         cancelled: &dyn Fn() -> bool,
     ) -> io::Result<Socket> {
         if network == Network::Unix {
-            return Ok(Socket { fd: connect_unix(address)?, network });
+            return Ok(Socket { fd: connect_unix(address)?, network, tls: None });
         }
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in address.to_socket_addrs()? {
             match connect_tcp(address, timeout, waker, cancelled) {
-                Ok(fd) => return Ok(Socket { fd, network }),
+                Ok(fd) => return Ok(Socket { fd, network, tls: None }),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    /// Sends what the kernel takes at once; [`io::ErrorKind::WouldBlock`] if that is nothing.
+    /// The same socket, encrypted from its first byte on.
+    pub(crate) fn encrypted(self, session: Session) -> Socket {
+        Socket { tls: Some(Mutex::new(session)), ..self }
+    }
+
+    /// Whether a receive may leave bytes that no [`wait`] tells of.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Whether the other end is `server`, as far as it must prove that.
+    pub(crate) fn is_of(&self, server: u32) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.lock().proves(server))
+    }
+
+    fn below_tls(&self, is_blocking: bool) -> Encrypted<'_> {
+        Encrypted { fd: &self.fd, is_blocking }
+    }
+
+    /// Sends what is left of bytes that [`Socket::send`] took; [`io::ErrorKind::WouldBlock`] if something stays.
+    pub(crate) fn send_rest(&self) -> io::Result<()> {
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.lock().flush(&mut self.below_tls(false)))
+    }
+
+    /// Takes what the kernel, or TLS, takes at once; [`io::ErrorKind::WouldBlock`] if that is nothing.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(tls) = &self.tls {
+            return tls.lock().write(&mut self.below_tls(false), bytes);
+        }
         Ok(rustix::io::retry_on_intr(|| net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?)
     }
 
     /// Sends all of `bytes`, the descriptor with the first of them, and blocks meanwhile, up to the send timeout.
     pub(crate) fn send_all(&self, mut bytes: &[u8], mut fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        if let Some(tls) = &self.tls {
+            let (mut tls, mut below) = (tls.lock(), self.below_tls(true));
+            while !bytes.is_empty() {
+                let taken = tls.write(&mut below, bytes)?;
+                bytes = &bytes[taken..];
+            }
+            return tls.flush(&mut below);
+        }
         while !bytes.is_empty() {
             let sent = match fd {
                 None => rustix::io::retry_on_intr(|| net::send(&self.fd, bytes, SendFlags::NOSIGNAL))
@@ -163,6 +233,20 @@ impl Socket {
     /// Receives what there is, at least a byte unless the stream is at its end; descriptors that came along are
     /// appended to `fds`. If `block`, waits for it up to the receive timeout, else [`io::ErrorKind::WouldBlock`].
     pub(crate) fn recv(&self, bytes: &mut [u8], fds: &mut VecDeque<OwnedFd>, block: bool) -> io::Result<usize> {
+        loop {
+            match self.recv_once(bytes, fds, block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// As [`Socket::recv`]; [`io::ErrorKind::Interrupted`] if what came was only TLS's own.
+    pub(crate) fn recv_once(&self, bytes: &mut [u8], fds: &mut VecDeque<OwnedFd>, block: bool) -> io::Result<usize> {
+        if let Some(tls) = &self.tls {
+            // Only a thread that also sends waits here for more: no other thread needs the lock.
+            return tls.lock().read(&mut self.below_tls(block), bytes);
+        }
         let flags = if block { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         if self.network == Network::Tcp {
             let (received, _) = rustix::io::retry_on_intr(|| net::recv(&self.fd, &mut *bytes, flags))
@@ -319,7 +403,7 @@ impl Listener {
         if self.network == Network::Tcp {
             sockopt::set_tcp_nodelay(&fd, true)?;
         }
-        Ok(Socket { fd, network: self.network })
+        Ok(Socket { fd, network: self.network, tls: None })
     }
 }
 

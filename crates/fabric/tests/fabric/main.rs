@@ -5,6 +5,7 @@
 macro_rules! every_transport {
     ($($case:ident),* $(,)?) => {
         tests_of!(tcp, crate::harness::Tcp; $($case),*);
+        tests_of!(tls, crate::harness::Tls; $($case),*);
         tests_of!(shm, crate::harness::Shm; $($case),*);
         tests_of!(sim, crate::harness::Sim; $($case),*);
     };
@@ -13,6 +14,7 @@ macro_rules! every_transport {
 macro_rules! threaded_transports {
     ($($case:ident),* $(,)?) => {
         tests_of!(tcp, crate::harness::Tcp; $($case),*);
+        tests_of!(tls, crate::harness::Tls; $($case),*);
         tests_of!(shm, crate::harness::Shm; $($case),*);
     };
 }
@@ -31,4 +33,5 @@ mod simulated;
 mod sink;
 #[path = "../shared/threads.rs"]
 mod threads;
+mod tls;
 mod wire;

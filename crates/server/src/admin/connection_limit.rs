@@ -6,16 +6,19 @@
 //! slowly, or the client does not read its answer. A whole answer takes the node far less. Used on the admin thread.
 
 use axum::serve::Listener;
+use leeward_security::tls::NodeTls;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
 
 /// Most connections at a time.
 pub(super) const MOST_SESSIONS: usize = 64;
@@ -23,13 +26,15 @@ pub(super) const MOST_SESSIONS: usize = 64;
 /// The listener, with its limits.
 pub(super) struct ConnectionLimit {
     listener: TcpListener,
+    tls: Option<Arc<NodeTls>>,
     places: Arc<Semaphore>,
     timeout: Duration,
 }
 
 impl ConnectionLimit {
-    pub(super) fn new(listener: TcpListener, timeout: Duration) -> ConnectionLimit {
-        ConnectionLimit { listener, places: Arc::new(Semaphore::new(MOST_SESSIONS)), timeout }
+    /// Accepts from `listener`, with TLS if there are certificates.
+    pub(super) fn new(listener: TcpListener, tls: Option<Arc<NodeTls>>, timeout: Duration) -> ConnectionLimit {
+        ConnectionLimit { listener, tls, places: Arc::new(Semaphore::new(MOST_SESSIONS)), timeout }
     }
 }
 
@@ -41,6 +46,10 @@ impl Listener for ConnectionLimit {
         let place = self.places.clone().acquire_owned().await.expect("the semaphore is never closed");
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let deadline = Box::pin(sleep(self.timeout));
+        let stream = match &self.tls {
+            None => Stream::Plain(stream),
+            Some(tls) => Stream::Handshake(Box::new(TlsAcceptor::from(tls.for_clients()).accept(stream))),
+        };
         (AdminSession { stream, timeout: self.timeout, deadline, _place: place }, address)
     }
 
@@ -49,9 +58,47 @@ impl Listener for ConnectionLimit {
     }
 }
 
+/// A plain or encrypted stream.
+enum Stream {
+    Plain(TcpStream),
+    /// The first read or write of the session drives it, so that a client that is slow holds up no other.
+    Handshake(Box<Accept<TcpStream>>),
+    Encrypted(Box<TlsStream<TcpStream>>),
+}
+
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
+
+impl Stream {
+    /// The stream, once both sides have agreed on keys.
+    fn poll_established(&mut self, context: &mut Context<'_>) -> Poll<io::Result<&mut dyn Duplex>> {
+        if let Stream::Handshake(accept) = self {
+            *self = Stream::Encrypted(Box::new(ready!(Pin::new(accept.as_mut()).poll(context))?));
+        }
+        Poll::Ready(match self {
+            Stream::Plain(stream) => Ok(stream),
+            Stream::Encrypted(stream) => Ok(stream.as_mut()),
+            Stream::Handshake(_) => unreachable!("it has ended above"),
+        })
+    }
+
+    /// Does `work` with the stream once it is established.
+    fn poll_with<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        work: impl FnOnce(Pin<&mut dyn Duplex>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match self.poll_established(context) {
+            Poll::Ready(Ok(stream)) => work(Pin::new(stream), context),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
 /// A connection that ends when nothing was sent to it for too long.
 pub(super) struct AdminSession {
-    stream: TcpStream,
+    stream: Stream,
     timeout: Duration,
     deadline: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
@@ -70,7 +117,7 @@ impl AdminSession {
 impl AsyncRead for AdminSession {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let session = self.get_mut();
-        let outcome = Pin::new(&mut session.stream).poll_read(context, buffer);
+        let outcome = session.stream.poll_with(context, |stream, context| stream.poll_read(context, buffer));
         session.or_late(outcome, context)
     }
 }
@@ -78,7 +125,7 @@ impl AsyncRead for AdminSession {
 impl AsyncWrite for AdminSession {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let session = self.get_mut();
-        let outcome = Pin::new(&mut session.stream).poll_write(context, bytes);
+        let outcome = session.stream.poll_with(context, |stream, context| stream.poll_write(context, bytes));
         if let Poll::Ready(Ok(1..)) = outcome {
             session.deadline.as_mut().reset(Instant::now() + session.timeout);
         }
@@ -87,13 +134,13 @@ impl AsyncWrite for AdminSession {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let session = self.get_mut();
-        let outcome = Pin::new(&mut session.stream).poll_flush(context);
+        let outcome = session.stream.poll_with(context, |stream, context| stream.poll_flush(context));
         session.or_late(outcome, context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let session = self.get_mut();
-        let outcome = Pin::new(&mut session.stream).poll_shutdown(context);
+        let outcome = session.stream.poll_with(context, |stream, context| stream.poll_shutdown(context));
         session.or_late(outcome, context)
     }
 }

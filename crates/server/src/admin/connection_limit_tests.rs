@@ -29,7 +29,7 @@ impl Port {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
                 addresses.send(listener.local_addr().expect("it is bound")).expect("the test waits for it");
                 let router = Router::new().route("/", get(async || "ok\n"));
-                let served = axum::serve(ConnectionLimit::new(listener, timeout), router);
+                let served = axum::serve(ConnectionLimit::new(listener, None, timeout), router);
                 tokio::select! {
                     served = served.into_future() => served.expect("it serves"),
                     _ = stopped => {}

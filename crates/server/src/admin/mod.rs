@@ -27,11 +27,12 @@ use axum::routing::get;
 use connection_limit::ConnectionLimit;
 use leeward_format::cluster::RegionMap;
 use leeward_format::status::NodeStatus;
+use leeward_security::tls::NodeTls;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How long the event loop may take to answer.
@@ -39,6 +40,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection without a byte of an answer is kept. Prometheus may scrape less often: then it connects again
 /// for each scrape.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often the files of certificates are looked at.
+const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
+/// How many days before a certificate ends the log says so, and how often.
+const EXPIRY_WARNING_DAYS: i64 = 30;
+const EXPIRY_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The state of the node and the cluster, as the event loop knows it at one moment.
 #[derive(Clone, Debug, Default)]
@@ -70,7 +77,14 @@ struct Shared {
 
 impl Admin {
     /// Serves `listener`, which must be non-blocking.
-    pub(crate) fn start(listener: TcpListener, asking: Asking, metrics: Arc<Metrics>) -> io::Result<Admin> {
+    ///
+    /// With `tls` it speaks HTTPS, and reads the files of certificates again when they change, for all ports.
+    pub(crate) fn start(
+        listener: TcpListener,
+        tls: Option<Arc<NodeTls>>,
+        asking: Asking,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Admin> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
             let _entered = runtime.enter();
@@ -85,12 +99,14 @@ impl Admin {
             .with_state(Shared { asking, metrics });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
-            let server = axum::serve(ConnectionLimit::new(listener, SESSION_TIMEOUT), router);
+            let listener = ConnectionLimit::new(listener, tls.clone(), SESSION_TIMEOUT);
+            let server = axum::serve(listener, router);
             // Connections that are open when the node stops are closed at once.
             let served = runtime.block_on(async {
                 tokio::select! {
                     served = server.into_future() => served,
                     _ = stopped => Ok(()),
+                    () = read_certificates_again(tls) => Ok(()),
                 }
             });
             if let Err(error) = served {
@@ -98,6 +114,37 @@ impl Admin {
             }
         })?;
         Ok(Admin { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Looks for new certificates for ever.
+async fn read_certificates_again(tls: Option<Arc<NodeTls>>) {
+    let Some(tls) = tls else { return std::future::pending().await };
+    // How often in a row there was this error. The second time counts: a certificate and its key are replaced one by one.
+    let (mut last_error, mut times) = (String::new(), 0);
+    let mut warned: Option<Instant> = None;
+    loop {
+        match tls.reload() {
+            Ok(is_new) => {
+                times = 0;
+                if is_new {
+                    tracing::info!("new certificates count for new connections");
+                }
+            }
+            Err(error) => {
+                times = if error.to_string() == last_error { times + 1 } else { 1 };
+                if times == 2 {
+                    tracing::error!(%error, "the new certificates cannot be used, the former ones stay");
+                }
+                last_error = error.to_string();
+            }
+        }
+        let days = tls.days_left();
+        if days < EXPIRY_WARNING_DAYS && warned.is_none_or(|warned| warned.elapsed() >= EXPIRY_WARNING_INTERVAL) {
+            tracing::warn!(days, "the certificate of this node ends soon: renew it");
+            warned = Some(Instant::now());
+        }
+        tokio::time::sleep(CERTIFICATES_INTERVAL).await;
     }
 }
 

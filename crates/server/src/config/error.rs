@@ -1,5 +1,6 @@
 //! Why settings cannot be used.
 
+use leeward_security::tls::TlsError;
 use std::fmt::Display;
 use std::path::PathBuf;
 
@@ -30,6 +31,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The files of certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A value is out of its range.
     #[error("{origin}: {name} is {value}: it must be {allowed}")]
     OutOfRange {

@@ -19,7 +19,7 @@ mod values;
 
 pub use error::ConfigError;
 pub(crate) use sections::has_many_cores;
-pub use sections::{ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Storage};
+pub use sections::{ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Storage, Tls};
 pub use values::{CoordinatorAt, FabricKind, RingsOn};
 
 use crate::settings::{self, SETTINGS};
@@ -39,6 +39,9 @@ pub struct NodeConfig {
     /// Where it listens, and how nodes reach each other.
     #[serde(flatten)]
     pub network: Network,
+    /// TLS.
+    #[serde(flatten)]
+    pub tls: Tls,
     /// The request rings of native clients.
     #[serde(flatten)]
     pub rings: Rings,
@@ -95,6 +98,7 @@ impl NodeConfig {
             Ok::<_, D::Error>(NodeConfig {
                 identity: Identity::deserialize(list()?)?,
                 network: Network::deserialize(list()?)?,
+                tls: Tls::deserialize(list()?)?,
                 rings: Rings::deserialize(list()?)?,
                 coordination: Coordination::deserialize(list()?)?,
                 storage: Storage::deserialize(list()?)?,
@@ -173,6 +177,8 @@ impl NodeConfig {
         self.storage.check(check)?;
         self.rings.check(check)?;
         self.coordination.check(check)?;
+        self.tls.check(check)?;
+        self.check_encrypted(check)?;
         self.network.check_host(check)?;
         let is_shm = self.network.fabric == FabricKind::Shm;
         for (name, address) in [
@@ -182,6 +188,24 @@ impl NodeConfig {
             ("fabric_listen", (!is_shm).then(|| self.fabric_listen())),
         ] {
             address.map_or(Ok(()), |address| self.network.check_address(check, name, &address))?;
+        }
+        Ok(())
+    }
+
+    /// With TLS, nothing goes over a network unencrypted, unless the operator says so.
+    fn check_encrypted(&self, check: &Check) -> Result<(), ConfigError> {
+        if self.tls.tls_ca.is_none() || self.tls.insecure_fabric {
+            return Ok(());
+        }
+        if let FabricKind::Libfabric(_) = self.network.fabric {
+            let allowed = "tcp or shm with TLS, since what libfabric transfers is not encrypted; or set insecure_fabric = true \
+                           if the network is closed to others";
+            return Err(check.refused("fabric", self.network.fabric, allowed));
+        }
+        if let RingsOn::Fabric(kind @ (FabricKind::Tcp | FabricKind::Libfabric(_))) = self.rings.rings {
+            let allowed = "shm or off with TLS, since rings over a network are not encrypted; or set insecure_fabric = true if \
+                           the network is closed to others";
+            return Err(check.refused("rings", kind, allowed));
         }
         Ok(())
     }

@@ -7,9 +7,12 @@ use leeward_cluster::{Balance, ClusterOptions};
 use leeward_engine::VolumeOptions;
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_platform::Nanos;
+use leeward_security::certificates::server_name;
+use leeward_security::tls::{NodeTls, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Which node it is.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -89,6 +92,46 @@ impl Network {
             return Err(ConfigError::NotAdvertised { origin, name, value });
         }
         Ok(())
+    }
+}
+
+/// TLS. With it everything is encrypted that goes over TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Tls {
+    /// Certificates of the authorities that sign the certificates of nodes, in PEM.
+    pub tls_ca: Option<PathBuf>,
+    /// The node's certificate, and those between it and the authority.
+    pub tls_certificate: Option<PathBuf>,
+    /// The key of that certificate.
+    pub tls_key: Option<PathBuf>,
+    /// Transfer data without TLS where a fabric or rings have none, although there is TLS: the network is closed to others.
+    pub insecure_fabric: bool,
+}
+
+impl Tls {
+    /// The node's certificates, read from their files; `None` without TLS.
+    ///
+    /// # Errors
+    /// A file cannot be read, or has no certificate or key.
+    pub(crate) fn load(&self, server: u32) -> Result<Option<Arc<NodeTls>>, ConfigError> {
+        let (Some(ca), Some(certificate), Some(key)) = (&self.tls_ca, &self.tls_certificate, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = TlsFiles { ca: ca.clone(), certificate: certificate.clone(), key: key.clone() };
+        Ok(Some(Arc::new(NodeTls::load(files, &server_name(server))?)))
+    }
+
+    pub(super) fn check(&self, check: &Check) -> Result<(), ConfigError> {
+        let all = [("tls_ca", &self.tls_ca), ("tls_certificate", &self.tls_certificate), ("tls_key", &self.tls_key)];
+        let missing = all.iter().find(|(_, file)| file.is_none());
+        match missing.filter(|_| all.iter().any(|(_, file)| file.is_some())) {
+            Some((name, _)) => {
+                let allowed = "a file, since there are others: tls_ca, tls_certificate and tls_key belong together";
+                Err(check.refused(name, "not given", allowed))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -82,6 +82,26 @@ fn listening_beyond_loopback_needs_leave() {
 }
 
 #[test]
+fn files_of_certificates_belong_together_and_nothing_goes_out_unencrypted() {
+    let all = "tls_ca = \"ca.crt\"\ntls_certificate = \"a.crt\"\ntls_key = \"a.key\"\n";
+    NodeConfig::from_toml(all, "node.toml").unwrap();
+    for missing in ["tls_ca", "tls_certificate", "tls_key"] {
+        let lines: Vec<&str> = all.lines().filter(|line| !line.starts_with(&format!("{missing} "))).collect();
+        let refused = refusal(&lines.join("\n"));
+        assert!(refused.contains(missing) && refused.contains("belong together"), "{refused}");
+    }
+    for (line, says) in [("fabric = \"libfabric:tcp\"", "tcp or shm"), ("rings = \"tcp\"", "shm or off")] {
+        let refused = refusal(&format!("{all}{line}"));
+        assert!(refused.contains(says) && refused.contains("insecure_fabric"), "{refused}");
+        assert!(NodeConfig::from_toml(&format!("{all}{line}\ninsecure_listen = true"), "node.toml").is_err());
+        NodeConfig::from_toml(&format!("{all}{line}\ninsecure_fabric = true"), "node.toml").unwrap();
+    }
+    let config = NodeConfig::from_toml(all, "node.toml").unwrap();
+    let missing = config.tls.load(1).unwrap_err().to_string();
+    assert!(missing.starts_with("ca.crt: "), "{missing}");
+}
+
+#[test]
 fn overrides_win_and_are_checked_as_the_file_is() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("node.toml");

@@ -4,9 +4,11 @@ use crate::commands::Context;
 use crate::metrics::Dropped;
 use crate::node::Token;
 use crate::protocol_session::{ProtocolSession, Submission};
+use crate::quota::STEP_UNITS;
 use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
 use leeward_platform::Nanos;
+use leeward_security::tls::{Channel, NodeTls};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +19,16 @@ const DRAINED_BYTES: usize = 1024 * 1024;
 
 /// Bytes of the reply buffer that a connection keeps between replies.
 const KEPT_OUTPUT_BYTES: usize = 16 * 1024;
+
+/// First byte of a client's first message in TLS.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Bytes that a record of TLS has at least beside its content, and units of work for one: some 400 ns.
+const RECORD_OVERHEAD_BYTES: usize = 22;
+const RECORD_UNITS: u32 = 4;
+
+/// How long a handshake of TLS may take.
+const HANDSHAKE_TIMEOUT: Nanos = Nanos::from_secs(10);
 
 /// Which protocol a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +42,7 @@ pub(super) enum Kind {
 /// One client connection.
 pub(super) struct Connection {
     pub(super) kind: Kind,
-    pub(super) stream: TcpStream,
+    channel: Channel<TcpStream>,
     pub(super) protocol_session: Box<dyn ProtocolSession>,
     /// The socket may have bytes that were not read.
     is_readable: bool,
@@ -40,33 +52,43 @@ pub(super) struct Connection {
     is_writable: bool,
     /// When it last took bytes, or had none to take.
     progress: Nanos,
+    opened: Nanos,
     /// The client is gone: the connection is to be removed.
     pub(super) is_dead: bool,
     /// Number of the newest operation that was submitted.
     newest: u64,
     /// Operations of a long request that the node does not have yet. Nothing is read before it has them.
     pub(super) unsubmitted: VecDeque<Submission>,
+    /// Nothing was read yet.
+    is_new: bool,
 }
 
 impl Connection {
     pub(super) fn new(
         kind: Kind,
-        stream: TcpStream,
+        channel: Channel<TcpStream>,
         protocol_session: Box<dyn ProtocolSession>,
         now: Nanos,
     ) -> Connection {
         Connection {
             kind,
-            stream,
+            channel,
             protocol_session,
             is_readable: false,
             is_closed_by_peer: false,
             is_writable: true,
             progress: now,
+            opened: now,
             is_dead: false,
             newest: 0,
             unsubmitted: VecDeque::new(),
+            is_new: true,
         }
+    }
+
+    /// The socket.
+    pub(super) fn socket(&mut self) -> &mut TcpStream {
+        self.channel.stream_mut()
     }
 
     /// Whether its session accepts input.
@@ -110,25 +132,62 @@ impl Connection {
 
     /// Reads once, if nothing is left of an earlier read. Lets the session act on it as far as the quota allows.
     pub(super) fn read(&mut self, buffer: &mut [u8], context: &mut Context, submit: &mut Vec<Submission>) {
-        if !self.has_work() && self.is_readable && self.takes_input() {
-            match self.stream.read(buffer) {
+        if !self.has_work() && self.is_readable && self.takes_input() && self.speaks_tls_if_it_must() {
+            if !self.channel.is_established() {
+                // A signature takes as long as a step.
+                context.quota.take(STEP_UNITS);
+            }
+            let read = self.channel.read(buffer);
+            if let Some(received) = self.channel.take_received() {
+                let overhead = received.saturating_sub(*read.as_ref().unwrap_or(&0));
+                context.quota.take((overhead / RECORD_OVERHEAD_BYTES) as u32 * RECORD_UNITS);
+            }
+            match read {
                 Ok(0) => {
                     self.is_readable = false;
                     self.protocol_session.stop();
                 }
                 Ok(len) => {
                     // A short read has emptied the socket: more bytes raise an event.
-                    self.is_readable = len == buffer.len() || self.is_closed_by_peer;
+                    self.is_readable = len == buffer.len() || self.is_closed_by_peer || self.channel.is_encrypted();
                     context.quota.take_bytes(len);
                     self.protocol_session.feed(&buffer[..len]);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_readable = false,
                 // It is read again.
                 Err(error) if error.kind() == ErrorKind::Interrupted => return,
-                Err(_) => self.is_dead = true,
+                Err(error) => {
+                    self.is_dead = true;
+                    if error.kind() == ErrorKind::InvalidData {
+                        tracing::debug!(peer = ?self.channel.stream().peer_addr().ok(), "TLS with a client failed: {error}");
+                    }
+                }
             }
         }
         self.protocol_session.advance(context, submit);
+    }
+
+    /// Refuses a client that begins without TLS at a port that needs it, in words that its protocol has.
+    fn speaks_tls_if_it_must(&mut self) -> bool {
+        if !self.is_new || !self.channel.is_encrypted() {
+            return true;
+        }
+        let mut first = [TLS_HANDSHAKE];
+        match self.channel.stream().peek(&mut first) {
+            Ok(0) | Err(_) => return true,
+            Ok(_) => self.is_new = false,
+        }
+        if first[0] == TLS_HANDSHAKE {
+            return true;
+        }
+        let text: &[u8] = match self.kind {
+            Kind::Resp => b"-ERR this port speaks TLS only, for instance: redis-cli --tls --cacert ca.crt\r\n",
+            Kind::Native => b"",
+        };
+        // It is closed in any case.
+        drop(self.channel.stream_mut().write(text));
+        self.end();
+        false
     }
 
     /// Lets the session work and sends its output, until the quota is used up, the socket takes no more, or nothing is
@@ -153,7 +212,7 @@ impl Connection {
     /// Sends the output. Returns why the server gave the connection up, if it did.
     fn write(&mut self, now: Nanos, most_output: usize) -> Option<Dropped> {
         while self.is_writable && !self.is_dead && !self.protocol_session.output().is_empty() {
-            match self.stream.write(self.protocol_session.output()) {
+            match self.channel.write(self.protocol_session.output()) {
                 Ok(len) => {
                     self.protocol_session.output().advance(len);
                     self.progress = now;
@@ -163,8 +222,16 @@ impl Connection {
                 Err(_) => self.is_dead = true,
             }
         }
+        while self.is_writable && !self.is_dead && self.channel.has_unsent() {
+            match self.channel.flush() {
+                Ok(()) => self.progress = now,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(_) => self.is_dead = true,
+            }
+        }
+        let has_left = self.channel.has_unsent();
         let unsent = self.protocol_session.output();
-        if unsent.is_empty() {
+        if unsent.is_empty() && !has_left {
             self.progress = now;
             if unsent.capacity() > KEPT_OUTPUT_BYTES {
                 *unsent = BytesMut::new();
@@ -176,27 +243,32 @@ impl Connection {
         None
     }
 
-    /// Gives up a client that takes no replies for `timeout`.
+    /// Gives up a client that takes no replies for `timeout`, or does not come to the end of its handshake.
     pub(super) fn check_stall(&mut self, now: Nanos, timeout: Nanos) -> Option<Dropped> {
-        let is_stalled = !self.protocol_session.output().is_empty() && now - self.progress > timeout;
+        let has_unsent = !self.protocol_session.output().is_empty() || self.channel.has_unsent();
+        let is_late = !self.channel.is_established() && now - self.opened > HANDSHAKE_TIMEOUT;
+        let is_stalled = is_late || has_unsent && now - self.progress > timeout;
         self.is_dead |= is_stalled;
         is_stalled.then_some(Dropped::Stalled)
     }
 
     /// Whether all requests are answered, all answers are sent over the socket, and no more are taken.
     pub(super) fn is_finished(&self) -> bool {
-        self.protocol_session.is_finished() && !self.is_dead
+        self.protocol_session.is_finished() && !self.channel.has_unsent() && !self.is_dead
     }
 
     /// Closes a connection that is finished.
     pub(super) fn end(&mut self) {
         self.is_dead = true;
         // The client may be gone already: then nothing can be sent.
-        drop(self.stream.shutdown(Shutdown::Write));
+        if self.channel.is_established() {
+            drop(self.channel.send_end());
+        }
+        drop(self.channel.stream().shutdown(Shutdown::Write));
         let mut scratch = [0; 4096];
         let mut drained = 0;
         while drained < DRAINED_BYTES {
-            match self.stream.read(&mut scratch) {
+            match self.channel.stream_mut().read(&mut scratch) {
                 Ok(len) if len > 0 => drained += len,
                 _ => break,
             }
@@ -204,10 +276,18 @@ impl Connection {
     }
 }
 
-/// Refuses a client beyond the limit, with a message if its protocol has one.
-pub(super) fn refuse(kind: Kind, mut stream: &TcpStream) -> io::Result<()> {
+/// What clients connect with: TLS, if the node has certificates.
+pub(super) fn channel(tls: Option<&NodeTls>, stream: TcpStream) -> Channel<TcpStream> {
+    match tls {
+        Some(tls) => Channel::encrypted(stream, tls.accept_client()),
+        None => Channel::plain(stream),
+    }
+}
+
+/// Refuses a client beyond the limit, with a message if its protocol has one and it is not encrypted.
+pub(super) fn refuse(kind: Kind, has_tls: bool, mut stream: &TcpStream) -> io::Result<()> {
     match kind {
-        Kind::Resp => stream.write_all(b"-ERR max number of clients reached\r\n"),
-        Kind::Native => Ok(()),
+        Kind::Resp if !has_tls => stream.write_all(b"-ERR max number of clients reached\r\n"),
+        Kind::Resp | Kind::Native => Ok(()),
     }
 }

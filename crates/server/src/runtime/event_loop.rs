@@ -11,7 +11,7 @@
 
 use super::acceptor::{Accepted, Acceptor};
 use super::channel::Events;
-use super::connection::{Connection, Kind, refuse};
+use super::connection::{Connection, Kind, channel, refuse};
 use super::connections::{Connections, Limits, report_dropped};
 use super::cpu_accounting::CpuAccounting;
 use super::departure::Departure;
@@ -28,10 +28,12 @@ use crate::{commands, native};
 use leeward_format::UnixMs;
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Interest, Poll};
 use socket2::SockRef;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 /// Poll token of the waker.
 pub(super) const WAKER: mio::Token = mio::Token(0);
@@ -53,6 +55,7 @@ pub(super) struct Parts {
     pub(super) events: Events,
     pub(super) resp: TcpListener,
     pub(super) native: TcpListener,
+    pub(super) tls: Option<Arc<NodeTls>>,
     pub(super) driver: Driver,
     pub(super) ringing: Ringing,
     pub(super) limits: Limits,
@@ -64,6 +67,8 @@ pub(super) struct EventLoop {
     pub(super) events: Events,
     pub(super) ringing: Ringing,
     acceptor: Acceptor,
+    /// Certificates, if clients must use TLS.
+    tls: Option<Arc<NodeTls>>,
     pub(super) driver: Driver,
     pub(super) connections: Connections,
     pub(super) ready_list: ReadyList,
@@ -81,6 +86,7 @@ impl EventLoop {
     pub(super) fn new(parts: Parts) -> io::Result<EventLoop> {
         Ok(EventLoop {
             acceptor: Acceptor::new(parts.resp, parts.native, parts.poll.registry())?,
+            tls: parts.tls,
             poll: parts.poll,
             events: parts.events,
             ready_list: ReadyList::new(parts.ringing.spin, MOST_DEFERRED),
@@ -212,7 +218,7 @@ impl EventLoop {
         let Accepted { kind, mut stream, address } = accepted;
         if self.connections.is_full() {
             self.driver.metrics().refused();
-            return refuse(kind, &stream);
+            return refuse(kind, self.tls.is_some(), &stream);
         }
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
@@ -225,7 +231,8 @@ impl EventLoop {
             Kind::Resp => Box::new(commands::Session::new(id, address, local, &mut context)),
             Kind::Native => Box::new(native::Session::new(id, address, local, &mut context)),
         };
-        self.connections.add(id, Connection::new(kind, stream, protocol_session, now));
+        let channel = channel(self.tls.as_deref(), stream);
+        self.connections.add(id, Connection::new(kind, channel, protocol_session, now));
         connections(self.driver.metrics(), kind).opened();
         Ok(())
     }
@@ -237,7 +244,7 @@ impl EventLoop {
             self.driver.shared.clients.remove(id);
             connections(self.driver.metrics(), connection.kind).closed();
             // Closing the socket deregisters it too. This only keeps the poll tidy.
-            drop(self.poll.registry().deregister(&mut connection.stream));
+            drop(self.poll.registry().deregister(connection.socket()));
         }
     }
 }

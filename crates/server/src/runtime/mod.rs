@@ -47,6 +47,7 @@ use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
+use leeward_security::tls::NodeTls;
 use pool::Pool;
 use ringing::Ringing;
 use std::io;
@@ -127,13 +128,14 @@ struct Listeners {
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
     let credentials = config.coordination.zookeeper_credentials()?;
+    let tls = config.tls.load(config.identity.server_id)?;
     raise_descriptor_limit(config);
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
     let server = ServerId(config.identity.server_id);
     let member = Member { server, volume: volume.id(), incarnation: volume.incarnation() };
     let (doorbell, events) = event_channel();
-    let fabric = bind_fabric(config, server, &doorbell)?;
+    let fabric = bind_fabric(config, server, tls.clone(), &doorbell)?;
     let info = ServerInfo {
         member,
         fabric_address: fabric_address(config, &*fabric),
@@ -153,14 +155,14 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         clients,
         fabric,
         readable: rings.as_ref().map(Rings::fabric),
-        coordinator: join_cluster(config, credentials, &doorbell)?,
+        coordinator: join_cluster(config, credentials, tls.clone(), &doorbell)?,
         cluster: config.master.cluster_options(),
         timing: timing(config),
         checkpoints: Some(checkpoints(config)),
     };
     let cpu_accounting = Arc::new(CpuAccounting::default());
     let asking = Asking { doorbell: doorbell.clone(), cpu_accounting: cpu_accounting.clone() };
-    let admin = Admin::start(listeners.admin, asking.clone(), metrics).map_err(system("admin thread"))?;
+    let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics).map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
@@ -170,6 +172,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         events,
         resp: mio::net::TcpListener::from_std(resp),
         native: mio::net::TcpListener::from_std(native),
+        tls,
         driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
         ringing: Ringing::new(rings, config.rings.spin()),
         limits: Limits {
@@ -325,11 +328,17 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
     Ok((lock, volume, copies))
 }
 
-fn bind_fabric(config: &NodeConfig, server: ServerId, doorbell: &Doorbell) -> Result<Arc<dyn Fabric>, StartError> {
+fn bind_fabric(
+    config: &NodeConfig,
+    server: ServerId,
+    tls: Option<Arc<NodeTls>>,
+    doorbell: &Doorbell,
+) -> Result<Arc<dyn Fabric>, StartError> {
     let doorbell = doorbell.clone();
     let sink: Sink = Arc::new(move |peer, event| doorbell.send(Event::Link(link::server(peer), event)));
     let address = config.fabric_listen();
-    attach(config.network.fabric, server, &address, LinkOptions::default(), sink).map_err(|source| StartError::Listen {
+    let options = LinkOptions { tls, ..LinkOptions::default() };
+    attach(config.network.fabric, server, &address, options, sink).map_err(|source| StartError::Listen {
         purpose: "other nodes",
         address,
         advice: advice("fabric_listen", &source),
@@ -405,6 +414,7 @@ fn fabric_address(config: &NodeConfig, fabric: &dyn Fabric) -> String {
 fn join_cluster(
     config: &NodeConfig,
     credentials: Option<Credentials>,
+    tls: Option<Arc<NodeTls>>,
     doorbell: &Doorbell,
 ) -> Result<Arc<dyn Coordinator>, StartError> {
     let session_timeout = Nanos::from_millis(config.coordination.session_timeout_ms);
@@ -415,10 +425,11 @@ fn join_cluster(
     };
     let client = match &config.coordination.coordinator {
         CoordinatorAt::Embedded(address) => {
-            embedded::connect(embedded::ClientOptions { address: *address, session_timeout }, sink)
+            embedded::connect(embedded::ClientOptions { address: *address, session_timeout, tls }, sink)
         }
         CoordinatorAt::ZooKeeper(ensemble) => {
-            let options = zookeeper::ClientOptions { ensemble: ensemble.clone(), credentials, session_timeout };
+            let ensemble = ensemble.clone();
+            let options = zookeeper::ClientOptions { ensemble, credentials, session_timeout, tls };
             zookeeper::connect(options, sink)
         }
     };

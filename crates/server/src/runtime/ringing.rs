@@ -162,7 +162,7 @@ impl EventLoop {
         }
         let asks: Vec<_> = native.ring_asks().collect();
         if !asks.is_empty() {
-            let from = connection.stream.peer_addr();
+            let from = connection.socket().peer_addr();
             for ask in asks {
                 let Ok(from) = &from else { continue };
                 let reply = rings.ask(id, from.ip(), &ask, now);

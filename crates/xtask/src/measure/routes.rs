@@ -83,7 +83,8 @@ impl fmt::Display for Report {
 pub(super) fn run(args: &RoutesArgs, data: Option<&Path>) -> Result<bool, Failure> {
     check_json(args.json.as_deref())?;
     let directory = temporary(data)?;
-    let host = Host::start(HostOptions { directory: directory.path().join("coordinator"), listen: ANYWHERE })?;
+    let host =
+        Host::start(HostOptions { directory: directory.path().join("coordinator"), listen: ANYWHERE, tls: None })?;
     fill(&host, args)?;
     let node = start(&host, directory.path())?;
     let addresses = [node.info().native_address.clone()];

@@ -13,27 +13,32 @@ use crate::{CoordinatorError, CoordinatorEvent, Outage, SessionId};
 use leeward_format::coordinator::{CoordinatorReply, CoordinatorRequest, MAX_COORDINATOR_BYTES};
 use leeward_format::frame::FrameKind;
 use leeward_platform::Nanos;
+use leeward_security::certificates::COORDINATOR_NAME;
+use leeward_security::tls::NodeTls;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 const REQUEST: FrameKind = FrameKind::CoordinatorRequest;
 /// Maximum bytes of a request besides its operation.
 const REQUEST_OVERHEAD_BYTES: usize = 64;
 
 /// The address of the coordinator, and how fast it must notice this process's death.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// The address at which the host listens.
     pub address: SocketAddr,
     /// Silence after which the session expires. The host grants 100 ms to 60 s.
     pub session_timeout: Nanos,
+    /// With it the connection is encrypted: the host must be [`COORDINATOR_NAME`], and this process shows its certificate.
+    pub tls: Option<Arc<NodeTls>>,
 }
 
 impl ClientOptions {
     /// Options for the host at `address`, with the default session timeout of one second.
     pub fn new(address: SocketAddr) -> ClientOptions {
-        ClientOptions { address, session_timeout: Nanos::from_secs(1) }
+        ClientOptions { address, session_timeout: Nanos::from_secs(1), tls: None }
     }
 }
 
@@ -44,10 +49,10 @@ impl ClientOptions {
 /// The machine refuses a thread or descriptors. An unreachable host is no error: it may start later.
 pub fn connect(options: ClientOptions, sink: impl FnMut(CoordinatorEvent) + Send + 'static) -> io::Result<Client> {
     Client::start(EmbeddedLink {
+        timeout: options.session_timeout,
         options,
         context: Context::new(sink)?,
         session: None,
-        timeout: options.session_timeout,
         state: State::Idle { retry: Nanos::ZERO },
         pending: BTreeSet::new(),
     })
@@ -131,7 +136,9 @@ impl EmbeddedLink {
     }
 
     fn connect(&mut self, now: Nanos) {
-        match Connection::begin(self.options.address, &self.context.poll, SOCKET) {
+        let named = |tls: &Arc<NodeTls>| tls.connect_service(COORDINATOR_NAME).expect("it is a host's name");
+        let session = self.options.tls.as_ref().map(named);
+        match Connection::begin(self.options.address, session, &self.context.poll, SOCKET) {
             Ok(mut connection) => {
                 let timeout_ms = u32::try_from(self.options.session_timeout.as_millis()).unwrap_or(u32::MAX);
                 // The request waits in the connection until the socket is connected.

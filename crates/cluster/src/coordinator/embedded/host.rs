@@ -7,6 +7,7 @@ use super::log::{HostError, Log};
 use super::service::{Command, Service};
 use crate::Tree;
 use leeward_format::coordinator::{CoordinatorError, CoordinatorOp};
+use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
@@ -21,8 +22,11 @@ use std::thread::JoinHandle;
 pub struct HostOptions {
     /// Directory of the log; one host at a time.
     pub directory: PathBuf,
-    /// Address to listen at. Requests are not authenticated, so it should be loopback. Port 0 stands for any free port.
+    /// Address to listen at. Port 0 stands for any free port.
     pub listen: SocketAddr,
+    /// With it, only processes with a certificate of the same authority may connect. Without it requests are not
+    /// authenticated, so the address should be loopback.
+    pub tls: Option<Arc<NodeTls>>,
 }
 
 /// A running coordinator.
@@ -42,11 +46,16 @@ impl Host {
     /// The address is in use, the directory is in use or cannot be written, or the log is damaged.
     pub fn start(options: HostOptions) -> Result<Host, HostError> {
         let (log, tree) = Log::open(&options.directory)?;
-        Host::serve(options.listen, log, tree)
+        Host::serve(options.listen, options.tls, log, tree)
     }
 
     /// Listens, and serves `tree` from a thread of its own.
-    pub(super) fn serve(listen: SocketAddr, log: Log, tree: Tree) -> Result<Host, HostError> {
+    pub(super) fn serve(
+        listen: SocketAddr,
+        tls: Option<Arc<NodeTls>>,
+        log: Log,
+        tree: Tree,
+    ) -> Result<Host, HostError> {
         let io = |what, source| HostError::Io { what, path: listen.to_string(), source };
         let mut listener = TcpListener::bind(listen).map_err(|source| io("listen at", source))?;
         let address = listener.local_addr().map_err(|source| io("listen at", source))?;
@@ -57,7 +66,7 @@ impl Host {
         let waker = Waker::new(poll.registry(), super::service::WAKER).map_err(|source| io("poll", source))?;
         let (commands, receiver) = channel();
         let failure = Arc::new(Mutex::new(None));
-        let service = Service::new(poll, listener, receiver, tree, log);
+        let service = Service::new(poll, (listener, tls), receiver, tree, log);
         let told = failure.clone();
         let thread = std::thread::Builder::new()
             .name("coordinator".into())

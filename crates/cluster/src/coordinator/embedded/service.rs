@@ -15,10 +15,12 @@ use leeward_format::coordinator::{
 };
 use leeward_format::frame::{FrameKind, version_frame, write_frame};
 use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 pub(super) const LISTENER: Token = Token(0);
@@ -67,6 +69,7 @@ struct Peer {
 pub(super) struct Service {
     poll: Poll,
     listener: TcpListener,
+    tls: Option<Arc<NodeTls>>,
     commands: Receiver<Command>,
     clock: BootClock,
     tree: Tree,
@@ -84,7 +87,14 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn new(poll: Poll, listener: TcpListener, commands: Receiver<Command>, tree: Tree, log: Log) -> Service {
+    /// Serves those who connect to the listener; with certificates, only those who have one.
+    pub(super) fn new(
+        poll: Poll,
+        (listener, tls): (TcpListener, Option<Arc<NodeTls>>),
+        commands: Receiver<Command>,
+        tree: Tree,
+        log: Log,
+    ) -> Service {
         let clock = BootClock;
         let now = clock.now();
         let mut deadlines = Deadlines::default();
@@ -94,6 +104,7 @@ impl Service {
         Service {
             poll,
             listener,
+            tls,
             commands,
             clock,
             tree,
@@ -174,7 +185,7 @@ impl Service {
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "a connection is slower than it could be");
             }
-            let connection = Connection::new(stream);
+            let connection = Connection::new(stream, self.tls.as_ref().map(|tls| tls.accept_node()));
             let peer = Peer { connection, address: address.to_string(), since: now, session: None, allowance: 0 };
             self.peers.insert(token, peer);
         }
@@ -260,6 +271,10 @@ impl Service {
         session: Option<SessionId>,
         timeout_ms: u32,
     ) -> io::Result<Result<(), Broken>> {
+        let peer = self.peers.get(&token);
+        if self.tls.is_some() && peer.is_none_or(|peer| peer.connection.peer_server().is_none()) {
+            return Ok(Err(Broken::Protocol("its certificate is not that of a server")));
+        }
         // The tree that is told must be durable, and hold everything that was told to others before.
         self.commit()?;
         let session = match session {
@@ -397,6 +412,9 @@ impl Service {
     fn drop_peer(&mut self, token: usize, broken: &Broken) {
         let Some(peer) = self.peers.remove(&token) else { return };
         match broken {
+            Broken::Io(error) if error.kind() == ErrorKind::InvalidData => {
+                tracing::info!(address = peer.address, reason = %broken, "the coordinator refuses a connection");
+            }
             Broken::Closed | Broken::Io(_) => {
                 tracing::debug!(address = peer.address, reason = %broken, "the coordinator lost a connection");
             }

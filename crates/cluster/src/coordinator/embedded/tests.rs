@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(20);
 fn host(directory: &Path, listen: SocketAddr) -> Host {
     let deadline = Instant::now() + LONG;
     loop {
-        match Host::start(HostOptions { directory: directory.into(), listen }) {
+        match Host::start(HostOptions { directory: directory.into(), listen, tls: None }) {
             Ok(host) => return host,
             // The host that was just stopped may hold port and lock for an instant.
             Err(error) if Instant::now() > deadline => panic!("{error}"),
@@ -319,10 +319,12 @@ fn an_operation_that_is_too_long_is_refused_without_losing_the_connection() {
 fn a_port_or_directory_in_use_is_reported_clearly() {
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let host = fresh_host(first.path());
-    let error = Host::start(HostOptions { directory: second.path().into(), listen: host.address() }).unwrap_err();
+    let error =
+        Host::start(HostOptions { directory: second.path().into(), listen: host.address(), tls: None }).unwrap_err();
     assert!(error.to_string().contains(&format!("cannot listen at {}", host.address())), "{error}");
     let error =
-        Host::start(HostOptions { directory: first.path().into(), listen: ANY_PORT.parse().unwrap() }).unwrap_err();
+        Host::start(HostOptions { directory: first.path().into(), listen: ANY_PORT.parse().unwrap(), tls: None })
+            .unwrap_err();
     assert!(matches!(error, HostError::Locked { .. }), "{error}");
 }
 
@@ -331,7 +333,7 @@ fn a_host_that_cannot_write_its_log_stops_and_reports_it() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, tree) = log::Log::open(directory.path()).unwrap();
     log.fill_disk();
-    let host = Host::serve(ANY_PORT.parse().unwrap(), log, tree).unwrap();
+    let host = Host::serve(ANY_PORT.parse().unwrap(), None, log, tree).unwrap();
     let probe = Probe::new(host.address(), 1_000);
     assert_eq!(host.apply(create("/a", "", false)), Err(CoordinatorError::Disconnected));
     let deadline = Instant::now() + LONG;

@@ -5,7 +5,9 @@ use super::link::ZooKeeperLink;
 use crate::coordinator::client::{Client, Context};
 use crate::{Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp};
 use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_security::tls::NodeTls;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -19,12 +21,15 @@ pub struct ClientOptions {
     /// Silence after which the session expires. The ensemble grants 2 to 20 times its `tickTime`, unless it is configured
     /// otherwise.
     pub session_timeout: Nanos,
+    /// With it connections are encrypted, so the ensemble's ports must be secure ones. A server's certificate must have the
+    /// host by which the ensemble's address names it; this process shows its own.
+    pub tls: Option<Arc<NodeTls>>,
 }
 
 impl ClientOptions {
     /// `ensemble`, without credentials and with a session timeout of four seconds: the shortest that ZooKeeper grants by default.
     pub fn new(ensemble: Ensemble) -> ClientOptions {
-        ClientOptions { ensemble, credentials: None, session_timeout: Nanos::from_secs(4) }
+        ClientOptions { ensemble, credentials: None, session_timeout: Nanos::from_secs(4), tls: None }
     }
 }
 

@@ -148,7 +148,10 @@ impl ZooKeeperLink {
             self.state = State::Resolving;
             return;
         };
-        match Connection::begin(server.address, &self.context.poll, SOCKET) {
+        let session = self.options.tls.as_ref().map(|tls| tls.connect_service(server.host()));
+        let session = session.transpose().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error));
+        let begun = session.and_then(|session| Connection::begin(server.address, session, &self.context.poll, SOCKET));
+        match begun {
             Ok(connection) => {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };

@@ -32,6 +32,13 @@ pub(super) struct Server {
     pub(super) address: SocketAddr,
 }
 
+impl Server {
+    /// The host by which the ensemble's address names it: a name or an IP address.
+    pub(super) fn host(&self) -> &str {
+        self.name.rsplit_once(':').map_or(&*self.name, |(host, _)| host).trim_matches(['[', ']'])
+    }
+}
+
 /// A name without an address, and why.
 #[derive(Debug)]
 pub(super) struct Unknown {

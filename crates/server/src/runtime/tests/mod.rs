@@ -14,6 +14,7 @@ mod reads;
 mod rings;
 mod splits;
 mod tables;
+mod tls;
 
 use super::*;
 use crate::config::{ClientLimits, Coordination, Identity, Master, Network};
@@ -45,8 +46,13 @@ impl Cluster {
 
     /// With other settings of all nodes.
     fn start_with(nodes: u32, change: impl Fn(&mut NodeConfig)) -> Cluster {
+        Cluster::start_at(nodes, None, change)
+    }
+
+    /// With a coordinator that has these certificates.
+    fn start_at(nodes: u32, tls: Option<Arc<NodeTls>>, change: impl Fn(&mut NodeConfig)) -> Cluster {
         let dir = tempfile::tempdir().expect("a directory");
-        let host = Host::start(HostOptions { directory: dir.path().join("coordinator"), listen: LOOPBACK })
+        let host = Host::start(HostOptions { directory: dir.path().join("coordinator"), listen: LOOPBACK, tls })
             .expect("a coordinator");
         let table = TableOptions { replicas: nodes, min_in_sync: nodes.min(2), ..TableOptions::default() };
         host.apply(bootstrap_op(&table, &["m".into()])).expect("a table");
@@ -81,8 +87,8 @@ impl Cluster {
 }
 
 /// A blocking Redis client that knows just enough.
-struct Client {
-    stream: BufReader<TcpStream>,
+struct Client<S = TcpStream> {
+    stream: BufReader<S>,
 }
 
 impl Client {
@@ -91,7 +97,9 @@ impl Client {
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
         Client { stream: BufReader::new(stream) }
     }
+}
 
+impl<S: Read + Write> Client<S> {
     fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).expect("the node reads");
     }
@@ -345,7 +353,8 @@ fn a_node_without_its_coordinator_says_which_and_recovers() {
     let config = cluster.config(1, 1);
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     cluster.servers.pop().expect("the node").stop();
-    let options = HostOptions { directory: cluster.dir.path().join("coordinator"), listen: cluster.host().address() };
+    let options =
+        HostOptions { directory: cluster.dir.path().join("coordinator"), listen: cluster.host().address(), tls: None };
     cluster.host = None;
     cluster.servers.push(start(&config).expect("a coordinator may come later"));
     let admin = cluster.servers[0].info().admin_address.clone();

@@ -1,0 +1,9 @@
+//! Who may talk to a node, and how both sides prove who they are: TLS, and the certificates of a cluster.
+//!
+//! All cryptography is that of rustls and ring. This crate knows files of certificates, the names in them, and streams of
+//! bytes. It knows no sockets, no protocols and no keys of the store.
+
+#![forbid(unsafe_code)]
+
+pub mod certificates;
+pub mod tls;
