@@ -100,7 +100,10 @@ impl Session {
     /// that came was TLS's own.
     pub fn read(&mut self, stream: &mut (impl Read + Write), bytes: &mut [u8]) -> io::Result<usize> {
         if let Some((kind, text)) = &self.broken {
-            return Err(io::Error::new(*kind, text.clone()));
+            return match self.tls.reader().read(bytes) {
+                Ok(len @ 1..) => Ok(len),
+                _ => Err(io::Error::new(*kind, text.clone())),
+            };
         }
         if !self.unread.is_empty() {
             let unread = std::mem::take(&mut self.unread);
