@@ -122,6 +122,9 @@ struct Syncing {
     catch_up: CatchUp,
 }
 
+/// Bytes of most messages to other nodes.
+const MESSAGE_BYTES: usize = 512;
+
 /// The state that the regions of a node share.
 struct Context {
     me: Member,
@@ -140,16 +143,15 @@ struct Context {
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
     again: Vec<Unrouted>,
-    /// The frame of the message that was sent last: its memory serves for the next one.
-    frame: Vec<u8>,
     shared: Shared,
 }
 
 impl Context {
     fn send(&mut self, to: ServerId, message: &Control) {
-        self.frame.clear();
-        write_frame(FrameKind::Control, message, &mut self.frame);
-        self.fabric.send(link::peer(to), &self.frame);
+        // Room for most messages: growing in steps costs more than all else here.
+        let mut frame = Vec::with_capacity(MESSAGE_BYTES);
+        write_frame(FrameKind::Control, message, &mut frame);
+        self.fabric.send(link::peer(to), &frame);
     }
     fn table_options(&self, table: &str) -> Option<TableOptions> {
         self.agent.view().table(table).cloned()
@@ -215,7 +217,6 @@ impl Node {
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
             again: Vec::new(),
-            frame: Vec::new(),
             shared: Shared {
                 checkpoints: parts.checkpoints,
                 requests: Arc::default(),
