@@ -3,7 +3,7 @@
 
 use crate::address::Address;
 use crate::options::ClientError;
-use leeward_security::tls::{Channel, ClientTls};
+use leeward_security::tls::{Channel, ClientTls, host_of};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
@@ -29,10 +29,7 @@ impl Access {
 
     /// Begins to speak with `host_port` on `stream`, which is connected or about to be.
     pub(crate) fn channel<S>(&self, host_port: &str, stream: S) -> io::Result<Channel<S>> {
-        let Some(tls) = &self.tls else { return Ok(Channel::plain(stream)) };
-        let host = host_port.rsplit_once(':').map_or(host_port, |(host, _)| host);
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let session = tls.connect(host).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
-        Ok(Channel::encrypted(stream, session))
+        let session = self.tls.as_ref().map(|tls| tls.connect(host_of(host_port))).transpose();
+        Ok(Channel::over(stream, session.map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?))
     }
 }

@@ -227,10 +227,14 @@ impl fmt::Display for Description {
 /// # Errors
 /// It cannot be read, or has none.
 pub fn describe(path: &Path) -> Result<Vec<Description>, CertificateError> {
-    let bytes = fs::read(path).map_err(of_file(path))?;
+    describe_pem(path, &fs::read(path).map_err(of_file(path))?)
+}
+
+/// [`describe`] of a file's content.
+pub(crate) fn describe_pem(path: &Path, bytes: &[u8]) -> Result<Vec<Description>, CertificateError> {
     let odd = |why: String| of_file(path)(io::Error::new(io::ErrorKind::InvalidData, why));
     let mut found = Vec::new();
-    for pem in Pem::iter_from_buffer(&bytes) {
+    for pem in Pem::iter_from_buffer(bytes) {
         let pem = pem.map_err(|error| odd(error.to_string()))?;
         if pem.label != "CERTIFICATE" {
             continue;

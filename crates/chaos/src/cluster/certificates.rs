@@ -101,7 +101,6 @@ pub(crate) fn channel(
     address: SocketAddr,
     stream: TcpStream,
 ) -> io::Result<Channel<TcpStream>> {
-    let Some(tls) = tls else { return Ok(Channel::plain(stream)) };
-    let session = tls.connect(&address.ip().to_string()).map_err(io::Error::other)?;
-    Ok(Channel::encrypted(stream, session))
+    let session = tls.map(|tls| tls.connect(&address.ip().to_string())).transpose().map_err(io::Error::other)?;
+    Ok(Channel::over(stream, session))
 }

@@ -63,10 +63,7 @@ pub(super) struct Connection {
 impl Connection {
     /// A connection over `stream`, encrypted if there is a session of TLS.
     pub(super) fn new(stream: TcpStream, session: Option<Session>) -> Connection {
-        let stream = match session {
-            Some(session) => Channel::encrypted(stream, session),
-            None => Channel::plain(stream),
-        };
+        let stream = Channel::over(stream, session);
         Connection { stream, input: Vec::new(), taken: 0, output: Vec::new(), written: 0 }
     }
 

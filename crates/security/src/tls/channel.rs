@@ -238,6 +238,14 @@ impl<S> Channel<S> {
         Channel { stream, session: Some(Box::new(session)) }
     }
 
+    /// The stream, encrypted if there is a session.
+    pub fn over(stream: S, session: Option<Session>) -> Channel<S> {
+        match session {
+            Some(session) => Channel::encrypted(stream, session),
+            None => Channel::plain(stream),
+        }
+    }
+
     /// The stream below.
     pub fn stream(&self) -> &S {
         &self.stream

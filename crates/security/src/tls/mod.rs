@@ -14,7 +14,7 @@ mod channel;
 
 pub use channel::{Channel, Session};
 
-use crate::certificates::{Description, describe, server_name};
+use crate::certificates::{Description, describe_pem, server_name};
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::ServerCertVerifier;
@@ -164,7 +164,8 @@ impl Current {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
         let verifier = verifier.map_err(|error| content(&files.ca, error.to_string()))?;
         check_own(files, &roots, &*verifier, &chain, name)?;
-        let own = describe(&files.certificate).map_err(|error| content(&files.certificate, error.to_string()))?;
+        let own = describe_pem(&files.certificate, certificate)
+            .map_err(|error| content(&files.certificate, error.to_string()))?;
         let days_left = own.first().map_or(0, Description::days_left);
         let of_key = |error: rustls::Error| content(&files.key, error.to_string());
         let accepting = || ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
@@ -205,6 +206,12 @@ impl ClientTls {
         let name = ServerName::try_from(host.to_string()).map_err(|_| TlsError::Name(host.into()))?;
         Ok(connect(&self.0, name))
     }
+}
+
+/// The name or IP address in `host:port`, as certificates have it: without the brackets of IPv6.
+pub fn host_of(host_port: &str) -> &str {
+    let host = host_port.rsplit_once(':').map_or(host_port, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 /// Whether other nodes accept the node's own certificate, as a server's and as a client's.

@@ -278,10 +278,7 @@ impl Connection {
 
 /// What clients connect with: TLS, if the node has certificates.
 pub(super) fn channel(tls: Option<&NodeTls>, stream: TcpStream) -> Channel<TcpStream> {
-    match tls {
-        Some(tls) => Channel::encrypted(stream, tls.accept_client()),
-        None => Channel::plain(stream),
-    }
+    Channel::over(stream, tls.map(NodeTls::accept_client))
 }
 
 /// Refuses a client beyond the limit, with a message if its protocol has one and it is not encrypted.

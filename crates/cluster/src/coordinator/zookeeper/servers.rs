@@ -13,6 +13,7 @@
 
 use crate::coordinator::client::{RETRY, silence_timeout};
 use leeward_platform::{Backoff, Nanos, Rng};
+use leeward_security::tls::host_of;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +36,7 @@ pub(super) struct Server {
 impl Server {
     /// The host by which the ensemble's address names it: a name or an IP address.
     pub(super) fn host(&self) -> &str {
-        self.name.rsplit_once(':').map_or(&*self.name, |(host, _)| host).trim_matches(['[', ']'])
+        host_of(&self.name)
     }
 }
 
