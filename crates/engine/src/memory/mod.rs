@@ -100,8 +100,10 @@ impl MemoryStats {
 
 /// One part in this many of the budget is for memory that the allocator cannot return, and for bookkeeping.
 const KEPT_SHARE: u64 = 32;
-/// One part in this many of the budget is idle in the pool at most.
+/// One part in this many of the budget is idle in the pool at most, or [`IDLE_BYTES`] if that is more: a system call for each
+/// block is dear, and a budget below 16 MiB is only for tests.
 const IDLE_SHARE: u64 = 16;
+const IDLE_BYTES: u64 = 1 << 20;
 /// A round ends when its L0s have one part in this many of the budget.
 const ROUND_SHARE: u64 = 8;
 
@@ -116,7 +118,7 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(crate) fn new(budget: u64) -> Accounts {
-        let pool = Pool::new((budget / IDLE_SHARE) as usize);
+        let pool = Pool::new((budget / IDLE_SHARE).max(IDLE_BYTES) as usize);
         Accounts { budget, pool, taken: AtomicU64::new(0), by_purpose: Default::default() }
     }
 
