@@ -19,7 +19,7 @@ use crate::tree::Level;
 use crate::volume::{Owner, Segment, Volume};
 use leeward_format::manifest::{LevelState, RegionState};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordKind};
-use leeward_format::{Lsn, MAX_BUILDER, SegmentId, SegmentName, ServerId};
+use leeward_format::{LogKind, Lsn, MAX_BUILDER, SegmentId, SegmentName, ServerId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,6 +81,9 @@ impl Region {
         let l0 = view.version.active();
         let memory_before = l0.memory_bytes();
         batch.iter().for_each(|found| insert(l0, found, self.options.addressing));
+        if only_read || self.options.reads.is_at_backups() {
+            batch.iter().for_each(|found| keep_large(&view, found));
+        }
         if l0.memory_bytes() > memory_before {
             self.volume.memory().relieve();
         }
@@ -148,6 +151,14 @@ impl Region {
             Level::open(reads, wanted, &|name| by_name.get(&name).cloned()).map(Arc::new)
         };
         state.levels.iter().map(open).collect()
+    }
+}
+
+/// Caches a value that only the log has, as the primary does: those who read the newest pairs need no device.
+fn keep_large(view: &View, found: &Replayed<'_>) {
+    let record = &found.record;
+    if (record.kind, found.log) == (RecordKind::Put, LogKind::Large) {
+        view.version.reads().written(record.key, record.stamp, record.value);
     }
 }
 

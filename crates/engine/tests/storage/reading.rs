@@ -3,7 +3,7 @@
 
 use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
-use leeward_engine::{Snapshot, Write};
+use leeward_engine::{Lookup, Reach, Snapshot, Write};
 use leeward_format::cluster::BackupMode;
 use leeward_format::{Lsn, UnixMs};
 use leeward_platform::{Rng, SimDisk};
@@ -100,4 +100,22 @@ fn a_copy_whose_logs_are_behind_its_levels_goes_on() {
         assert_eq!(copy.last_lsn(), Lsn(101), "{saved} were saved before");
         assert_eq!(read_all(&copy.snapshot(Lsn(101), UnixMs(1))).len(), 101);
     }
+}
+
+/// Scans at backups read the newest pairs all the time: a value that only the large log has is kept in memory, as at the primary.
+#[test]
+fn a_copy_that_is_read_has_the_newest_large_values_in_memory() {
+    choose_backups(BackupMode::SendIndex);
+    let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, 3);
+    backup.sync(&primary).unwrap();
+    backup.replica.follow(BUILDER).unwrap();
+    let value = [7; 300];
+    primary.append(&[Write::put(b"large", &value), Write::put(b"small", b"value")]).unwrap();
+    backup.mirror(&primary).unwrap();
+    backup.save(&primary).unwrap();
+    let copy = backup.replica.reading().expect("it follows");
+    let found = copy.snapshot(Lsn(2), UnixMs(1)).get(b"large", Reach::Memory).unwrap();
+    assert!(matches!(found, Lookup::Found { value: here, .. } if here == value[..]), "it is read from the device");
 }
