@@ -69,7 +69,7 @@ impl Node {
                 inherited: space.inherited_bytes,
                 is_trimmed: serving.is_trimmed(),
                 pair_bytes,
-                middle: if ops_a_second < FEW_OPS { None } else { serving.middle() },
+                middle: if ops_a_second < FEW_OPS { None } else { serving.reshape().middle() },
             });
             self.loads.regions.insert(*id, Reported { term: serving.term(), at: now, ops, written });
         }

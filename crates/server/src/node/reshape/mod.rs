@@ -6,6 +6,7 @@
 //! | `quiesce` | the pause before a transfer, a split or a merge |
 //! | `split`, `merge` | these two |
 //! | `trim` | deletes what they leave |
+//! | `samples` | which keys are in use |
 //!
 //! A split and a merge go the same way: a plan in the configuration, a look whether it is possible, a pause, steps, a proposal
 //! to the coordinator, its answer. An attempt that fails is given up by `Serving::fail_plan`, and another one comes later.
@@ -14,6 +15,7 @@
 
 pub(crate) mod merge;
 pub(crate) mod quiesce;
+mod samples;
 pub(crate) mod split;
 mod trim;
 
@@ -22,9 +24,11 @@ use crate::node::region::Slot;
 use crate::node::serving::Serving;
 use leeward_engine::Error;
 use leeward_format::RegionId;
+use leeward_format::op::Op;
 use leeward_platform::Nanos;
 use merge::{Gathered, MergeState, RegionMerge};
 use quiesce::{Quiesce, QuiesceReason};
+use samples::Samples;
 use split::{PendingChild, Split};
 use trim::Trim;
 
@@ -38,6 +42,7 @@ pub(crate) struct Reshape {
     /// Most bytes of pairs that are copied when this region is merged into its neighbour.
     merge_bytes: u64,
     trim: Trim,
+    samples: Samples,
     /// Set while the region is a pending child, in no configuration yet.
     pending_child: Option<PendingChild>,
 }
@@ -64,7 +69,7 @@ pub(crate) struct Reshaping {
 }
 
 impl Reshape {
-    pub(crate) fn new(merge_bytes: u64) -> Reshape {
+    pub(crate) fn new(region: RegionId, merge_bytes: u64) -> Reshape {
         Reshape {
             quiesce: Quiesce::NEVER,
             is_alone: true,
@@ -72,6 +77,7 @@ impl Reshape {
             merge: MergeState::default(),
             merge_bytes,
             trim: Trim::FIRST,
+            samples: Samples::new(region),
             pending_child: None,
         }
     }
@@ -96,6 +102,16 @@ impl Reshape {
         self.merge.is_target()
     }
 
+    /// An operation comes to the region.
+    pub(crate) fn note(&mut self, op: &Op) {
+        self.samples.note(op);
+    }
+
+    /// A key with about half of the latest operations below it.
+    pub(crate) fn middle(&self) -> Option<bytes::Bytes> {
+        self.samples.middle()
+    }
+
     /// Why the region is not split or merged yet, if anything keeps it from that.
     pub(crate) fn waits_for(&self) -> Option<String> {
         self.split.why()
@@ -110,6 +126,11 @@ impl Reshaping {
 }
 
 impl Serving {
+    /// The region has other bounds: what was known of its keys in use says little.
+    fn forget_samples(&mut self) {
+        self.reshape_mut().samples = Samples::new(self.id());
+    }
+
     /// A job for a split or a merge ended.
     pub(crate) fn reshape_done(&mut self, now: Nanos, done: ReshapeDone) {
         match done {

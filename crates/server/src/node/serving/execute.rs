@@ -87,7 +87,7 @@ impl Serving {
         assert!(self.is_open(), "earlier operations wait elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
         *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;
-        self.samples.note(&pending.op);
+        self.reshape.note(&pending.op);
         if self.queues.behind.is_full() || is_write && self.queues.stalled.is_full() {
             return self.refuse(to, OpError::Overloaded(self.id()));
         }

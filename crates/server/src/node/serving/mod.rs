@@ -8,7 +8,6 @@
 //! | `upkeep` | tails and compactions; what is shipped to backups |
 //! | `bases` | what members that are brought in sync get |
 //! | `checkpoint` | copies on volumes of their own |
-//! | `samples` | which keys are in use |
 //! | `direct_reads` | the hash index, which clients read by one-sided reads |
 //! | `fill` | the walk that fills it |
 //!
@@ -30,7 +29,6 @@ pub(crate) mod execute;
 mod fill;
 mod for_memory;
 mod queues;
-mod samples;
 mod upkeep;
 
 use crate::client_memory::ClientMemory;
@@ -57,7 +55,6 @@ use leeward_replication::mirror::TailView;
 use leeward_replication::primary::{Ops, Primary};
 pub(crate) use queues::Pending;
 use queues::Queues;
-use samples::Samples;
 use std::sync::Arc;
 use upkeep::Upkeep;
 pub(crate) use upkeep::UpkeepDone;
@@ -106,7 +103,6 @@ pub(crate) struct Serving {
     exports: Exports,
     reshape: Reshape,
     requests: Requests,
-    samples: Samples,
     direct_reads: DirectReads,
     counters: RegionCounters,
     jobs: Jobs,
@@ -117,7 +113,7 @@ impl Serving {
         let Opened { region, requests } = opened;
         region.set_inherited_below(primary.config().inherited_below);
         Serving {
-            samples: Samples::new(primary.config().region),
+            reshape: Reshape::new(primary.config().region, context.shared.merge_bytes),
             region,
             primary,
             opening: Opening { is_open: false, since: now, recovery: Nanos::ZERO },
@@ -128,7 +124,6 @@ impl Serving {
             upkeep: Upkeep::default(),
             bases: Bases::default(),
             exports: Exports::new(context.shared.checkpoints.clone()),
-            reshape: Reshape::new(context.shared.merge_bytes),
             direct_reads: DirectReads::new(context.shared.readable.clone(), context.me.incarnation),
             requests,
             counters: RegionCounters::default(),
@@ -195,16 +190,6 @@ impl Serving {
     /// Answers up to here may leave.
     pub(crate) fn acknowledged(&self) -> Lsn {
         self.answers.acknowledged()
-    }
-
-    /// A key with about half of the latest operations below it.
-    pub(crate) fn middle(&self) -> Option<bytes::Bytes> {
-        self.samples.middle()
-    }
-
-    /// The region has other bounds: what was known of its keys in use says little.
-    pub(crate) fn forget_samples(&mut self) {
-        self.samples = Samples::new(self.id());
     }
 
     // ---- jobs -----------------------------------------------------------------------------------------------------
