@@ -4,6 +4,8 @@
 #   PYTHON    a Python with redis-py        default python3
 #   LEEWARD   the binary                    default target/debug/leeward
 #   PORT      first port of the nodes       default 17379
+#
+# Needs redis-cli, redis-benchmark, go, node, npm, mvn and java besides. What it fetches and builds is in a temporary directory.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -50,19 +52,33 @@ start() {
 
 is_ready() {
     local name=$1 port=$2
-    grep -q 'Ctrl-C stops' "$scratch/$name.log" || return 1
+    grep -qs 'Ctrl-C stops' "$scratch/$name.log" || return 1
     [ "$(redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} -p "$port" wait 0 0 2>/dev/null)" = 2 ]
 }
 
+# Fetches go-redis, node-redis and jedis.
+fetch() {
+    (cd "$here/go" && go build -o "$scratch/go-check" .)
+    cp -r "$here/node" "$here/java" "$scratch"
+    (cd "$scratch/node" && npm install --silent --no-audit --no-fund)
+    (cd "$scratch/java" && mvn --quiet --batch-mode dependency:copy-dependencies)
+}
+
+check() {
+    bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
+    "$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
+    "$scratch/go-check" "127.0.0.1:$port"
+    node "$scratch/node/check.mjs" 127.0.0.1 $((port + 1))
+    java -cp "$scratch/java/target/dependency/*" "$scratch/java/Check.java" 127.0.0.1 $((port + 2))
+    bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
+}
+
+fetch
 start plain
-bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
-"$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
-bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
+check
 stop
 
 export REDIS_TLS_CA=$scratch/encrypted/certs/ca.crt
 start encrypted --tls
-bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
-"$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
-bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
+check
 echo "all Redis clients passed, without and with TLS"

@@ -1,8 +1,11 @@
 // Command main checks that go-redis, with its defaults (RESP3), works against a node: go run . HOST:PORT
+// With REDIS_TLS_CA, the file of an authority, over TLS; with REDIS_USER and REDIS_PASSWORD as that user.
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"reflect"
@@ -31,7 +34,13 @@ func value[T any](result T, err error) T {
 
 func main() {
 	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Args[1]})
+	options := &redis.Options{Addr: os.Args[1], Username: os.Getenv("REDIS_USER"), Password: os.Getenv("REDIS_PASSWORD")}
+	if ca := os.Getenv("REDIS_TLS_CA"); ca != "" {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(value(os.ReadFile(ca)))
+		options.TLSConfig = &tls.Config{RootCAs: roots}
+	}
+	rdb := redis.NewClient(options)
 	defer rdb.Close()
 
 	equal("ping", value(rdb.Ping(ctx).Result()), "PONG")

@@ -1,8 +1,12 @@
 // node-redis against a node, in RESP2 (its default) and RESP3: node check.mjs HOST PORT
+// With REDIS_TLS_CA, the file of an authority, over TLS; with REDIS_USER and REDIS_PASSWORD as that user.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createClient } from "redis";
 
 const [host, port] = process.argv.slice(2);
+const { REDIS_TLS_CA: ca, REDIS_USER: username, REDIS_PASSWORD: password } = process.env;
+const socket = { host, port: Number(port), ...(ca ? { tls: true, ca: readFileSync(ca) } : {}) };
 let checks = 0;
 const equal = (found, expected) => {
   checks++;
@@ -10,7 +14,7 @@ const equal = (found, expected) => {
 };
 
 for (const RESP of [2, 3]) {
-  const client = createClient({ socket: { host, port: Number(port) }, RESP });
+  const client = createClient({ socket, RESP, username, password });
   client.on("error", (error) => {
     throw error;
   });
