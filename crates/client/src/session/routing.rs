@@ -95,14 +95,27 @@ impl Session {
 
     /// Whether the backups of its region answer this operation, and answer nothing stale.
     pub(super) fn is_for_backups(&self, table: &TableName, op: &Op) -> bool {
-        op.is_scan() && self.routes.scans(table) == Scans::Backups && !self.has_unanswered_writes(table)
+        op.is_scan() && self.routes.scans(table) == Scans::Backups && !self.follows_a_write(table, op)
     }
 
-    /// Whether a write of the table is not answered yet: the primary carries a scan out after it, and a backup may not know it.
-    fn has_unanswered_writes(&self, table: &TableName) -> bool {
-        let is_write = |pending: &Pending| pending.op.writes_data() && pending.table == *table;
-        self.parked.iter().any(|(_, pending)| is_write(pending))
-            || self.links.values().flat_map(Link::pendings).any(is_write)
+    /// Whether a write that this scan may show is not answered yet: the primary carries the scan out after it, and a backup may
+    /// not know it.
+    fn follows_a_write(&self, table: &TableName, scan: &Op) -> bool {
+        let may_show = |pending: &Pending| {
+            let write = &pending.op;
+            write.writes_data() && pending.table == *table && !self.is_apart(table, scan, write)
+        };
+        self.parked.iter().any(|(_, pending)| may_show(pending))
+            || self.links.values().flat_map(Link::pendings).any(may_show)
+    }
+
+    /// Whether a write is certainly of no key of the scan. Regions of tables with ranges of keys may have other bounds than the
+    /// routes say. A key's token never goes to another region.
+    fn is_apart(&self, table: &TableName, scan: &Op, write: &Op) -> bool {
+        let Some(key) = write.key() else { return false };
+        let is_outside = scan.range().is_some_and(|(start, end)| key < start || end.is_some_and(|end| key >= end));
+        let of = |op: &Op| op.region_in(&self.routes, table).map(|route| route.region);
+        is_outside || matches!(scan, Op::In { .. }) && of(scan).zip(of(write)).is_some_and(|(a, b)| a != b)
     }
 
     /// The member to which a read that any member may answer goes first: the live members in turn, or the backups.

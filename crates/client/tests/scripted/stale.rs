@@ -1,8 +1,10 @@
 //! Reads that any member may answer: the member that the client asks, and its handling of answers.
 
 use crate::fake::{Act, FakeNode, map, succeed};
+use bytes::Bytes;
 use leeward_client::{
-    Client, ClientOptions, Op, OpError, OpResult, Range, Read, ReadPaths, ReadResult, RegionMap, Scans, Stale,
+    Client, ClientOptions, Condition, Op, OpError, OpResult, Range, Read, ReadPaths, ReadResult, RegionMap, ScanRange,
+    Scans, Session, Stale,
 };
 use leeward_format::{Epoch, Lsn, RegionId};
 use std::time::Duration;
@@ -43,14 +45,19 @@ fn two(script: fn(&[Op]) -> Act) -> (FakeNode, FakeNode, Client) {
 
 /// The same, of a table whose scans these answer.
 fn two_of(scans: Scans, script: fn(&[Op]) -> Act) -> (FakeNode, FakeNode, Client) {
+    let nodes = two_with(scans, succeed, script);
+    let options = ClientOptions { retry_pause: Duration::from_secs(2), ..ClientOptions::default() };
+    let client = Client::connect(&[&nodes.0.address], options).expect("the node answers");
+    (nodes.0, nodes.1, client)
+}
+
+/// A primary and a backup that do as the scripts say.
+fn two_with(scans: Scans, primary: fn(&[Op]) -> Act, backup: fn(&[Op]) -> Act) -> (FakeNode, FakeNode) {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
     let mut map: RegionMap = map(1, &[("", 1)], &[&a, &b]);
     map.regions[0].backups = vec![map.servers[1].member];
     map.tables[0].reads = ReadPaths { scans, ..ReadPaths::default() };
-    let nodes = (FakeNode::serve(one, map.clone(), succeed), FakeNode::serve(two, map, script));
-    let options = ClientOptions { retry_pause: Duration::from_secs(2), ..ClientOptions::default() };
-    let client = Client::connect(&[&a], options).expect("the node answers");
-    (nodes.0, nodes.1, client)
+    (FakeNode::serve(one, map.clone(), primary), FakeNode::serve(two, map, backup))
 }
 
 #[test]
@@ -111,4 +118,28 @@ fn scans_go_to_backups_where_the_table_says_so_and_to_the_primary_if_those_canno
     assert_eq!(scan(&client), 0, "the primary has none");
     assert!(begun.elapsed() < Duration::from_secs(2), "no pause");
     assert_eq!((primary.ops().len(), backup.ops().len()), (2, 1));
+}
+
+/// A primary that answers reads, and no write.
+fn reads_only(ops: &[Op]) -> Act {
+    if ops.iter().any(Op::writes_data) { Act::Silence } else { succeed(ops) }
+}
+
+#[test]
+fn a_scan_that_may_show_an_unanswered_write_is_the_primarys() {
+    let (primary, backup) = two_with(Scans::Backups, reads_only, scans);
+    let mut session = Session::connect(&[&primary.address], ClientOptions::default()).expect("the node answers");
+    session.submit(vec![Op::Delete { key: "m".into(), when: Condition::Always }]).expect("there is room");
+    let mut scan = |start: &'static str, end: Option<&'static str>| {
+        let (start, end) = (start.into(), end.map(Bytes::from));
+        let range = ScanRange { start, end, reverse: false, limit: 10, keys_only: false };
+        let ticket = session.submit(vec![Op::Scan(range)]).expect("there is room");
+        while session.poll(Duration::from_secs(10)).expect("an answer").iter().all(|done| done.ticket != ticket) {}
+        backup.ops().len()
+    };
+    assert_eq!(scan("a", Some("m")), 1, "the end is exclusive");
+    assert_eq!(scan("n", None), 2);
+    assert_eq!(scan("a", Some("n")), 2);
+    assert_eq!(scan("m", None), 2);
+    assert_eq!(scan("a", None), 2);
 }
