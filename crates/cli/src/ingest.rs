@@ -1,11 +1,12 @@
 //! `leeward ingest`: puts the sorted pairs of a file or a store into a table or an embedded store; and `leeward checkpoint`.
 
-use crate::args::{CheckpointArgs, IngestArgs};
+use crate::args::{CheckpointArgs, IngestArgs, Keys};
+use crate::inspect::encryption;
 use crate::text::table;
 use crate::{Outcome, data, show};
 use leeward_client::{Client, Condition, Lifetime, Op, OpResult};
-use leeward_engine::ScanBounds;
 use leeward_engine::embedded::{Db, DbOptions};
+use leeward_engine::{ScanBounds, VolumeOptions};
 use leeward_format::{Lsn, RegionId};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -30,21 +31,30 @@ type Failure = Box<dyn Error>;
 
 pub(crate) fn ingest(args: &IngestArgs) -> Outcome {
     let mut pairs: Box<dyn Iterator<Item = Result<Pair, Failure>>> = match (&args.from_store, &args.file) {
-        (Some(directory), _) => Box::new(StorePairs::open(directory)?),
+        (Some(directory), _) => Box::new(StorePairs::open(directory, &args.keys)?),
         (None, Some(file)) => Box::new(Lines::open(file)?),
         (None, None) => unreachable!("the command line asks for one of them"),
     };
     let count = match &args.dir {
-        Some(directory) => into_store(directory, &mut pairs)?,
+        Some(directory) => into_store(directory, &args.keys, &mut pairs)?,
         None => into_table(&data::connect(&args.place.connect)?.table(args.place.table.clone()), &mut pairs)?,
     };
     println!("{count} pairs");
     Ok(true)
 }
 
+fn options(keys: &Keys) -> io::Result<DbOptions> {
+    let volume = VolumeOptions { encryption: encryption(keys)?, ..VolumeOptions::default() };
+    Ok(DbOptions { volume, ..DbOptions::default() })
+}
+
 /// Puts pairs into an embedded store, all or nothing.
-fn into_store(directory: &Path, pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>) -> Result<u64, Failure> {
-    let db = Db::open(directory, DbOptions::default())?;
+fn into_store(
+    directory: &Path,
+    keys: &Keys,
+    pairs: &mut dyn Iterator<Item = Result<Pair, Failure>>,
+) -> Result<u64, Failure> {
+    let db = Db::open(directory, options(keys)?)?;
     let mut failure = None;
     let whole = std::iter::from_fn(|| match pairs.next()? {
         Ok(pair) => Some(pair),
@@ -177,11 +187,11 @@ struct StorePairs {
 }
 
 impl StorePairs {
-    fn open(directory: &Path) -> Result<StorePairs, Failure> {
+    fn open(directory: &Path, keys: &Keys) -> Result<StorePairs, Failure> {
         if !directory.join(leeward_engine::VOLUME_NAME).exists() {
             return Err(format!("{}: has no store", directory.display()).into());
         }
-        let db = Db::open(directory, DbOptions::default())?;
+        let db = Db::open(directory, options(keys)?)?;
         Ok(StorePairs { cursor: db.scan(ScanBounds::default()), _db: db })
     }
 }

@@ -17,6 +17,8 @@ fn pairs(text: &str) -> Result<Vec<Pair>, String> {
         .map_err(|error: Failure| error.to_string().replace(file.to_str().unwrap_or(""), "F"))
 }
 
+const NO_KEYS: Keys = Keys { key_file: None };
+
 #[test]
 fn every_byte_survives_the_way_out_and_back() {
     let all: Vec<u8> = (0..=255).collect();
@@ -40,12 +42,12 @@ fn lines_are_pairs_and_errors_name_them() {
 fn a_store_takes_all_pairs_or_none() {
     let (directory, file) = written("a\t1\nb\t2\nc\t3\n");
     let store = directory.path().join("store");
-    assert_eq!(into_store(&store, &mut Lines::open(&file).unwrap()).unwrap(), 3);
-    let found: Vec<Pair> = StorePairs::open(&store).unwrap().map(Result::unwrap).collect();
+    assert_eq!(into_store(&store, &NO_KEYS, &mut Lines::open(&file).unwrap()).unwrap(), 3);
+    let found: Vec<Pair> = StorePairs::open(&store, &NO_KEYS).unwrap().map(Result::unwrap).collect();
     assert_eq!(found.len(), 3);
     let (_other, bad) = written("d\t1\nc\t2\n");
-    let error = into_store(&store, &mut Lines::open(&bad).unwrap()).unwrap_err().to_string();
+    let error = into_store(&store, &NO_KEYS, &mut Lines::open(&bad).unwrap()).unwrap_err().to_string();
     assert!(error.contains("line 2"), "{error}");
-    assert_eq!(StorePairs::open(&store).unwrap().count(), 3);
-    assert!(StorePairs::open(directory.path()).is_err());
+    assert_eq!(StorePairs::open(&store, &NO_KEYS).unwrap().count(), 3);
+    assert!(StorePairs::open(directory.path(), &NO_KEYS).is_err());
 }

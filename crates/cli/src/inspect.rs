@@ -1,13 +1,14 @@
 //! `leeward inspect` and `leeward verify`: read a volume from its file, and print it for people.
 
 use crate::Outcome;
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, Keys, RekeyArgs};
 use crate::table::acknowledge_text;
 use crate::text::{bytes, table};
-use leeward_engine::VOLUME_NAME;
+
 use leeward_engine::error::RESTORE;
 use leeward_engine::image::Image;
 use leeward_engine::verify::{Damage, Item};
+use leeward_engine::{Encryption, Secrets, VOLUME_NAME};
 use leeward_format::cluster::ReadPaths;
 use leeward_format::manifest::{Change, EntryBody, RegionState, SegmentKind, SegmentState, level_name};
 use leeward_format::node::{Entry, Node, NodeKind};
@@ -15,10 +16,12 @@ use leeward_format::packed::Codec;
 use leeward_format::range::NO_END;
 use leeward_format::record::RecordKind;
 use leeward_format::{Pointer, RegionId, SegmentNo, Stamp};
+use leeward_platform::disk::DiskLock;
 use leeward_platform::{Disk, RealDisk};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 #[cfg(test)]
 #[path = "inspect_tests.rs"]
@@ -28,7 +31,7 @@ mod tests;
 const SHOWN_BYTES: usize = 48;
 
 pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
-    let image = open(&disk(&args.directory)?, &args.directory)?;
+    let image = open(&disk(&args.directory)?, &args.directory, &args.keys)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let shown = match (args.region, args.segment) {
         (Some(region), _) => show_region(&mut out, &image, RegionId(region)),
@@ -43,13 +46,41 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
-pub(crate) fn verify(directory: &Path) -> Outcome {
-    let disk = disk(directory)?;
-    let _lock = disk.lock().map_err(|error| match error.kind() {
+/// Rewrites a volume with a new data key.
+pub(crate) fn rekey(args: &RekeyArgs) -> Outcome {
+    let disk = disk(&args.directory)?;
+    let _lock = lock(&disk, &args.directory)?;
+    let secrets = Secrets::from_file(&args.key_file)?;
+    let name = secrets.current().0.to_owned();
+    let shows_progress = io::stderr().is_terminal();
+    leeward_engine::rekey(&disk, &Encryption::new(secrets), &mut |done, all| {
+        if shows_progress {
+            eprint!("\r{done} of {all} segments");
+        }
+    })?;
+    if shows_progress {
+        eprintln!();
+    }
+    println!("{}: rewritten with a new data key, which the key {name} encrypts", args.directory.display());
+    Ok(true)
+}
+
+fn lock(disk: &RealDisk, directory: &Path) -> Result<DiskLock, String> {
+    disk.lock().map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => format!("{}: in use by another process: stop it first", directory.display()),
         _ => format!("{}: {error}", directory.display()),
-    })?;
-    let image = open(&disk, directory)?;
+    })
+}
+
+/// The operator's keys, if they are given.
+pub(crate) fn encryption(keys: &Keys) -> io::Result<Option<Arc<Encryption>>> {
+    Ok(keys.key_file.as_deref().map(Secrets::from_file).transpose()?.map(Encryption::new))
+}
+
+pub(crate) fn verify(directory: &Path, keys: &Keys) -> Outcome {
+    let disk = disk(directory)?;
+    let _lock = lock(&disk, directory)?;
+    let image = open(&disk, directory, keys)?;
     let shows_progress = io::stderr().is_terminal();
     let verification = image.verify(&mut |done, all| {
         if shows_progress {
@@ -92,8 +123,8 @@ fn disk(directory: &Path) -> Result<RealDisk, String> {
     RealDisk::open(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
-fn open(disk: &RealDisk, directory: &Path) -> Result<Image, Box<dyn std::error::Error>> {
-    let image = Image::read(disk.open(VOLUME_NAME)?)?;
+fn open(disk: &RealDisk, directory: &Path, keys: &Keys) -> Result<Image, Box<dyn std::error::Error>> {
+    let image = Image::read(disk.open(VOLUME_NAME)?, encryption(keys)?.as_ref())?;
     Ok(image.ok_or_else(|| format!("{}: the volume is empty: no node has started on it", directory.display()))?)
 }
 
@@ -108,6 +139,9 @@ fn show_volume(out: &mut dyn Write, image: &Image) -> Outcome {
         bytes(image.file_bytes()?),
         image.state().incarnation
     )?;
+    if let Some(name) = image.key_name() {
+        writeln!(out, "encrypted: the key {name} encrypts its data key")?;
+    }
     for (name, copy) in ["superblock", "its copy"].into_iter().zip(image.superblock_copies()?) {
         match copy {
             Ok(_) => writeln!(out, "{name}: valid")?,

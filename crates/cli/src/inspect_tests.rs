@@ -1,11 +1,16 @@
 //! Every page of a volume that the embedded engine made, and the messages about a damaged one.
 
 use super::*;
+use leeward_engine::VolumeOptions;
 use leeward_engine::embedded::{Db, DbOptions};
 use std::fs;
 
-fn filled(directory: &Path) {
-    let db = Db::open(directory, DbOptions { l0_bytes: 64 << 10, ..DbOptions::default() }).expect("a store");
+const NO_KEYS: Keys = Keys { key_file: None };
+
+fn filled(directory: &Path, keys: &Keys) {
+    let volume = VolumeOptions { encryption: encryption(keys).expect("keys"), ..VolumeOptions::default() };
+    let options = DbOptions { l0_bytes: 64 << 10, volume, ..DbOptions::default() };
+    let db = Db::open(directory, options).expect("a store");
     for number in 0..3000_u32 {
         let value = vec![b'v'; if number % 100 == 0 { 1500 } else { 60 }];
         db.put(format!("key{number:05}").as_bytes(), &value).expect("room");
@@ -26,8 +31,8 @@ fn page(image: &Image, show: impl FnOnce(&mut Vec<u8>, &Image) -> Outcome) -> St
 #[test]
 fn every_structure_of_a_volume_is_shown() {
     let directory = tempfile::tempdir().expect("a directory");
-    filled(directory.path());
-    let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
+    filled(directory.path(), &NO_KEYS);
+    let image = open(&disk(directory.path()).expect("it is there"), directory.path(), &NO_KEYS).expect("it is sound");
 
     let volume = page(&image, |out, image| show_volume(out, image));
     for part in ["superblock: valid", "its copy: valid", "manifest: ", "region 1 of table default", "L1", "large log"] {
@@ -55,13 +60,13 @@ fn every_structure_of_a_volume_is_shown() {
 #[test]
 fn damage_is_found_and_bad_directories_are_named() {
     let directory = tempfile::tempdir().expect("a directory");
-    let missing = verify(directory.path()).expect_err("nothing is there").to_string();
+    let missing = verify(directory.path(), &NO_KEYS).expect_err("nothing is there").to_string();
     assert!(missing.contains("leeward-data/node-1"), "{missing}");
     assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 0, "looking makes nothing");
 
-    filled(directory.path());
-    assert!(verify(directory.path()).expect("it can be read"));
-    let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
+    filled(directory.path(), &NO_KEYS);
+    assert!(verify(directory.path(), &NO_KEYS).expect("it can be read"));
+    let image = open(&disk(directory.path()).expect("it is there"), directory.path(), &NO_KEYS).expect("it is sound");
     let region = image.state().regions.values().next().expect("one region");
     let leaf = region.segments.values().find(|segment| segment.kind == SegmentKind::Leaf).expect("a level has leaves");
     let at = leaf.no.start(image.superblock().segment_bytes as usize) as usize + 100;
@@ -69,12 +74,41 @@ fn damage_is_found_and_bad_directories_are_named() {
     let mut bytes = fs::read(&path).expect("it is there");
     bytes[at] ^= 1;
     fs::write(&path, bytes).expect("room");
-    assert!(!verify(directory.path()).expect("it can be read"));
-    let image = open(&disk(directory.path()).expect("it is there"), directory.path()).expect("it is sound");
+    assert!(!verify(directory.path(), &NO_KEYS).expect("it can be read"));
+    let image = open(&disk(directory.path()).expect("it is there"), directory.path(), &NO_KEYS).expect("it is sound");
     let text = {
         let mut out = Vec::new();
         assert!(!show_segment(&mut out, &image, leaf.no, false).expect("a page"));
         String::from_utf8(out).expect("text")
     };
     assert!(text.contains("DAMAGED at byte"), "{text}");
+}
+
+#[test]
+fn an_encrypted_volume_is_shown_verified_and_rewritten_with_its_keys_only() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key_file = directory.path().join("keys");
+    fs::write(&key_file, format!("2026 {}\n", "5c".repeat(32))).expect("room");
+    let keys = Keys { key_file: Some(key_file.clone()) };
+    let data = directory.path().join("data");
+    filled(&data, &keys);
+    let has = |text: &[u8]| {
+        let bytes = fs::read(data.join(VOLUME_NAME)).expect("it is there");
+        bytes.windows(text.len()).any(|window| window == text)
+    };
+    assert!(!has(b"key0") && !has(&[b'v'; 60]), "nothing readable is on the disk");
+    let refused = verify(&data, &NO_KEYS).expect_err("it needs a key").to_string();
+    assert!(refused.contains("it needs the key 2026, and no keys are given"), "{refused}");
+    assert!(verify(&data, &keys).expect("it can be read"));
+    let image = |keys: &Keys| open(&disk(&data).expect("it is there"), &data, keys).expect("it is sound");
+    assert!(page(&image(&keys), |out, image| show_volume(out, image)).contains("encrypted: the key 2026"));
+    // Another key, and a new data key.
+    fs::write(&key_file, format!("2026 {}\n2027 {}\n", "5c".repeat(32), "6d".repeat(32))).expect("room");
+    assert!(rekey(&RekeyArgs { directory: data.clone(), key_file: key_file.clone() }).expect("there is room"));
+    fs::write(&key_file, format!("2027 {}\n", "6d".repeat(32))).expect("room");
+    assert!(verify(&data, &keys).expect("it can be read"));
+    assert!(page(&image(&keys), |out, image| show_volume(out, image)).contains("encrypted: the key 2027"));
+    let options = VolumeOptions { encryption: encryption(&keys).expect("keys"), ..VolumeOptions::default() };
+    let db = Db::open(&data, DbOptions { volume: options, ..DbOptions::default() }).expect("a store");
+    assert_eq!(db.get(b"key00100").expect("it is sound").map(|value| value.len()), Some(1500));
 }

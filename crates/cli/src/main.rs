@@ -80,9 +80,10 @@ fn main() -> ExitCode {
         Command::Split(args) => split::split(&args),
         Command::Merge(args) => merge::merge(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
+        Command::Rekey(args) => inspect::rekey(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {
-            Some(directory) => inspect::verify(directory),
+            Some(directory) => inspect::verify(directory, &args.keys),
             None => replicas::verify(&args),
         },
     };

@@ -13,6 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// |---|---|
 /// | [`Invalid`](Error::Invalid) | correct the call |
 /// | [`NoSpace`](Error::NoSpace) | make room, then try again; reads continue |
+/// | [`Key`](Error::Key) | give the key that the message names |
 /// | [`Locked`](Error::Locked) | close the other store, or drop its snapshots |
 /// | [`Io`](Error::Io), [`VolumeFailed`](Error::VolumeFailed) | check the device, open the store again |
 /// | [`Panicked`](Error::Panicked) | report the bug, open the store again |
@@ -97,6 +98,14 @@ pub enum Error {
         found: u32,
         /// The format that this program reads.
         known: u32,
+    },
+    /// The volume is encrypted, and its key is missing or wrong. Nothing was changed.
+    #[error("{file}: encrypted: {detail}; nothing was changed")]
+    Key {
+        /// The file.
+        file: String,
+        /// The key that is needed.
+        detail: String,
     },
     /// Another process uses the data directory, or this one does: a closed store stays in use while a snapshot of it
     /// exists.

@@ -4,7 +4,7 @@
 
 use crate::error::Result;
 use crate::verify::{Damage, Item, Verification, walk};
-use crate::volume::{Device, Manifest, SUPERBLOCKS_BYTES, read_superblock};
+use crate::volume::{Device, Encryption, Manifest, SUPERBLOCKS_BYTES, encryption, read_superblock};
 use leeward_format::manifest::{Entry, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{DecodeError, RegionId, SegmentNo};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub struct Image {
     device: Arc<Device>,
     superblock: Superblock,
+    key_name: Option<String>,
     manifest: Manifest,
     state: VolumeState,
 }
@@ -33,20 +34,28 @@ pub struct PlacedEntry {
 }
 
 impl Image {
-    /// Reads superblock and manifest of the volume in `file`; `None` if the file is empty.
+    /// Reads superblock and manifest of the volume in `file`, with the operator's keys if it is encrypted; `None` if the
+    /// file is empty.
     ///
     /// # Errors
     /// As [`crate::Volume::open`].
-    pub fn read(file: Arc<dyn File>) -> Result<Option<Image>> {
+    pub fn read(file: Arc<dyn File>, encryption: Option<&Arc<Encryption>>) -> Result<Option<Image>> {
         let device = Arc::new(Device::new(file));
         let Some(superblock) = read_superblock(&device, 0)? else { return Ok(None) };
+        let key_name = superblock.is_encrypted().then(|| encryption::key_name(&device)).transpose()?;
+        let device = encryption::open(device, &superblock, encryption, false)?;
         let (manifest, state) = Manifest::read(device.clone(), &superblock)?;
-        Ok(Some(Image { device, superblock, manifest, state }))
+        Ok(Some(Image { device, superblock, key_name, manifest, state }))
     }
 
     /// The superblock: the first copy that can be read.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Name of the operator's key that the volume's data key is encrypted with, if the volume is encrypted.
+    pub fn key_name(&self) -> Option<&str> {
+        self.key_name.as_deref()
     }
 
     /// Each copy of the superblock, or why it cannot be read.

@@ -95,7 +95,7 @@ pub use region::{Checkpoint, CheckpointInfo, RegionStats, Write};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use verify::{Damage, DamagedSegment, Verification};
 pub use version::{Approximation, Lookup, Reach, Snapshot};
-pub use volume::VolumeOptions;
+pub use volume::{Encryption, VolumeOptions};
 
 #[doc(inline)]
 pub use leeward_format::cluster::{CompactionMode, Placement};
@@ -108,7 +108,7 @@ pub use leeward_format::packed::{Codec, Compression};
 #[doc(inline)]
 pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 #[doc(inline)]
-pub use leeward_platform::DeviceCounters;
+pub use leeward_platform::{DeviceCounters, Secrets};
 
 // Used by Leeward's server; no promise of stability. The same is true of all other items hidden from this page.
 #[doc(hidden)]
@@ -136,5 +136,5 @@ pub use {
     region::{AppendError, Appended, Export, MOST_REQUESTS, Moment, PinnedBase, Region, Requests, SnapshotAt},
     replica::{Replica, Stored, Unopened},
     version::SMALL_VALUE_BYTES,
-    volume::{Segment, VOLUME_NAME, Volume},
+    volume::{Segment, VOLUME_NAME, Volume, rekey},
 };

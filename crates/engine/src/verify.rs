@@ -135,7 +135,9 @@ pub(crate) fn walk(
     let wanted = segment.bytes.map_or(most, |bytes| (bytes as usize).min(most));
     let start = segment.no.start(segment_bytes);
     let mut bytes = vec![0; wanted];
-    let detail = match device.read(start, &mut bytes) {
+    let read = device.read(start, &mut bytes);
+    let start = device.file().place(start);
+    let detail = match read {
         Err(Error::Io { source, .. }) => format!("cannot be read: {source}"),
         Err(error) => error.to_string(),
         Ok(()) => return walk_bytes(addressing, segment, start, bytes.into(), see),

@@ -178,7 +178,7 @@ impl Case<'_> {
     fn run(&self, directory: &Path) {
         let (regions, rounds) = (self.regions as usize, self.rounds);
         let every = |each: &dyn Fn(usize, u64)| (0..rounds).for_each(|i| (0..regions).for_each(|at| each(at, i)));
-        let node = Node::open(directory, self.regions, self.options);
+        let node = Node::open(directory, self.regions, self.options.clone());
         let segments = |node: &Node| node.volume.usage().0 as usize / node.volume.segment_bytes();
         let empty = segments(&node);
         let longest = node.run(|put| (0..regions).for_each(|at| put(at, 0, b"one")));
@@ -218,7 +218,7 @@ impl Case<'_> {
         drop(node);
         self.peak.take();
         let started = Instant::now();
-        let node = Node::open(directory, self.regions, self.options);
+        let node = Node::open(directory, self.regions, self.options.clone());
         println!("opened again in {:?}", started.elapsed());
         for (region, last) in node.regions.iter().zip(last) {
             assert_eq!(region.last_lsn(), last, "{region:?}");

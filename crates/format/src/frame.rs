@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// Bytes of the header before the body.
 pub const FRAME_HEADER_BYTES: usize = 12;
-/// Version of stored frames: edits of manifests, and the coordinator's log. Frames of another version are refused.
+/// Version of stored frames: edits of manifests, encrypted keys, and the coordinator's log. Frames of another version are refused.
 pub const FRAME_VERSION: u8 = 1;
 /// Version of all messages between processes, and of values at the coordinator. From the first release on, a change of
 /// any message, or of the value of any path, raises it. A process that finds another version stops there and reports
@@ -40,13 +40,20 @@ pub enum FrameKind {
     CoordinatorReply = 6,
     /// One persisted change of the embedded coordinator.
     CoordinatorLog = 7,
+    /// One atomic edit of the manifest of an encrypted volume.
+    SealedManifestEdit = 8,
+    /// The data key of an encrypted volume, encrypted.
+    WrappedKey = 9,
 }
 
 impl FrameKind {
     /// Version of frames of this kind.
     pub const fn version(self) -> u8 {
         match self {
-            FrameKind::ManifestEdit | FrameKind::CoordinatorLog => FRAME_VERSION,
+            FrameKind::ManifestEdit
+            | FrameKind::SealedManifestEdit
+            | FrameKind::WrappedKey
+            | FrameKind::CoordinatorLog => FRAME_VERSION,
             FrameKind::Control
             | FrameKind::Request
             | FrameKind::Reply

@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod control;
 pub mod coordinator;
+pub mod data_key;
 pub mod entries;
 pub mod filter;
 pub mod frame;
@@ -18,6 +19,7 @@ pub mod load;
 pub mod manifest;
 pub mod merge;
 pub mod node;
+pub mod nonces;
 pub mod op;
 pub mod packed;
 pub mod part;

@@ -3,8 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 
-const SUPERBLOCK: Superblock =
-    Superblock { version: VOLUME_VERSION, segment_bytes: 2 << 20, zone_segments: 4, volume: VolumeId(7) };
+const SUPERBLOCK: Superblock = Superblock {
+    version: VOLUME_VERSION,
+    segment_bytes: 2 << 20,
+    zone_segments: 4,
+    volume: VolumeId(7),
+    nonce_bytes: 0,
+};
 
 #[test]
 fn what_was_written_is_read() {
@@ -12,6 +17,8 @@ fn what_was_written_is_read() {
         let superblock = Superblock { version, ..SUPERBLOCK };
         assert_eq!(Superblock::decode(&superblock.encode()), Ok(superblock));
     }
+    let encrypted = Superblock { nonce_bytes: 8192, ..SUPERBLOCK };
+    assert_eq!(Superblock::decode(&encrypted.encode()), Ok(encrypted));
 }
 
 #[test]
@@ -42,6 +49,7 @@ fn absurd_sizes_are_refused() {
         let bytes = Superblock { segment_bytes, zone_segments, ..SUPERBLOCK }.encode();
         assert!(Superblock::decode(&bytes).is_err(), "{segment_bytes} {zone_segments}");
     }
+    assert!(Superblock::decode(&Superblock { nonce_bytes: 12, ..SUPERBLOCK }.encode()).is_err());
 }
 
 proptest! {

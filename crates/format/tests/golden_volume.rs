@@ -4,11 +4,13 @@ mod golden;
 
 use golden::check;
 use leeward_format::cluster::TableOptions;
+use leeward_format::data_key::{DATA_KEY_BYTES, SEAL_NONCE_BYTES, SealedEntry, WrappedKey};
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
     Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, L1, LevelState, LogExtent, Parent, RegionState,
     SegmentKind, SegmentState, Terms,
 };
+use leeward_format::nonces::{NONCE_BYTES, Use, UseKind};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::request::RequestId;
 use leeward_format::segment::LogHeader;
@@ -69,8 +71,23 @@ fn log_segment_headers() {
 #[test]
 fn superblocks() {
     let (version, volume) = (VOLUME_VERSION, VolumeId(0x1122_3344_5566_7788));
-    let superblock = Superblock { version, segment_bytes: 2 << 20, zone_segments: 4, volume };
+    let superblock = Superblock { version, segment_bytes: 2 << 20, zone_segments: 4, volume, nonce_bytes: 0 };
     check("superblock.hex", include_str!("golden/superblock.hex"), &superblock.encode());
+}
+
+#[test]
+fn encrypted_volumes() {
+    let (generation, wrapped_with) = (300, "2026-11".to_owned());
+    let (nonce, sealed) = ([0xa5; SEAL_NONCE_BYTES], vec![0x5a; DATA_KEY_BYTES + 16]);
+    let key = WrappedKey { generation, wrapped_with, nonce, sealed };
+    check("wrapped-key.hex", include_str!("golden/wrapped-key.hex"), &key.encode());
+    let sealed = SealedEntry { nonce: [0xa5; SEAL_NONCE_BYTES], sealed: vec![0x5a; 48] };
+    let mut frame = Vec::new();
+    write_frame(FrameKind::SealedManifestEdit, &sealed, &mut frame);
+    check("sealed-entry.hex", include_str!("golden/sealed-entry.hex"), &frame);
+    let slot =
+        Use { start: 0x4000, end: 0x20_0000, kind: UseKind::Stream, generation: 258, nonce: [0xa5; NONCE_BYTES] };
+    check("nonce-slot.hex", include_str!("golden/nonce-slot.hex"), &slot.encode());
 }
 
 #[test]

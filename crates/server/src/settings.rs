@@ -239,6 +239,20 @@ pub const SETTINGS: &[Setting] = &[
         (MIN_SEGMENT_BYTES as u64..=MAX_SEGMENT_BYTES as u64, ", a power of two"),
         "segment size of a new volume; a volume keeps its own. The same on all nodes",
     ),
+    text(
+        "encryption_key_file",
+        "none",
+        "a file",
+        "[keys that the volume is encrypted with](security.md#encryption-at-rest): lines of a name and 64 hexadecimal \
+         digits, the last one is the current key. Only a new volume becomes encrypted",
+    ),
+    text(
+        "encryption_key_command",
+        "none",
+        "a list: a program and its arguments",
+        "instead of the file: the node runs it when it starts, and it prints such lines. Its arguments are no place for \
+         secrets, since every user of the machine can read them",
+    ),
     number("job_threads", "2", 1..=64, "threads for compactions, flushes and reads from the device"),
     number("max_connections", "10,000", 1..=100_000, "client connections of both protocols together"),
     bytes(

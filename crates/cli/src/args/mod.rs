@@ -100,6 +100,8 @@ pub(crate) enum Command {
     AcceptLoss(AcceptLossArgs),
     /// Show what a volume holds, down to each record, without opening it
     Inspect(InspectArgs),
+    /// Rewrite an encrypted volume with a new data key
+    Rekey(RekeyArgs),
     /// Read everything that a volume holds, and verify every checksum
     Verify(VerifyArgs),
 }
@@ -521,6 +523,31 @@ pub(crate) struct InspectArgs {
     /// Show the entries of the manifest
     #[arg(long, conflicts_with_all = ["region", "segment"])]
     pub(crate) manifest: bool,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
+}
+
+/// The keys of an encrypted volume.
+#[derive(Args, Debug)]
+pub(crate) struct Keys {
+    /// Keys of an encrypted volume: the file that the node has as encryption_key_file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  leeward rekey leeward-data/node-1 --key-file keys
+Stop the node first. The volume is written to a second file, volume.new, which then takes its place: this needs as much
+room again. The new data key is encrypted with the last key of the file. A crash leaves the volume as it was. To rewrite
+a node without stopping it, have another server take its copies, and begin with an empty directory.")]
+pub(crate) struct RekeyArgs {
+    /// Data directory of a node, or of an embedded store
+    pub(crate) directory: PathBuf,
+    /// The keys: the file that the node has as encryption_key_file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -535,6 +562,8 @@ pub(crate) struct VerifyArgs {
     /// Data directory of a node, or of an embedded store
     #[arg(required_unless_present = "replicas", conflicts_with = "replicas")]
     pub(crate) directory: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
     /// Compare the replicas of a running cluster: segment by segment, and by ranges of keys where backups build their own
     /// index
     #[arg(long)]

@@ -1,6 +1,6 @@
 //! The command lines of operator commands on whole tables or regions: checkpoint, ingest and accept-loss.
 
-use super::{Connect, InTable};
+use super::{Connect, InTable, Keys};
 use clap::Args;
 use leeward_format::table::TableName;
 use std::path::PathBuf;
@@ -46,6 +46,8 @@ pub(crate) struct IngestArgs {
     /// Put them into the embedded store in this directory, which no process may have open; created if there is none
     #[arg(long, value_name = "DIR", conflicts_with_all = ["connect", "table"])]
     pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) keys: Keys,
 }
 
 #[derive(Args, Debug)]

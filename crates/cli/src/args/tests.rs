@@ -49,6 +49,7 @@ Commands:
   merge   Merge a small region into its neighbour
   accept-loss  Give up the data that only a lost volume holds, so that the region that waits for it can serve again
   inspect Show what a volume holds, down to each record, without opening it
+  rekey   Rewrite an encrypted volume with a new data key
   verify Read everything that a volume holds, and verify every checksum
   help    Print this message or the help of the given subcommand(s)
 
@@ -94,6 +95,7 @@ fn every_page_has_an_example() {
         "certs show",
         "accept-loss",
         "inspect",
+        "rekey",
         "verify",
     ] {
         let text = help(page);

@@ -10,7 +10,7 @@ pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(super) fn options() -> DbOptions {
     DbOptions {
-        volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, memory_budget: 1 << 20 },
+        volume: VolumeOptions { segment_bytes: 32 << 10, memory_budget: 1 << 20, ..VolumeOptions::default() },
         placement: Placement { medium_from: 60, large_from: 200 },
         l0_bytes: 64 << 10,
         growth_factor: 4,

@@ -11,7 +11,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn small(placement: Placement) -> DbOptions {
     DbOptions {
-        volume: VolumeOptions { segment_bytes: 32 << 10, capacity_bytes: None, memory_budget: 1 << 20 },
+        volume: VolumeOptions { segment_bytes: 32 << 10, memory_budget: 1 << 20, ..VolumeOptions::default() },
         placement,
         l0_bytes: 64 << 10,
         growth_factor: 4,

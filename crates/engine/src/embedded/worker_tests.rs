@@ -35,6 +35,9 @@ impl Disk for Cursed {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.disk.remove(name)
     }
+    fn replace(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.replace(from, to)
+    }
     fn lock(&self) -> io::Result<DiskLock> {
         self.disk.lock()
     }

@@ -62,7 +62,7 @@ pub(crate) struct OpenTail {
 struct Written {
     /// Bytes of records.
     bytes: u32,
-    /// Bytes including the zeroes behind them, whole pages. A page that is not cached is never written in part, because
+    /// Bytes including the padding behind them, whole pages. A page that is not cached is never written in part, because
     /// that would read it from the device.
     pages: u32,
 }
@@ -195,10 +195,7 @@ impl Tail {
             volume.write_buffered(self.segment.no(), written.bytes, new)?;
         } else {
             let pages = end.next_multiple_of(DIRECT_ALIGN as u32);
-            let mut padded = Vec::with_capacity((pages - written.bytes) as usize);
-            padded.extend_from_slice(new);
-            padded.resize((pages - written.bytes) as usize, 0);
-            volume.write_buffered(self.segment.no(), written.bytes, &padded)?;
+            volume.write_padded(self.segment.no(), written.bytes, new, (pages - end) as usize)?;
             written.pages = pages;
         }
         written.bytes = end;

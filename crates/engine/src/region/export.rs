@@ -1,5 +1,6 @@
 //! Export: copies a region as of an instant to a volume of its own, segment by segment, for `leeward verify`, `inspect`
-//! and [`crate::embedded::Db`]. The region continues to serve meanwhile. One thread at a time.
+//! and [`crate::embedded::Db`]. The copy of an encrypted volume is encrypted with the same key of the operator's, and a
+//! data key of its own. The region continues to serve meanwhile. One thread at a time.
 
 use super::PinnedBase;
 use crate::error::{Error, Result};
@@ -51,7 +52,8 @@ impl Export {
         }
         let begin = || {
             let file = disk.open(VOLUME_NAME).map_err(io("open"))?;
-            let options = VolumeOptions { segment_bytes: pinned.volume().segment_bytes(), ..VolumeOptions::default() };
+            let (segment_bytes, encryption) = (pinned.volume().segment_bytes(), pinned.volume().encryption().cloned());
+            let options = VolumeOptions { segment_bytes, encryption, ..VolumeOptions::default() };
             let (volume, _) = Volume::open(file, new, options)?;
             let mut copy = Replica::create(&volume, region, pinned.base.options.clone())?;
             let missing = copy.begin_base(&pinned.base)?.into();

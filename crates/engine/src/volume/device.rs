@@ -8,9 +8,10 @@
 //!
 //! Any thread may call anything.
 
+use super::encryption::Sealer;
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use leeward_platform::disk::{Pending, Read};
+use leeward_platform::disk::{Content, Pending, Read};
 use leeward_platform::{Appender, Block, File};
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -23,6 +24,8 @@ use std::thread;
 #[derive(Debug)]
 pub(crate) struct Device {
     file: Arc<dyn File>,
+    /// Encrypts the manifest's entries, if the volume is encrypted.
+    sealer: Option<Sealer>,
     failed: OnceLock<Error>,
     syncs: Mutex<Syncs>,
     /// Signals the end of a sync.
@@ -47,7 +50,16 @@ pub(crate) struct Durable(());
 
 impl Device {
     pub(crate) fn new(file: Arc<dyn File>) -> Device {
-        Device { file, failed: OnceLock::new(), syncs: Mutex::default(), synced: Condvar::new() }
+        Device { file, sealer: None, failed: OnceLock::new(), syncs: Mutex::default(), synced: Condvar::new() }
+    }
+
+    /// One of an encrypted volume, whose `file` encrypts everything but the manifest.
+    pub(super) fn encrypted(file: Arc<dyn File>, sealer: Sealer) -> Device {
+        Device { sealer: Some(sealer), ..Device::new(file) }
+    }
+
+    pub(crate) fn sealer(&self) -> Option<&Sealer> {
+        self.sealer.as_ref()
     }
 
     pub(crate) fn file(&self) -> &Arc<dyn File> {
@@ -117,6 +129,18 @@ impl Device {
     pub(crate) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
         self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+    }
+
+    /// See [`File::write_padded_at`].
+    pub(crate) fn write_padded(&self, offset: u64, bytes: &[u8], padding: usize) -> Result<()> {
+        self.check()?;
+        self.file.write_padded_at(bytes, padding, offset).map_err(|error| self.failed("write", offset, error))
+    }
+
+    /// See [`File::renew`].
+    pub(super) fn renew(&self, offset: u64, bytes: u64, content: Content) -> Result<()> {
+        self.check()?;
+        self.file.renew(offset, bytes, content).map_err(|error| self.failed("write", offset, error))
     }
 
     /// See [`File::map`]. The range holds nothing yet, so a failure does not concern written data: writing continues.
@@ -208,7 +232,8 @@ impl Device {
     }
 
     pub(crate) fn error(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
-        Error::Io { file: self.file.name().to_owned(), action, offset, source: Arc::new(error) }
+        let (file, offset) = (self.file.name().to_owned(), self.file.place(offset));
+        Error::Io { file, action, offset, source: Arc::new(error) }
     }
 
     /// A write failed: refuses writes from now on.

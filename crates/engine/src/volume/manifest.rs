@@ -100,7 +100,9 @@ impl Manifest {
         let zone = manifest.zones[manifest.current].read(&manifest.device)?;
         let is_first = |(entry, _): &(Entry, usize)| is_checkpoint(entry) && entry.sequence == head.sequence;
         manifest.position = head.bytes;
-        let Some((first, bytes)) = zone.get(head.bytes..).and_then(|rest| decode(rest).ok()?).filter(is_first) else {
+        let Some((first, bytes)) =
+            zone.get(head.bytes..).and_then(|rest| decode(&manifest.device, rest).ok()?).filter(is_first)
+        else {
             return Err(manifest.damaged(manifest.current, LOST.into()));
         };
         let state = manifest.replay(&zone, first, head.bytes + bytes)?;
@@ -119,7 +121,7 @@ impl Manifest {
         // The state that was read was made durable before.
         self.durable = self.sequence - 1;
         if self.is_other_open {
-            let moved = self.encode(EntryBody::Moved);
+            let moved = self.encode(EntryBody::Moved)?;
             self.zones[1 - self.current].write_moved(&self.device, &moved)?;
             self.is_other_open = false;
         }
@@ -136,7 +138,7 @@ impl Manifest {
         let zone = self.zones[self.current].read(&self.device)?;
         let (mut entries, mut at) = (Vec::new(), 0);
         while at < self.position {
-            let entry = decode(&zone[at..]).ok().flatten();
+            let entry = decode(&self.device, &zone[at..]).ok().flatten();
             let (entry, bytes) = entry.ok_or_else(|| self.damaged(self.current, "an entry has changed".into()))?;
             entries.push((self.zones[self.current].place(at).0, bytes, entry));
             at += bytes.next_multiple_of(FRAME_ALIGN);
@@ -147,6 +149,21 @@ impl Manifest {
     /// Position in the current zone, and the zone's size, in bytes.
     pub(crate) fn extent(&self) -> (usize, usize) {
         (self.position, self.zones[self.current].bytes())
+    }
+
+    /// Writes the current entries to the same places of another device of the volume, for which they are encrypted anew.
+    pub(super) fn copy(&self, to: &Device) -> Result<()> {
+        let zone = &self.zones[self.current];
+        let bytes = zone.read(&self.device)?;
+        let mut at = 0;
+        while at < self.position {
+            let found = decode(&self.device, &bytes[at..]).ok().flatten();
+            let (entry, len) = found.ok_or_else(|| self.damaged(self.current, "it has changed meanwhile".into()))?;
+            let frame = framed(to, &entry)?;
+            zone.write(to, at, &frame)?;
+            at += len.next_multiple_of(FRAME_ALIGN);
+        }
+        Ok(())
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {
@@ -183,7 +200,7 @@ impl Manifest {
         size_after: impl Fn(&[Change]) -> Option<usize>,
     ) -> Result<Prepared> {
         let entry = self.entry(EntryBody::Edit(changes));
-        let frame = framed(&entry);
+        let frame = framed(&self.device, &entry)?;
         let EntryBody::Edit(changes) = entry.body else { unreachable!("it was made one") };
         let edit = Prepared { frame, changes };
         let mut size = self.size.after(&edit.changes, edit.frame.len());
@@ -277,11 +294,11 @@ impl Manifest {
     /// Begins the other zone with a checkpoint of everything, durably. The head of the zone is written last, so that
     /// the zone counts only when it is complete.
     fn checkpoint(&mut self, state: VolumeState) -> Result<Durable> {
-        let frame = self.encode(EntryBody::Checkpoint(state));
+        let frame = self.encode(EntryBody::Checkpoint(state))?;
         self.size = Size::exactly(frame.len());
         let (old, new) = (self.current, 1 - self.current);
         self.zones[new].shrink(self.size.preferred());
-        let head = self.encode(EntryBody::Zone(self.zones[new].segments().to_vec()));
+        let head = self.encode(EntryBody::Zone(self.zones[new].segments().to_vec()))?;
         let (bytes, room) = (head.len() + frame.len(), self.zones[new].bytes());
         if bytes > room {
             let detail = format!("a manifest of {bytes} bytes in a zone of {room} bytes");
@@ -292,7 +309,7 @@ impl Manifest {
         self.device.sync()?;
         self.zones[new].write(&self.device, 0, &head)?;
         self.device.sync()?;
-        let moved = self.encode(EntryBody::Moved);
+        let moved = self.encode(EntryBody::Moved)?;
         self.zones[old].write_moved(&self.device, &moved)?;
         let durable = self.device.sync()?;
         self.zones[old].shrink(self.size.preferred());
@@ -306,8 +323,8 @@ impl Manifest {
         Entry { sequence: self.sequence, durable: self.durable, incarnation: self.incarnation, body }
     }
 
-    fn encode(&self, body: EntryBody) -> Vec<u8> {
-        framed(&self.entry(body))
+    fn encode(&self, body: EntryBody) -> Result<Vec<u8>> {
+        framed(&self.device, &self.entry(body))
     }
 
     /// Applies the entries of the current zone in order, from its checkpoint `first`, which ends at `end`. Finds the
@@ -317,7 +334,9 @@ impl Manifest {
         let mut incarnation = first.incarnation;
         self.sequence = first.sequence + 1;
         self.position = end.next_multiple_of(FRAME_ALIGN);
-        while let Some((entry, bytes)) = zone.get(self.position..).and_then(|rest| decode(rest).ok().flatten()) {
+        while let Some((entry, bytes)) =
+            zone.get(self.position..).and_then(|rest| decode(&self.device, rest).ok().flatten())
+        {
             let EntryBody::Edit(changes) = entry.body else {
                 let is_next = entry.sequence == self.sequence && entry.incarnation >= incarnation;
                 if matches!(entry.body, EntryBody::Moved) && is_next {
@@ -343,7 +362,7 @@ impl Manifest {
     fn refuse_damage(&self, zone: &[u8], incarnation: Incarnation) -> Result<()> {
         // Most of a zone is untouched, so the version byte is checked before decoding.
         let ahead = (self.position..zone.len()).step_by(FRAME_ALIGN).filter(|at| zone[at + 4] == FRAME_VERSION);
-        let mut found = ahead.filter_map(|at| decode(&zone[at..]).ok().flatten());
+        let mut found = ahead.filter_map(|at| decode(&self.device, &zone[at..]).ok().flatten());
         let witness = found.find(|(entry, _)| {
             entry.durable >= self.sequence && entry.incarnation >= incarnation && entry.sequence > self.sequence
         });
@@ -366,20 +385,32 @@ impl Manifest {
 }
 
 pub(super) fn damaged(device: &Device, offset: u64, detail: String) -> Error {
-    Error::Damaged { file: device.file().name().to_owned(), offset, detail, advice: RESTORE }
+    let (file, offset) = (device.file().name().to_owned(), device.file().place(offset));
+    Error::Damaged { file, offset, detail, advice: RESTORE }
 }
 
-/// The entry's frame, padded to the next position where a frame may start.
-fn framed(entry: &Entry) -> Vec<u8> {
+/// The entry's frame, padded to the next position where a frame may start. On an encrypted volume its frame is in
+/// another one, encrypted.
+fn framed(device: &Device, entry: &Entry) -> Result<Vec<u8>> {
     let mut frame = Vec::new();
     write_frame(FrameKind::ManifestEdit, entry, &mut frame);
+    if let Some(sealer) = device.sealer() {
+        let sealed = sealer.seal(&frame).map_err(|error| device.error("encrypt", 0, error))?;
+        frame.clear();
+        write_frame(FrameKind::SealedManifestEdit, &sealed, &mut frame);
+    }
     frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);
-    frame
+    Ok(frame)
 }
 
 /// The entry whose frame starts `bytes`, and the frame's length; `None` if there is none at all.
-pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Entry, usize)>, DecodeError> {
-    read_frame(FrameKind::ManifestEdit, bytes, bytes.len().saturating_sub(FRAME_HEADER_BYTES))
+pub(super) fn decode(device: &Device, bytes: &[u8]) -> Result<Option<(Entry, usize)>, DecodeError> {
+    let limit = bytes.len().saturating_sub(FRAME_HEADER_BYTES);
+    let Some(sealer) = device.sealer() else { return read_frame(FrameKind::ManifestEdit, bytes, limit) };
+    let Some((sealed, len)) = read_frame(FrameKind::SealedManifestEdit, bytes, limit)? else { return Ok(None) };
+    let frame = sealer.open(&sealed)?;
+    let entry = read_frame(FrameKind::ManifestEdit, &frame, frame.len())?;
+    Ok(entry.map(|(entry, _)| (entry, len)))
 }
 
 fn is_checkpoint(entry: &Entry) -> bool {

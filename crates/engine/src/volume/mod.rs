@@ -16,6 +16,7 @@
 
 mod background;
 mod device;
+pub(crate) mod encryption;
 mod manifest;
 mod open;
 mod parts;
@@ -26,6 +27,7 @@ mod zone;
 
 pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
+pub use encryption::{Encryption, rekey};
 pub(crate) use manifest::{Durability, Manifest};
 pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
@@ -53,7 +55,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 
 /// Options of a volume, the one file that a store consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeOptions {
     /// Segment size in bytes for a new volume: a power of two, 32 KiB to 2 MiB, by default 2 MiB. An existing volume
     /// keeps its own. The records of a batch in one log must fit a segment.
@@ -64,11 +66,19 @@ pub struct VolumeOptions {
     /// Memory of all regions of the volume, in bytes: L0s, buffers, and the cache, which uses the rest. By default 128
     /// MiB. A region needs at least 64 KiB of it to be of use, and a compaction three segments.
     pub memory_budget: u64,
+    /// Keys with which a new volume is encrypted, and an encrypted one is opened; `None`, the default: the volume is not
+    /// encrypted. A volume stays what it was created as.
+    pub encryption: Option<Arc<Encryption>>,
 }
 
 impl Default for VolumeOptions {
     fn default() -> Self {
-        VolumeOptions { segment_bytes: MAX_SEGMENT_BYTES, capacity_bytes: None, memory_budget: 128 << 20 }
+        VolumeOptions {
+            segment_bytes: MAX_SEGMENT_BYTES,
+            capacity_bytes: None,
+            memory_budget: 128 << 20,
+            encryption: None,
+        }
     }
 }
 
@@ -105,7 +115,8 @@ impl Volume {
     /// and no two processes an incarnation, because replica groups would mistake one for the other.
     ///
     /// # Errors
-    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for files that this program cannot read, [`Error::Damaged`]
+    /// [`Error::OtherVersion`] and [`Error::NotAVolume`] for files that this program cannot read, [`Error::Key`] for an
+    /// encrypted volume whose key is missing or wrong, [`Error::Damaged`]
     /// for a volume that is cut short or whose manifest is damaged, [`Error::Invalid`] for options out of range.
     pub fn open(file: Arc<dyn File>, new: VolumeId, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {
         let device = Arc::new(Device::new(file));
@@ -116,9 +127,9 @@ impl Volume {
         }
         device.settle()?;
         let unmade_bytes = (1 + 2 * u64::from(ZONE_SEGMENTS)) * options.segment_bytes as u64;
-        let superblock = match read_superblock(&device, unmade_bytes)? {
-            Some(superblock) => superblock,
-            None => create(&device, new, &options)?,
+        let (device, superblock) = match read_superblock(&device, unmade_bytes)? {
+            Some(superblock) => (encryption::open(device, &superblock, options.encryption.as_ref(), true)?, superblock),
+            None => create(device, new, &options)?,
         };
         check_len(&device, reserved_bytes(&superblock), "the manifest")?;
         let segment_bytes = u64::from(superblock.segment_bytes);
@@ -210,6 +221,12 @@ impl Volume {
         self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
     }
 
+    /// [`Volume::write_buffered`], and `padding` bytes behind `bytes`: see [`leeward_platform::File::write_padded_at`].
+    pub(crate) fn write_padded(&self, no: SegmentNo, offset: u32, bytes: &[u8], padding: usize) -> Result<()> {
+        debug_assert!(!self.is_shared(no), "segment {no} is complete");
+        self.device.write_padded(self.place(no, offset, bytes.len() + padding), bytes, padding)
+    }
+
     /// Memory to append a segment's bytes to: its page cache if the disk can map it, otherwise the heap.
     ///
     /// # Errors
@@ -283,7 +300,7 @@ impl Volume {
 
     /// Offset in the file of a place in a segment, in bytes: for messages.
     pub fn file_offset(&self, no: SegmentNo, offset: u32) -> u64 {
-        no.start(self.segment_bytes) + u64::from(offset)
+        self.device.file().place(no.start(self.segment_bytes) + u64::from(offset))
     }
 
     /// Most bytes of the segment with this number.
@@ -319,6 +336,11 @@ impl Volume {
     /// Bytes of segments in use, the manifest's included, and bytes that the file takes on the device.
     pub fn usage(&self) -> (u64, u64) {
         self.space.usage()
+    }
+
+    /// The operator's keys, if it is encrypted.
+    pub fn encryption(&self) -> Option<&Arc<Encryption>> {
+        self.device.sealer().map(|sealer| sealer.encryption())
     }
 
     /// Its limit in bytes, if the operator has set one.
@@ -391,7 +413,7 @@ impl Volume {
 
     fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
         assert!(offset as usize + bytes <= self.bytes_of(no), "an access ends in the segment it begins in");
-        self.file_offset(no, offset)
+        no.start(self.segment_bytes) + u64::from(offset)
     }
 
     /// Whether several regions hold it.

@@ -5,9 +5,10 @@
 use super::manifest::Manifest;
 use super::registry::Registry;
 use super::space::{Segment, Space};
-use super::{Device, SUPERBLOCKS_BYTES, VolumeOptions, ZONE_SEGMENTS};
+use super::{Device, SUPERBLOCKS_BYTES, VolumeOptions, ZONE_SEGMENTS, encryption};
 use crate::error::{Error, RESTORE, Result};
 use leeward_format::manifest::{RegionState, SegmentState, VolumeState};
+use leeward_format::nonces::nonce_block_bytes;
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, Superblock, VOLUME_VERSION};
 use leeward_format::{DecodeError, RegionId, SegmentNo, VolumeId};
 use std::collections::HashMap;
@@ -36,19 +37,24 @@ pub(crate) fn read_superblock(device: &Device, unmade_bytes: u64) -> Result<Opti
 }
 
 /// Creates a volume in the file: the manifest first; the superblock, which makes it a volume, last.
-pub(super) fn create(device: &Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<Superblock> {
+pub(super) fn create(raw: Arc<Device>, volume: VolumeId, options: &VolumeOptions) -> Result<(Arc<Device>, Superblock)> {
     let (version, segment_bytes) = (VOLUME_VERSION, options.segment_bytes as u32);
-    let superblock = Superblock { version, segment_bytes, zone_segments: ZONE_SEGMENTS, volume };
+    let nonce_bytes = options.encryption.as_ref().map_or(0, |_| nonce_block_bytes(segment_bytes));
+    let superblock = Superblock { version, segment_bytes, zone_segments: ZONE_SEGMENTS, volume, nonce_bytes };
     let reserved = reserved_bytes(&superblock);
     if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
         return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
     }
-    device.allocate(reserved)?;
+    raw.allocate(reserved)?;
+    let device = match &options.encryption {
+        Some(encryption) => encryption::create(&raw, &superblock, encryption)?,
+        None => raw,
+    };
     Manifest::create(device.clone(), &superblock)?;
     device.write_buffered(0, &superblock.encode())?;
     device.write_buffered(SUPERBLOCK_COPY_OFFSET, &superblock.encode())?;
     device.sync()?;
-    Ok(superblock)
+    Ok((device, superblock))
 }
 
 /// Upgrades the superblock to the present version, before anything is written that the old version did not have. The

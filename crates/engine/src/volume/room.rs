@@ -4,6 +4,7 @@
 //! and is measured when the bound has gone far beyond the last measurement. Zones have room for twice the checkpoint,
 //! so that the next one comes only after as many bytes of edits: checkpoints cost in proportion to edits.
 
+use leeward_format::data_key::SEALING_BYTES;
 use leeward_format::frame::{FRAME_HEADER_BYTES, body_bytes};
 use leeward_format::manifest::{Change, EntryBody, FRAME_ALIGN, VolumeState};
 
@@ -14,7 +15,7 @@ const CHANGE_BYTES: usize = 256;
 /// The bound may always exceed the measured size by this many bytes.
 const SLACK: usize = 4 << 10;
 /// Bytes of an entry besides its body, at most.
-const ENTRY_BYTES: usize = FRAME_HEADER_BYTES + 3 * 10 + FRAME_ALIGN;
+const ENTRY_BYTES: usize = FRAME_HEADER_BYTES + 3 * 10 + SEALING_BYTES + FRAME_ALIGN;
 
 /// Size of a checkpoint, in bytes.
 #[derive(Clone, Copy, Debug, Default)]

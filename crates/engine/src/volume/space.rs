@@ -17,6 +17,7 @@ use super::device::{Device, Durable};
 use super::parts::Parts;
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
+use leeward_platform::disk::Content;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -195,7 +196,9 @@ impl Space {
             self.device.check()?;
             let mut state = self.state.lock();
             if let Some(part) = state.parts.pop(halvings) {
-                return Ok(self.take(&mut state, (part, part), origin));
+                let part = self.take(&mut state, (part, part), origin);
+                drop(state);
+                return self.renewed(part);
             }
         }
         let whole = self.allocate(origin)?;
@@ -207,12 +210,12 @@ impl Space {
     pub(super) fn allocate(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
         self.device.check()?;
         if let Some(segment) = self.pop(origin) {
-            return Ok(segment);
+            return self.renewed(segment);
         }
         let _growing = self.growth.lock();
         loop {
             if let Some(segment) = self.pop(origin) {
-                return Ok(segment);
+                return self.renewed(segment);
             }
             self.device.check()?;
             // Other threads try to pop a free segment without this lock, and may take the new ones.
@@ -331,6 +334,12 @@ impl Space {
         }
         let state = self.state.lock();
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
+    }
+
+    /// A segment that was taken is about to get other contents.
+    fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
+        self.device.renew(self.offset(segment.no), segment.bytes() as u64, Content::Plain)?;
+        Ok(segment)
     }
 
     fn pop(self: &Arc<Self>, origin: RegionId) -> Option<Arc<Segment>> {

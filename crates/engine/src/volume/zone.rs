@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   own place                       segment      segment
-//!   | Zone, checkpoint, edits .. |M|  .. edits  |  .. edits  |      M: FRAME_ALIGN bytes for `Moved`, outside of the range
+//!   | Zone, checkpoint, edits .. |M|  .. edits  |  .. edits  |      M: bytes for `Moved`, outside of the range
 //! ```
 //! A segment is filled with zeroes when it joins a zone, so that client data in it is never read as an entry. The zone
 //! that is not current keeps its segments: they are the room for the next checkpoint. Called under the volume's
@@ -12,11 +12,13 @@ use super::device::Device;
 use super::manifest::{damaged, decode};
 use super::space::{Segment, Space};
 use crate::error::{Error, Result};
+use leeward_format::data_key::SEALING_BYTES;
 use leeward_format::frame::FRAME_HEADER_BYTES;
 use leeward_format::manifest::{EntryBody, FRAME_ALIGN};
 use leeward_format::superblock::Superblock;
 use leeward_format::{RegionId, SegmentNo};
 use leeward_platform::Block;
+use leeward_platform::disk::Content;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -27,7 +29,10 @@ const MOST_BYTES: usize = 1 << 30;
 /// Bytes of an encoded segment number, at most.
 const NUMBER_BYTES: usize = 5;
 /// Bytes of a `Zone` entry without segments, its padding included, at most.
-const EMPTY_BYTES: usize = (FRAME_HEADER_BYTES + 3 * 10 + 1 + NUMBER_BYTES).next_multiple_of(FRAME_ALIGN);
+const EMPTY_BYTES: usize =
+    (FRAME_HEADER_BYTES + 3 * 10 + 1 + NUMBER_BYTES + SEALING_BYTES).next_multiple_of(FRAME_ALIGN);
+/// Bytes for `Moved` at the end of a zone's own place, if the volume is encrypted: an entry and what sealing adds.
+const SEALED_SLOT_BYTES: usize = 2 * FRAME_ALIGN;
 /// Origin of the manifest's segments, which hold no checksums of a region.
 const NO_REGION: RegionId = RegionId(0);
 
@@ -37,6 +42,8 @@ pub(super) struct Zone {
     /// Start and length of its own place, in bytes.
     start: u64,
     own_bytes: usize,
+    /// Bytes of its own place that are kept for `Moved`.
+    slot_bytes: usize,
     segment_bytes: usize,
     segments: Vec<SegmentNo>,
     /// The same segments, once they are claimed: never, if a volume is only inspected.
@@ -58,9 +65,11 @@ impl Zone {
     pub(super) fn both(superblock: &Superblock) -> [Zone; 2] {
         let segment_bytes = superblock.segment_bytes as usize;
         let own_bytes = superblock.zone_segments as usize * segment_bytes;
+        let slot_bytes = if superblock.is_encrypted() { SEALED_SLOT_BYTES } else { FRAME_ALIGN };
         [0, 1].map(|zone| Zone {
             start: (segment_bytes + zone * own_bytes) as u64,
             own_bytes,
+            slot_bytes,
             segment_bytes,
             segments: Vec::new(),
             held: Vec::new(),
@@ -78,7 +87,7 @@ impl Zone {
     }
 
     fn own_entries(&self) -> usize {
-        self.own_bytes - FRAME_ALIGN
+        self.own_bytes - self.slot_bytes
     }
 
     pub(super) fn segments(&self) -> &[SegmentNo] {
@@ -114,7 +123,7 @@ impl Zone {
 
     /// Writes the frame that marks this zone as given up.
     pub(super) fn write_moved(&self, device: &Device, frame: &[u8]) -> Result<()> {
-        assert!(frame.len() <= FRAME_ALIGN, "there is no more room");
+        assert!(frame.len() <= self.slot_bytes, "there is no more room");
         device.write_buffered(self.slot(), frame)
     }
 
@@ -135,13 +144,13 @@ impl Zone {
         let mut bytes = Block::bare(self.own_bytes);
         device.read(self.start, &mut bytes)?;
         let (entries, slot) = bytes.split_at(self.own_entries());
-        let Some((first, frame)) = decode(entries).ok().flatten() else { return Ok(None) };
+        let Some((first, frame)) = decode(device, entries).ok().flatten() else { return Ok(None) };
         let (segments, bytes) = match first.body {
             EntryBody::Checkpoint(_) => (Vec::new(), 0),
             EntryBody::Zone(segments) => (segments, frame.next_multiple_of(FRAME_ALIGN)),
             EntryBody::Edit(_) | EntryBody::Moved => return Ok(None),
         };
-        let moved = decode(slot).ok().flatten().filter(|(entry, _)| matches!(entry.body, EntryBody::Moved));
+        let moved = decode(device, slot).ok().flatten().filter(|(entry, _)| matches!(entry.body, EntryBody::Moved));
         let is_moved = moved.is_some_and(|(entry, _)| entry.sequence > first.sequence);
         Ok(Some(Head { sequence: first.sequence, is_moved, segments, bytes }))
     }
@@ -190,6 +199,7 @@ impl Zone {
             }
             let segment = allocate(NO_REGION)?;
             let start = segment.no().start(self.segment_bytes);
+            device.renew(start, self.segment_bytes as u64, Content::Sealed)?;
             for at in (0..self.segment_bytes).step_by(ZEROES.len()) {
                 device.write_buffered(start + at as u64, &ZEROES[..ZEROES.len().min(self.segment_bytes - at)])?;
             }

@@ -436,8 +436,14 @@ fn overfull(disk: &SimDisk) -> u64 {
     assert!(checkpoint(&state).len() + 2 * FRAME_ALIGN > ZONE_BYTES, "no checkpoint of it fits");
     file.allocate((RESERVED + next) * SEGMENT_BYTES as u64).unwrap();
     let (segment_bytes, zone_segments) = (SEGMENT_BYTES as u32, ZONE_SEGMENTS);
-    let superblock =
-        Superblock { version: OLDEST_VOLUME_VERSION, segment_bytes, zone_segments, volume: VolumeId(1) }.encode();
+    let superblock = Superblock {
+        version: OLDEST_VOLUME_VERSION,
+        segment_bytes,
+        zone_segments,
+        volume: VolumeId(1),
+        nonce_bytes: 0,
+    }
+    .encode();
     file.write_buffered_at(&superblock, 0).unwrap();
     file.write_buffered_at(&superblock, SUPERBLOCK_COPY_OFFSET).unwrap();
     // The other zone: an older checkpoint, which ends with `Moved`.

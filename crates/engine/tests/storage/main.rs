@@ -4,6 +4,7 @@ mod backup;
 mod checkpoint;
 mod crash;
 mod damage;
+mod encryption;
 mod ingest;
 mod lost_history;
 mod parts;

@@ -1,7 +1,7 @@
 //! Small segments take parts of segments: many small regions take little space, before and after a restart, and what is
 //! freed is used again.
 
-use crate::support::{REGION, compact, flush, now, table_options};
+use crate::support::{REGION, compact, encryption, flush, now, table_options};
 use leeward_engine::image::Image;
 use leeward_engine::{Region, Replica, Volume, VolumeOptions, Write};
 use leeward_format::cluster::Addressing;
@@ -49,7 +49,7 @@ fn assert_holds(region: &Region, round: u32) {
 
 /// Bytes that leaves and indexes take, according to the manifest, and the number of their segments.
 fn of_levels(disk: &SimDisk, volume: &Volume) -> (u64, u64) {
-    let image = Image::read(disk.open("volume").expect("it is there")).unwrap().expect("a volume");
+    let image = Image::read(disk.open("volume").expect("it is there"), Some(&encryption())).unwrap().expect("a volume");
     let segments = image.state().regions.values().flat_map(|region| region.segments.values());
     let places =
         segments.filter(|segment| segment.kind.is_index()).map(|segment| segment.place(volume.segment_bytes()));

@@ -2,7 +2,10 @@
 //! (`backup`).
 
 use crate::backup::{Backup, DISK_BYTES, finish, serve, try_work, work};
-use crate::support::{History, REGION, assert_holds, choose_backups, choose_options, now, open_volume};
+use crate::support::{
+    Encrypted, History, REGION, assert_holds, choose_backups, choose_encryption, choose_options, encryption, now,
+    open_volume,
+};
 use leeward_engine::compaction::Step;
 use leeward_engine::image::Image;
 use leeward_engine::{Error, Replica, Unopened, Volume};
@@ -26,6 +29,7 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
     for (seed, mode) in (0..20).flat_map(|seed| MODES.map(|mode| (seed, mode))) {
         let mut rng = Rng::new(seed);
         choose_options(&mut rng);
+        choose_encryption([Encrypted::EverySecond, Encrypted::All, Encrypted::None][seed as usize % 3]);
         choose_backups(mode);
         let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed, DISK_BYTES));
         let primary = serve(Backup::new(&here, 0).replica);
@@ -67,6 +71,7 @@ pub(crate) fn primaries_return(seeds: Range<u64>) {
     for (seed, mode) in seeds.flat_map(|seed| MODES.map(|mode| (seed, mode))) {
         let mut rng = Rng::new(100 + seed);
         choose_options(&mut rng);
+        choose_encryption([Encrypted::EverySecond, Encrypted::All, Encrypted::None][seed as usize % 3]);
         choose_backups(mode);
         let disks = [SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES)];
         let mut history = History::default();
@@ -286,7 +291,7 @@ fn replicas_prove_that_they_are_equal_and_repair_each_other() {
             let id = both[rng.index(both.len())].id;
             let whole = volumes[1 - victim].content(REGION, id).unwrap();
             assert!(!volumes[victim].repair(REGION, id, &whole).unwrap(), "it is sound");
-            let image = Image::read(disk.open("volume").unwrap()).unwrap().expect("a volume");
+            let image = Image::read(disk.open("volume").unwrap(), Some(&encryption())).unwrap().expect("a volume");
             let no = image.state().regions[&REGION].segments[&id].no;
             let place = volumes[victim].file_offset(no, rng.below(whole.len() as u64 / 2) as u32);
             disk.flip_bit("volume", place, 3);

@@ -3,8 +3,8 @@
 
 use crate::backup::{Backup, finish, serve, try_work, work};
 use crate::support::{
-    History, REGION, assert_holds, choose_backups, choose_options, compact, contents, flush, now, open_volume,
-    table_options, volume_options,
+    History, REGION, assert_holds, choose_backups, choose_options, compact, contents, encryption, flush, now,
+    open_volume, table_options, volume_options,
 };
 use leeward_engine::image::Image;
 use leeward_engine::{Error, Region, Replica, Volume, Write};
@@ -26,7 +26,7 @@ const RESERVED: usize = 9;
 
 /// Live segments, and the bytes that they take, according to the manifest.
 fn named(disk: &SimDisk) -> Result<(usize, u64), Error> {
-    let image = Image::read(disk.open("volume").expect("it is there"))?.expect("a volume");
+    let image = Image::read(disk.open("volume").expect("it is there"), Some(&encryption()))?.expect("a volume");
     let segment_bytes = volume_options().segment_bytes;
     let mut places = BTreeMap::new();
     for segment in image.state().regions.values().flat_map(|region| region.needed_segments()) {
@@ -222,7 +222,7 @@ fn segments_made_for_another_region() {
         let mut copy = Backup::of(&volume, Replica::create(&volume, CHILD, table_options()).unwrap());
         assert!(copy.sync(&primary).unwrap() > 4);
         let origins = |disk: &SimDisk| {
-            let image = Image::read(disk.open("volume").unwrap()).unwrap().unwrap();
+            let image = Image::read(disk.open("volume").unwrap(), Some(&encryption())).unwrap().unwrap();
             image.state().regions[&CHILD].segments.values().map(|one| one.origin).collect::<BTreeSet<_>>()
         };
         assert_eq!(origins(&there), BTreeSet::from([REGION]));

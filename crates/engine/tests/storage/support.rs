@@ -2,16 +2,17 @@
 //! it must agree with.
 
 use leeward_engine::{
-    AppendError, Appended, Error, Lookup, Moment, Reach, Region, Replica, Requests, ScanBounds, Snapshot, Volume,
-    VolumeOptions, Write,
+    AppendError, Appended, Encryption, Error, Lookup, Moment, Reach, Region, Replica, Requests, ScanBounds, Snapshot,
+    Volume, VolumeOptions, Write,
 };
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::record::RecordKind;
 use leeward_format::request::{Effect, RequestId};
+use leeward_format::superblock::Superblock;
 use leeward_format::{Expiry, LogKind, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
-use leeward_platform::{Disk, Rng, SimDisk};
+use leeward_platform::{Disk, Entropy, Rng, Secrets, SimDisk};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +31,45 @@ thread_local! {
     static COMPRESSION: Cell<Compression> = const { Cell::new(Compression::all(Codec::None)) };
     static ADDRESSING: Cell<Addressing> = const { Cell::new(Addressing::Physical) };
     static BACKUPS: Cell<BackupMode> = const { Cell::new(BackupMode::SendIndex) };
+    static ENCRYPTED: Cell<Encrypted> = const { Cell::new(Encrypted::None) };
+    /// Seed of the next nonces: no two openings may have the same.
+    static NONCES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Which new volumes are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encrypted {
+    None,
+    All,
+    /// Every second one, so that members of both kinds meet.
+    EverySecond,
+}
+
+/// Which volumes that this thread creates later are encrypted.
+pub(crate) fn choose_encryption(encrypted: Encrypted) {
+    ENCRYPTED.set(encrypted);
+}
+
+/// The keys of encrypted volumes.
+pub(crate) fn encryption() -> Arc<Encryption> {
+    NONCES.set(NONCES.get() + 1);
+    let secrets = Secrets::parse(&format!("test {}", "5c".repeat(32)), "keys").expect("a key");
+    Encryption::with_entropy(secrets, Entropy::seeded(NONCES.get()))
+}
+
+/// Whether the volume of a disk is encrypted, or is going to be.
+fn is_encrypted(disk: &SimDisk) -> bool {
+    match Superblock::decode(&disk.contents("volume")) {
+        Ok(superblock) => superblock.is_encrypted(),
+        Err(_) => match ENCRYPTED.get() {
+            Encrypted::None => false,
+            Encrypted::All => true,
+            Encrypted::EverySecond => {
+                NONCES.set(NONCES.get() + 1);
+                NONCES.get().is_multiple_of(2)
+            }
+        },
+    }
 }
 
 /// How backups of regions that this thread creates later keep their copies.
@@ -37,8 +77,8 @@ pub(crate) fn choose_backups(mode: BackupMode) {
     BACKUPS.set(mode);
 }
 
-/// Draws from `rng` whether volumes that this thread opens later have little memory, and whether regions that it
-/// creates are compressed.
+/// Draws from `rng` whether volumes that this thread opens later have little memory, which of them are encrypted, and
+/// whether regions that it creates are compressed.
 pub(crate) fn choose_options(rng: &mut Rng) {
     BUDGET.set([16 << 10, 64 << 10, 256 << 10, 4 << 20][rng.below(4) as usize]);
     MERGING.set((
@@ -47,6 +87,7 @@ pub(crate) fn choose_options(rng: &mut Rng) {
     ));
     ADDRESSING.set(Addressing::ALL[rng.index(2)]);
     COMPRESSION.set(Compression { upper: Codec::ALL[rng.index(3)], last: Codec::ALL[rng.index(3)] });
+    choose_encryption([Encrypted::None, Encrypted::All][rng.clone().index(2)]);
 }
 
 pub(crate) fn volume_options() -> VolumeOptions {
@@ -69,7 +110,9 @@ pub(crate) fn table_options() -> TableOptions {
 }
 
 pub(crate) fn open_volume(disk: &SimDisk) -> Result<(Arc<Volume>, Vec<Replica>), Error> {
-    Volume::open(disk.open("volume").expect("a simulated file opens"), VolumeId(1), volume_options())
+    let encryption = is_encrypted(disk).then(encryption);
+    let options = VolumeOptions { encryption, ..volume_options() };
+    Volume::open(disk.open("volume").expect("a simulated file opens"), VolumeId(1), options)
 }
 
 /// Opens the volume and serves its region, which is created if there is none, in the next term.

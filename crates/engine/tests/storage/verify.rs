@@ -1,6 +1,6 @@
 //! Verification finds every flipped bit under a checksum, tells where it is, and changes nothing.
 
-use crate::support::{History, compact, flush, open_region, volume_options};
+use crate::support::{History, compact, encryption, flush, open_region, volume_options};
 use leeward_engine::Write;
 use leeward_engine::image::Image;
 use leeward_engine::verify::Item;
@@ -36,7 +36,7 @@ fn filled(seed: u64) -> SimDisk {
 }
 
 fn image(disk: &SimDisk) -> Image {
-    Image::read(disk.open("volume").unwrap()).unwrap().expect("there is a volume")
+    Image::read(disk.open("volume").unwrap(), Some(&encryption())).unwrap().expect("there is a volume")
 }
 
 /// Whether a checksum covers byte `at` of the segment. None covers the bytes between filter and keys of a leaf segment,
@@ -140,5 +140,5 @@ fn one_damaged_superblock_is_shown_and_the_other_used() {
     let image = image(&disk);
     let [first, second] = image.superblock_copies().unwrap();
     assert!(first.is_err() && second.as_ref() == Ok(image.superblock()));
-    assert!(Image::read(SimDisk::new(1, 1 << 20).open("none").unwrap()).unwrap().is_none());
+    assert!(Image::read(SimDisk::new(1, 1 << 20).open("none").unwrap(), Some(&encryption())).unwrap().is_none());
 }

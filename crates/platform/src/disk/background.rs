@@ -6,6 +6,7 @@
 use crate::Block;
 use crate::cpu::Charge;
 use parking_lot::Mutex;
+use std::fmt;
 use std::io;
 use std::mem;
 use std::sync::Arc;
@@ -16,8 +17,13 @@ use std::thread;
 const THREADS: usize = 2;
 
 /// I/O that was begun.
-#[derive(Debug)]
-pub struct Pending(State);
+pub struct Pending {
+    state: State,
+    /// Done to the bytes when they are waited for.
+    last: Option<Last>,
+}
+
+type Last = Box<dyn FnOnce(&mut Block) + Send>;
 
 #[derive(Debug)]
 enum State {
@@ -29,7 +35,19 @@ enum State {
 impl Pending {
     /// I/O that has ended.
     pub fn done(result: io::Result<Block>) -> Pending {
-        Pending(State::Done(result))
+        Pending::new(State::Done(result))
+    }
+
+    fn new(state: State) -> Pending {
+        Pending { state, last: None }
+    }
+
+    /// Does `last` to the bytes that were read, on the thread that waits for them.
+    #[must_use]
+    pub fn then(mut self, last: impl FnOnce(&mut Block) + Send + 'static) -> Pending {
+        debug_assert!(self.last.is_none(), "one step is enough");
+        self.last = Some(Box::new(last));
+        self
     }
 
     /// Waits for the end. Returns the bytes that were read; no bytes if it was a write.
@@ -37,15 +55,25 @@ impl Pending {
     /// # Errors
     /// Those of the I/O.
     pub fn wait(mut self) -> io::Result<Block> {
-        self.finish()
+        let mut block = self.finish()?;
+        if let Some(last) = self.last.take() {
+            last(&mut block);
+        }
+        Ok(block)
     }
 
     fn finish(&mut self) -> io::Result<Block> {
-        match mem::replace(&mut self.0, State::Taken) {
+        match mem::replace(&mut self.state, State::Taken) {
             State::Done(result) => result,
             State::Begun(answer) => answer.recv().unwrap_or_else(|_| Err(io::Error::other("an I/O thread is gone"))),
             State::Taken => Ok(Block::default()),
         }
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pending").field(&self.state).finish()
     }
 }
 
@@ -82,7 +110,7 @@ impl Background {
             let _ = answer.send(charge.run_charged(io));
         };
         match self.0.send(Box::new(job)) {
-            Ok(()) => Pending(State::Begun(pending)),
+            Ok(()) => Pending::new(State::Begun(pending)),
             Err(_) => Pending::done(Err(io::Error::other("the I/O threads are gone"))),
         }
     }
@@ -118,6 +146,8 @@ mod tests {
             }
         };
         assert_eq!(background.begin(io.clone()).wait().unwrap()[..], [7]);
+        let changed = background.begin(io.clone()).then(|block| block[0] += 1).wait().unwrap();
+        assert_eq!(changed[..], [8], "a last step");
         over.store(false, Ordering::SeqCst);
         drop(background.begin(io));
         assert!(over.load(Ordering::SeqCst), "dropping waits");

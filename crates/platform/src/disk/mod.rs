@@ -10,7 +10,7 @@ mod real;
 mod ring;
 mod sim;
 
-pub use append::{AppendBuffer, Appender, catch_bus_errors};
+pub use append::{AppendBuffer, Appender, Transform, catch_bus_errors};
 pub use background::Pending;
 pub use real::RealDisk;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
@@ -50,6 +50,15 @@ pub struct DeviceCounters {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
+}
+
+/// What a range of a file is going to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Bytes that the file protects, if it encrypts at all.
+    Plain,
+    /// Bytes that the caller has encrypted, and that the file leaves as they are.
+    Sealed,
 }
 
 /// One of several reads.
@@ -109,6 +118,24 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// [`File::write_buffered_at`] of `bytes`, and of `padding` bytes behind them whose contents do not matter until
+    /// they are written. A page that is written as a whole is not read from the device first.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn write_padded_at(&self, bytes: &[u8], padding: usize, offset: u64) -> io::Result<()> {
+        let mut padded = Vec::with_capacity(bytes.len() + padding);
+        padded.extend_from_slice(bytes);
+        padded.resize(bytes.len() + padding, 0);
+        self.write_buffered_at(&padded, offset)
+    }
+    /// The range gets another use: what it holds is not needed any more, and is undefined until it is written.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn renew(&self, _offset: u64, _bytes: u64, _content: Content) -> io::Result<()> {
+        Ok(())
+    }
     /// Maps `bytes` from `offset` on, all within the file and both multiples of [`DIRECT_ALIGN`], for appending by
     /// stores to memory; `None` where the file system or the kernel cannot do that safely. The range must not be
     /// written in another way until the [`AppendBuffer`] is dropped, and must never be cut off the file. Reads see
@@ -145,6 +172,10 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool>;
+    /// Where byte `offset` is on the device, for messages: elsewhere if the file is a view of another one.
+    fn place(&self, offset: u64) -> u64 {
+        offset
+    }
     /// Bytes moved so far.
     fn counters(&self) -> DeviceCounters;
 }
@@ -166,6 +197,12 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Whatever the operating system says.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Puts file `from` in the place of `to`, durably and at once: a crash leaves the one or the other. Handles that are
+    /// open stay with their file.
+    ///
+    /// # Errors
+    /// Whatever the operating system says.
+    fn replace(&self, from: &str, to: &str) -> io::Result<()>;
     /// Locks the directory for this process until the returned lock is dropped.
     ///
     /// # Errors

@@ -93,6 +93,11 @@ impl Disk for RealDisk {
         }
     }
 
+    fn replace(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.root.join(from), self.root.join(to))?;
+        fs::File::open(&self.root)?.sync_all()
+    }
+
     fn lock(&self) -> io::Result<DiskLock> {
         let path = self.root.join(LOCK_NAME);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;

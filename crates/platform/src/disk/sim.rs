@@ -323,6 +323,15 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn replace(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let incarnation = state.incarnation;
+        state.begin(incarnation, OpKind::Allocate)?;
+        let contents = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.files.insert(to.to_owned(), contents);
+        Ok(())
+    }
+
     fn lock(&self) -> io::Result<DiskLock> {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.locked, true) {

@@ -4,12 +4,13 @@ use super::error::{Check, ConfigError};
 use super::values::{CoordinatorAt, FabricKind, RingsOn};
 use leeward_cluster::zookeeper::Credentials;
 use leeward_cluster::{Balance, ClusterOptions};
-use leeward_engine::VolumeOptions;
+use leeward_engine::{Encryption, Secrets, VolumeOptions};
 use leeward_format::MAX_SEGMENT_BYTES;
 use leeward_platform::Nanos;
 use leeward_security::certificates::server_name;
 use leeward_security::tls::{NodeTls, TlsFiles};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -232,25 +233,51 @@ pub struct Storage {
     pub segment_bytes: u64,
     /// Threads for compactions, flushes and reads from the device: 1 to 64.
     pub job_threads: u32,
+    /// A file with the keys that the volume is encrypted with. Default: the volume is not encrypted.
+    pub encryption_key_file: Option<PathBuf>,
+    /// A program and its arguments, which prints those keys.
+    pub encryption_key_command: Option<Vec<String>>,
 }
 
 impl Default for Storage {
     fn default() -> Storage {
         let (memory_budget, segment_bytes) = (128 << 20, MAX_SEGMENT_BYTES as u64);
-        Storage { capacity_bytes: None, memory_budget, segment_bytes, job_threads: 2 }
+        Storage {
+            capacity_bytes: None,
+            memory_budget,
+            segment_bytes,
+            job_threads: 2,
+            encryption_key_file: None,
+            encryption_key_command: None,
+        }
     }
 }
 
 impl Storage {
-    pub(crate) fn volume_options(&self) -> VolumeOptions {
-        VolumeOptions {
+    /// # Errors
+    /// The keys of the volume cannot be read.
+    pub(crate) fn volume_options(&self) -> io::Result<VolumeOptions> {
+        let secrets = match (&self.encryption_key_file, &self.encryption_key_command) {
+            (Some(file), _) => Some(Secrets::from_file(file)?),
+            (None, Some(command)) => Some(Secrets::from_command(command)?),
+            (None, None) => None,
+        };
+        Ok(VolumeOptions {
             segment_bytes: self.segment_bytes as usize,
             capacity_bytes: self.capacity_bytes,
             memory_budget: self.memory_budget,
-        }
+            encryption: secrets.map(Encryption::new),
+        })
     }
 
     pub(super) fn check(&self, check: &Check) -> Result<(), ConfigError> {
+        if let (Some(file), Some(_)) = (&self.encryption_key_file, &self.encryption_key_command) {
+            let allowed = "left out where encryption_key_command is given: keys come from one place";
+            return Err(check.refused("encryption_key_file", file.display(), allowed));
+        }
+        if self.encryption_key_command.as_ref().is_some_and(Vec::is_empty) {
+            return Err(check.refused("encryption_key_command", "[]", "a program, and its arguments"));
+        }
         match self.segment_bytes.is_power_of_two() {
             true => Ok(()),
             false => Err(check.refused("segment_bytes", self.segment_bytes, "a power of two")),

@@ -34,6 +34,12 @@ fn absurd_values_are_refused_with_the_range() {
         ("job_threads = 1000", "job_threads is 1000: it must be from 1 to 64"),
         ("segment_bytes = 100000", "segment_bytes is 100000: it must be a power of two"),
         ("segment_bytes = 16384", "segment_bytes is 16384: it must be from 32768 to 2097152"),
+        (
+            "encryption_key_file = \"/k\"\nencryption_key_command = [\"cat\", \"/k\"]",
+            "encryption_key_file is /k: it must be left out where encryption_key_command is given",
+        ),
+        ("encryption_key_command = []", "encryption_key_command is []: it must be a program, and its arguments"),
+        ("encryption_key_command = \"cat /k\"", "encryption_key_command"),
         ("max_connections = 0", "max_connections is 0: it must be from 1 to 100000"),
         ("capacity_bytes = 1", "capacity_bytes is 1: it must be from 67108864 to"),
         ("flush_interval_ms = 0", "flush_interval_ms is 0: it must be from 10 to 60000"),

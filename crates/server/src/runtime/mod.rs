@@ -90,6 +90,9 @@ pub enum StartError {
         /// The directory.
         path: PathBuf,
     },
+    /// The keys of the volume cannot be read.
+    #[error("encryption keys: {0}")]
+    Keys(io::Error),
     /// The volume cannot be opened: damaged, of another version, or no volume.
     #[error(transparent)]
     Volume(#[from] leeward_engine::Error),
@@ -324,7 +327,8 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
     })?;
     let file = disk.open(VOLUME_NAME).map_err(data_dir)?;
     let new = VolumeId(Rng::from_entropy().u64());
-    let (volume, copies) = Volume::open(file, new, config.storage.volume_options())?;
+    let options = config.storage.volume_options().map_err(StartError::Keys)?;
+    let (volume, copies) = Volume::open(file, new, options)?;
     Ok((lock, volume, copies))
 }
 

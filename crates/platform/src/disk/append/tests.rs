@@ -231,3 +231,53 @@ fn a_page_that_is_lost_is_an_error_of_the_next_publish() {
     next.publish().unwrap();
     assert_eq!(next.buffer().bytes(), [4; 10], "what watches the next mapping knows nothing of the one before");
 }
+
+/// Flips every bit.
+#[derive(Debug)]
+struct Flip;
+
+impl Transform for Flip {
+    fn apply(&mut self, bytes: &[u8], out: &mut [u8]) {
+        bytes.iter().zip(out).for_each(|(byte, out)| *out = !byte);
+    }
+}
+
+#[test]
+fn only_transformed_bytes_reach_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let (real, sim) = (RealDisk::open(directory.path()).unwrap(), SimDisk::new(1, 1 << 20));
+    for disk in [&real as &dyn Disk, &sim] {
+        let file = disk.open("f").unwrap();
+        file.allocate(RANGE as u64).unwrap();
+        let Some(inner) = file.map(0, RANGE).unwrap() else { continue };
+        let mut appender = Appender::through(inner, Box::new(Flip));
+        for at in 0..1000_usize {
+            append(&mut appender, &[at as u8; 130]);
+            if at % 3 == 0 {
+                appender.publish().unwrap();
+            }
+        }
+        appender.publish().unwrap();
+        assert_eq!((appender.buffer().filled(), appender.is_mapped()), (130_000, true));
+        assert!(appender.resident_bytes() >= 2 * 130_000, "in memory twice");
+        let mut found = vec![0; 130_000];
+        file.read_at(&mut found, 0).unwrap();
+        assert!(appender.buffer().bytes().iter().zip(&found).all(|(plain, found)| *plain == !found));
+        appender.shed();
+        assert_eq!(appender.buffer().bytes()[129_999], 999_usize as u8);
+    }
+}
+
+#[test]
+fn a_failed_publish_transforms_nothing_twice() {
+    let disk = SimDisk::new(1, 1 << 20);
+    let file = disk.open("f").unwrap();
+    file.allocate(RANGE as u64).unwrap();
+    let mut appender = Appender::through(file.map(0, RANGE).unwrap().unwrap(), Box::new(Flip));
+    append(&mut appender, b"one");
+    disk.set_faults(FaultPlan { at: vec![(1, Fault::Kill)], ..FaultPlan::default() });
+    appender.publish().unwrap_err();
+    append(&mut appender, b"two");
+    appender.publish().unwrap_err();
+    assert_eq!(appender.buffer().filled(), 0);
+}
