@@ -5,12 +5,13 @@ use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
 use leeward_cluster::{ClusterOptions, CoordinatorOp};
-use leeward_engine::{Error, Volume, VolumeOptions};
+use leeward_engine::{Encryption, Error, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, PeerId};
 use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::superblock::Superblock;
 use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
 use leeward_platform::disk::FaultPlan;
-use leeward_platform::{Disk, Nanos, Rng, SimDisk};
+use leeward_platform::{Disk, Entropy, Nanos, Rng, Secrets, SimDisk};
 use leeward_server::client_memory::ClientMemory;
 use leeward_server::node::{Input, Job, Node, NodeParts, NodeTiming, Outbox, link};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,6 +70,17 @@ pub(super) struct DiskCopy {
     pub(super) reaches: BTreeMap<RegionId, (Epoch, Lsn)>,
 }
 
+/// Keys for the volume of `disk`, if it is encrypted. One in three new volumes is: `new` has been drawn at random, and
+/// gives the nonces their seed.
+fn encryption(disk: &SimDisk, new: VolumeId) -> Option<Arc<Encryption>> {
+    let is_encrypted = match Superblock::decode(&disk.contents("volume")) {
+        Ok(superblock) => superblock.is_encrypted(),
+        Err(_) => new.0.is_multiple_of(3),
+    };
+    let secrets = || Secrets::parse(&format!("simulated {}", "5c".repeat(32)), "keys").expect("a key");
+    is_encrypted.then(|| Encryption::with_entropy(secrets(), Entropy::seeded(new.0)))
+}
+
 impl DiskCopy {
     /// A copy of a disk as a process would read it now.
     fn of(disk: &SimDisk, seed: u64) -> DiskCopy {
@@ -80,12 +92,10 @@ impl DiskCopy {
             copy
         };
         // Opening a volume changes it, so a second copy is opened.
-        let file = copy(seed).open("volume").expect("a simulated disk opens files");
-        let opened = Volume::open(
-            file,
-            VolumeId(seed),
-            VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() },
-        );
+        let (opened, new) = (copy(seed), VolumeId(seed));
+        let encryption = encryption(&opened, new);
+        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, encryption, ..VolumeOptions::default() };
+        let opened = Volume::open(opened.open("volume").expect("a simulated disk opens files"), new, options);
         let copies = opened.map(|(_, copies)| copies).unwrap_or_default();
         let reaches = copies.iter().map(|copy| (copy.region(), copy.position())).collect();
         DiskCopy { disk: copy(seed.wrapping_add(1)), reaches }
@@ -187,8 +197,10 @@ impl World {
         let (disk, incarnation, now) = (machine.disk.clone(), machine.incarnation, machine.clock(self.now));
         // Every second incarnation has less memory than its L0s could use, and catches learners up slowly.
         let (memory_budget, catch_up_bytes) = if incarnation % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
-        let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget, ..VolumeOptions::default() };
         let new = VolumeId(self.rng.u64());
+        let encryption = encryption(&disk, new);
+        let segment_bytes = SEGMENT_BYTES;
+        let options = VolumeOptions { segment_bytes, memory_budget, encryption, ..VolumeOptions::default() };
         let opened = disk.open("volume").expect("a simulated disk opens files");
         let (volume, copies) = match Volume::open(opened, new, options) {
             Ok(opened) => opened,
