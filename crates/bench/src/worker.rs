@@ -317,6 +317,8 @@ impl<'a> Worker<'a> {
                 | OpError::Forgotten(_)
                 | OpError::AnswerGone { done: false }
                 | OpError::Overloaded(_)
+                | OpError::Unauthenticated(_)
+                | OpError::NotPermitted(_)
                 | OpError::NotPrimary { .. } => self.shared.ledger.refused(flight.record, sequence),
             }
         }

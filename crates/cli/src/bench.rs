@@ -50,7 +50,7 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
 
 fn options(args: &YcsbArgs) -> Options {
     Options {
-        seeds: args.connect.connect.clone(),
+        seeds: args.connect.addresses(),
         table: args.table_name.clone(),
         workloads: args.workload.clone(),
         mix: args.mix,

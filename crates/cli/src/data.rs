@@ -11,12 +11,12 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 pub(crate) fn connect(connect: &Connect) -> Result<Client, ClientError> {
-    Client::connect(&connect.connect, options())
+    Client::connect(&connect.addresses(), options())
 }
 
 /// As [`connect`], to a cluster that may have no table yet.
 pub(crate) fn connect_to_new(connect: &Connect) -> Result<Client, ClientError> {
-    Client::connect(&connect.connect, ClientOptions { needs_regions: false, ..options() })
+    Client::connect(&connect.addresses(), ClientOptions { needs_regions: false, ..options() })
 }
 
 fn options() -> ClientOptions {

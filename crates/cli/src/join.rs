@@ -94,7 +94,7 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
 
 /// The spread of copies over servers, and whether a master balances it.
 fn look(args: &JoinArgs) -> Result<(Spread, bool), Box<dyn std::error::Error>> {
-    let overview = Overview::of(&args.connect.connect)?;
+    let overview = Overview::of(&args.connect.addresses())?;
     let nodes = overview.nodes();
     Ok((Spread::of(&overview.map(), &nodes), nodes.iter().any(|node| node.balances)))
 }

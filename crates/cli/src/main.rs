@@ -4,7 +4,7 @@
 //! - [`serve`]: one node.
 //! - [`dev`]: a cluster of child processes on this machine, which `leeward_bench::dev` supervises.
 //! - `bench`: the benchmark, with a cluster of its own if asked.
-//! - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`ingest`]: small clients.
+//! - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`user`], [`ingest`]: small clients.
 //! - [`inspect`]: a volume that no node runs on.
 //!
 //! Results go to the standard output, everything else to the standard error. The exit code is 0 for success, 1 for
@@ -30,13 +30,14 @@ mod split;
 mod status;
 mod table;
 mod text;
+mod user;
 mod wait;
 mod watch;
 
 use args::{Cli, Command};
 use clap::Parser;
 use leeward_bench::BenchError;
-use leeward_client::ClientError;
+use leeward_client::{ClientError, OpError};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         Command::Restart(args) => restart::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Certs(args) => certs::run(&args.command),
+        Command::User(args) => user::run(&args.command),
         Command::Split(args) => split::split(&args),
         Command::Merge(args) => merge::merge(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
@@ -107,6 +109,9 @@ fn advice(error: &(dyn Error + 'static)) -> &'static str {
         Some(ClientError::Unreachable { .. }) => {
             "\nIs a cluster running? `leeward dev` starts one on this machine; --connect HOST:PORT,... names native \
              addresses of nodes elsewhere"
+        }
+        Some(ClientError::Op(OpError::Unauthenticated(_))) => {
+            "\n--user NAME, with --password-file FILE or the variable LEEWARD_PASSWORD, connects as a user"
         }
         _ => "",
     }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &RestartArgs) -> Outcome {
             format!("{lack}: no server is restarted until that is repaired; `leeward status` shows more").into()
         );
     }
-    let servers = order(&map, &args.servers, master(&args.connect.connect)?)?;
+    let servers = order(&map, &args.servers, master(&args.connect.addresses())?)?;
     for (done, info) in servers.iter().enumerate() {
         let begun = Instant::now();
         eprintln!("server {} ({} of {})", info.member.server, done + 1, servers.len());

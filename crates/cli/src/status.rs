@@ -103,10 +103,10 @@ fn ask(access: &Access, addresses: Vec<(String, Option<u32>)>) -> Vec<Answer> {
 
 pub(crate) fn run(args: &StatusArgs) -> Outcome {
     let overview = match args.admin.is_empty() {
-        true => Overview::of(&args.connect.connect)?,
+        true => Overview::of(&args.connect.addresses())?,
         false => {
             let asked = args.admin.iter().map(|address| (address.clone(), None)).collect();
-            Overview { map: None, answers: ask(&Access::of(&args.connect.connect)?, asked) }
+            Overview { map: None, answers: ask(&Access::of(&args.connect.addresses())?, asked) }
         }
     };
     if let Some(table) = &args.table {

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &StatusArgs, every: Duration) -> Outcome {
     let is_terminal = out.is_terminal();
     loop {
         // An error does not end the loop: another node may answer next time.
-        let text = match Overview::of(&args.connect.connect) {
+        let text = match Overview::of(&args.connect.addresses()) {
             Ok(overview) => describe(&overview),
             Err(error) => format!("{error}\n"),
         };

@@ -54,10 +54,26 @@ fn tls_needs_an_authority() {
 fn one_cluster_is_reached_one_way() {
     let seeds = Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2"]).expect("two that agree");
     let addresses = vec!["a:1".to_string(), "b:2".to_string()];
-    assert_eq!(seeds, Seeds { way: Way::Rings { spin: None }, tls_ca: None, addresses });
+    let (user, password_file) = (None, None);
+    assert_eq!(seeds, Seeds { way: Way::Rings { spin: None }, tls_ca: None, user, password_file, addresses });
     let error = Address::parse_all(&["leeward+ring://a:1", "b:2"]).expect_err("two that do not").to_string();
     assert!(error.contains("are alike") && error.contains("b:2"), "{error}");
     Address::parse_all(&["leeward+ring://a:1", "leeward+ring://b:2?spin_us=1"]).expect_err("one spins");
     Address::parse_all(&["leeward+ring://a:1", "leeward+direct://b:2"]).expect_err("one insists on direct reads");
     assert_eq!(Address::parse_all::<&str>(&[]).expect("none").way, Way::Tcp);
+}
+
+#[test]
+fn a_user_comes_before_the_host_and_its_password_is_in_no_address() {
+    let address = Address::parse("leeward+tls://alice@host:1?ca=ca.crt&password_file=secret").expect("it is one");
+    assert_eq!((address.user.as_deref(), address.password_file), (Some("alice"), Some("secret".into())));
+    assert_eq!((address.host_port.as_str(), address.tls_ca), ("host:1", Some("ca.crt".into())));
+    let address = Address::parse("leeward+ring://a.b@c@[::1]:7479").expect("it is one");
+    assert_eq!((address.user.as_deref(), address.host_port.as_str()), (Some("a.b@c"), "[::1]:7479"));
+    for bad in ["leeward://alice:hunter2@host:1", "alice:hunter2@host:1", "leeward+tls://alice:hunter2@host:1?ca=x"] {
+        let error = Address::parse(bad).expect_err(bad).to_string();
+        assert!(error.contains("?password_file=FILE") && !error.contains("hunter2"), "{error}");
+    }
+    Address::parse("leeward://host:1?password_file=x").expect_err("it is no user's");
+    Address::parse_all(&["leeward://alice@a:1", "leeward://bob@b:1"]).expect_err("two users");
 }

@@ -5,6 +5,7 @@ use leeward_format::status::NodeStatus;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// Longest accepted answer, in bytes.
 const LONGEST_ANSWER: u64 = 64 << 20;
@@ -24,7 +25,11 @@ impl Access {
         stream.set_write_timeout(Some(timeout))?;
         let mut channel = self.channel(address, stream)?;
         channel.establish().map_err(too_late)?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let header = self.credentials().map(|credentials| credentials.header());
+        let header = header.as_ref().map_or_else(String::new, |header| format!("Authorization: {}\r\n", **header));
+        let header = Zeroizing::new(header);
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n");
+        let request = Zeroizing::new(format!("{head}{}Connection: close\r\n\r\n", *header));
         channel.write_all(request.as_bytes()).map_err(too_late)?;
         let mut answer = Vec::new();
         channel.take(LONGEST_ANSWER).read_to_end(&mut answer).map_err(too_late)?;
@@ -43,6 +48,10 @@ impl Access {
         match self.get(address, "/status", timeout)? {
             (200, body) => {
                 serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            (401 | 403, body) => {
+                let why = String::from_utf8_lossy(&body).trim_end().to_owned();
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
             }
             (code, _) => Err(io::Error::other(format!("/status answers {code}"))),
         }

@@ -11,6 +11,7 @@ use leeward_format::op::{
 };
 use leeward_format::routing::Spread;
 use leeward_format::table::{NewTable, TableChange, TableName};
+use leeward_format::user::{UserChange, UserName, UserShown};
 use leeward_format::{RegionId, ServerId};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -98,6 +99,39 @@ impl Client {
         let table = options.table.clone();
         let (idle, under_way, room) = (Mutex::new(vec![session]), Mutex::default(), Condvar::new());
         Ok(Client { inner: Arc::new(Inner { seeds, access, options, idle, under_way, room }), table })
+    }
+
+    /// The users of the cluster, by name.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`OpError::NotPermitted`] without the right to change users.
+    pub fn users(&self) -> Result<Vec<UserShown>, ClientError> {
+        match self.one(Op::ListUsers)? {
+            OpResult::Users(users) => Ok(users),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Makes or changes a user. Each node that is connected to the coordinator follows within a second.
+    ///
+    /// # Errors
+    /// As [`Client::users`]; [`OpError::Invalid`] if the change is not possible, or would lock everybody out.
+    pub fn change_user(&self, change: UserChange) -> Result<(), ClientError> {
+        match self.one(Op::ChangeUser { change: Box::new(change) })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
+    }
+
+    /// Removes users, those that there are; `None`: all, so that everybody is let in again.
+    ///
+    /// # Errors
+    /// As [`Client::change_user`].
+    pub fn remove_users(&self, names: Option<Vec<UserName>>) -> Result<(), ClientError> {
+        match self.one(Op::RemoveUsers { names })? {
+            OpResult::Done => Ok(()),
+            other => Err(mismatch(other)),
+        }
     }
 
     /// As [`Session::access`].

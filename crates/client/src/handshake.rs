@@ -4,6 +4,7 @@
 use crate::access::Access;
 use crate::address::Address;
 use crate::admin::too_late;
+use crate::link::auth;
 use leeward_format::cluster::RegionMap;
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
@@ -78,6 +79,9 @@ impl Access {
         stream.establish().map_err(too_late)?;
         let mut out = Vec::new();
         // This client does not route, so it claims to know all routes.
+        if let Some(credentials) = self.credentials() {
+            write_frame(FrameKind::Request, &auth(credentials), &mut out);
+        }
         write_frame(FrameKind::Request, &Request::Hello { client: name.into(), known: u64::MAX }, &mut out);
         requests.iter().for_each(|request| write_frame(FrameKind::Request, request, &mut out));
         stream.write_all(&out).map_err(too_late)?;
@@ -87,6 +91,13 @@ impl Access {
                 read_frame(FrameKind::Reply, &input, MAX_MESSAGE_BYTES).map_err(odd_reply)?
             {
                 input.drain(..bytes);
+                let reply = match reply {
+                    Reply::Auth { refused: None } => continue,
+                    Reply::Auth { refused: Some(error) } => {
+                        return Err(io::Error::new(ErrorKind::PermissionDenied, error));
+                    }
+                    reply => reply,
+                };
                 if let Some(heard) = hear(reply)? {
                     return Ok(heard);
                 }

@@ -41,7 +41,8 @@
 //!   by [direct reads](ClientOptions::direct_reads) where a table allows it. `leeward+direct://host:port` insists on
 //!   such rings. `leeward+tls://host:port?ca=FILE`, and the others with `+tls`, encrypt the connection, and accept only
 //!   nodes whose certificates the authority in that file has signed. Rings in shared memory stay as they are: they are
-//!   open to processes of the same user only.
+//!   open to processes of the same user only. `leeward+tls://USER@host:port?ca=FILE` connects as a user of the cluster, whose
+//!   password is in [`ClientOptions::password`], in `&password_file=FILE`, or in the variable `LEEWARD_PASSWORD`.
 //!
 //! # What it guarantees
 //!
@@ -92,7 +93,7 @@ mod ring;
 mod scan;
 mod session;
 
-pub use access::Access;
+pub use access::{Access, read_password};
 pub use address::{Address, Way};
 pub use client::{Client, Stale};
 pub use direct::DirectStats;
@@ -116,7 +117,11 @@ pub use leeward_format::partition::Partition;
 #[doc(inline)]
 pub use leeward_format::table::{NewTable, TableChange, TableName};
 #[doc(inline)]
+pub use leeward_format::user::{Grant, PasswordId, Presence, Rights, UserChange, UserName, UserRule, UserShown};
+#[doc(inline)]
 pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, ServerId, UnixMs};
+#[doc(inline)]
+pub use leeward_security::passwords::Password;
 
 // Used by Leeward's own tools; no promise of stability.
 #[doc(hidden)]

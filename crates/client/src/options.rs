@@ -2,6 +2,7 @@
 
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
+use leeward_security::passwords::Password;
 use leeward_security::tls::TlsError;
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub struct ClientOptions {
     /// in tables whose [options](crate::TableOptions::reads) allow it. Reads go to the members in turn, and to the
     /// primary if a member cannot answer. `None`, the default: reads always go to the primary.
     pub at_most_stale: Option<Duration>,
+    /// The password of the user that the addresses name (`leeward+tls://USER@host:port`). `None`, the default: it is in the
+    /// file that they name, or in the variable `LEEWARD_PASSWORD` of the environment.
+    pub password: Option<Password>,
     /// When a request is unanswered for this long, by default 1 s, the client asks other nodes for newer routes.
     pub answer_timeout: Duration,
 }
@@ -88,6 +92,7 @@ impl Default for ClientOptions {
             ring_spin: if has_many_cores() { Duration::from_micros(100) } else { Duration::ZERO },
             direct_reads: true,
             at_most_stale: None,
+            password: None,
             answer_timeout: Duration::from_secs(1),
         }
     }
@@ -161,6 +166,14 @@ pub enum ClientError {
         /// The address.
         address: String,
         /// The reason.
+        reason: String,
+    },
+    /// There is no password for the user, or the file that has it cannot be used.
+    #[error("password of {user}: {reason}")]
+    Password {
+        /// The user, or the file.
+        user: String,
+        /// What is wrong, and what to do.
         reason: String,
     },
     /// The certificates of authorities cannot be used.

@@ -96,6 +96,8 @@ fn every_path_has_one_spelling() {
         (ClusterPath::Region(RegionId(12)), "/leeward/region/12"),
         (ClusterPath::Server(ServerId(3)), "/leeward/server/3"),
         (ClusterPath::Master, MASTER_PATH),
+        (ClusterPath::Users, "/leeward/users"),
+        (ClusterPath::User("alice".parse().expect("a name")), "/leeward/user/alice"),
     ];
     for (path, text) in paths {
         assert_eq!(path.to_string(), text);
@@ -109,6 +111,9 @@ fn every_path_has_one_spelling() {
         "/leeward/server/01",
         "/leeward/server/+1",
         "/leeward/region/4294967296",
+        "/leeward/user/",
+        "/leeward/user/.",
+        "/leeward/user/a/b",
     ] {
         assert_eq!(ClusterPath::parse(strange), None, "{strange}");
     }

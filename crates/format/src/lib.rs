@@ -35,6 +35,7 @@ mod stamp;
 pub mod status;
 pub mod superblock;
 pub mod table;
+pub mod user;
 pub mod wire;
 pub mod zookeeper;
 

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use leeward_format::cluster::{
     Acknowledge, Addressing, BackupMode, CompactionMode, GroupConfig, IndexKind, Intent, Member, Placement, Posting,
-    ReadPaths, Reads, RegionRequest, Scans, TableOptions,
+    ReadPaths, Reads, RegionRequest, Scans, TableOptions, decode_value, encode_value,
 };
 use leeward_format::control::{Control, SafeLsnOf, ToBackup};
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -14,13 +14,14 @@ use leeward_format::manifest::SegmentKind;
 use leeward_format::op::{
     Condition, DigestInstant, ExpireIf, HashIndexAnswer, HashIndexQuestion, HashIndexState, Lifetime,
     MAX_MESSAGE_BYTES, Op, OpError, OpResult, Pair, RangeAnswer, RangeDigest, RangeOp, RangeQuestion, Read, ReadResult,
-    Reply, Request, ScanRange, SegmentDigest,
+    Reply, Request, ScanRange, Secret, SegmentDigest,
 };
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::partition::Partition;
 use leeward_format::request::{Once, RequestId};
 use leeward_format::routes::{RoutesUpdate, TableRoutes, TableRouting};
 use leeward_format::table::{NewTable, TableChange, TableName};
+use leeward_format::user::{Grant, PasswordHash, PasswordId, Presence, Rights, User, UserChange, UserRule};
 use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -167,11 +168,65 @@ fn requests() {
             read: vec![Line(300)],
         })),
     ]);
+    ops.extend(requests_about_users());
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
     let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });
     let request = Request::Once { id: 2, direct: true, table, ops: vec![add], named: vec![(0, once())] };
     check(FrameKind::Request, request, include_str!("golden/request-once.hex"));
+}
+
+fn requests_about_users() -> [Op; 3] {
+    let names = Some(vec!["bob".parse().expect("a name")]);
+    [Op::ListUsers, Op::ChangeUser { change: Box::new(user_change()) }, Op::RemoveUsers { names }]
+}
+
+fn password_hash() -> PasswordHash {
+    PasswordHash::new("$argon2id$v=19$m=19456,t=2,p=1$c2FsdA$aGFzaA".into())
+}
+
+fn user_change() -> UserChange {
+    let grant =
+        Grant { rights: Rights::WRITE, table: Some("orders".parse().expect("a name")), prefixes: vec!["eu/".into()] };
+    let rules = vec![
+        UserRule::Enable(true),
+        UserRule::AddPassword(password_hash()),
+        UserRule::RemovePassword(PasswordId(300)),
+        UserRule::ResetPasswords,
+        UserRule::NoPassword,
+        UserRule::AddRights(Rights::ALL),
+        UserRule::RemoveRights(Rights::OPERATE),
+        UserRule::AddPrefix("a".into()),
+        UserRule::ResetPrefixes,
+        UserRule::AddGrant(grant),
+        UserRule::ClearGrants,
+        UserRule::Reset,
+    ];
+    UserChange { name: "bob".parse().expect("a name"), presence: Presence::Known, rules }
+}
+
+fn user() -> User {
+    let name = "alice".parse().expect("a name");
+    let mut user = User { is_enabled: true, passwords: vec![password_hash()], ..User::new(name) };
+    user.grants.push("read,write@orders:eu/".parse().expect("a grant"));
+    user
+}
+
+/// The value of a user's path at the coordinator.
+#[test]
+fn users() {
+    let (value, expected) = (encode_value(&user()), golden(include_str!("golden/user.hex")));
+    let hex: Vec<String> = value.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(value == expected, "it is written as\n{}", hex.join(" "));
+    assert_eq!(decode_value::<User>("user", &expected), Ok(user()));
+    let auth = Request::Auth { user: "alice".into(), password: Secret(Bytes::from_static(b"pw")) };
+    check(FrameKind::Request, auth, include_str!("golden/request-auth.hex"));
+    let refused = Reply::Auth { refused: Some(OpError::Unauthenticated("no".into())) };
+    check(FrameKind::Reply, refused, include_str!("golden/reply-auth.hex"));
+    let shown = OpResult::Users(vec![user().shown()]);
+    let refused = OpResult::Error(OpError::NotPermitted("no".into()));
+    let results = Reply::Results { id: 1, results: vec![shown, refused] };
+    check(FrameKind::Reply, results, include_str!("golden/reply-users.hex"));
 }
 
 fn digest_instant() -> DigestInstant {

@@ -14,7 +14,7 @@
 //! [`node`] is the single-threaded core that the simulator also drives. Everything else here is the shell around it:
 //! [`runtime`] owns the threads and sockets, [`resp`] and [`commands`] speak Redis, [`native`] speaks the protocol of
 //! `leeward-client` (both are a [`protocol_session::ProtocolSession`]), [`rings`] carry it through shared memory, [`admin`]
-//! answers HTTP, [`metrics`] counts, [`config`] is what an operator may set.
+//! answers HTTP, [`users`] knows who may do what, [`metrics`] counts, [`config`] is what an operator may set.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ pub mod rings;
 pub mod runtime;
 pub mod settings;
 mod shares;
+pub mod users;
 
 pub use config::NodeConfig;
 pub use runtime::{Server, StartError, start};

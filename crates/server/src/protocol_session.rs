@@ -3,6 +3,7 @@
 
 use crate::client_memory::Holder;
 use crate::commands::Context;
+use crate::users::Answer;
 use bytes::BytesMut;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::request::Once;
@@ -33,6 +34,11 @@ pub trait ProtocolSession: Send {
     /// encodes replies. Call it after every input, when output was taken, and while it [has
     /// work](ProtocolSession::has_work).
     fn advance(&mut self, context: &mut Context, submit: &mut Vec<Submission>);
+    /// Handles the answer to the question about a password that it waits for. Call [`ProtocolSession::advance`]
+    /// afterwards.
+    fn answered(&mut self, answer: Answer, context: &mut Context);
+    /// Follows a change of the users. `false`: its user is gone, and the connection must be closed at once.
+    fn follow_users(&mut self, context: &mut Context) -> bool;
     /// Whether [`ProtocolSession::advance`] stopped because its quota was used up. If so, call it again without waiting
     /// for anything, and read nothing more from the client before that.
     fn has_work(&self) -> bool;

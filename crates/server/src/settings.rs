@@ -182,8 +182,15 @@ pub const SETTINGS: &[Setting] = &[
         "insecure_listen",
         "`false`",
         "`true`, `false`",
-        "listen on addresses that are not loopback, although there are no users yet and any client that reaches them \
-         can read and write everything",
+        "without TLS: listen on addresses that are not loopback. While there are no [users](users.md): let clients of other \
+         machines in, each of which can do everything",
+    ),
+    text(
+        "audit_log",
+        "none",
+        "a file",
+        "[audit log](users.md#audit-log), as lines of JSON: operators' requests, changes of users, failed tries. The file may \
+         be renamed at any time. They are also in the node's own log, as `leeward::audit`",
     ),
     text(
         "tls_ca",

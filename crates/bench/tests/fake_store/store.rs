@@ -132,7 +132,11 @@ impl Store {
                         Reply::Routes(RoutesUpdate::everything(&self.map(state.life)))
                     }
                     Request::Map => Reply::Map(self.map(state.life)),
-                    Request::Identify | Request::RingOffer | Request::RingOpen { .. } | Request::RingBell => {
+                    Request::Identify
+                    | Request::Auth { .. }
+                    | Request::RingOffer
+                    | Request::RingOpen { .. }
+                    | Request::RingBell => {
                         unreachable!("the benchmark does not ask")
                     }
                     Request::Ops { id, ops, .. } | Request::Once { id, ops, .. } => {

@@ -7,6 +7,7 @@ use crate::merge::MergeArgs;
 use crate::moves::{DrainArgs, MoveArgs};
 use crate::restart::RestartArgs;
 use crate::split::SplitArgs;
+use crate::user::UserCommands;
 use clap::{Args, Parser, Subcommand};
 use leeward_bench::dev::{DEFAULT_BASE, Fabric, default_table};
 use leeward_bench::{Distribution, Mix, Workload, duration};
@@ -14,6 +15,7 @@ use leeward_format::SegmentNo;
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
+use leeward_format::user::UserName;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -92,6 +94,8 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     /// Make and show certificates, for a cluster with TLS
     Certs(CertsCommands),
+    /// Make, change and show users, their passwords and rights
+    User(UserCommands),
     /// Split a region into two
     Split(SplitArgs),
     /// Merge a small region into its neighbour
@@ -174,7 +178,7 @@ pub(crate) struct ServeArgs {
     /// Address of the coordinator: HOST:PORT, or zk://host,host:port,.../path
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,
-    /// Listen on addresses that other machines can reach, although clients need no credentials
+    /// Listen on addresses that other machines can reach without TLS, and let them in while there are no users
     #[arg(long)]
     pub(crate) insecure_listen: bool,
     /// Stop when the standard input ends: a supervisor holds the other end
@@ -352,7 +356,31 @@ pub(crate) struct Connect {
         value_name = "ADDRS",
         default_value = "127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481"
     )]
-    pub(crate) connect: Vec<String>,
+    connect: Vec<String>,
+    /// Connect as this user. Its password is in --password-file, or in the variable LEEWARD_PASSWORD
+    #[arg(long, env = "LEEWARD_USER", value_name = "NAME")]
+    user: Option<UserName>,
+    /// File with the user's password
+    #[arg(long, env = "LEEWARD_PASSWORD_FILE", value_name = "FILE")]
+    password_file: Option<PathBuf>,
+}
+
+impl Connect {
+    /// The addresses, with the user.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.connect.iter().map(|address| self.with_user(address)).collect()
+    }
+
+    fn with_user(&self, address: &str) -> String {
+        let (scheme, rest) = address.split_once("://").unwrap_or(("leeward", address));
+        let Some(user) = self.user.as_ref().filter(|_| !rest.contains('@')) else { return address.into() };
+        let mut text = format!("{scheme}://{user}@{rest}");
+        if let Some(file) = &self.password_file {
+            text += if text.contains('?') { "&" } else { "?" };
+            text += &format!("password_file={}", file.display());
+        }
+        text
+    }
 }
 
 /// A table of a cluster.

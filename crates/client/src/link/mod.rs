@@ -12,11 +12,14 @@ mod rings;
 use crate::access::Access;
 use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
+use bytes::Bytes;
 use leeward_format::RegionId;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request};
+use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpError, Reply, Request, Secret};
 use leeward_format::request::Attempts;
 use leeward_format::table::TableName;
+use leeward_format::user::UserRule;
+use leeward_security::passwords::Credentials;
 use leeward_security::tls::Channel;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
@@ -130,6 +133,9 @@ impl Link {
             rings: rings.map(|options| Rings::new(options, token)),
             index_questions: Vec::new(),
         };
+        if let Some(credentials) = hello.access.credentials() {
+            link.push(&auth(credentials));
+        }
         link.push(&Request::Hello { client: hello.client.to_string(), known: hello.known });
         if link.rings.is_some() {
             link.push(&Request::RingOffer);
@@ -337,6 +343,21 @@ impl Link {
     }
 }
 
+/// The request that names the user.
+pub(crate) fn auth(credentials: &Credentials) -> Request {
+    let password = Secret(Bytes::copy_from_slice(credentials.password.bytes()));
+    Request::Auth { user: credentials.user.clone(), password }
+}
+
+fn rule_bytes(rule: &UserRule) -> usize {
+    4 + match rule {
+        UserRule::AddPassword(hash) => hash.phc().len(),
+        UserRule::AddPrefix(prefix) => prefix.len(),
+        UserRule::AddGrant(grant) => 80 + grant.prefixes.iter().map(|prefix| prefix.len() + 2).sum::<usize>(),
+        _ => 8,
+    }
+}
+
 /// Always accepts the first element: an operation is sent however large it is.
 fn fits_first<'a>(mut fits: impl FnMut(&Pending) -> bool) -> impl FnMut(&&'a Pending) -> bool {
     let mut first = true;
@@ -358,7 +379,9 @@ fn op_bytes(op: &Op) -> usize {
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
-        Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => 0,
+        Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::ListUsers => 0,
+        Op::ChangeUser { change } => change.rules.iter().map(rule_bytes).sum(),
+        Op::RemoveUsers { names } => names.iter().flatten().map(|name| name.len() + 1).sum(),
         Op::Digests { .. } | Op::SegmentContent { .. } | Op::RangeBounds { .. } | Op::RebuildIndex { .. } => 0,
         // The nonce, and each line.
         Op::HashIndex(question) => 10 + question.read.len() * 5,

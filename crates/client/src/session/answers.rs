@@ -4,6 +4,7 @@
 
 use super::Session;
 use crate::link::Pending;
+use crate::options::ClientError;
 use leeward_format::op::{Op, OpError, OpResult, Reply};
 use leeward_format::request::Verdict;
 use mio::Token;
@@ -16,6 +17,13 @@ impl Session {
             Reply::Map(map) => self.take_map(map),
             Reply::Routes(update) => self.take_routes(token, update, now),
             Reply::Heard { regions } => regions.into_iter().for_each(|(region, lsn)| self.heard.note(region, lsn)),
+            Reply::Auth { refused: None } => {}
+            Reply::Auth { refused: Some(error) } => {
+                self.fail(token, &error.to_string());
+                if matches!(error, OpError::Unauthenticated(_) | OpError::NotPermitted(_)) {
+                    self.turned_away(error);
+                }
+            }
             Reply::Node { .. } => self.fail(token, "answer to a question that was not asked"),
             Reply::RingOffer { .. } | Reply::RingOpen { .. } | Reply::RingRefused { .. } | Reply::RingBell { .. } => {
                 self.handle_ring_reply(token, reply);
@@ -77,6 +85,15 @@ impl Session {
                 self.park(pending, now);
             }
         }
+    }
+
+    /// The user is not let in: operations that wait are answered by the error, and so is an attempt to connect.
+    fn turned_away(&mut self, error: OpError) {
+        for (_, pending) in std::mem::take(&mut self.parked) {
+            let result = pending.attempts.give_up(error.clone());
+            self.answer(&pending, result);
+        }
+        self.lack = Some(ClientError::Op(error));
     }
 
     /// Answers an operation whose deadline has passed.

@@ -161,8 +161,9 @@ impl Session {
         let begun = Instant::now();
         let deadline = begun + options.deadline;
         let connect_until = deadline.min(begun + options.connect_within);
-        let Seeds { way, tls_ca, addresses } = Address::parse_all(seeds)?;
-        let access = Access::with_authority(tls_ca.as_deref())?;
+        let parsed = Address::parse_all(seeds)?;
+        let access = Access::with(&parsed, options.password.as_ref())?;
+        let Seeds { way, addresses, .. } = parsed;
         let poll = Poll::new()?;
         let (mailbox, ring_spin) = match way {
             Way::Tcp => (None, None),

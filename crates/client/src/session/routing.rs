@@ -79,6 +79,11 @@ impl Session {
         question: impl Fn(&Session) -> Request,
     ) -> Result<T, ClientError> {
         loop {
+            if matches!(self.lack, Some(ClientError::Op(_)))
+                && let Some(lack) = self.lack.take()
+            {
+                return Err(lack);
+            }
             if let Some(answer) = answer(self) {
                 return Ok(answer);
             }
@@ -214,12 +219,15 @@ impl Session {
 }
 
 /// Native address of the node that `op` goes to: the primary of its region. An operation without a region goes to any
-/// node. So does one on an unknown table, or one that lacks a region: a node may know more, or returns an error.
+/// node. So does one on an unknown table, or on keys that no route is known for: a node may know more, or returns an error.
+/// (A user that may not see a table, or a part of it, is told no routes there.)
 pub(super) fn primary_address<'a>(routes: &'a RouteCache, table: &str, op: &Op) -> Option<&'a str> {
-    let is_for_any = op.is_for_any_node() || op.lacks_region(routes, table);
+    let is_of_keys = op.key().is_some() || op.range().is_some();
     match op.region_in(routes, table) {
         Some(region) => routes.address(region.primary?),
-        None if is_for_any || !routes.regions().has_table(table) => routes.servers().next().map(|(_, address)| address),
+        None if is_of_keys || op.is_for_any_node() || !routes.regions().has_table(table) => {
+            routes.servers().next().map(|(_, address)| address)
+        }
         None => None,
     }
 }

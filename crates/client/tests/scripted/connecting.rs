@@ -1,8 +1,9 @@
 //! Errors of a client without a node to connect to, and how soon they come; and a node's report of itself.
 
-use crate::fake::{FakeNode, map, succeed};
+use crate::fake::{ADMITTED, FakeNode, map, succeed};
 use leeward_client::{
-    Access, Client, ClientError, ClientOptions, Handshake, NewTable, RegionMap, Session, TableOptions,
+    Access, Client, ClientError, ClientOptions, Handshake, NewTable, OpError, Password, RegionMap, Session,
+    TableOptions,
 };
 use leeward_format::ServerId;
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, version_frame};
@@ -91,4 +92,28 @@ fn a_node_says_who_it_is() {
     assert_eq!(said, Handshake { server: ServerId(1), admin_address: "admin:1".into(), map });
     let [nowhere] = &nowhere(1)[..] else { panic!("one was asked for") };
     Access::default().shake_hands(nowhere, "test", LONG).expect_err("no node is there");
+}
+
+#[test]
+fn a_user_that_is_refused_is_told_so_at_once() {
+    let (listener, host) = FakeNode::bind();
+    let _node = FakeNode::serve(listener, map(1, &[("", 1)], &[&host]), succeed);
+    let address = |user: &str| format!("leeward://{user}@{host}");
+    let with = |password: Option<&[u8]>| ClientOptions { password: password.map(Password::new), ..options(LONG) };
+    let client = Client::connect(&[address(ADMITTED)], with(Some(b"pw"))).expect("it is let in");
+    assert!(client.get("a").expect("an answer").is_some());
+    let begun = Instant::now();
+    let error = Client::connect(&[address("mallory")], with(Some(b"pw"))).expect_err("it is not let in");
+    assert!(matches!(error, ClientError::Op(OpError::Unauthenticated(_))), "{error}");
+    assert!(begun.elapsed() < LONG / 2, "without a retry until the deadline");
+    let error = Client::connect(&[address(ADMITTED)], with(None)).expect_err("without a password");
+    assert!(error.to_string().contains("LEEWARD_PASSWORD"), "{error}");
+    let file = std::env::temp_dir().join(format!("leeward-password-{}", std::process::id()));
+    std::fs::write(&file, "pw\n").expect("it is written");
+    let addresses = [format!("{}?password_file={}", address(ADMITTED), file.display())];
+    let said = Client::connect(&addresses, with(None)).map(drop);
+    let report = Access::of(&addresses).expect("it is read").shake_hands(&addresses[0], "test", LONG).map(drop);
+    std::fs::remove_file(&file).expect("it is there");
+    said.expect("it is let in");
+    report.expect("it is let in");
 }

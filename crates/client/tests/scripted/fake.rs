@@ -4,7 +4,7 @@ use bytes::Bytes;
 use leeward_client::{GroupConfig, Op, OpResult, RegionMap, ServerInfo, TableName, TableOptions};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
-use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
+use leeward_format::op::{MAX_MESSAGE_BYTES, OpError, Reply, Request};
 use leeward_format::request::Once;
 use leeward_format::routes::RoutesUpdate;
 use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
@@ -35,6 +35,9 @@ type Batch = (TableName, Vec<Op>);
 /// The commit LSN of region 1 that a node reports with the first operation that has a request id; one more with each
 /// further one.
 pub(crate) const HEARD: u64 = 100;
+
+/// The user that it lets in.
+pub(crate) const ADMITTED: &str = "alice";
 
 /// A scripted node.
 #[derive(Clone)]
@@ -114,6 +117,11 @@ impl FakeNode {
                         write_frame(FrameKind::Reply, &refused, &mut out);
                     }
                     Request::RingBell => {}
+                    Request::Auth { user, .. } => {
+                        let wrong = || OpError::Unauthenticated("wrong user".into());
+                        let refused = (user != ADMITTED).then(wrong);
+                        write_frame(FrameKind::Reply, &Reply::Auth { refused }, &mut out);
+                    }
                     Request::Ops { id, direct, table, ops } => {
                         assert!(direct, "the client routes by itself");
                         if !self.answer(id, (table, ops), script, &mut out) {
@@ -215,7 +223,8 @@ pub(crate) fn success(op: &Op) -> OpResult {
         Op::RepairSegment { .. } | Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => {
             OpResult::Done
         }
-        Op::RebuildIndex { .. } => OpResult::Done,
+        Op::RebuildIndex { .. } | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => OpResult::Done,
+        Op::ListUsers => OpResult::Users(Vec::new()),
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::HashIndex(_) => OpResult::Value(None),
         Op::Stale { read, .. } => success(&read.clone().op()),

@@ -10,6 +10,7 @@ use crate::{CoordinatorOp, View};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, Intent, RegionRequest, encode_value};
 use leeward_format::table::{DEFAULT_TABLE, TableChange, TableName, unknown_table};
+use leeward_format::user::{UserChange, UserName};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 
@@ -31,6 +32,10 @@ enum OperatorRequest {
     Intent(ServerId, Option<Intent>),
     /// The drop of a table: the one whose options have this version.
     Drop(TableName, u64),
+    /// A new or changed user.
+    User(Box<UserChange>),
+    /// Users to be removed; `None`: all.
+    RemoveUsers(Option<Vec<UserName>>),
 }
 
 impl OperatorRequest {
@@ -42,6 +47,15 @@ impl OperatorRequest {
             | OperatorRequest::Merge(region, _) => ClusterPath::Region(*region),
             OperatorRequest::Intent(server, _) => ClusterPath::Intent(*server),
             OperatorRequest::Drop(name, _) => ClusterPath::Table(name.to_string()),
+            OperatorRequest::User(_) | OperatorRequest::RemoveUsers(_) => ClusterPath::Users,
+        }
+    }
+
+    /// What must not be changed too often.
+    fn paced(&self) -> ClusterPath {
+        match self {
+            OperatorRequest::User(change) => ClusterPath::User(change.name.clone()),
+            other => other.path(),
         }
     }
 
@@ -54,6 +68,7 @@ impl OperatorRequest {
             OperatorRequest::Table(_) | OperatorRequest::Intent(..) | OperatorRequest::Drop(..) => {
                 view.regions().max_by_key(|config| config.epoch)
             }
+            OperatorRequest::User(_) | OperatorRequest::RemoveUsers(_) => None,
         }
         .map_or(Epoch(0), |config| config.epoch)
     }
@@ -93,8 +108,31 @@ impl OperatorRequest {
                 ));
             }
             OperatorRequest::Drop(..) => version.map(|_| view.remove_op(&path)),
+            OperatorRequest::User(change) => {
+                let user = view.users().changed(change)?;
+                let is_new = view.users().get(&user.name).is_none_or(|known| **known != user);
+                is_new.then(|| {
+                    of_users(view, vec![view.put_op(ClusterPath::User(user.name.clone()), encode_value(&user))])
+                })
+            }
+            OperatorRequest::RemoveUsers(names) => {
+                if let Some(names) = names {
+                    view.users().check_removal(names)?;
+                }
+                let wanted = |name: &&UserName| names.as_ref().is_none_or(|names| names.contains(name));
+                let gone = view.users().names().filter(wanted);
+                let ops: Vec<_> = gone.map(|name| view.remove_op(&ClusterPath::User(name.clone()))).collect();
+                (!ops.is_empty()).then(|| of_users(view, ops))
+            }
         })
     }
+}
+
+/// Changes of users, and the count of such changes. Every change compares that count, so each is decided by all users as
+/// they are then.
+fn of_users(view: &View, mut ops: Vec<CoordinatorOp>) -> CoordinatorOp {
+    ops.push(view.put_op(ClusterPath::Users, encode_value(&(view.user_changes() + 1))));
+    CoordinatorOp::All(ops)
 }
 
 /// A request that is being carried out.
@@ -165,10 +203,28 @@ impl Agent {
         self.request(now, OperatorRequest::Drop(name.clone(), version.ok_or_else(|| unknown_table(name))?))
     }
 
+    /// Makes or changes a user, for the operator. Each node follows as soon as it sees the change. The [`Outcome`] is never
+    /// [`Outcome::Rejected`].
+    ///
+    /// # Errors
+    /// The change is impossible, it would lock everybody out, or the coordinator cannot be reached.
+    pub fn change_user(&mut self, now: Nanos, change: UserChange) -> Result<ProposalId, String> {
+        self.request(now, OperatorRequest::User(Box::new(change)))
+    }
+
+    /// Removes users, for the operator: those of `names` that there are, or all. The [`Outcome`] is never
+    /// [`Outcome::Rejected`].
+    ///
+    /// # Errors
+    /// Nobody would be left who can change users, or the coordinator cannot be reached.
+    pub fn remove_users(&mut self, now: Nanos, names: Option<Vec<UserName>>) -> Result<ProposalId, String> {
+        self.request(now, OperatorRequest::RemoveUsers(names))
+    }
+
     fn request(&mut self, now: Nanos, request: OperatorRequest) -> Result<ProposalId, String> {
         self.can_change()?;
         if request.next(&self.view)?.is_some() {
-            self.requests.pace.admit(now, &request.path(), request.epoch(&self.view))?;
+            self.requests.pace.admit(now, &request.paced(), request.epoch(&self.view))?;
         }
         let id = self.requests.new_id();
         self.requests.alterations.push_back(Alteration { id, request, failed: 0, refusal: None });

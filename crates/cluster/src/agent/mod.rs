@@ -302,3 +302,5 @@ mod merging_tests;
 mod split_tests;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod user_tests;

@@ -18,9 +18,11 @@ use leeward_format::cluster::{
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
+use leeward_format::user::{User, UserName, Users};
 use leeward_format::{DecodeError, Epoch, RegionId, ServerId};
 use leeward_platform::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 mod desired;
 mod operations;
@@ -40,6 +42,8 @@ pub struct View {
     gathering: Option<Content>,
     synced: bool,
     changed: Changed,
+    /// The users of `current`.
+    users: Arc<Users>,
 }
 
 /// The changes of a mirror: paths that appeared, disappeared or have another value.
@@ -72,7 +76,7 @@ impl Changed {
             ClusterPath::Table(name) | ClusterPath::Making(name) => drop(self.tables.insert(name)),
             ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => self.servers = true,
             ClusterPath::Protocol => self.servers = true,
-            ClusterPath::Numbers => {}
+            ClusterPath::Numbers | ClusterPath::Users | ClusterPath::User(_) => {}
         }
     }
 
@@ -107,6 +111,13 @@ struct Content {
     planned: BTreeSet<RegionId>,
     /// Sources of planned merges, each with its target.
     merging: BTreeMap<RegionId, RegionId>,
+    /// How often users were changed.
+    user_changes: Option<(u64, u64)>,
+    /// Versions of the paths of users.
+    user_versions: BTreeMap<UserName, u64>,
+    users: Users,
+    /// The users differ from those that the view shows.
+    has_new_users: bool,
 }
 
 impl View {
@@ -128,9 +139,11 @@ impl View {
                     None => (&mut self.current, &mut self.changed),
                 };
                 changes.iter().for_each(|change| content.take(change, changed));
+                self.show_users();
             }
             CoordinatorEvent::Synced { version } => {
                 if let Some(mut content) = self.gathering.take() {
+                    content.keep_users(&self.current);
                     content.routes.reach(*version);
                     content.routes.is_whole();
                     self.changed.add(Changed::between(&self.current, &content));
@@ -139,11 +152,33 @@ impl View {
                 // A caller that looked in the meantime did not know which servers are there.
                 self.changed.servers = true;
                 self.synced = true;
+                self.current.has_new_users = true;
+                self.show_users();
             }
             CoordinatorEvent::Reply { .. } => {}
         }
     }
 
+    /// Shows the users of the current content, if they have changed.
+    fn show_users(&mut self) {
+        if std::mem::take(&mut self.current.has_new_users) {
+            let mut users = self.current.users.clone();
+            (users.revision, users.is_known) = (self.users.revision, self.users.is_known || self.synced);
+            if *self.users != users {
+                users.revision += 1;
+                self.users = Arc::new(users);
+            }
+        }
+    }
+
+    /// The users, as last known. While the coordinator cannot be reached, they stay.
+    pub fn users(&self) -> &Arc<Users> {
+        &self.users
+    }
+    /// How often users were changed.
+    pub(crate) fn user_changes(&self) -> u64 {
+        self.current.user_changes.map_or(0, |(_, changes)| changes)
+    }
     /// The changes since the last call.
     pub fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
@@ -282,6 +317,8 @@ impl View {
             ClusterPath::Numbers => self.current.numbers.as_ref().map(|(version, _)| *version),
             ClusterPath::Protocol => self.current.protocol.map(|(version, _)| version),
             ClusterPath::Making(name) => self.current.making.get(name).map(|(version, _)| *version),
+            ClusterPath::Users => self.current.user_changes.map(|(version, _)| version),
+            ClusterPath::User(name) => self.current.user_versions.get(name).copied(),
             ClusterPath::Table(name) => self.routes().versioned_tables().get(name).map(|(version, _)| *version),
         }
     }
@@ -295,7 +332,9 @@ impl Content {
         if let Err(error) = self.put(path.clone(), change) {
             // The value is left out, as if it were not there: one damaged value must not take the process down.
             tracing::error!(path = change.path, version = change.version, %error, "the coordinator holds a value that makes no sense");
-            self.remove(path.clone(), change.version);
+            if !matches!(path, ClusterPath::User(_)) {
+                self.remove(path.clone(), change.version);
+            }
             self.unread.insert(path);
         } else {
             self.unread.remove(&path);
@@ -340,6 +379,21 @@ impl Content {
             ClusterPath::Making(name) => {
                 self.making.insert(name, (version, decode_value("maker of a table", value)?));
             }
+            ClusterPath::Users => {
+                self.user_changes = Some((version, decode_value("number of changes of users", value)?));
+            }
+            ClusterPath::User(name) => {
+                self.user_versions.insert(name.clone(), version);
+                self.has_new_users = true;
+                // One that cannot be read is still a user: without it, everybody might be let in.
+                self.users.lose(name.clone());
+                let user: User = decode_value("user", value)?;
+                user.check().map_err(|reason| DecodeError::invalid("user", reason))?;
+                if user.name != name {
+                    return Err(DecodeError::invalid("user", format!("{} stored as {name}", user.name)));
+                }
+                self.users.put(user);
+            }
         }
         Ok(())
     }
@@ -366,6 +420,21 @@ impl Content {
             ClusterPath::Numbers => self.numbers = None,
             ClusterPath::Protocol => self.protocol = None,
             ClusterPath::Making(name) => drop(self.making.remove(&name)),
+            ClusterPath::Users => self.user_changes = None,
+            ClusterPath::User(name) => {
+                self.user_versions.remove(&name);
+                self.users.remove(&name);
+                self.has_new_users = true;
+            }
+        }
+    }
+
+    /// Keeps the users of `before` if this content has no trace of users: the coordinator has lost its data, and nobody
+    /// has removed them.
+    fn keep_users(&mut self, before: &Content) {
+        if self.user_changes.is_none() && self.users.is_empty() && !before.users.is_empty() {
+            tracing::error!("the coordinator has lost all users: this node goes on with those that it knew");
+            self.users = before.users.clone();
         }
     }
 }

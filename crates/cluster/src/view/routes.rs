@@ -205,6 +205,7 @@ impl Routes {
                 },
                 ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => {}
                 ClusterPath::Numbers | ClusterPath::Protocol | ClusterPath::Making(_) => {}
+                ClusterPath::Users | ClusterPath::User(_) => {}
             }
         }
         if is_whole {

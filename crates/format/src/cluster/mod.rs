@@ -7,10 +7,13 @@
 //! /leeward/intent/<id>     Intent                             a server that should be a member of no group
 //! /leeward/regions         RegionNumbers                      numbers that were given to regions
 //! /leeward/making/<name>   Member          ephemeral          the node that makes a table in several operations
+//! /leeward/users           u64                                how often users were changed
+//! /leeward/user/<name>     User                               changed together with /leeward/users
 //! /leeward/master          Member          ephemeral          the node that created this path is the master
 //! ```
 //! Values are postcard. The types are plain data; any thread may use them.
 
+use crate::user::UserName;
 use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, ServerId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -40,6 +43,8 @@ const REGION_PREFIX: &str = "/leeward/region/";
 const SERVER_PREFIX: &str = "/leeward/server/";
 const INTENT_PREFIX: &str = "/leeward/intent/";
 const MAKING_PREFIX: &str = "/leeward/making/";
+const USERS_PATH: &str = "/leeward/users";
+const USER_PREFIX: &str = "/leeward/user/";
 
 /// A path of the coordinator, parsed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +65,10 @@ pub enum ClusterPath {
     Protocol,
     /// The node that makes the table of this name.
     Making(String),
+    /// How often users were changed. Each change of a user changes it too, so that no two changes pass each other.
+    Users,
+    /// A user.
+    User(UserName),
 }
 
 impl ClusterPath {
@@ -73,6 +82,10 @@ impl ClusterPath {
             Some(ClusterPath::Numbers)
         } else if path == PROTOCOL_PATH {
             Some(ClusterPath::Protocol)
+        } else if path == USERS_PATH {
+            Some(ClusterPath::Users)
+        } else if let Some(name) = path.strip_prefix(USER_PREFIX) {
+            name.parse().ok().map(ClusterPath::User)
         } else if let Some(name) = path.strip_prefix(TABLE_PREFIX) {
             Some(ClusterPath::Table(name.to_owned()))
         } else if let Some(name) = path.strip_prefix(MAKING_PREFIX) {
@@ -98,6 +111,8 @@ impl fmt::Display for ClusterPath {
             ClusterPath::Numbers => f.write_str(NUMBERS_PATH),
             ClusterPath::Protocol => f.write_str(PROTOCOL_PATH),
             ClusterPath::Making(name) => write!(f, "{MAKING_PREFIX}{name}"),
+            ClusterPath::Users => f.write_str(USERS_PATH),
+            ClusterPath::User(name) => write!(f, "{USER_PREFIX}{name}"),
         }
     }
 }

@@ -52,6 +52,12 @@ pub enum OpError {
         /// The write was carried out; otherwise its condition did not hold.
         done: bool,
     },
+    /// The connection must name a user and its password first: do not retry. Nothing was changed.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The user lacks a right: do not retry. Nothing was changed, and the error does not depend on what there is.
+    #[error("not permitted: {0}")]
+    NotPermitted(String),
 }
 
 impl OpError {
@@ -62,6 +68,7 @@ impl OpError {
             OpError::NotEnoughReplicas { .. } | OpError::Overloaded(_) => true,
             OpError::Invalid(_) | OpError::Unknown(_) | OpError::Unavailable(_) => false,
             OpError::Forgotten(_) | OpError::AnswerGone { .. } => false,
+            OpError::Unauthenticated(_) | OpError::NotPermitted(_) => false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The messages between native clients and nodes: one message a frame. Plain data.
 
-use super::{Op, OpResult};
+use super::{Op, OpError, OpResult};
 use crate::cluster::RegionMap;
 use crate::request::Once;
 use crate::routes::RoutesUpdate;
@@ -82,6 +82,23 @@ pub enum Request {
         #[serde(deserialize_with = "at_most")]
         named: Vec<(u32, Once)>,
     },
+    /// The user of the connection from now on. Answered by [`Reply::Auth`]; requests behind it wait for that.
+    Auth {
+        /// Name of the user.
+        user: String,
+        /// Its password.
+        password: Secret,
+    },
+}
+
+/// Bytes that no `Debug` shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub Bytes);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
 }
 
 /// Elements that there is room for before the first of them is decoded.
@@ -171,5 +188,11 @@ pub enum Reply {
     Heard {
         /// Regions of the operations of a [`Request::Once`]. Sent before its results.
         regions: Vec<(RegionId, Lsn)>,
+    },
+    /// The answer to [`Request::Auth`]. Also sent when a request needs a user and there is none, or the user was removed:
+    /// then the connection ends.
+    Auth {
+        /// Why the user is not let in; `None`: it is.
+        refused: Option<OpError>,
     },
 }

@@ -6,9 +6,9 @@
 //! on a range also names the region ([`Op::In`]).
 
 use crate::cluster::{Intent, RegionRequest};
-use crate::manifest::SegmentKind;
 use crate::routing::{Route, Routing};
 use crate::table::{NewTable, TableChange, TableName};
+use crate::user::{UserChange, UserName, UserShown};
 use crate::{Expiry, Lsn, MAX_KEY_BYTES, RegionId, SegmentId, ServerId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,14 @@ use std::time::Duration;
 mod error;
 mod hash_index;
 mod messages;
+mod parts;
 mod range_digest;
 mod ranged;
 mod stale;
 pub use error::OpError;
 pub use hash_index::{HashIndexAnswer, HashIndexQuestion, HashIndexState};
-pub use messages::{MAX_OPERATIONS, Reply, Request};
+pub use messages::{MAX_OPERATIONS, Reply, Request, Secret};
+pub use parts::{Pair, SegmentDigest};
 pub use range_digest::{
     DIGEST_AHEAD_MS, DigestInstant, MOST_RANGES, PIECE_BYTES, RangeAnswer, RangeDigest, RangeHasher, RangeQuestion,
 };
@@ -365,6 +367,21 @@ pub enum Op {
     /// Asks the region's primary for the right to read its hash index. Answers [`OpResult::HashIndex`], or
     /// [`OpError::NotPrimary`] at any other node.
     HashIndex(Box<HashIndexQuestion>),
+    /// For operators: the users as the receiving node knows them. Answers [`OpResult::Users`].
+    ListUsers,
+    /// For operators: makes or changes a user. Any node carries it out. Answers [`OpResult::Done`] once the coordinator
+    /// has recorded it; [`OpError::Invalid`] if it is not possible, or would lock everybody out.
+    ChangeUser {
+        /// The change.
+        change: Box<UserChange>,
+    },
+    /// For operators: removes users, those that there are. Any node carries it out. Answers [`OpResult::Done`] once the
+    /// coordinator has recorded it; [`OpError::Invalid`] if that would lock everybody out.
+    RemoveUsers {
+        /// The users; `None`: all, so that everybody is let in again.
+        #[serde(deserialize_with = "parts::names")]
+        names: Option<Vec<UserName>>,
+    },
 }
 
 impl Op {
@@ -382,7 +399,7 @@ impl Op {
             Op::RequestRegion { request, .. } => {
                 !matches!(request, RegionRequest::Split { at: None } | RegionRequest::Merge { .. })
             }
-            Op::Intend { .. } => true,
+            Op::Intend { .. } | Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => true,
             Op::DropTable { .. } => false,
             Op::Stale { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
@@ -421,12 +438,16 @@ impl Op {
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
             Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => None,
             Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
+            Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => None,
         }
     }
     /// Whether it is an operator's request that any node passes on to the coordinator.
     pub fn is_for_any_node(&self) -> bool {
         let is_of_table = matches!(self, Op::CreateTable { .. } | Op::AlterTable { .. } | Op::DropTable { .. });
-        is_of_table || matches!(self, Op::AcceptLoss { .. } | Op::RequestRegion { .. } | Op::Intend { .. })
+        let is_of_users = matches!(self, Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. });
+        is_of_table
+            || is_of_users
+            || matches!(self, Op::AcceptLoss { .. } | Op::RequestRegion { .. } | Op::Intend { .. })
     }
     /// The region that it goes to, on `table`: that of its key, or of the bound that a scan starts from. `Count`,
     /// `Checkpoint` and `HashIndex` go to the region that they name, whatever the table. `None`: there is no such region, or any node
@@ -449,7 +470,8 @@ impl Op {
     }
     /// Whether it may change the store.
     pub fn is_write(&self) -> bool {
-        let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. });
+        let is_read = matches!(self, Op::Get { .. } | Op::GetPair { .. } | Op::Scan(_) | Op::Count { .. })
+            || matches!(self, Op::ListUsers);
         let is_of_segments = matches!(self, Op::Digests { .. } | Op::SegmentContent { .. });
         let is_asked = is_of_segments
             || matches!(self, Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::Stale { .. } | Op::HashIndex(_));
@@ -553,33 +575,6 @@ pub enum OpResult {
     RangeDigests(RangeAnswer),
     /// Whether the region's hash index may be read.
     HashIndex(Box<HashIndexAnswer>),
-}
-
-/// The digest of a replica's segment. It is the same on all replicas, except for segments that a backup built for
-/// itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SegmentDigest {
-    /// Its identity.
-    pub id: SegmentId,
-    /// Its kind.
-    pub kind: SegmentKind,
-    /// Bytes in use.
-    pub bytes: u32,
-    /// CRC-32C of its bytes, with pointers as in logical addressing; 0 if it is damaged.
-    pub crc: u32,
-    /// The damage, if it has any.
-    pub damage: Option<String>,
-}
-
-/// Version, expiry and value of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair {
-    /// LSN of the put: another put of the key has a higher one.
-    pub version: Lsn,
-    /// When it expires, if it does.
-    pub expires: Option<Expiry>,
-    /// Time of the read by the primary's clock.
-    pub now: UnixMs,
-    /// The value, if it was asked for.
-    pub value: Option<Bytes>,
+    /// Users, by name.
+    Users(Vec<UserShown>),
 }

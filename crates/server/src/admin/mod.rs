@@ -8,11 +8,14 @@
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
+//! Once there are users, all but `/livez` and `/readyz` need one with the right to operate on all tables (`entry`).
+//!
 //! One thread with a single-threaded async runtime, so slow or idle HTTP clients cost no threads. `connection_limit`
 //! bounds their number and their time. The thread holds no state of the node: it asks the event loop. `/livez` fails if
 //! the event loop does not answer in time.
 
 mod connection_limit;
+mod entry;
 mod page;
 mod view;
 
@@ -25,6 +28,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
+pub(crate) use entry::Door;
 use leeward_format::cluster::RegionMap;
 use leeward_format::status::NodeStatus;
 use leeward_security::tls::NodeTls;
@@ -73,6 +77,7 @@ pub(crate) struct Asking {
 struct Shared {
     asking: Asking,
     metrics: Arc<Metrics>,
+    door: Door,
 }
 
 impl Admin {
@@ -84,6 +89,7 @@ impl Admin {
         tls: Option<Arc<NodeTls>>,
         asking: Asking,
         metrics: Arc<Metrics>,
+        door: Door,
     ) -> io::Result<Admin> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let listener = {
@@ -94,13 +100,14 @@ impl Admin {
             .route("/", get(home))
             .route("/status", get(status))
             .route("/metrics", get(metrics_text))
+            .layer(axum::middleware::from_fn_with_state(door.clone(), entry::check))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .with_state(Shared { asking, metrics });
+            .with_state(Shared { asking, metrics, door });
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("admin".into()).spawn(move || {
             let listener = ConnectionLimit::new(listener, tls.clone(), SESSION_TIMEOUT);
-            let server = axum::serve(listener, router);
+            let server = axum::serve(listener, router.into_make_service_with_connect_info::<entry::From>());
             // Connections that are open when the node stops are closed at once.
             let served = runtime.block_on(async {
                 tokio::select! {
@@ -213,6 +220,8 @@ async fn livez(State(shared): State<Shared>) -> Response {
 async fn readyz(State(shared): State<Shared>) -> Response {
     match shared.asking.ask().await.map(|snapshot| view::not_ready(&snapshot)) {
         Some(None) => "ok\n".into_response(),
+        // Anyone may ask whether it is ready, but why not is no one's business once there are users.
+        Some(Some(_)) if !shared.door.is_open() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
         Some(Some(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
         None => unanswered(),
     }

@@ -2,6 +2,7 @@
 
 use crate::resp::Protocol;
 use leeward_format::table::TableName;
+use leeward_format::user::DEFAULT_USER;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,6 +30,8 @@ pub struct Client {
     pub protocol: Option<Protocol>,
     /// The table that it has selected; `None` for the native protocol, in which each request names one.
     pub table: Option<TableName>,
+    /// Its user; empty for `default`.
+    pub user: String,
 }
 
 /// All connections of a node, by id.
@@ -69,7 +72,7 @@ impl Clients {
     }
 
     /// The line of `CLIENT INFO` for connection `id`, in Redis's format, without fields that have no meaning here.
-    pub(super) fn line(&self, id: u64, now: Nanos) -> String {
+    pub(crate) fn line(&self, id: u64, now: Nanos) -> String {
         let mut out = String::new();
         let Some(client) = self.by_id.get(&id) else { return out };
         let seconds = |since: Nanos| now.0.saturating_sub(since.0) / 1_000_000_000;
@@ -80,7 +83,7 @@ impl Clients {
         };
         write!(
             out,
-            "id={id} addr={} laddr={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 multi=-1 cmd={} user=default \
+            "id={id} addr={} laddr={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 multi=-1 cmd={} user={} \
              resp={protocol} lib-name={} lib-ver={}",
             client.address,
             client.local_address,
@@ -88,6 +91,7 @@ impl Clients {
             seconds(client.connected),
             seconds(client.active),
             client.command,
+            if client.user.is_empty() { DEFAULT_USER } else { &client.user },
             client.library,
             client.library_version,
         )

@@ -7,8 +7,7 @@ use crate::protocol_session::ProtocolSession;
 use crate::resp::{Protocol, Reply, parse_integer};
 use bytes::Bytes;
 use leeward_format::table::{TableName, unknown_table};
-
-const NO_USERS: &str = "AUTH was sent, but this server has no users: connect without a user name and a password";
+use leeward_format::user::DEFAULT_USER;
 
 fn error(text: impl std::fmt::Display) -> Work {
     Work::Ready(Reply::err(text))
@@ -37,6 +36,8 @@ pub(super) fn quit(session: &mut Session) -> Work {
 /// `RESET`
 pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
     session.terms = Terms::default();
+    session.identity.forget();
+    session.follow_users(context);
     session.select(TableName::default(), context);
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.name.clear();
@@ -45,8 +46,23 @@ pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
 }
 
 /// `AUTH [username] password`
-pub(super) fn auth(args: &[Bytes]) -> Work {
-    if args.len() > 3 { error("syntax error") } else { error(NO_USERS) }
+pub(super) fn auth(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    let (user, password) = match args {
+        [_, password] => {
+            let default = context.users.get(DEFAULT_USER);
+            if context.users.is_known && (context.users.is_empty() || default.is_some_and(|user| !user.needs_password))
+            {
+                return error(
+                    "AUTH <password> called without any password configured for the default user. Are you sure your \
+                     configuration is correct?",
+                );
+            }
+            (DEFAULT_USER.as_bytes(), password)
+        }
+        [_, user, password] => (&user[..], password),
+        _ => return error("syntax error"),
+    };
+    session.authenticate(user, password, None, context)
 }
 
 /// `SELECT 0 | table`
@@ -55,6 +71,8 @@ pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Contex
         Some(0) => TableName::default(),
         Some(_) => return error("DB index is out of range"),
         None => match String::from_utf8_lossy(&args[1]).parse::<TableName>() {
+            // Whether or not there is such a table.
+            Ok(table) if !session.identity.knows(&table) => return Work::Ready(session.no_place(&table, context)),
             Ok(table) if context.routes.table(&table).is_some() => table,
             Ok(_) if context.routes.tables().next().is_none() => {
                 return Work::Ready(Reply::Error("LOADING the cluster has no tables yet; try again".into()));
@@ -100,11 +118,12 @@ pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context
             None => return error("Protocol version is not an integer or out of range"),
         };
     }
-    let mut name = None;
+    let (mut name, mut user) = (None, None);
     let mut options = args.get(2..).unwrap_or_default();
     while let Some((option, rest)) = options.split_first() {
         if option.eq_ignore_ascii_case(b"AUTH") && rest.len() >= 2 {
-            return error(NO_USERS);
+            user = Some((&rest[0], &rest[1]));
+            options = &rest[2..];
         } else if option.eq_ignore_ascii_case(b"SETNAME") && !rest.is_empty() {
             match checked_name(&rest[0]) {
                 Some(checked) => name = Some(checked),
@@ -115,6 +134,19 @@ pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context
             return error(format_args!("Syntax error in HELLO option '{}'", option.escape_ascii()));
         }
     }
+    match user {
+        Some((user, password)) => session.authenticate(user, password, Some((protocol, name)), context),
+        None if session.identity.admitted().is_err() => Work::Ready(Reply::Error(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
+             option can be used to authenticate the client and select the RESP protocol version at the same time"
+                .into(),
+        )),
+        None => Work::Ready(greet(session, protocol, name, context)),
+    }
+}
+
+/// Chooses a version of the protocol, and a name, and answers `HELLO`.
+pub(super) fn greet(session: &mut Session, protocol: Protocol, name: Option<String>, context: &mut Context) -> Reply {
     session.terms.protocol = protocol;
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.protocol = Some(protocol);
@@ -123,7 +155,7 @@ pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context
         }
     }
     let pair = |key: &str, value: Reply| (Reply::text(key), value);
-    Work::Ready(Reply::Map(vec![
+    Reply::Map(vec![
         pair("server", Reply::text("leeward")),
         pair("version", Reply::text(env!("CARGO_PKG_VERSION"))),
         pair("proto", Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
@@ -131,7 +163,7 @@ pub(super) fn hello(args: &[Bytes], session: &mut Session, context: &mut Context
         pair("mode", Reply::text("standalone")),
         pair("role", Reply::text("master")),
         pair("modules", Reply::Array(Vec::new())),
-    ]))
+    ])
 }
 
 /// `CLIENT ...`

@@ -8,6 +8,8 @@
 //!
 //! All of it belongs to the event loop's thread.
 
+mod access;
+mod acl;
 mod clients;
 mod connection;
 mod cursors;
@@ -35,11 +37,14 @@ use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::quota::Quota;
 use crate::resp::Reply;
+use crate::users::Gate;
 use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
 use leeward_format::status::NodeStatus;
+use leeward_format::user::{UserRule, Users};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_security::passwords::check_hash;
 use std::sync::Arc;
 
 /// Most bytes of keys and values that one reply may hold: 64 MiB. Beyond it the command is answered by an error that
@@ -56,6 +61,8 @@ pub struct Context<'a> {
     pub now: Nanos,
     /// Regions as the node knows them.
     pub routes: &'a Routes,
+    /// Users as the node knows them.
+    pub users: &'a Arc<Users>,
     /// The node's figures.
     pub figures: &'a dyn Figures,
     /// The state that all connections share.
@@ -117,6 +124,8 @@ pub struct Shared {
     pub figures: Option<(Nanos, Arc<NodeStatus>)>,
     /// The account of what is held for clients.
     pub memory: ClientMemory,
+    /// Who may come in.
+    pub(crate) gate: Gate,
 }
 
 /// Constants of the process, for `INFO`, `HELLO`, `CONFIG GET` and native clients that ask.
@@ -159,6 +168,8 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
             format!("TRYAGAIN region {region} does not remember so far back; nothing was done")
         }
         gone @ OpError::AnswerGone { .. } => format!("UNKNOWN {gone}"),
+        OpError::Unauthenticated(reason) => format!("NOAUTH {reason}"),
+        OpError::NotPermitted(reason) => format!("NOPERM {reason}"),
     })
 }
 
@@ -210,6 +221,15 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
+        Op::ListUsers | Op::RemoveUsers { .. } => Ok(()),
+        Op::ChangeUser { change } => {
+            let mut added = change.rules.iter().filter_map(|rule| match rule {
+                UserRule::AddPassword(hash) => Some(hash),
+                _ => None,
+            });
+            // Before a node spends time and memory on them.
+            added.try_for_each(|hash| check_hash(hash.phc())).map_err(OpError::Invalid)
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use leeward_format::merge::{self, Page};
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
+use leeward_format::user::after_prefix;
 use std::sync::Arc;
 
 /// Most entries asked for in one operation.
@@ -96,6 +97,11 @@ impl ScanWork {
             Some(region) => scan.within(*region),
             None => scan.into(),
         }
+    }
+
+    /// The operation that it begins with.
+    pub(super) fn first_op(&self) -> Op {
+        self.op(0)
     }
 
     pub(super) fn has_op(&self) -> bool {
@@ -224,14 +230,6 @@ impl ScanWork {
 fn cursor_reply(cursor: u64, found: Vec<(Bytes, Bytes)>) -> Reply {
     let keys = found.into_iter().map(|(key, _)| key).collect();
     Reply::Array(vec![Reply::text(cursor.to_string()), Reply::Keys(keys)])
-}
-
-/// Key after the last one with `prefix`; `None` if there is none.
-fn after_prefix(prefix: &[u8]) -> Option<Bytes> {
-    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(Bytes::from(end))
 }
 
 fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
@@ -384,17 +382,4 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
     scan.remaining = if has_type { count } else { 0 };
     scan.pattern = pattern;
     scan.start(session, context)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_prefix_is_its_successor() {
-        assert_eq!(after_prefix(b"ab").as_deref(), Some(&b"ac"[..]));
-        assert_eq!(after_prefix(b"a\xff").as_deref(), Some(&b"b"[..]));
-        assert_eq!(after_prefix(b"\xff\xff"), None);
-        assert_eq!(after_prefix(b""), None);
-    }
 }

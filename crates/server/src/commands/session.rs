@@ -18,6 +18,7 @@
 //!   more than `HELD_BYTES` (see `holdings.rs`). While the client leaves [`OUTPUT_PAUSE_BYTES`] unread, nothing more is
 //!   read from it, submitted for it or encoded.
 
+use super::access::Waiting;
 use super::holdings::{Holdings, Share};
 use super::in_flight::{InFlight, Operation};
 use super::input::{Input, KEPT_INPUT_BYTES};
@@ -28,6 +29,7 @@ use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Protocol, Reply};
+use crate::users::{Answer, Identity};
 use bytes::{Bytes, BytesMut};
 use leeward_format::op::{Op, OpResult, Read};
 use leeward_format::table::TableName;
@@ -66,6 +68,9 @@ pub struct Session {
     is_cut: bool,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
     stopped: bool,
+    pub(super) identity: Identity,
+    /// The command, the last of all, that waits for the password thread. No other is read before its answer.
+    pub(super) waiting: Option<Waiting>,
 }
 
 /// The choices of a client for the commands that follow.
@@ -114,6 +119,7 @@ impl Session {
             table: Some(TableName::default()),
             ..Client::default()
         };
+        let identity = Identity::from(&client.address);
         context.shared.clients.add(id, client);
         let memory = &context.shared.memory;
         Session {
@@ -129,6 +135,8 @@ impl Session {
             holdings: Holdings::of(memory),
             is_cut: false,
             stopped: false,
+            identity,
+            waiting: None,
         }
     }
 
@@ -366,9 +374,27 @@ impl ProtocolSession for Session {
         &mut self.output
     }
 
+    fn answered(&mut self, answer: Answer, context: &mut Context) {
+        let Some(waiting) = self.waiting.take() else { return };
+        let number = self.commands.end() - 1;
+        let work = self.end_waiting(waiting, answer, context);
+        if let Some(command) = self.commands.get_mut(number) {
+            // HELLO may have chosen another version.
+            command.terms = self.terms.clone();
+            command.work = work;
+            self.next_command = self.next_command.min(number);
+        }
+    }
+
+    fn follow_users(&mut self, context: &mut Context) -> bool {
+        let stays = self.identity.follow(context.users, &context.shared.gate);
+        self.show_user(context);
+        stays
+    }
+
     fn wants_input(&self) -> bool {
         let has_room = self.commands.len() < MAX_COMMANDS && self.output.len() < self.most_output();
-        !self.stopped && has_room && !self.holdings.is_full()
+        !self.stopped && self.waiting.is_none() && has_room && !self.holdings.is_full()
     }
 
     fn holder(&self) -> Holder {

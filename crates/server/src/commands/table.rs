@@ -4,9 +4,10 @@
 
 use super::session::Session;
 use super::work::Work;
-use super::{Context, connection, expiry, info, scan, strings};
+use super::{Context, acl, connection, expiry, info, scan, strings};
 use crate::resp::Reply;
 use bytes::Bytes;
+use leeward_format::user::Rights;
 
 /// What a command does with the store, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,54 @@ impl Class {
     }
 }
 
+/// What a command needs besides its arguments. It is declared here, so that no command goes without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Nothing: it is how a user comes in, or leaves.
+    Nothing,
+    /// Some user.
+    User,
+    /// Some right on the selected table.
+    Table,
+    /// What its operations need, on the selected table.
+    Operations,
+    /// What its operations need, and to read its keys: it answers what they had.
+    OldToo,
+    /// The right to operate, on all tables.
+    Operate,
+    /// `CLIENT`: to operate, to see others.
+    OfClient,
+    /// `ACL`: to change users, or to see the log, or nothing.
+    OfAcl,
+}
+
+impl Needs {
+    /// The rights on all tables that a command with these arguments needs.
+    pub(super) fn everywhere(self, args: &[Bytes]) -> Rights {
+        let is = |name: &str| args.get(1).is_some_and(|arg| arg.eq_ignore_ascii_case(name.as_bytes()));
+        match self {
+            Needs::Operate => Rights::OPERATE,
+            Needs::OfClient if is("LIST") => Rights::OPERATE,
+            Needs::OfAcl if is("LOG") => Rights::OPERATE,
+            Needs::OfAcl if ["WHOAMI", "CAT", "GENPASS", "HELP"].into_iter().any(is) => Rights::NONE,
+            Needs::OfAcl => Rights::ADMIN,
+            Needs::Nothing | Needs::User | Needs::Table | Needs::Operations | Needs::OldToo | Needs::OfClient => {
+                Rights::NONE
+            }
+        }
+    }
+
+    /// Whether it is about the selected table.
+    pub(super) fn is_of_table(self) -> bool {
+        matches!(self, Needs::Table | Needs::Operations | Needs::OldToo)
+    }
+
+    /// Rights that its operations need besides their own.
+    pub(super) fn also(self) -> Rights {
+        if self == Needs::OldToo { Rights::READ } else { Rights::NONE }
+    }
+}
+
 /// The function that carries a command out. Its arguments, name included, were checked against its arity.
 pub(super) enum Run {
     /// Looks at its arguments only.
@@ -51,6 +100,7 @@ pub struct Spec {
     pub arity: i32,
     /// What it does with the store.
     pub class: Class,
+    pub(super) needs: Needs,
     /// Position of its first key, of its last (negative: from the end) and the step; zeros: no keys.
     pub keys: (i32, i32, i32),
     /// One line on what it does.
@@ -66,11 +116,12 @@ const KEYS: (i32, i32, i32) = (1, -1, 1);
 const PAIRS: (i32, i32, i32) = (1, -1, 2);
 
 macro_rules! commands {
-    ($($name:literal $usage:literal $arity:literal $class:ident $keys:ident $run:ident($function:expr) $summary:literal;)*) => {
+    ($($name:literal $usage:literal $arity:literal $class:ident $needs:ident $keys:ident $run:ident($function:expr) $summary:literal;)*) => {
         static COMMANDS: &[Spec] = &[$(Spec {
             name: $name,
             arity: $arity,
             class: Class::$class,
+            needs: Needs::$needs,
             keys: $keys,
             summary: $summary,
             usage: $usage,
@@ -81,56 +132,57 @@ macro_rules! commands {
 
 #[rustfmt::skip]
 commands! {
-    "append" "key value" 3 Write ONE_KEY Args(strings::append) "Appends to a value; answers its new length";
-    "auth" "[username] password" -2 Other NO_KEY Args(connection::auth) "Always refused: there are no users yet";
-    "client" "subcommand [argument ...]" -2 Other NO_KEY Session(connection::client) "SETINFO, SETNAME, GETNAME, ID, INFO, LIST";
-    "command" "[subcommand [name ...]]" -1 Other NO_KEY Args(info::command) "Tells of commands: COUNT, INFO, DOCS, LIST";
-    "config" "GET pattern [pattern ...]" -2 Other NO_KEY Context(info::config) "Tells the settings that Redis tools ask for";
-    "dbsize" "" 1 Read NO_KEY Session(|_, session, context| strings::dbsize(session, context)) "Estimates the number of keys";
-    "decr" "key" 2 Write ONE_KEY Args(strings::decr) "Subtracts 1 from an integer";
-    "decrby" "key decrement" 3 Write ONE_KEY Args(strings::decrby) "Subtracts from an integer";
-    "del" "key [key ...]" -2 Write KEYS Args(strings::del) "Removes keys; answers how many there were";
-    "delex" "key [IFEQ value | IFNE value]" -2 Write ONE_KEY Args(strings::delex) "Removes a key if it has a value, or another one";
-    "echo" "message" 2 Other NO_KEY Args(connection::echo) "Answers its argument";
-    "exists" "key [key ...]" -2 Read KEYS Args(strings::exists) "Counts how many of the keys exist";
-    "expire" "key seconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::expire) "Sets when a key expires";
-    "expireat" "key unix-seconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::expireat) "Sets when a key expires";
-    "expiretime" "key" 2 Read ONE_KEY Args(expiry::expiretime) "Answers when a key expires, in seconds since 1970";
-    "get" "key" 2 Read ONE_KEY Args(strings::get) "Answers a value";
-    "getdel" "key" 2 Write ONE_KEY Args(strings::getdel) "Removes a key; answers its value";
-    "getex" "key [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | PERSIST]" -2 Write ONE_KEY Args(expiry::getex) "Answers a value, and sets when it expires";
-    "hello" "[version [AUTH username password] [SETNAME name]]" -1 Other NO_KEY Session(connection::hello) "Chooses the protocol version";
-    "incr" "key" 2 Write ONE_KEY Args(strings::incr) "Adds 1 to an integer";
-    "incrby" "key increment" 3 Write ONE_KEY Args(strings::incrby) "Adds to an integer";
-    "info" "[section ...]" -1 Other NO_KEY Context(info::info) "Tells of the node";
-    "kdelrange" "start end" 3 Write NO_KEY Session(|args, session, context| scan::kdelrange(args, session, context)) "Removes the keys from start to before end";
-    "keys" "pattern" 2 Scan NO_KEY Session(|args, session, context| scan::keys(args, session, context)) "Answers the keys that match a pattern, in order";
-    "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan NO_KEY Session(|args, session, context| scan::kprefix(args, session, context)) "Answers the entries whose keys begin with a prefix, in order";
-    "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan NO_KEY Session(|args, session, context| scan::krange(args, session, context)) "Answers the entries from start to before end, in order";
-    "leeward.age" "" 1 Other NO_KEY Args(|_| Work::Age) "Answers how stale what was read last may be, in milliseconds";
-    "mget" "key [key ...]" -2 Read KEYS Args(strings::mget) "Answers the values of several keys";
-    "mset" "key value [key value ...]" -3 Write PAIRS Args(strings::mset) "Sets several keys";
-    "persist" "key" 2 Write ONE_KEY Args(expiry::persist) "Makes a key that expires stay";
-    "pexpire" "key milliseconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::pexpire) "Sets when a key expires";
-    "pexpireat" "key unix-milliseconds [NX | XX | GT | LT]" -3 Write ONE_KEY Args(expiry::pexpireat) "Sets when a key expires";
-    "pexpiretime" "key" 2 Read ONE_KEY Args(expiry::pexpiretime) "Answers when a key expires, in milliseconds since 1970";
-    "ping" "[message]" -1 Other NO_KEY Args(connection::ping) "Answers PONG, or the message";
-    "psetex" "key milliseconds value" 4 Write ONE_KEY Args(strings::psetex) "Sets a key that expires";
-    "pttl" "key" 2 Read ONE_KEY Args(expiry::pttl) "Answers how long a key lives still, in milliseconds";
-    "quit" "" -1 Other NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
-    "readonly" "[milliseconds]" -1 Other NO_KEY Session(|args, session, _| connection::readonly(args, session)) "Has any member of a region answer reads, of tables that allow it";
-    "readwrite" "" 1 Other NO_KEY Session(|_, session, _| connection::readwrite(session)) "Has the primaries answer reads again";
-    "reset" "" 1 Other NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
-    "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
-    "select" "0 | table" 2 Other NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
-    "set" "key value [NX | XX | IFEQ value | IFNE value] [GET] [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | KEEPTTL]" -3 Write ONE_KEY Args(strings::set) "Sets a key";
-    "setex" "key seconds value" 4 Write ONE_KEY Args(strings::setex) "Sets a key that expires";
-    "setnx" "key value" 3 Write ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
-    "strlen" "key" 2 Read ONE_KEY Args(strings::strlen) "Answers the length of a value";
-    "ttl" "key" 2 Read ONE_KEY Args(expiry::ttl) "Answers how long a key lives still, in seconds";
-    "type" "key" 2 Read ONE_KEY Args(strings::type_of) "Answers string, or none";
-    "unlink" "key [key ...]" -2 Write KEYS Args(strings::del) "As DEL";
-    "wait" "numreplicas timeout" 3 Other NO_KEY Args(strings::wait) "Answers the number of backups in sync, which hold every answered write";
+    "acl" "subcommand [argument ...]" -2 Other OfAcl NO_KEY Session(acl::acl) "Users and their rights: WHOAMI, LIST, USERS, GETUSER, SETUSER, DELUSER, CAT, LOG, GENPASS, DRYRUN, HELP";
+    "append" "key value" 3 Write Operations ONE_KEY Args(strings::append) "Appends to a value; answers its new length";
+    "auth" "[username] password" -2 Other Nothing NO_KEY Session(connection::auth) "Names the user of the connection";
+    "client" "subcommand [argument ...]" -2 Other OfClient NO_KEY Session(connection::client) "SETINFO, SETNAME, GETNAME, ID, INFO, LIST";
+    "command" "[subcommand [name ...]]" -1 Other User NO_KEY Args(info::command) "Tells of commands: COUNT, INFO, DOCS, LIST";
+    "config" "GET pattern [pattern ...]" -2 Other Operate NO_KEY Context(info::config) "Tells the settings that Redis tools ask for";
+    "dbsize" "" 1 Read Operations NO_KEY Session(|_, session, context| strings::dbsize(session, context)) "Estimates the number of keys";
+    "decr" "key" 2 Write Operations ONE_KEY Args(strings::decr) "Subtracts 1 from an integer";
+    "decrby" "key decrement" 3 Write Operations ONE_KEY Args(strings::decrby) "Subtracts from an integer";
+    "del" "key [key ...]" -2 Write Operations KEYS Args(strings::del) "Removes keys; answers how many there were";
+    "delex" "key [IFEQ value | IFNE value]" -2 Write Operations ONE_KEY Args(strings::delex) "Removes a key if it has a value, or another one";
+    "echo" "message" 2 Other User NO_KEY Args(connection::echo) "Answers its argument";
+    "exists" "key [key ...]" -2 Read Operations KEYS Args(strings::exists) "Counts how many of the keys exist";
+    "expire" "key seconds [NX | XX | GT | LT]" -3 Write Operations ONE_KEY Args(expiry::expire) "Sets when a key expires";
+    "expireat" "key unix-seconds [NX | XX | GT | LT]" -3 Write Operations ONE_KEY Args(expiry::expireat) "Sets when a key expires";
+    "expiretime" "key" 2 Read Operations ONE_KEY Args(expiry::expiretime) "Answers when a key expires, in seconds since 1970";
+    "get" "key" 2 Read Operations ONE_KEY Args(strings::get) "Answers a value";
+    "getdel" "key" 2 Write OldToo ONE_KEY Args(strings::getdel) "Removes a key; answers its value";
+    "getex" "key [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | PERSIST]" -2 Write Operations ONE_KEY Args(expiry::getex) "Answers a value, and sets when it expires";
+    "hello" "[version [AUTH username password] [SETNAME name]]" -1 Other Nothing NO_KEY Session(connection::hello) "Chooses the protocol version";
+    "incr" "key" 2 Write Operations ONE_KEY Args(strings::incr) "Adds 1 to an integer";
+    "incrby" "key increment" 3 Write Operations ONE_KEY Args(strings::incrby) "Adds to an integer";
+    "info" "[section ...]" -1 Other Operate NO_KEY Context(info::info) "Tells of the node";
+    "kdelrange" "start end" 3 Write Operations NO_KEY Session(|args, session, context| scan::kdelrange(args, session, context)) "Removes the keys from start to before end";
+    "keys" "pattern" 2 Scan Operations NO_KEY Session(|args, session, context| scan::keys(args, session, context)) "Answers the keys that match a pattern, in order";
+    "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan Operations NO_KEY Session(|args, session, context| scan::kprefix(args, session, context)) "Answers the entries whose keys begin with a prefix, in order";
+    "krange" "start end [REV] [LIMIT n] [KEYS]" -3 Scan Operations NO_KEY Session(|args, session, context| scan::krange(args, session, context)) "Answers the entries from start to before end, in order";
+    "leeward.age" "" 1 Other User NO_KEY Args(|_| Work::Age) "Answers how stale what was read last may be, in milliseconds";
+    "mget" "key [key ...]" -2 Read Operations KEYS Args(strings::mget) "Answers the values of several keys";
+    "mset" "key value [key value ...]" -3 Write Operations PAIRS Args(strings::mset) "Sets several keys";
+    "persist" "key" 2 Write Operations ONE_KEY Args(expiry::persist) "Makes a key that expires stay";
+    "pexpire" "key milliseconds [NX | XX | GT | LT]" -3 Write Operations ONE_KEY Args(expiry::pexpire) "Sets when a key expires";
+    "pexpireat" "key unix-milliseconds [NX | XX | GT | LT]" -3 Write Operations ONE_KEY Args(expiry::pexpireat) "Sets when a key expires";
+    "pexpiretime" "key" 2 Read Operations ONE_KEY Args(expiry::pexpiretime) "Answers when a key expires, in milliseconds since 1970";
+    "ping" "[message]" -1 Other User NO_KEY Args(connection::ping) "Answers PONG, or the message";
+    "psetex" "key milliseconds value" 4 Write Operations ONE_KEY Args(strings::psetex) "Sets a key that expires";
+    "pttl" "key" 2 Read Operations ONE_KEY Args(expiry::pttl) "Answers how long a key lives still, in milliseconds";
+    "quit" "" -1 Other Nothing NO_KEY Session(|_, session, _| connection::quit(session)) "Closes the connection";
+    "readonly" "[milliseconds]" -1 Other User NO_KEY Session(|args, session, _| connection::readonly(args, session)) "Has any member of a region answer reads, of tables that allow it";
+    "readwrite" "" 1 Other User NO_KEY Session(|_, session, _| connection::readwrite(session)) "Has the primaries answer reads again";
+    "reset" "" 1 Other Nothing NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
+    "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan Operations NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
+    "select" "0 | table" 2 Other User NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
+    "set" "key value [NX | XX | IFEQ value | IFNE value] [GET] [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | KEEPTTL]" -3 Write Operations ONE_KEY Args(strings::set) "Sets a key";
+    "setex" "key seconds value" 4 Write Operations ONE_KEY Args(strings::setex) "Sets a key that expires";
+    "setnx" "key value" 3 Write Operations ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
+    "strlen" "key" 2 Read Operations ONE_KEY Args(strings::strlen) "Answers the length of a value";
+    "ttl" "key" 2 Read Operations ONE_KEY Args(expiry::ttl) "Answers how long a key lives still, in seconds";
+    "type" "key" 2 Read Operations ONE_KEY Args(strings::type_of) "Answers string, or none";
+    "unlink" "key [key ...]" -2 Write Operations KEYS Args(strings::del) "As DEL";
+    "wait" "numreplicas timeout" 3 Other Table NO_KEY Args(strings::wait) "Answers the number of backups in sync, which hold every answered write";
 }
 
 /// Most arguments of a command that takes no list of keys, its name included: all of them are looked at in one step.
@@ -158,18 +210,58 @@ impl Spec {
 
     /// Checks the number of arguments and begins the command.
     pub(super) fn start(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+        if let Err(reply) = self.check_arity(args).and_then(|()| session.permits(self, args, context)) {
+            return Work::Ready(reply);
+        }
+        let work = self.carry_out(args, session, context);
+        session.permit_operations(self, work, context)
+    }
+
+    /// Checks the number of arguments.
+    ///
+    /// # Errors
+    /// The reply, if there are too few or too many.
+    pub(super) fn check_arity(&self, args: &[Bytes]) -> Result<(), Reply> {
         let given = args.len() as i64;
         let wanted = i64::from(self.arity);
         if given < wanted.abs() || (wanted > 0 && given > wanted) {
-            return Work::Ready(Reply::err(format_args!("wrong number of arguments for '{}' command", self.name)));
+            return Err(Reply::err(format_args!("wrong number of arguments for '{}' command", self.name)));
         }
         if !self.takes_many() && args.len() > MOST_ARGUMENTS {
-            return Work::Ready(Reply::err(format_args!("'{}' takes at most {MOST_ARGUMENTS} arguments", self.name)));
+            return Err(Reply::err(format_args!("'{}' takes at most {MOST_ARGUMENTS} arguments", self.name)));
         }
+        Ok(())
+    }
+
+    /// Makes the work of the command, without a check of rights.
+    pub(super) fn carry_out(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
         match self.run {
             Run::Args(run) => run(args),
             Run::Context(run) => run(args, context),
             Run::Session(run) => run(args, session, context),
+        }
+    }
+
+    /// The rights that some form of it needs, which `ACL CAT` shows it under.
+    pub(super) fn categories(&self) -> Rights {
+        match (self.needs, self.class) {
+            (Needs::Operate | Needs::OfClient, _) => Rights::OPERATE,
+            (Needs::OfAcl, _) => Rights::ADMIN.and(Rights::OPERATE),
+            (Needs::OldToo, _) => Rights::READ.and(Rights::WRITE),
+            (Needs::Operations, Class::Write) => Rights::WRITE,
+            (Needs::Operations, _) => Rights::READ,
+            (Needs::Nothing | Needs::User | Needs::Table, _) => Rights::NONE,
+        }
+    }
+
+    /// Its name in errors: with its subcommand, if it has any.
+    pub(super) fn full_name(&self, args: &[Bytes]) -> String {
+        match (self.needs, args.get(1)) {
+            (Needs::OfAcl | Needs::OfClient, Some(subcommand)) => {
+                let shown = &subcommand[..subcommand.len().min(32)];
+                format!("{}|{}", self.name, String::from_utf8_lossy(shown).to_ascii_lowercase())
+            }
+            _ => self.name.into(),
         }
     }
 }

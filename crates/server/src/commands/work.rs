@@ -23,6 +23,8 @@ pub(super) enum Work {
     InTurn(fn(&mut Context, &str) -> Reply),
     /// How stale the data is that the command before has read, in milliseconds.
     Age,
+    /// The password thread is asked: [`Session::answered`](super::Session) has the rest.
+    Waiting,
 }
 
 /// One operation, and the function that makes a reply of its result.
@@ -72,12 +74,22 @@ impl Work {
         })
     }
 
+    /// Checks each of its operations, before any is submitted. Those that a scan makes later are within the first.
+    pub(super) fn check<E>(&self, mut check: impl FnMut(&Op) -> Result<(), E>) -> Result<(), E> {
+        match self {
+            Work::One(one) => one.op.iter().try_for_each(check),
+            Work::Many(many) => many.ops.as_slice().iter().try_for_each(check),
+            Work::Scan(scan) => check(&scan.first_op()),
+            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => Ok(()),
+        }
+    }
+
     /// Bytes that the command takes until it is answered, besides its arguments.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Work::Ready(reply) => reply.memory_bytes(),
             Work::Many(many) => size_of_val(many.ops.as_slice()) + size_of_val(&many.results[..]),
-            Work::One(_) | Work::Scan(_) | Work::InTurn(_) | Work::Age => 0,
+            Work::One(_) | Work::Scan(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
         }
     }
 
@@ -96,7 +108,7 @@ impl Work {
             Work::One(one) => one.op.as_ref().map(Kind::of),
             Work::Many(many) => many.ops.as_slice().first().map(Kind::of),
             Work::Scan(scan) => scan.has_op().then_some(Kind::Scan),
-            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         }
     }
 
@@ -107,7 +119,7 @@ impl Work {
             Work::One(one) => one.op.as_ref().map_or(0, takes),
             Work::Many(many) => many.ops.as_slice().first().map_or(0, takes),
             Work::Scan(_) => SCAN_OPERATION_BYTES,
-            Work::Ready(_) | Work::InTurn(_) | Work::Age => 0,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
         }
     }
 
@@ -120,7 +132,7 @@ impl Work {
                 many.ops.next().map(|op| (position, op))
             }
             Work::Scan(scan) => scan.take_op(),
-            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         }
     }
 
@@ -147,7 +159,7 @@ impl Work {
             Work::Many(many) => many.answered(position, result, most_reply_bytes(context)),
             Work::Scan(scan) => scan.answered(result, context),
             // The reply was decided while other operations of the command were still under way.
-            Work::Ready(_) | Work::InTurn(_) | Work::Age => None,
+            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         };
         if let Some(reply) = reply {
             *self = Work::Ready(reply);
@@ -211,7 +223,7 @@ pub(crate) fn result_bytes(result: &OpResult) -> usize {
         OpResult::Integer(_) | OpResult::Approximation { .. } | OpResult::Error(_) | OpResult::Done => 0,
         OpResult::RangeDeleted { .. } | OpResult::Checkpoint { .. } | OpResult::Digests { .. } => 0,
         OpResult::RangeBounds { bounds, .. } => bounds.iter().map(|bound| bound.len()).sum(),
-        OpResult::RangeDigests(_) | OpResult::HashIndex(_) => 0,
+        OpResult::RangeDigests(_) | OpResult::HashIndex(_) | OpResult::Users(_) => 0,
     }
 }
 
@@ -241,6 +253,7 @@ pub(super) fn unexpected(result: &OpResult) -> Reply {
         OpResult::Digests { .. } | OpResult::RangeDigests(_) => "digests",
         OpResult::RangeBounds { .. } => "range bounds",
         OpResult::HashIndex(_) => "hash index",
+        OpResult::Users(_) => "users",
         OpResult::Stale { .. } => "stale",
         OpResult::Error(error) => return error_reply(error),
     };

@@ -46,11 +46,11 @@ pub enum ConfigError {
         /// What it may be.
         allowed: String,
     },
-    /// An address that other machines can reach, without permission to listen there.
+    /// An address that other machines can reach, without TLS and without permission to listen there.
     #[error(
-        "{origin}: {name} is {value}, which is not a loopback address: any client that reaches it could read and write \
-         everything, since there are no users yet. Listen on 127.0.0.1, or set insecure_listen = true \
-         (--insecure-listen) if the network is closed to others"
+        "{origin}: {name} is {value}, which is not a loopback address, and there is no TLS: what is sent, passwords too, \
+         could be read and changed on the way. Set tls_ca, tls_certificate and tls_key (`leeward certs` makes them), or \
+         listen on 127.0.0.1, or set insecure_listen = true (--insecure-listen) if the network is closed to others"
     )]
     NotLoopback {
         /// The file, or the flag.

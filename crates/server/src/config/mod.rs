@@ -19,7 +19,7 @@ mod values;
 
 pub use error::ConfigError;
 pub(crate) use sections::has_many_cores;
-pub use sections::{ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Storage, Tls};
+pub use sections::{ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Storage, Tls, Users};
 pub use values::{CoordinatorAt, FabricKind, RingsOn};
 
 use crate::settings::{self, SETTINGS};
@@ -42,6 +42,9 @@ pub struct NodeConfig {
     /// TLS.
     #[serde(flatten)]
     pub tls: Tls,
+    /// Users.
+    #[serde(flatten)]
+    pub users: Users,
     /// The request rings of native clients.
     #[serde(flatten)]
     pub rings: Rings,
@@ -99,6 +102,7 @@ impl NodeConfig {
                 identity: Identity::deserialize(list()?)?,
                 network: Network::deserialize(list()?)?,
                 tls: Tls::deserialize(list()?)?,
+                users: Users::deserialize(list()?)?,
                 rings: Rings::deserialize(list()?)?,
                 coordination: Coordination::deserialize(list()?)?,
                 storage: Storage::deserialize(list()?)?,
@@ -187,7 +191,8 @@ impl NodeConfig {
             ("admin_listen", Some(self.admin_listen())),
             ("fabric_listen", (!is_shm).then(|| self.fabric_listen())),
         ] {
-            address.map_or(Ok(()), |address| self.network.check_address(check, name, &address))?;
+            let may_be_far = self.network.insecure_listen || self.tls.tls_ca.is_some();
+            address.map_or(Ok(()), |address| self.network.check_address(check, name, &address, may_be_far))?;
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ pub struct Network {
     /// How nodes reach each other: `tcp`, `shm`, `libfabric`, or `libfabric:` and a provider of it: `verbs`, `efa`, `tcp`,
     /// `shm`.
     pub fabric: FabricKind,
-    /// Listen on addresses that are not loopback, although clients need no credentials.
+    /// Listen on addresses that are not loopback without TLS, and let clients of other machines in while there are no users.
     pub insecure_listen: bool,
 }
 
@@ -81,12 +81,18 @@ impl Network {
         Err(check.refused("advertise_host", format!("{host:?}"), allowed))
     }
 
-    pub(super) fn check_address(&self, check: &Check, name: &'static str, address: &str) -> Result<(), ConfigError> {
+    pub(super) fn check_address(
+        &self,
+        check: &Check,
+        name: &'static str,
+        address: &str,
+        may_be_far: bool,
+    ) -> Result<(), ConfigError> {
         let Ok(parsed) = address.parse::<SocketAddr>() else {
             return Err(check.refused(name, address, "an IP address and a port, such as 127.0.0.1:7379"));
         };
         let (origin, value) = (check.origin.to_owned(), address.to_owned());
-        if !parsed.ip().is_loopback() && !self.insecure_listen {
+        if !parsed.ip().is_loopback() && !may_be_far {
             return Err(ConfigError::NotLoopback { origin, name, value });
         }
         if parsed.ip().is_unspecified() && self.advertise_host.is_none() {
@@ -283,6 +289,14 @@ impl Storage {
             false => Err(check.refused("segment_bytes", self.segment_bytes, "a power of two")),
         }
     }
+}
+
+/// Users, which the coordinator keeps; here is what a node does about them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Users {
+    /// A file for the audit log, as lines of JSON.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// Limits of clients.

@@ -18,16 +18,22 @@ use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
+use crate::users::{Answer, Refusal};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::merge::Page;
 use leeward_format::op::{
-    MAX_MESSAGE_BYTES, MAX_OPERATIONS as MOST_DECODED, Op, OpError, OpResult, ReadResult, Reply, Request,
+    MAX_MESSAGE_BYTES, MAX_OPERATIONS as MOST_DECODED, Op, OpError, OpResult, ReadResult, Reply, Request, Secret,
 };
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
+use leeward_format::user::Rights;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use std::collections::BTreeSet;
+
+mod door;
+
+use door::Door;
 
 /// Most operations of one request, and most of one connection in flight.
 pub const MAX_OPERATIONS: usize = MOST_DECODED;
@@ -70,6 +76,7 @@ pub struct Session {
     frame: Vec<u8>,
     for_rings: Vec<(ReplyPath, Vec<u8>)>,
     ring_asks: Vec<Ask>,
+    door: Door,
 }
 
 struct Pending {
@@ -104,6 +111,8 @@ struct Place {
     position: usize,
     is_write: bool,
     is_reverse: bool,
+    /// The user may not read the old value.
+    hides_old: bool,
 }
 
 impl Session {
@@ -112,6 +121,7 @@ impl Session {
         let now = context.now;
         let client =
             Client { address, local_address, connected: now, active: now, command: "NULL", ..Client::default() };
+        let door = Door::new(&client.address);
         context.shared.clients.add(id, client);
         Session {
             id,
@@ -128,6 +138,7 @@ impl Session {
             frame: Vec::new(),
             for_rings: Vec::new(),
             ring_asks: Vec::new(),
+            door,
         }
     }
 
@@ -141,8 +152,8 @@ impl Session {
         submit: &mut Vec<Submission>,
     ) {
         match read_frame::<Request>(FrameKind::Request, frame, MAX_MESSAGE_BYTES) {
-            Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell, _))) => {
-                self.refuse(context, "a message about rings in a ring");
+            Ok(Some((Request::RingOffer | Request::RingOpen { .. } | Request::RingBell | Request::Auth { .. }, _))) => {
+                self.refuse(context, "a message about rings, or a user, in a ring");
             }
             Ok(Some((request, len))) if len == frame.len() => {
                 self.begin((request, len), Some(reply_path), context, submit);
@@ -191,6 +202,27 @@ impl Session {
         }
     }
 
+    /// Has a user come in; requests behind this one wait.
+    fn authenticate(&mut self, user: String, password: &Secret, context: &mut Context) {
+        if let Some(answer) = self.door.ask(self.id, user, &password.0, context) {
+            self.answered(answer, context);
+        }
+    }
+
+    /// Ends a connection that may not be.
+    fn turn_away(&mut self, refusal: Refusal) {
+        self.send(&Reply::Auth { refused: Some(refusal.error()) }, None);
+        self.stop();
+    }
+
+    fn show_user(&self, context: &mut Context) {
+        if let Some(client) = context.shared.clients.get_mut(self.id)
+            && client.user != self.door.identity.name()
+        {
+            client.user = self.door.identity.name().into();
+        }
+    }
+
     /// Takes the next request off the input, if it is complete.
     fn next_request(&mut self, context: &mut Context) -> Option<(Request, usize)> {
         match read_frame::<Request>(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES) {
@@ -234,7 +266,18 @@ impl Session {
         submit: &mut Vec<Submission>,
     ) {
         context.quota.take(COMMAND_UNITS);
+        if !self.follow_users(context) {
+            return self.turn_away(Refusal::Unauthenticated);
+        }
+        let (request, bytes) = match (request, self.door.identity.admitted()) {
+            (Request::Auth { user, password }, _) => return self.authenticate(user, &password, context),
+            // Each operation gets the error.
+            (request @ (Request::Ops { .. } | Request::Once { .. }), _) => (request, bytes),
+            (request, Ok(())) => (request, bytes),
+            (_, Err(refusal)) => return self.turn_away(refusal),
+        };
         match request {
+            Request::Auth { .. } => {}
             Request::Hello { client, known } => {
                 if let Some(session) = context.shared.clients.get_mut(self.id) {
                     session.name = client.chars().filter(char::is_ascii_graphic).take(256).collect();
@@ -244,7 +287,8 @@ impl Session {
             Request::Routes { known } => self.tell_routes(known, reply_path, context),
             Request::Map => {
                 context.quota.take(STEP_UNITS);
-                self.send(&Reply::Map(context.routes.region_map()), reply_path);
+                let map = self.door.visible_map(context);
+                self.send(&Reply::Map(map), reply_path);
             }
             Request::Identify => {
                 let facts = &context.shared.facts;
@@ -283,7 +327,10 @@ impl Session {
         }
         context.shared.metrics.native_request(ops.len());
         context.quota.take(OPERATION_UNITS * ops.len() as u32);
-        let of = |(position, _): &(u32, Once)| ops.get(*position as usize)?.region_in(context.routes, &table);
+        let is_permitted = |op: &&Op| self.door.identity.may(&table, op, Rights::NONE, context.routes).is_ok();
+        let of = |(position, _): &(u32, Once)| {
+            ops.get(*position as usize).filter(is_permitted)?.region_in(context.routes, &table)
+        };
         let named_in = named.iter().filter_map(of).map(|config| config.region).collect();
         let (waiting, results) = (ops.len(), vec![None; ops.len()]);
         let cost = bytes + cost(&ops);
@@ -293,9 +340,10 @@ impl Session {
         let mut named = named.into_iter().peekable();
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
-            let place = Place { request, position, is_write: op.is_write(), is_reverse: op.is_reverse() };
-            if let Err(error) = check_op(&op) {
-                self.answered(&place, OpResult::Error(error));
+            let hides_old = self.door.hides_old(&table, &op);
+            let place = Place { request, position, is_write: op.is_write(), is_reverse: op.is_reverse(), hides_old };
+            if let Err(error) = self.door.permit(&table, &op, context).and_then(|()| check_op(&op)) {
+                self.take_result(&place, OpResult::Error(error));
                 continue;
             }
             let number = self.ops.push(Some(place));
@@ -310,11 +358,12 @@ impl Session {
             context.quota.take(STEP_UNITS);
         }
         self.told = known.max(context.routes.version());
-        self.send(&Reply::Routes(context.routes.update_since(known)), reply_path);
+        let routes = self.door.routes_since(known, context);
+        self.send(&Reply::Routes(routes), reply_path);
     }
 
-    fn answered(&mut self, place: &Place, result: OpResult) {
-        let &Place { request, position, is_write, is_reverse } = place;
+    fn take_result(&mut self, place: &Place, result: OpResult) {
+        let &Place { request, position, is_write, is_reverse, hides_old } = place;
         let pending = self.requests.get_mut(request).and_then(Option::as_mut);
         let pending = pending.expect("a request is answered after its last operation");
         let room = MAX_MESSAGE_BYTES - FRAME_HEADER_BYTES - pending.results.len() * RESULT_OVERHEAD_BYTES;
@@ -335,6 +384,7 @@ impl Session {
                 let (overhead, entries, resume) = cut(entries, resume);
                 (overhead, OpResult::Stale { age_ms, lsn, result: ReadResult::Entries { entries, resume } })
             }
+            OpResult::Deleted { done, version, .. } if hides_old => (0, OpResult::Deleted { done, old: None, version }),
             result => (0, result),
         };
         let bytes = result_bytes(&result) + overhead;
@@ -368,7 +418,8 @@ impl Session {
         let mut frames = std::mem::take(&mut self.frame);
         frames.clear();
         if has_news {
-            write_frame(FrameKind::Reply, &Reply::Routes(context.routes.update_since(self.told)), &mut frames);
+            let routes = self.door.routes_since(self.told, context);
+            write_frame(FrameKind::Reply, &Reply::Routes(routes), &mut frames);
             self.told = context.routes.version();
         }
         let known = named_in.into_iter().filter_map(|region| Some((region, context.figures.committed(region)?)));
@@ -436,7 +487,7 @@ impl ProtocolSession for Session {
 
     fn complete(&mut self, number: u64, result: OpResult, context: &mut Context) {
         let Some(place) = self.ops.take_if(number, |_| true) else { return };
-        self.answered(&place, result);
+        self.take_result(&place, result);
         self.reply_if_complete(place.request, context);
     }
 
@@ -457,6 +508,21 @@ impl ProtocolSession for Session {
         self.settle();
     }
 
+    fn answered(&mut self, answer: Answer, context: &mut Context) {
+        let refused = self.door.enter(answer, context);
+        self.show_user(context);
+        self.send(&Reply::Auth { refused: refused.clone() }, None);
+        if refused.is_some() {
+            self.stop();
+        }
+    }
+
+    fn follow_users(&mut self, context: &mut Context) -> bool {
+        let stays = self.door.follow(context);
+        self.show_user(context);
+        stays
+    }
+
     fn has_work(&self) -> bool {
         self.is_cut
     }
@@ -468,7 +534,7 @@ impl ProtocolSession for Session {
     fn wants_input(&self) -> bool {
         let most_output = if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES };
         let has_room = self.ops.len() < MAX_OPERATIONS && self.output.len() < most_output;
-        !self.stopped && has_room && !self.charge.is_full()
+        !self.stopped && !self.door.is_waiting && has_room && !self.charge.is_full()
     }
 
     fn holder(&self) -> Holder {

@@ -5,6 +5,7 @@ use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Cursors, Facts, Figures, Shared};
 use crate::metrics::Metrics;
 use crate::quota::Quota;
+use crate::users::{Audit, Gate};
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
@@ -12,6 +13,7 @@ use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_format::request::RequestId;
 use leeward_format::status::NodeStatus;
 use leeward_format::table::TableName;
+use leeward_format::user::Users;
 use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
@@ -34,6 +36,7 @@ struct Wire {
     session: Session,
     shared: Shared,
     view: View,
+    users: Arc<Users>,
     submitted: Vec<Submission>,
 }
 
@@ -43,13 +46,20 @@ impl Wire {
         let memory = ClientMemory::unlimited();
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
         let (clients, cursors) = (Clients::default(), Cursors::new(1));
-        let mut shared = Shared { facts, clients, cursors, metrics, memory, figures: None };
+        let mut shared =
+            Shared { facts, clients, cursors, metrics, memory, gate: Gate::new(true, Audit::default()), figures: None };
         let view = View::default();
-        let routes = view.routes();
-        let mut context =
-            Context { now: Nanos::ZERO, routes, figures: &NoFigures, shared: &mut shared, quota: Quota::default() };
+        let users = Arc::new(Users::none());
+        let mut context = Context {
+            now: Nanos::ZERO,
+            routes: view.routes(),
+            users: &users,
+            figures: &NoFigures,
+            shared: &mut shared,
+            quota: Quota::default(),
+        };
         let session = Session::new(4, "peer".into(), "here".into(), &mut context);
-        let mut wire = Wire { session, shared, view, submitted: Vec::new() };
+        let mut wire = Wire { session, shared, view, users, submitted: Vec::new() };
         wire.change(9);
         wire
     }
@@ -81,6 +91,7 @@ impl Wire {
         let mut context = Context {
             now: Nanos::ZERO,
             routes,
+            users: &self.users,
             figures: &NoFigures,
             shared: &mut self.shared,
             quota: Quota::default(),

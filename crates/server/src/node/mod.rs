@@ -38,6 +38,7 @@ use leeward_fabric::Fabric;
 use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, write_frame};
+use leeward_format::user::Users;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
@@ -417,6 +418,11 @@ impl Node {
     /// Tables, regions and servers as this node knows them.
     pub fn routes(&self) -> &Routes {
         self.context.agent.view().routes()
+    }
+
+    /// Users as this node knows them.
+    pub fn users(&self) -> &Arc<Users> {
+        self.context.agent.view().users()
     }
 
     /// This node as a member of groups.

@@ -2,6 +2,7 @@
 
 use crate::admin::Snapshot;
 use crate::node::JobDone;
+use crate::users::Answer;
 use leeward_cluster::CoordinatorEvent;
 use leeward_fabric::LinkEvent;
 use leeward_format::ServerId;
@@ -25,6 +26,8 @@ pub(crate) enum Event {
     Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
     /// From a thread of the rings' fabric: the rings' mailbox has events.
     Rings,
+    /// From the password thread: the answer to the question of a connection.
+    Answered(u64, Answer),
     /// The server is to stop when the other nodes have taken over, or at the latest after this time.
     Depart(Nanos),
     /// The server is to stop.
@@ -52,7 +55,9 @@ impl Event {
             Event::Link(..) => Activity::Mirroring.of_node(),
             Event::Job(done) => done.account,
             Event::Rings => Activity::Receive.of_node(),
-            Event::Coordinator(_) | Event::Snapshot(_) | Event::Depart(_) | Event::Stop => Activity::Other.of_node(),
+            Event::Coordinator(_) | Event::Snapshot(_) | Event::Answered(..) | Event::Depart(_) | Event::Stop => {
+                Activity::Other.of_node()
+            }
         }
     }
 }

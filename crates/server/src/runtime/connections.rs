@@ -73,6 +73,11 @@ impl Connections {
         self.get_mut(id)?.protocol_session.native()
     }
 
+    /// All connections.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (u64, &mut Connection)> {
+        self.open.iter_mut().map(|(id, connection)| (*id, connection))
+    }
+
     /// The connections whose clients are there, as far as is known.
     pub(super) fn alive(&self) -> impl Iterator<Item = (u64, &Connection)> {
         self.open.iter().filter(|(_, connection)| !connection.is_dead).map(|(id, connection)| (*id, connection))

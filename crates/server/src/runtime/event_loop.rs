@@ -20,6 +20,7 @@ use super::ready_list::{Before, ReadyList};
 use super::ringing::Ringing;
 use super::shortage::Shortage;
 use super::turn::Backlog;
+use super::visitors::Visitors;
 use crate::metrics::{self, Dropped, Metrics};
 use crate::node::Input;
 use crate::protocol_session::{ProtocolSession, Submission};
@@ -57,6 +58,7 @@ pub(super) struct Parts {
     pub(super) native: TcpListener,
     pub(super) tls: Option<Arc<NodeTls>>,
     pub(super) driver: Driver,
+    pub(super) visitors: Visitors,
     pub(super) ringing: Ringing,
     pub(super) limits: Limits,
 }
@@ -70,6 +72,7 @@ pub(super) struct EventLoop {
     /// Certificates, if clients must use TLS.
     tls: Option<Arc<NodeTls>>,
     pub(super) driver: Driver,
+    pub(super) visitors: Visitors,
     pub(super) connections: Connections,
     pub(super) ready_list: ReadyList,
     pub(super) shortage: Shortage,
@@ -93,6 +96,7 @@ impl EventLoop {
             ringing: parts.ringing,
             shortage: Shortage::default(),
             driver: parts.driver,
+            visitors: parts.visitors,
             connections: Connections::within(parts.limits),
             submissions: Vec::new(),
             buffer: vec![0; READ_BYTES],
@@ -127,6 +131,7 @@ impl EventLoop {
                 }
             }
             self.take_events();
+            self.follow_users(now);
             self.take_forwarded();
             self.accept_some(now);
             self.read_rings(now);
@@ -139,6 +144,7 @@ impl EventLoop {
             self.driver.finish_batch(now);
             drop(at_engine);
             self.answer_clients(now);
+            self.ask_passwords();
         }
         Ok(())
     }

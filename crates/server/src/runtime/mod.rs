@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `node` | the event loop (see `event_loop.rs`): owns the node and every client socket; never blocks but in its poll |
 //! | `job-<n>` | the pool: compactions, flushes, reads that memory cannot answer |
+//! | `passwords` | checks of passwords, with the lowest priority |
 //! | `admin` | HTTP; asks the event loop for figures |
 //! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |
 //!
@@ -19,20 +20,23 @@ pub(crate) mod cpu_accounting;
 mod departure;
 mod driver;
 mod event_loop;
+pub(crate) mod passwords;
 mod pool;
 mod ready_list;
 mod ringing;
 mod shortage;
 mod turn;
+mod visitors;
 
 use crate::NodeConfig;
-use crate::admin::{self, Admin, Asking};
+use crate::admin::{self, Admin, Asking, Door};
 use crate::client_memory::ClientMemory;
 use crate::commands::{Clients, Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
+use crate::users::{Audit, Gate};
 use channel::{Doorbell, Event, event_channel};
 use connections::Limits;
 use cpu_accounting::{CpuAccounting, SAMPLED_THREAD};
@@ -48,6 +52,7 @@ use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use leeward_security::tls::NodeTls;
+use passwords::PasswordThread;
 use pool::Pool;
 use ringing::Ringing;
 use std::io;
@@ -56,6 +61,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use visitors::Visitors;
 
 /// Why a node did not start. Nothing is left running. Nothing was changed, except that directories and an empty volume
 /// may have been made.
@@ -150,7 +156,10 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let rings = bind_rings(config, server, &volume, &doorbell)?;
     let metrics = Arc::new(Metrics::default());
     let clients = ClientMemory::of(volume.memory());
-    let shared = shared(config, &info, local(&listeners.resp)?, (metrics.clone(), clients.clone()));
+    let audit = Audit::start(config.users.audit_log.as_deref()).map_err(system("audit log"))?;
+    let gate = Gate::new(!config.network.insecure_listen, audit.clone());
+    let shared = shared(config, &info, local(&listeners.resp)?, (metrics.clone(), clients.clone(), gate));
+    let password_thread = PasswordThread::start(audit).map_err(system("password thread"))?;
     let parts = NodeParts {
         info: info.clone(),
         volume,
@@ -165,7 +174,9 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     };
     let cpu_accounting = Arc::new(CpuAccounting::default());
     let asking = Asking { doorbell: doorbell.clone(), cpu_accounting: cpu_accounting.clone() };
-    let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics).map_err(system("admin thread"))?;
+    let door = Door { passwords: password_thread.passwords().clone(), is_protected: !config.network.insecure_listen };
+    let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door);
+    let admin = admin.map_err(system("admin thread"))?;
     let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
@@ -177,6 +188,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         native: mio::net::TcpListener::from_std(native),
         tls,
         driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
+        visitors: Visitors::new(password_thread, doorbell.clone()),
         ringing: Ringing::new(rings, config.rings.spin()),
         limits: Limits {
             connections: config.clients.max_connections as usize,
@@ -184,9 +196,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
             stall: Nanos::from_secs(config.clients.client_stall_seconds),
         },
     });
-    let event_loop = event_loop.map_err(system("event loop"))?;
-    let thread = std::thread::Builder::new().name(SAMPLED_THREAD.into());
-    let event_loop = thread.spawn(move || die_of_panic("the event loop", || run(event_loop, &cpu_accounting)));
+    let event_loop = event_loop.and_then(|event_loop| spawn(event_loop, cpu_accounting));
     let event_loop = event_loop.map_err(system("event loop"))?;
     tracing::info!(
         server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
@@ -474,7 +484,7 @@ fn shared(
     config: &NodeConfig,
     info: &ServerInfo,
     resp: SocketAddr,
-    (metrics, memory): (Arc<Metrics>, ClientMemory),
+    (metrics, memory, gate): (Arc<Metrics>, ClientMemory, Gate),
 ) -> Shared {
     let started = BootClock.now();
     let Member { server, volume, incarnation } = info.member;
@@ -489,7 +499,7 @@ fn shared(
         data_dir: config.data_dir().display().to_string(),
     };
     let cursors = Cursors::new(volume.0.wrapping_add(incarnation.0));
-    Shared { facts, clients: Clients::default(), cursors, metrics, memory, figures: None }
+    Shared { facts, clients: Clients::default(), cursors, metrics, memory, gate, figures: None }
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {
@@ -498,6 +508,11 @@ fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |source| StartError::System { what, source }
+}
+
+fn spawn(event_loop: EventLoop, cpu_accounting: Arc<CpuAccounting>) -> io::Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(SAMPLED_THREAD.into());
+    thread.spawn(move || die_of_panic("the event loop", || run(event_loop, &cpu_accounting)))
 }
 
 fn run(event_loop: EventLoop, cpu_accounting: &CpuAccounting) {

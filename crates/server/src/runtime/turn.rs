@@ -146,6 +146,7 @@ impl EventLoop {
             Event::Snapshot(reply) => return self.backlog.asking.push(reply),
             // The rings' events are taken at the end of the turn.
             Event::Rings => return,
+            Event::Answered(id, answer) => return self.answered(now, id, answer),
             Event::Depart(timeout) => {
                 self.departure.begin(now + timeout);
                 return self.driver.node.depart(now);

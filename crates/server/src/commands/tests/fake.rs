@@ -6,6 +6,7 @@ use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
+use crate::users::{Audit, Gate};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
@@ -13,6 +14,7 @@ use leeward_format::op::{Op, OpError, OpResult, ScanRange};
 use leeward_format::routing::Routing;
 use leeward_format::status::NodeStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
+use leeward_format::user::Users;
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
 use leeward_platform::Nanos;
 use std::cell::Cell;
@@ -175,6 +177,7 @@ impl FakeNode {
 /// A connection to a fake node.
 pub(super) struct Fake {
     pub(super) node: FakeNode,
+    pub(super) users: Arc<Users>,
     pub(super) shared: Shared,
     pub(super) session: Session,
     /// Operations that were submitted and not carried out.
@@ -202,12 +205,20 @@ impl Fake {
         };
         let metrics = Arc::new(Metrics::default());
         let (clients, cursors) = (Clients::default(), Cursors::new(1));
-        let mut shared = Shared { facts, clients, cursors, metrics, memory, figures: None };
+        let mut shared =
+            Shared { facts, clients, cursors, metrics, memory, gate: Gate::new(true, Audit::default()), figures: None };
         let now = Nanos::from_secs(100);
-        let mut context =
-            Context { now, routes: node.routes(), figures: &node, shared: &mut shared, quota: Quota::default() };
+        let users = Arc::new(Users::none());
+        let mut context = Context {
+            now,
+            routes: node.routes(),
+            users: &users,
+            figures: &node,
+            shared: &mut shared,
+            quota: Quota::default(),
+        };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
-        Fake { node, shared, session, waiting: Vec::new(), now, units: STEP_UNITS }
+        Fake { node, users, shared, session, waiting: Vec::new(), now, units: STEP_UNITS }
     }
 
     /// Feeds bytes; operations are left waiting.
@@ -233,6 +244,7 @@ impl Fake {
         let mut context = Context {
             now: self.now,
             routes: self.node.routes(),
+            users: &self.users,
             figures: &self.node,
             shared: &mut self.shared,
             quota: Quota::of(self.units),

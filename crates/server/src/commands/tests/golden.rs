@@ -332,7 +332,9 @@ const HELLO_3: &str = "%7|$6|server|$7|leeward|$7|version|$5|0.1.0|$5|proto|:3|$
 
 #[test]
 fn the_connection() {
-    let no_users = "-ERR AUTH was sent, but this server has no users: connect without a user name and a password|";
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.|";
+    let no_users = "-ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                    configuration is correct?|";
     check(
         &mut fake(),
         &[
@@ -344,13 +346,13 @@ fn the_connection() {
             ("SELECT 1", "-ERR DB index is out of range|"),
             ("SELECT x", "-ERR there is no table x; `leeward table list` shows those there are|"),
             ("AUTH secret", no_users),
-            ("AUTH user secret", no_users),
+            ("AUTH user secret", wrong),
             ("AUTH a b c", "-ERR syntax error|"),
             ("HELLO", HELLO_2),
             ("HELLO 2", HELLO_2),
             ("HELLO 4", "-NOPROTO unsupported protocol version|"),
             ("HELLO x", "-ERR Protocol version is not an integer or out of range|"),
-            ("HELLO 3 AUTH user secret", no_users),
+            ("HELLO 3 AUTH user secret", wrong),
             ("HELLO 3 WHAT", "-ERR Syntax error in HELLO option 'WHAT'|"),
             ("GET none", "$-1|"),
             ("HELLO 3 SETNAME me", HELLO_3),

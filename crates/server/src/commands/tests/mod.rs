@@ -5,3 +5,4 @@ mod golden;
 mod memory;
 mod pipeline;
 mod steps;
+mod users;

@@ -59,6 +59,18 @@ impl Node {
                 let asked = self.context.agent.intend(now, server, intent);
                 self.request(to, asked);
             }
+            (Ok(()), Op::ListUsers) => {
+                let users = self.users().iter().map(|user| user.shown()).collect();
+                self.answers.push((to, OpResult::Users(users)));
+            }
+            (Ok(()), Op::ChangeUser { change }) => {
+                let asked = self.context.agent.change_user(now, *change);
+                self.request(to, asked);
+            }
+            (Ok(()), Op::RemoveUsers { names }) => {
+                let asked = self.context.agent.remove_users(now, names);
+                self.request(to, asked);
+            }
             (Ok(()), Op::Stale { at_most_ms, read }) => {
                 self.read_at_backup(now, at_most_ms, Unrouted { since, to, table, op: read.op(), naming }, way);
             }

@@ -78,15 +78,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             Ok(sum) => Decision::Put(Bytes::from(sum.to_string()), expires, OpResult::Integer(sum)),
             Err(message) => Decision::Answer(OpResult::Error(OpError::Invalid(message.into()))),
         },
-        Op::Append { suffix, .. } => {
-            let value = [current.value().as_deref().unwrap_or_default(), suffix].concat();
-            if value.len() > MAX_VALUE_BYTES {
-                let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
-                return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
-            }
-            let length = value.len() as i64;
-            Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
-        }
+        Op::Append { suffix, .. } => append(current.value(), suffix, expires),
         // These are answered elsewhere. One that comes here all the same is a bug, and only the one client sees its effect.
         Op::Stale { .. }
         | Op::In { .. }
@@ -100,6 +92,9 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::RequestRegion { .. }
         | Op::Intend { .. }
         | Op::DropTable { .. }
+        | Op::ListUsers
+        | Op::ChangeUser { .. }
+        | Op::RemoveUsers { .. }
         | Op::Checkpoint { .. }
         | Op::Digests { .. }
         | Op::SegmentContent { .. }
@@ -111,6 +106,16 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
             Decision::Answer(OpResult::Error(OpError::Invalid("this is no operation on a key".into())))
         }
     }
+}
+
+fn append(current: Option<Bytes>, suffix: &[u8], expires: Option<Expiry>) -> Decision {
+    let value = [current.as_deref().unwrap_or_default(), suffix].concat();
+    if value.len() > MAX_VALUE_BYTES {
+        let message = format!("the value would have {} bytes; the most is {MAX_VALUE_BYTES}", value.len());
+        return Decision::Answer(OpResult::Error(OpError::Invalid(message)));
+    }
+    let length = value.len() as i64;
+    Decision::Put(Bytes::from(value), expires, OpResult::Integer(length))
 }
 
 fn add(current: Option<&[u8]>, delta: i64) -> Result<i64, &'static str> {

@@ -15,6 +15,7 @@ mod rings;
 mod splits;
 mod tables;
 mod tls;
+mod users;
 
 use super::*;
 use crate::config::{ClientLimits, Coordination, Identity, Master, Network};

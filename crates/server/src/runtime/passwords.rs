@@ -1,0 +1,216 @@
+//! The thread that checks and hashes passwords. It has the lowest priority: each check takes some 20 ms of CPU time.
+//!
+//! [`Checks`] decides what waits, for how long, and what is refused at once. An answer goes to the caller by the function
+//! that it gave, on this thread, or at once on the caller's. Dropping the handle ends the thread. Questions that wait then
+//! get no answer.
+
+use super::die_of_panic;
+use crate::users::checks::{Checks, Taken};
+use crate::users::{Answer, Audit, Draft, Question, Work, audit};
+use arc_swap::ArcSwap;
+use leeward_format::user::{MAX_PASSWORD_BYTES, PasswordHash, PasswordId, User, UserRule, Users};
+use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_security::passwords::{self, MemoryKey, Password};
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Takes the answer to a question.
+pub(crate) type Reply = Box<dyn FnOnce(Answer) + Send>;
+
+/// The lowest priority that a thread may have.
+const LOWEST_PRIORITY: i32 = 19;
+
+/// Asks the thread. Any thread may.
+#[derive(Clone)]
+pub(crate) struct Passwords(Arc<Shared>);
+
+/// The running thread.
+pub(super) struct PasswordThread {
+    passwords: Passwords,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Users as the event loop knows them.
+    users: ArcSwap<Users>,
+    audit: Audit,
+}
+
+struct State {
+    checks: Checks<Reply>,
+    /// Answers to failed tries, each with the time at which it is due.
+    delayed: Vec<(Nanos, Reply)>,
+    is_closed: bool,
+}
+
+impl PasswordThread {
+    pub(super) fn start(audit: Audit) -> io::Result<PasswordThread> {
+        let checks = Checks::new(MemoryKey::generate());
+        let passwords = Passwords(Arc::new(Shared {
+            state: Mutex::new(State { checks, delayed: Vec::new(), is_closed: false }),
+            changed: Condvar::new(),
+            users: ArcSwap::default(),
+            audit,
+        }));
+        let shared = passwords.0.clone();
+        let thread = std::thread::Builder::new().name("passwords".into());
+        let thread = thread.spawn(move || die_of_panic("the password thread", || shared.run()))?;
+        Ok(PasswordThread { passwords, thread: Some(thread) })
+    }
+
+    pub(super) fn passwords(&self) -> &Passwords {
+        &self.passwords
+    }
+}
+
+impl Drop for PasswordThread {
+    fn drop(&mut self) {
+        self.passwords.0.state.lock().is_closed = true;
+        self.passwords.0.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Passwords {
+    /// Asks. The answer may come before this returns.
+    pub(crate) fn ask(&self, question: Question, reply: Reply) {
+        let users = self.0.users.load();
+        let taken = self.0.state.lock().checks.take(BootClock.now(), &users, question, reply);
+        match taken {
+            Taken::Waits => drop(self.0.changed.notify_one()),
+            Taken::Known(user, password, reply) => reply(Answer::Admitted(user, Some(password))),
+            Taken::Busy(reply) => reply(Answer::Busy),
+        }
+    }
+
+    /// The users as they are now.
+    pub(crate) fn users(&self) -> Arc<Users> {
+        self.0.users.load_full()
+    }
+
+    /// These are the users from now on.
+    pub(super) fn set_users(&self, users: Arc<Users>) {
+        self.0.users.store(users);
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        if let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY) {
+            tracing::warn!(%error, "the password thread keeps its priority");
+        }
+        while let Some((question, reply)) = self.next() {
+            match self.answer(&question) {
+                Answer::Refused => self.refuse(&question, reply),
+                answer => {
+                    if let Answer::Admitted(_, password) = &answer {
+                        self.state.lock().checks.succeeded(&question, *password);
+                    }
+                    reply(answer);
+                }
+            }
+        }
+    }
+
+    /// The next question, once there is one; `None` when the thread is to end. Gives answers that are due meanwhile.
+    fn next(&self) -> Option<(Question, Reply)> {
+        let mut busy = Vec::new();
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            let now = BootClock.now();
+            let due: Vec<Reply> =
+                state.delayed.extract_if(.., |(due, _)| *due <= now).map(|(_, reply)| reply).collect();
+            let next = state.checks.next(now, &mut busy);
+            if next.is_some() || !due.is_empty() || !busy.is_empty() {
+                drop(state);
+                due.into_iter().for_each(|reply| reply(Answer::Refused));
+                busy.drain(..).for_each(|reply| reply(Answer::Busy));
+                if next.is_some() {
+                    return next;
+                }
+                state = self.state.lock();
+                continue;
+            }
+            match state.delayed.iter().map(|(due, _)| *due).min() {
+                Some(due) => drop(self.changed.wait_for(&mut state, due.since(now).duration())),
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    fn refuse(&self, question: &Question, reply: Reply) {
+        if let Work::Check { user, .. } = &question.work {
+            let shown: String = user.chars().filter(|char| !char.is_control()).take(64).collect();
+            self.audit.note(audit::Kind::FailedTry, &shown, question.from, "wrong user or password".into());
+        }
+        let now = BootClock.now();
+        let mut state = self.state.lock();
+        match state.checks.failed(now, question) {
+            Nanos::ZERO => {
+                drop(state);
+                reply(Answer::Refused);
+            }
+            delay => state.delayed.push((now + delay, reply)),
+        }
+    }
+
+    fn answer(&self, question: &Question) -> Answer {
+        match &question.work {
+            Work::Check { user, password } => check(&self.users.load(), user, password),
+            Work::Rules { user, rules } => resolve(user.as_deref(), rules),
+        }
+    }
+}
+
+/// Takes the same time whether there is no such user, it is disabled, or the password is wrong.
+fn check(users: &Users, name: &str, password: &Password) -> Answer {
+    if password.bytes().len() > MAX_PASSWORD_BYTES {
+        return Answer::Refused;
+    }
+    let user = users.get(name).filter(|user| user.is_enabled);
+    if let Some(user) = user.filter(|user| !user.needs_password) {
+        return Answer::Admitted(user.name.clone(), None);
+    }
+    let hashes = user.map_or(&[][..], |user| &user.passwords);
+    if let Some((user, id)) = user.zip(find(hashes, password)) {
+        return Answer::Admitted(user.name.clone(), Some(id));
+    }
+    for _ in hashes.len()..users.most_passwords().max(1) {
+        passwords::verify_nothing(password);
+    }
+    Answer::Refused
+}
+
+fn find(hashes: &[PasswordHash], password: &Password) -> Option<PasswordId> {
+    hashes.iter().find(|hash| passwords::verify(password, hash.phc())).map(PasswordHash::id)
+}
+
+/// The rules of a change, with hashes in place of passwords. A password that the user has already is not hashed again.
+fn resolve(user: Option<&User>, drafts: &[Draft]) -> Answer {
+    let hashes = user.map_or(&[][..], |user| &user.passwords);
+    let mut rules = Vec::new();
+    for draft in drafts {
+        match draft {
+            Draft::Rule(rule) => rules.push(rule.clone()),
+            Draft::Add(password) => {
+                let has = find(hashes, password).and_then(|id| hashes.iter().find(|hash| hash.id() == id));
+                let hash = has.cloned().unwrap_or_else(|| PasswordHash::new(passwords::hash(password)));
+                rules.push(UserRule::AddPassword(hash));
+            }
+            Draft::Remove(password) => match find(hashes, password) {
+                Some(id) => rules.push(UserRule::RemovePassword(id)),
+                None => return Answer::NoSuchPassword,
+            },
+        }
+    }
+    Answer::Rules(rules)
+}

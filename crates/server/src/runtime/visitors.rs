@@ -1,0 +1,64 @@
+//! The event loop's part in [users](crate::users): it hands questions about passwords to the password thread, and their
+//! answers to the sessions; and it ends connections whose users are gone.
+
+use super::channel::{Doorbell, Event};
+use super::event_loop::EventLoop;
+use super::passwords::PasswordThread;
+use crate::quota::Quota;
+use crate::users::Answer;
+use leeward_platform::Nanos;
+
+/// The password thread, and the users that it and the sessions know.
+pub(super) struct Visitors {
+    thread: PasswordThread,
+    doorbell: Doorbell,
+    /// Of the users that all connections have followed.
+    revision: u64,
+}
+
+impl Visitors {
+    pub(super) fn new(thread: PasswordThread, doorbell: Doorbell) -> Visitors {
+        Visitors { thread, doorbell, revision: 0 }
+    }
+}
+
+impl EventLoop {
+    /// Asks what sessions want to know since the last call.
+    pub(super) fn ask_passwords(&mut self) {
+        for question in self.driver.shared.gate.questions.drain(..) {
+            let (doorbell, connection) = (self.visitors.doorbell.clone(), question.connection);
+            let reply = Box::new(move |answer| doorbell.send(Event::Answered(connection, answer)));
+            self.visitors.thread.passwords().ask(question, reply);
+        }
+    }
+
+    /// Hands an answer to its session.
+    pub(super) fn answered(&mut self, now: Nanos, id: u64, answer: Answer) {
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let mut context = self.driver.context(now, Quota::default());
+        connection.protocol_session.answered(answer, &mut context);
+        self.connections.touch(id);
+    }
+
+    /// Has all connections follow the users, if those have changed. Connections whose users are gone end at once.
+    pub(super) fn follow_users(&mut self, now: Nanos) {
+        let users = self.driver.node.users();
+        if users.revision == self.visitors.revision {
+            return;
+        }
+        self.visitors.revision = users.revision;
+        self.visitors.thread.passwords().set_users(users.clone());
+        let mut gone = Vec::new();
+        for (id, connection) in self.connections.all_mut() {
+            let mut context = self.driver.context(now, Quota::default());
+            if !connection.protocol_session.follow_users(&mut context) {
+                gone.push(id);
+            }
+        }
+        for id in gone {
+            if self.connections.give_up(id) {
+                tracing::info!(client = id, "the user of a client is gone, or its password; closing its connection");
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Floods of tries, by simulated time: who waits for whom, who is delayed, and that nothing grows.
+
+use super::*;
+use leeward_format::user::{PasswordHash, User};
+use leeward_security::passwords::Password;
+
+const ATTACKER: &str = "10.0.0.66";
+
+fn try_of(user: &str, password: &str, from: &str) -> Question {
+    let work = Work::Check { user: user.into(), password: Password::new(password.as_bytes()) };
+    Question { connection: 1, from: Some(from.parse().expect("an address")), work }
+}
+
+fn checks() -> Checks<u32> {
+    Checks::new(MemoryKey::generate())
+}
+
+fn users(id: &PasswordHash) -> Users {
+    let mut users = Users::default();
+    let alice = User::new("alice".parse().expect("a name"));
+    users.put(User { is_enabled: true, passwords: vec![id.clone()], ..alice });
+    users
+}
+
+fn hash() -> PasswordHash {
+    PasswordHash::new("$argon2id$x".into())
+}
+
+#[test]
+fn failures_are_delayed_more_and_more_and_forgotten_in_time() {
+    let mut checks = checks();
+    let now = Nanos::from_secs(100);
+    let question = try_of("alice", "no", ATTACKER);
+    let delays: Vec<u64> = (0..12).map(|_| checks.failed(now, &question).0 / 1_000_000).collect();
+    assert_eq!(delays, [0, 0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    let later = now + FORGOTTEN_AFTER + Nanos(1);
+    assert!(checks.is_suspect(now, &question) && !checks.is_suspect(later, &question));
+    assert_eq!(checks.failed(later, &question), Nanos::ZERO);
+}
+
+#[test]
+fn an_address_that_guesses_neither_fills_the_queue_nor_holds_up_others() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    for number in 0..1000 {
+        assert_eq!(checks.take(now, &users, try_of(&format!("u{number}"), "x", ATTACKER), number), Taken::Waits);
+    }
+    assert_eq!(checks.take(now, &users, try_of("alice", "pw", "10.0.0.1"), 5000), Taken::Waits);
+    let (mut busy, mut served, mut alice_after) = (Vec::new(), 0, None);
+    while let Some((question, reply)) = checks.next(now, &mut busy) {
+        served += 1;
+        if reply == 5000 {
+            alice_after = Some(served);
+        } else {
+            checks.failed(now, &question);
+        }
+    }
+    // Four failures make it suspect: then two of its tries may wait, and all others are refused at once.
+    assert!(alice_after.is_some_and(|after| after <= 6), "{alice_after:?}");
+    assert_eq!(busy.len() + served, 1001);
+    assert!(served <= 10, "{served}");
+    assert!(matches!(checks.take(now, &users, try_of("alice", "x", ATTACKER), 1), Taken::Waits));
+    assert!(matches!(checks.take(now, &users, try_of("bob", "x", ATTACKER), 2), Taken::Waits));
+    assert!(matches!(checks.take(now, &users, try_of("carol", "x", ATTACKER), 3), Taken::Busy(3)));
+}
+
+#[test]
+fn a_user_that_is_attacked_still_comes_in_from_where_it_came_before() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    let home = try_of("alice", "pw", "10.0.0.1");
+    checks.succeeded(&home, Some(hash().id()));
+    for number in 0..100 {
+        checks.failed(now, &try_of("alice", "x", &format!("10.1.0.{number}")));
+    }
+    assert!(!checks.is_suspect(now, &try_of("alice", "another", "10.0.0.1")));
+    assert!(checks.is_suspect(now, &try_of("alice", "pw", "10.2.0.1")));
+    assert!(!checks.is_suspect(now, &try_of("bob", "pw", "10.2.0.1")));
+    // What is known is known from everywhere, and costs nothing.
+    let known = checks.take(now, &users, try_of("alice", "pw", "10.2.0.1"), 9);
+    assert_eq!(known, Taken::Known("alice".parse().expect("a name"), hash().id(), 9));
+}
+
+#[test]
+fn what_is_remembered_ends_with_the_password() {
+    let mut checks = checks();
+    let now = Nanos::from_secs(1);
+    checks.succeeded(&try_of("alice", "pw", "10.0.0.1"), Some(hash().id()));
+    let other = PasswordHash::new("$argon2id$other".into());
+    for users in [Users::default(), users(&other)] {
+        assert_eq!(checks.take(now, &users, try_of("alice", "pw", "10.0.0.1"), 1), Taken::Waits);
+    }
+    assert_eq!(checks.take(now, &users(&hash()), try_of("alice", "pw2", "10.0.0.1"), 1), Taken::Waits);
+    assert!(matches!(checks.take(now, &users(&hash()), try_of("alice", "pw", "10.0.0.1"), 1), Taken::Known(..)));
+}
+
+#[test]
+fn tables_have_bounds_and_a_flood_of_names_clears_no_address_that_guesses() {
+    let mut checks = checks();
+    let now = Nanos::from_secs(1);
+    for _ in 0..20 {
+        checks.failed(now, &try_of("alice", "x", ATTACKER));
+    }
+    for number in 0..3 * MOST_REMEMBERED as u32 {
+        let address = IpAddr::from(number.to_be_bytes()).to_string();
+        let question = try_of(&format!("u{number}"), "x", &address);
+        checks.failed(now, &question);
+        checks.succeeded(&question, Some(PasswordId(number.into())));
+    }
+    assert!(checks.failures.len() <= MOST_REMEMBERED && checks.known.map.len() <= MOST_REMEMBERED);
+    assert!(checks.known.order.len() <= MOST_REMEMBERED && checks.good.map.len() <= MOST_REMEMBERED);
+    assert!(checks.is_suspect(now, &try_of("bob", "x", ATTACKER)));
+    // All addresses of one network of IPv6 count as one.
+    for number in 0..5 {
+        checks.failed(now, &try_of("x", "x", &format!("2001:db8::{number}")));
+    }
+    assert!(checks.is_suspect(now, &try_of("y", "x", "2001:db8::ffff:1")));
+    assert!(!checks.is_suspect(now, &try_of("y", "x", "2001:db8:0:1::1")));
+}

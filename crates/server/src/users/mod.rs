@@ -1,0 +1,100 @@
+//! Who is connected, and what it may do.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `identity` | the user of a connection: what it may do now, and whether it may stay |
+//! | `checks` | passwords that wait to be checked, and what failed tries cost; without threads and time |
+//! | `acl_log` | what was refused lately, for `ACL LOG` |
+//! | `audit` | what operators asked for, changes of users, and failed tries: a log of its own |
+//!
+//! A session asks its [`Identity`] before each command and each operation. A password is checked on another thread
+//! (`runtime/passwords.rs`): the session puts a [`Question`] into the [`Gate`], waits, and gets an [`Answer`].
+//!
+//! Invariants: users that are not known yet let nobody in; one decision,
+//! [`User::may`](leeward_format::user::User::may), is behind each operation of each protocol. All but `audit` and
+//! `checks` belongs to the event loop's thread.
+
+mod acl_log;
+pub(crate) mod audit;
+pub(crate) mod checks;
+pub(crate) mod identity;
+
+pub(crate) use acl_log::{AclLog, Reason, Refused};
+pub(crate) use audit::Audit;
+pub(crate) use identity::{Identity, Refusal};
+
+use leeward_format::user::{PasswordId, User, UserName, UserRule};
+use leeward_security::passwords::Password;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What the password thread is asked.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Whether this is a password of the user.
+    Check {
+        /// Its name, as the client gave it.
+        user: String,
+        /// The password.
+        password: Password,
+    },
+    /// The rules of a change that names passwords.
+    Rules {
+        /// The user as it is.
+        user: Option<Arc<User>>,
+        /// The rules, in order.
+        rules: Vec<Draft>,
+    },
+}
+
+/// A rule of a change, before its password is hashed or found.
+#[derive(Debug)]
+pub(crate) enum Draft {
+    /// A rule without a password.
+    Rule(UserRule),
+    /// `>password`
+    Add(Password),
+    /// `<password`
+    Remove(Password),
+}
+
+/// What the password thread answers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is a password of the user: the one of this id; `None`: the user needs none.
+    Admitted(UserName, Option<PasswordId>),
+    /// There is no such user, it is disabled, or the password is wrong.
+    Refused,
+    /// Too many tries wait.
+    Busy,
+    /// The rules of a change.
+    Rules(Vec<UserRule>),
+    /// A password that is to be removed is none of the user.
+    NoSuchPassword,
+}
+
+/// A question of a connection.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// The connection that waits for the answer.
+    pub(crate) connection: u64,
+    /// The address of the client.
+    pub(crate) from: Option<IpAddr>,
+    pub(crate) work: Work,
+}
+
+/// What all sessions share about users, besides the users themselves.
+pub(crate) struct Gate {
+    /// While there are no users, only clients of this machine are let in.
+    pub(crate) is_protected: bool,
+    /// Questions that the password thread does not have yet.
+    pub(crate) questions: Vec<Question>,
+    pub(crate) log: AclLog,
+    pub(crate) audit: Audit,
+}
+
+impl Gate {
+    pub(crate) fn new(is_protected: bool, audit: Audit) -> Gate {
+        Gate { is_protected, questions: Vec::new(), log: AclLog::default(), audit }
+    }
+}
