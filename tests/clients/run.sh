@@ -5,7 +5,7 @@
 #   LEEWARD   the binary                    default target/debug/leeward
 #   PORT      first port of the nodes       default 17379
 #
-# Needs redis-cli, redis-benchmark, go, node, npm, mvn and java besides. What it fetches and builds is in a temporary directory.
+# Needs redis-cli, redis-benchmark, redis-server, go, node, npm, mvn and java besides. What it fetches and builds is in a temporary directory.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -13,7 +13,7 @@ leeward=${LEEWARD:-$here/../../target/debug/leeward}
 port=${PORT:-17379}
 scratch=$(mktemp -d)
 
-nodes=""
+nodes="" redis=""
 
 stop() {
     [ -n "$nodes" ] || return 0
@@ -25,6 +25,7 @@ stop() {
 finish() {
     local status=$?
     stop
+    [ -z "$redis" ] || kill "$redis" 2>/dev/null || true
     if [ "$status" != 0 ]; then
         echo "--- a step ended with status $status" >&2
         echo "--- what the nodes said" >&2
@@ -66,11 +67,15 @@ fetch() {
 
 check() {
     bash "$here/redis_cli.sh" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
+    others
+    bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
+}
+
+others() {
     "$python" "$here/check.py" 127.0.0.1 "$port" $((port + 1)) $((port + 2))
     "$scratch/go-check" "127.0.0.1:$port"
     node "$scratch/node/check.mjs" 127.0.0.1 $((port + 1))
     java -cp "$scratch/java/target/dependency/*" "$scratch/java/Check.java" 127.0.0.1 $((port + 2))
-    bash "$here/redis_benchmark.sh" 127.0.0.1 "$port"
 }
 
 fetch
@@ -81,4 +86,15 @@ stop
 export REDIS_TLS_CA=$scratch/encrypted/certs/ca.crt
 start encrypted --tls
 check
-echo "all Redis clients passed, without and with TLS"
+
+export USERS_PASSWORD=$scratch/password
+bash "$here/users.sh" "$leeward" "leeward+tls://127.0.0.1:$((port + 100))?ca=$REDIS_TLS_CA" 127.0.0.1 \
+    "$port" $((port + 1)) $((port + 2))
+REDIS_USER=root REDIS_PASSWORD=$(cat "$USERS_PASSWORD") others
+redis-server --port $((port + 50)) --bind 127.0.0.1 --save "" --dir "$scratch" >"$scratch/redis.log" 2>&1 &
+redis=$!
+sleep 1
+"$python" "$here/acl.py" $((port + 50)) 127.0.0.1 "$port" "$(cat "$USERS_PASSWORD")"
+kill "$redis"
+redis=""
+echo "all Redis clients passed, without and with TLS, and with users"

@@ -130,6 +130,11 @@ impl Door {
         self.identity.user().map(|user| &**user).filter(|user| !user.sees_all_of(None))
     }
 
+    /// Whether the user may not see everything, so that what it is told is made anew each time.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited().is_some()
+    }
+
     /// What is new to a client that knows the version `known`, as far as its user may see it.
     pub(super) fn routes_since(&self, known: u64, context: &Context) -> RoutesUpdate {
         match self.limited() {

@@ -354,7 +354,7 @@ impl Session {
 
     /// Sends the routes that have changed since the version `known`, if any have.
     fn tell_routes(&mut self, known: u64, reply_path: Option<ReplyPath>, context: &mut Context) {
-        if known < context.routes.version() {
+        if known < context.routes.version() || self.door.is_limited() {
             context.quota.take(STEP_UNITS);
         }
         self.told = known.max(context.routes.version());

@@ -13,7 +13,7 @@ use leeward_format::op::{Condition, Lifetime, Op};
 use leeward_format::request::RequestId;
 use leeward_format::status::NodeStatus;
 use leeward_format::table::TableName;
-use leeward_format::user::Users;
+use leeward_format::user::{PasswordHash, User, Users};
 use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
 use leeward_platform::Nanos;
 use proptest::prelude::*;
@@ -469,4 +469,118 @@ fn nothing_is_taken_from_a_native_client_while_the_account_is_full() {
     assert_eq!(wire.submitted.len(), 1);
     wire.complete(0, value("v"));
     assert_eq!(wire.replies().len(), 1);
+}
+
+/// One operation of each kind that needs a right.
+fn one_of_each() -> Vec<Op> {
+    use leeward_format::op::{ExpireIf, HashIndexQuestion, RangeOp, Read, ScanRange};
+    use leeward_format::user::{Presence, UserChange};
+    let (key, region) = (Bytes::from_static(b"key"), RegionId(1));
+    let range = || ScanRange { start: Bytes::new(), end: None, reverse: false, limit: 9, keys_only: false };
+    let name = || "bob".parse().expect("a name");
+    let change = UserChange { name: name(), presence: Presence::Any, rules: Vec::new() };
+    let (always, forever) = (Condition::Always, Lifetime::Forever);
+    vec![
+        get("key"),
+        Op::Put { key: key.clone(), value: key.clone(), when: always.clone(), want_old: false, lifetime: forever },
+        Op::Delete { key: key.clone(), when: always },
+        Op::Add { key: key.clone(), delta: 1 },
+        Op::Append { key: key.clone(), suffix: key.clone() },
+        Op::Scan(range()),
+        Op::Count { region },
+        Op::AcceptLoss { region, server: ServerId(1) },
+        Op::GetPair { key: key.clone(), want_value: true },
+        Op::Expire { key: key.clone(), lifetime: forever, when: ExpireIf::default(), want_old: false },
+        Op::DeleteRange { start: Bytes::new(), end: None },
+        Op::Approximate { start: Bytes::new(), end: None },
+        Op::Checkpoint { region, name: "x".into() },
+        Op::Digests { region, after: None },
+        Op::RequestRegion { region, request: leeward_format::cluster::RegionRequest::Split { at: None } },
+        Op::Intend { server: ServerId(1), intent: None },
+        Op::DropTable { table: "none".parse().expect("a name") },
+        Read::stale(get("key"), 9),
+        Read::stale(Op::Scan(range()), 9),
+        RangeOp::Scan(range()).within(region),
+        RangeOp::DeleteRange { start: Bytes::new(), end: None }.within(region),
+        Op::RangeBounds { region, want_bounds: true },
+        Op::RebuildIndex { region, server: ServerId(1) },
+        Op::HashIndex(Box::new(HashIndexQuestion { region, nonce: 0, version: 0, read: Vec::new() })),
+        Op::ListUsers,
+        Op::ChangeUser { change: Box::new(change) },
+        Op::RemoveUsers { names: Some(vec![name()]) },
+        Op::RemoveUsers { names: None },
+    ]
+}
+
+fn user_with(grants: &[&str]) -> User {
+    let passwords = vec![PasswordHash::new("$argon2id$x".into())];
+    let mut user = User { is_enabled: true, passwords, ..User::new("alice".parse().expect("a name")) };
+    user.grants.extend(grants.iter().map(|grant| grant.parse().expect("a grant")));
+    user
+}
+
+impl Wire {
+    /// There is this user, and the connection is of it.
+    fn become_user(&mut self, user: User) {
+        let (name, id) = (user.name.clone(), user.passwords[0].id());
+        let mut users = Users::none();
+        users.put(user);
+        users.revision = self.users.revision + 1;
+        self.users = Arc::new(users);
+        self.request(&Request::Auth { user: name.to_string(), password: Secret(Bytes::from_static(b"pw")) });
+        assert_eq!(std::mem::take(&mut self.shared.gate.questions).len(), 1);
+        assert!(!self.session.wants_input(), "requests behind it wait");
+        self.with(|session, context, _| session.answered(Answer::Admitted(name, Some(id)), context));
+        assert_eq!(self.replies(), [Reply::Auth { refused: None }]);
+    }
+
+    /// The results of operations that must not reach the node.
+    fn refused(&mut self, tried: Vec<Op>) -> Vec<OpResult> {
+        self.request(&ops(7, false, tried));
+        assert!(self.submitted.is_empty(), "{:?}", self.submitted);
+        match &mut self.replies()[..] {
+            [Reply::Results { id: 7, results }] => std::mem::take(results),
+            other => panic!("one answer: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn no_operation_reaches_the_node_without_its_right_or_before_a_user_is_named() {
+    let mut wire = Wire::new();
+    let mut users = Users::none();
+    users.put(user_with(&["all"]));
+    users.revision = 1;
+    wire.users = Arc::new(users);
+    let unauthenticated = |result: &OpResult| matches!(result, OpResult::Error(OpError::Unauthenticated(_)));
+    assert!(wire.refused(one_of_each()).iter().all(unauthenticated));
+    let mut wire = Wire::new();
+    wire.become_user(user_with(&["all@orders"]));
+    for (op, result) in one_of_each().into_iter().zip(wire.refused(one_of_each())) {
+        assert!(matches!(result, OpResult::Error(OpError::NotPermitted(_))), "{op:?}: {result:?}");
+    }
+    // With all rights, each reaches it.
+    let mut wire = Wire::new();
+    wire.become_user(user_with(&["all"]));
+    wire.request(&ops(8, false, one_of_each()));
+    assert_eq!(wire.submitted.len(), one_of_each().len());
+}
+
+#[test]
+fn a_connection_that_may_read_memory_ends_when_its_user_may_no_longer() {
+    let mut wire = Wire::new();
+    let config = GroupConfig::unassigned(RegionId(1), "default");
+    wire.put(10, ClusterPath::Table("default".into()), &TableOptions::default());
+    wire.put(11, ClusterPath::Region(config.region), &config);
+    wire.become_user(user_with(&["read"]));
+    let question = one_of_each().into_iter().find(|op| matches!(op, Op::HashIndex(_))).expect("there is one");
+    wire.request(&ops(1, false, vec![question]));
+    assert_eq!(wire.submitted.len(), 1);
+    for (grants, stays) in [(&["read@default"][..], true), (&["read@default:a"], false)] {
+        let mut users = Users::none();
+        users.put(user_with(grants));
+        users.revision = wire.users.revision + 1;
+        wire.users = Arc::new(users);
+        assert_eq!(wire.with(|session, context, _| session.follow_users(context)), stays, "{grants:?}");
+    }
 }
