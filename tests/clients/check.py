@@ -31,7 +31,7 @@ def refused(says, act):
     CHECKS += 1
     try:
         found = act()
-    except redis.ResponseError as error:
+    except (redis.ResponseError, redis.AuthenticationError) as error:
         assert says in str(error), f"refused by {error}, expected {says}"
     else:
         raise AssertionError(f"answered {found!r}, expected an error with {says}")

@@ -103,11 +103,15 @@ fn users_that_vanish_without_a_trace_or_cannot_be_read_let_nobody_in() {
     fixture.tell_tree(&[(COUNT, Some(encode_value(&2_u64)))]);
     assert!(fixture.agent.view().users().is_empty(), "they were removed on purpose");
     fixture.change(ROOT, Some(Bytes::from_static(b"\xff\xff")));
+    assert!(fixture.agent.view().users().is_empty(), "the change is not whole yet");
+    fixture.change(COUNT, Some(encode_value(&3_u64)));
     let users = fixture.agent.view().users();
     assert!(!users.is_empty() && users.get("root").is_none());
     let other = User { name: name("other"), ..root() };
     fixture.change(ROOT, value(&other));
+    fixture.change(COUNT, Some(encode_value(&4_u64)));
     assert!(fixture.agent.view().users().get("other").is_none(), "stored as another");
     fixture.change(ROOT, value(&root()));
+    fixture.change(COUNT, Some(encode_value(&5_u64)));
     assert!(fixture.agent.view().users().get("root").is_some());
 }

@@ -380,11 +380,12 @@ impl Content {
                 self.making.insert(name, (version, decode_value("maker of a table", value)?));
             }
             ClusterPath::Users => {
+                // The last part of each change of users: before it, a part of the change may be missing.
+                self.has_new_users = true;
                 self.user_changes = Some((version, decode_value("number of changes of users", value)?));
             }
             ClusterPath::User(name) => {
                 self.user_versions.insert(name.clone(), version);
-                self.has_new_users = true;
                 // One that cannot be read is still a user: without it, everybody might be let in.
                 self.users.lose(name.clone());
                 let user: User = decode_value("user", value)?;
@@ -420,11 +421,13 @@ impl Content {
             ClusterPath::Numbers => self.numbers = None,
             ClusterPath::Protocol => self.protocol = None,
             ClusterPath::Making(name) => drop(self.making.remove(&name)),
-            ClusterPath::Users => self.user_changes = None,
+            ClusterPath::Users => {
+                self.user_changes = None;
+                self.has_new_users = true;
+            }
             ClusterPath::User(name) => {
                 self.user_versions.remove(&name);
                 self.users.remove(&name);
-                self.has_new_users = true;
             }
         }
     }

@@ -387,6 +387,9 @@ impl ProtocolSession for Session {
     }
 
     fn follow_users(&mut self, context: &mut Context) -> bool {
+        if self.identity.has_followed(context.users) {
+            return true;
+        }
         let stays = self.identity.follow(context.users, &context.shared.gate);
         self.show_user(context);
         stays

@@ -71,6 +71,18 @@ fn absurd_values_are_refused_with_the_range() {
 }
 
 #[test]
+fn with_tls_a_node_may_listen_on_any_address_without_insecure_listen() {
+    let listen = "resp_listen = \"10.0.0.1:7379\"\nadmin_listen = \"10.0.0.1:7579\"";
+    let tls = "tls_ca = \"a\"\ntls_certificate = \"b\"\ntls_key = \"c\"";
+    NodeConfig::from_toml(&format!("{tls}\n{listen}"), "node.toml").expect("it is encrypted");
+    let refused = refusal(listen);
+    assert!(refused.contains("there is no TLS") && refused.contains("leeward certs"), "{refused}");
+    // The audit log is a file of the operator's choice.
+    let config = NodeConfig::from_toml("audit_log = \"audit.json\"", "node.toml").expect("it is a setting");
+    assert_eq!(config.users.audit_log, Some("audit.json".into()));
+}
+
+#[test]
 fn listening_beyond_loopback_needs_leave() {
     for name in ["resp_listen", "native_listen", "admin_listen", "fabric_listen"] {
         let line = format!("{name} = \"0.0.0.0:9000\"");

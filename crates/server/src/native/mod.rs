@@ -518,6 +518,9 @@ impl ProtocolSession for Session {
     }
 
     fn follow_users(&mut self, context: &mut Context) -> bool {
+        if self.door.identity.has_followed(context.users) {
+            return true;
+        }
         let stays = self.door.follow(context);
         self.show_user(context);
         stays

@@ -78,10 +78,16 @@ impl Identity {
         self.address.is_none_or(|address| address.is_loopback())
     }
 
+    /// Whether it has followed these users.
+    #[inline]
+    pub(crate) fn has_followed(&self, users: &Users) -> bool {
+        self.revision == Some(users.revision)
+    }
+
     /// Follows the users as they are now. `false`: the connection must end.
     #[must_use]
     pub(crate) fn follow(&mut self, users: &Users, gate: &Gate) -> bool {
-        if self.revision == Some(users.revision) {
+        if self.has_followed(users) {
             return true;
         }
         self.revision = Some(users.revision);
