@@ -220,9 +220,9 @@ fn add(args: &AddArgs) -> Outcome {
     let mut rules = vec![UserRule::Enable(!args.disabled)];
     rules.extend(new.iter().map(New::rule));
     rules.extend(args.grants.iter().cloned().map(UserRule::AddGrant));
-    change(&client, &args.name, Presence::New, rules)?;
-    println!("user {} is made", args.name);
     tell(new);
+    change(&client, &args.name, Presence::New, rules)?;
+    eprintln!("user {} is made", args.name);
     Ok(true)
 }
 
@@ -266,9 +266,9 @@ fn password(args: &PasswordArgs) -> Outcome {
     if rules.is_empty() {
         return Err("nothing to change: --generate, --new-password-file FILE or --remove ID".into());
     }
-    change(&client, &args.name, Presence::Known, rules)?;
-    println!("the passwords of user {} are changed", args.name);
     tell(new);
+    change(&client, &args.name, Presence::Known, rules)?;
+    eprintln!("the passwords of user {} are changed", args.name);
     Ok(true)
 }
 
@@ -329,16 +329,17 @@ fn from_stdin() -> Result<Password, Box<dyn std::error::Error>> {
     let mut text = Zeroizing::new(Vec::new());
     std::io::stdin().lock().take(MAX_PASSWORD_BYTES as u64 + 2).read_to_end(&mut text)?;
     let line = text.strip_suffix(b"\n").unwrap_or(&text);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() {
         return Err("the standard input has no password".into());
     }
     Ok(Password::new(line))
 }
 
-/// Shows a password that was made here, which nothing can show again.
+/// Shows a password that was made here, before the change: nothing can show it again, and the answer may be lost.
 fn tell(new: Option<New>) {
     if let Some(New { password, hash, is_generated: true }) = new {
-        println!("password ({}), shown this once:", hash.id());
+        eprintln!("password {}, shown this once:", hash.id());
         println!("{}", String::from_utf8_lossy(password.bytes()));
     }
 }

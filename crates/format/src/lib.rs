@@ -5,6 +5,7 @@
 //! Nothing here does I/O, reads a clock or starts a thread.
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod cluster;
 pub mod control;
 pub mod coordinator;

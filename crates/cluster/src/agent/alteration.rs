@@ -112,7 +112,8 @@ impl OperatorRequest {
                 let user = view.users().changed(change)?;
                 let is_new = view.users().get(&user.name).is_none_or(|known| **known != user);
                 is_new.then(|| {
-                    of_users(view, vec![view.put_op(ClusterPath::User(user.name.clone()), encode_value(&user))])
+                    let path = ClusterPath::User(user.name.clone());
+                    of_users(view, vec![view.put_op(path, encode_value(&user))], |name| *name == user.name)
                 })
             }
             OperatorRequest::RemoveUsers(names) => {
@@ -120,17 +121,25 @@ impl OperatorRequest {
                     view.users().check_removal(names)?;
                 }
                 let wanted = |name: &&UserName| names.as_ref().is_none_or(|names| names.contains(name));
-                let gone = view.users().names().filter(wanted);
-                let ops: Vec<_> = gone.map(|name| view.remove_op(&ClusterPath::User(name.clone()))).collect();
-                (!ops.is_empty()).then(|| of_users(view, ops))
+                let gone: Vec<&UserName> = view.users().names().filter(wanted).collect();
+                let paths = gone.iter().map(|name| ClusterPath::User((*name).clone()));
+                let there = paths.filter(|path| view.version_of(path).is_some());
+                let ops = there.map(|path| view.remove_op(&path)).collect();
+                (!gone.is_empty()).then(|| of_users(view, ops, |name| gone.contains(&name)))
             }
         })
     }
 }
 
 /// Changes of users, and the count of such changes. Every change compares that count, so each is decided by all users as
-/// they are then.
-fn of_users(view: &View, mut ops: Vec<CoordinatorOp>) -> CoordinatorOp {
+/// they are then. After the coordinator has lost its data, all other users that are known are written as well.
+fn of_users(view: &View, mut ops: Vec<CoordinatorOp>, is_changed: impl Fn(&UserName) -> bool) -> CoordinatorOp {
+    for user in view.users().iter().filter(|user| !is_changed(&user.name)) {
+        let path = ClusterPath::User(user.name.clone());
+        if view.version_of(&path).is_none() {
+            ops.push(view.put_op(path, encode_value(&**user)));
+        }
+    }
     ops.push(view.put_op(ClusterPath::Users, encode_value(&(view.user_changes() + 1))));
     CoordinatorOp::All(ops)
 }

@@ -29,6 +29,13 @@ fn change(user: &str, rules: Vec<UserRule>) -> UserChange {
 /// With no other request outstanding than those of the test.
 fn settled(tree: &[(&str, Option<Bytes>)]) -> Fixture {
     let mut fixture = Fixture::new(tree);
+    settle(&mut fixture);
+    fixture
+}
+
+/// Grants all that is asked for.
+fn settle(fixture: &mut Fixture) {
+    fixture.asked.extend(fixture.agent.take_ops());
     while !fixture.asked.is_empty() {
         for (id, op) in std::mem::take(&mut fixture.asked) {
             fixture.apply(op);
@@ -36,7 +43,6 @@ fn settled(tree: &[(&str, Option<Bytes>)]) -> Fixture {
             fixture.tell(CoordinatorEvent::Reply { id, result });
         }
     }
-    fixture
 }
 
 #[test]
@@ -114,4 +120,29 @@ fn users_that_vanish_without_a_trace_or_cannot_be_read_let_nobody_in() {
     fixture.change(ROOT, value(&root()));
     fixture.change(COUNT, Some(encode_value(&5_u64)));
     assert!(fixture.agent.view().users().get("root").is_some());
+}
+
+#[test]
+fn a_change_after_the_coordinator_lost_its_data_writes_all_users_that_are_known() {
+    let other = User { name: name("other"), grants: vec![Grant::default()], ..root() };
+    let both = [(ROOT, value(&root())), ("/leeward/user/other", value(&other)), (COUNT, Some(encode_value(&1_u64)))];
+    let mut fixture = settled(&both);
+    fixture.tell(CoordinatorEvent::Down);
+    fixture.asked.clear();
+    fixture.tell_tree(&[]);
+    let now = fixture.now;
+    let change = change("other", vec![UserRule::AddRights(Rights::READ)]);
+    fixture.agent.change_user(now, change).expect("it is possible");
+    settle(&mut fixture);
+    let users = fixture.agent.view().users();
+    assert!(users.get("root").is_some_and(|user| user.is_keeper()), "it was written too");
+    assert!(users.get("other").is_some_and(|user| user.grants[0].rights == Rights::READ));
+    fixture.tell(CoordinatorEvent::Down);
+    fixture.asked.clear();
+    fixture.tell_tree(&[]);
+    let now = fixture.now;
+    fixture.agent.remove_users(now, Some(vec![name("other")])).expect("users that are only known here can be removed");
+    settle(&mut fixture);
+    let users = fixture.agent.view().users();
+    assert!(users.get("root").is_some() && users.get("other").is_none());
 }

@@ -383,6 +383,8 @@ impl Content {
                 // The last part of each change of users: before it, a part of the change may be missing.
                 self.has_new_users = true;
                 self.user_changes = Some((version, decode_value("number of changes of users", value)?));
+                // Users that were kept and were not written are gone.
+                self.users.retain(|name| self.user_versions.contains_key(name));
             }
             ClusterPath::User(name) => {
                 self.user_versions.insert(name.clone(), version);

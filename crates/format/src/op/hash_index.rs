@@ -17,7 +17,7 @@ pub struct HashIndexQuestion {
     /// [Version](HashIndexState::Granted) of it.
     pub version: u32,
     /// Where records begin that the client has read since it last asked: a sample. The primary evicts others first.
-    #[serde(deserialize_with = "super::messages::at_most")]
+    #[serde(deserialize_with = "crate::bounded::at_most::<{ super::MAX_OPERATIONS }, _, _>")]
     pub read: Vec<Line>,
 }
 

@@ -1,16 +1,15 @@
 //! The messages between native clients and nodes: one message a frame. Plain data.
 
 use super::{Op, OpError, OpResult};
+use crate::bounded::at_most;
 use crate::cluster::RegionMap;
 use crate::request::Once;
 use crate::routes::RoutesUpdate;
 use crate::table::TableName;
 use crate::{Lsn, RegionId, ServerId};
 use bytes::Bytes;
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::marker::PhantomData;
 
 /// Most operations of one request. A frame with more is not decoded: in memory an operation takes a hundred times its
 /// encoded bytes.
@@ -36,7 +35,7 @@ pub enum Request {
         /// The table that they are on.
         table: TableName,
         /// The batch: at most [`MAX_OPERATIONS`].
-        #[serde(deserialize_with = "at_most")]
+        #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
         ops: Vec<Op>,
     },
     /// Ask for the whole region map, as operators see it. Answered by [`Reply::Map`].
@@ -76,10 +75,10 @@ pub enum Request {
         /// The table that they are on.
         table: TableName,
         /// The batch: at most [`MAX_OPERATIONS`].
-        #[serde(deserialize_with = "at_most")]
+        #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
         ops: Vec<Op>,
         /// Positions in the batch, ascending, and the request ids there.
-        #[serde(deserialize_with = "at_most")]
+        #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
         named: Vec<(u32, Once)>,
     },
     /// The user of the connection from now on. Answered by [`Reply::Auth`]; requests behind it wait for that.
@@ -99,34 +98,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
-}
-
-/// Elements that there is room for before the first of them is decoded.
-const MOST_RESERVED: usize = 256;
-
-/// A list of at most [`MAX_OPERATIONS`] elements.
-pub(super) fn at_most<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
-    struct AtMost<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for AtMost<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_OPERATIONS} elements")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let Some(claimed @ 0..=MAX_OPERATIONS) = list.size_hint() else {
-                return Err(A::Error::custom(format_args!("more than {MAX_OPERATIONS} elements in one list")));
-            };
-            // The claim is not trusted with memory: a message whose elements are not there costs little.
-            let mut elements = Vec::with_capacity(claimed.min(MOST_RESERVED));
-            while let Some(element) = list.next_element()? {
-                elements.push(element);
-            }
-            Ok(elements)
-        }
-    }
-    from.deserialize_seq(AtMost(PhantomData))
 }
 
 /// Node to native client.

@@ -379,7 +379,7 @@ pub enum Op {
     /// coordinator has recorded it; [`OpError::Invalid`] if that would lock everybody out.
     RemoveUsers {
         /// The users; `None`: all, so that everybody is let in again.
-        #[serde(deserialize_with = "parts::names")]
+        #[serde(deserialize_with = "crate::bounded::optional::<{ parts::MAX_REMOVED }, _, _>")]
         names: Option<Vec<UserName>>,
     },
 }
@@ -568,7 +568,7 @@ pub enum OpResult {
         at: DigestInstant,
         /// Keys between ranges, ascending, if they were asked for: at most [`MOST_RANGES`] less one. The first range
         /// begins with the first key, and the last one has no end.
-        #[serde(deserialize_with = "messages::at_most")]
+        #[serde(deserialize_with = "crate::bounded::at_most::<MAX_OPERATIONS, _, _>")]
         bounds: Vec<Bytes>,
     },
     /// Digests of ranges.

@@ -1,11 +1,9 @@
 //! Parts of operations and of their results. Plain data.
 
 use crate::manifest::SegmentKind;
-use crate::user::UserName;
 use crate::{Expiry, Lsn, SegmentId, UnixMs};
 use bytes::Bytes;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 /// The digest of a replica's segment. It is the same on all replicas, except for segments that a backup built for
 /// itself.
@@ -37,13 +35,4 @@ pub struct Pair {
 }
 
 /// Most users that one operation removes.
-const MAX_REMOVED: usize = 1024;
-
-/// A list of at most [`MAX_REMOVED`] names.
-pub(super) fn names<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<UserName>>, D::Error> {
-    let names = Option::<Vec<UserName>>::deserialize(from)?;
-    match names.as_ref().is_some_and(|names| names.len() > MAX_REMOVED) {
-        true => Err(D::Error::custom(format_args!("more than {MAX_REMOVED} users"))),
-        false => Ok(names),
-    }
-}
+pub(super) const MAX_REMOVED: usize = 1024;

@@ -12,7 +12,8 @@
 //! So the input of a piece has no second meaning. The digest of the last piece is that of the range; a range without
 //! pairs has zeros. A node may stop between two pieces, and go on with another question. Plain data.
 
-use super::messages::at_most;
+use super::MAX_OPERATIONS;
+use crate::bounded::at_most;
 use crate::{Epoch, Expiry, Lsn, RegionId, UnixMs};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -62,7 +63,7 @@ pub struct RangeQuestion {
     pub start: Bytes,
     /// Exclusive ends of the ranges, ascending; `None` for no bound. Each range but the first begins where the one
     /// before ends.
-    #[serde(deserialize_with = "at_most")]
+    #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
     pub ends: Vec<Option<Bytes>>,
     /// The digest of the first range up to `start`; the default if the range begins there.
     pub so_far: RangeDigest,
@@ -78,7 +79,7 @@ pub enum RangeAnswer {
     /// Digests.
     Digests {
         /// Those of the first ranges, one each.
-        #[serde(deserialize_with = "at_most")]
+        #[serde(deserialize_with = "at_most::<MAX_OPERATIONS, _, _>")]
         whole: Vec<RangeDigest>,
         /// How far the next range has come: the key to go on with, and the digest up to there. `None`: it was not
         /// begun.

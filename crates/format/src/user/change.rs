@@ -56,6 +56,7 @@ pub struct UserChange {
     /// Whether it must be there.
     pub presence: Presence,
     /// At most [`MAX_RULES`], in order.
+    #[serde(deserialize_with = "crate::bounded::at_most::<MAX_RULES, _, _>")]
     pub rules: Vec<UserRule>,
 }
 

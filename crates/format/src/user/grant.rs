@@ -107,6 +107,7 @@ pub struct Grant {
     pub table: Option<TableName>,
     /// Beginnings of the keys that may be read and written; the empty one: all keys. None at all: no keys. The other
     /// rights do not look at keys.
+    #[serde(deserialize_with = "crate::bounded::at_most::<MAX_PREFIXES, _, _>")]
     pub prefixes: Vec<Bytes>,
 }
 

@@ -267,3 +267,24 @@ proptest! {
         }
     }
 }
+
+/// A list is refused by its length, before it is built: an element takes fifty times its encoded bytes.
+#[test]
+fn long_lists_are_refused_while_they_are_decoded() {
+    let rules = |count| UserChange {
+        name: "bob".parse().expect("a name"),
+        presence: Presence::Any,
+        rules: vec![UserRule::ClearGrants; count],
+    };
+    let decoded = |change: &UserChange| {
+        postcard::from_bytes::<UserChange>(&postcard::to_allocvec(change).expect("it is encoded"))
+    };
+    assert_eq!(decoded(&rules(MAX_RULES)), Ok(rules(MAX_RULES)));
+    decoded(&rules(MAX_RULES + 1)).expect_err("too many rules");
+    let grant = Grant { prefixes: vec![Bytes::new(); MAX_PREFIXES + 1], ..Grant::default() };
+    let change = UserChange { rules: vec![UserRule::AddGrant(grant)], ..rules(0) };
+    decoded(&change).expect_err("too many prefixes");
+    let names = Some(vec!["bob".parse().expect("a name"); 1025]);
+    let op = postcard::to_allocvec(&Op::RemoveUsers { names }).expect("it is encoded");
+    postcard::from_bytes::<Op>(&op).expect_err("too many names");
+}

@@ -55,6 +55,12 @@ impl Users {
         self.by_name.remove(name);
     }
 
+    /// Removes all users but those that `is_there` says are there.
+    pub fn retain(&mut self, is_there: impl Fn(&UserName) -> bool) {
+        self.unreadable.retain(|name| is_there(name));
+        self.by_name.retain(|name, _| is_there(name));
+    }
+
     /// There is a user that cannot be read.
     pub fn lose(&mut self, name: UserName) {
         self.by_name.remove(&name);

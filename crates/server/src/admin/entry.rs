@@ -75,8 +75,12 @@ async fn admit(door: &Door, from: IpAddr, headers: &HeaderMap) -> Result<(), Ref
     let users = door.passwords.users();
     if users.is_empty() {
         // Before users are known, an operator of this machine must find out why.
+        let refused = match users.is_known {
+            true => Refused(StatusCode::FORBIDDEN, PROTECTED.into()),
+            false => Refused(StatusCode::SERVICE_UNAVAILABLE, "the node does not know the users yet".into()),
+        };
         let is_let_in = from.is_loopback() || !door.is_protected && users.is_known;
-        return is_let_in.then_some(()).ok_or_else(|| Refused(StatusCode::FORBIDDEN, PROTECTED.into()));
+        return is_let_in.then_some(()).ok_or(refused);
     }
     let name = match headers.get(header::AUTHORIZATION) {
         None if users.get(DEFAULT_USER).is_some_and(|user| user.admits(None)) => UserName::default(),

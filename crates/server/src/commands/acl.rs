@@ -12,13 +12,17 @@ use crate::users::Draft;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::routing::Routing;
-use leeward_format::user::{DEFAULT_USER, Denied, Grant, PasswordId, Rights, User, UserName, UserRule};
+use leeward_format::user::{
+    DEFAULT_USER, Denied, Grant, MAX_PASSWORD_BYTES, PasswordId, Rights, User, UserName, UserRule,
+};
 use leeward_security::passwords::{Password, random_hex};
 use std::sync::Arc;
 
 /// Bits of a password that `ACL GENPASS` makes.
 const GENERATED_BITS: i64 = 256;
 const MOST_BITS: i64 = 4096;
+/// Most passwords in one `ACL SETUSER`: hashing each takes some 20 ms, and finding one up to eight times as long.
+const MOST_PASSWORDS: usize = 16;
 /// Entries that `ACL LOG` shows.
 const LOG_ENTRIES: usize = 10;
 /// Units of the quota that one user takes.
@@ -211,8 +215,7 @@ fn delete(names: &[Bytes], context: &mut Context) -> Work {
     if names.contains(&DEFAULT_USER) {
         return err("The 'default' user cannot be removed");
     }
-    let mut found: Vec<UserName> =
-        names.iter().filter_map(|name| Some(context.users.get(name)?.name.clone())).collect();
+    let mut found: Vec<UserName> = context.users.names().filter(|known| names.contains(&&***known)).cloned().collect();
     found.sort();
     found.dedup();
     if found.is_empty() {
@@ -256,8 +259,10 @@ fn set_user(name: &[u8], rules: &[Bytes], session: &mut Session, context: &mut C
         Ok(parsed) => drafts.extend(parsed),
         Err(reason) => return err(reason),
     }
-    if drafts.iter().any(|draft| !matches!(draft, Draft::Rule(_))) {
-        return session.draft(name, drafts, context);
+    match drafts.iter().filter(|draft| !matches!(draft, Draft::Rule(_))).count() {
+        0 => {}
+        1..=MOST_PASSWORDS => return session.draft(name, drafts, context),
+        more => return err(format_args!("{more} passwords in one command: at most {MOST_PASSWORDS}")),
     }
     let rules = drafts.into_iter().filter_map(|draft| match draft {
         Draft::Rule(rule) => Some(rule),
@@ -276,8 +281,7 @@ fn parse(rules: &[Bytes]) -> Result<Vec<Draft>, String> {
             let mut text = inner.to_vec();
             while !text.ends_with(b")") {
                 let Some(more) = rules.next() else {
-                    let shown = String::from_utf8_lossy(rule).into_owned();
-                    return Err(format!("Unmatched parenthesis in acl selector starting at '{shown}'."));
+                    return Err(format!("Unmatched parenthesis in acl selector starting at '{}'.", shown_rule(rule)));
                 };
                 text.push(b' ');
                 text.extend_from_slice(more);
@@ -297,8 +301,7 @@ fn parse(rules: &[Bytes]) -> Result<Vec<Draft>, String> {
 fn grant(text: &[u8]) -> Result<Grant, String> {
     let mut grant = Grant::default();
     for word in text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()) {
-        let shown = String::from_utf8_lossy(word).into_owned();
-        let refused = |why: &str| format!("Error in ACL SETUSER modifier '{shown}': {why}");
+        let refused = |why: &str| format!("Error in ACL SETUSER modifier '{}': {why}", shown_rule(word));
         if let Some(table) = word.strip_prefix(b"table:") {
             let table = String::from_utf8_lossy(table).parse().map_err(|reason: String| refused(&reason))?;
             grant.table = Some(table);
@@ -316,14 +319,16 @@ fn grant(text: &[u8]) -> Result<Grant, String> {
     Ok(grant)
 }
 
+/// A rule as errors show it: without a password, and not the whole of a long one.
+fn shown_rule(rule: &[u8]) -> String {
+    let end = rule.iter().position(|byte| b"><".contains(byte)).map_or(rule.len(), |mark| mark + 1).min(128);
+    let dots = if end < rule.len() { "..." } else { "" };
+    format!("{}{dots}", String::from_utf8_lossy(&rule[..end]))
+}
+
 /// One rule; `None` for one that has no meaning here and does no harm.
 fn draft(rule: &[u8]) -> Result<Option<Draft>, String> {
-    // Passwords are never shown.
-    let shown = match rule.first() {
-        Some(mark @ (b'>' | b'<')) => format!("{}...", char::from(*mark)),
-        _ => String::from_utf8_lossy(&rule[..rule.len().min(128)]).into_owned(),
-    };
-    let refused = |why: &str| Err(format!("Error in ACL SETUSER modifier '{shown}': {why}"));
+    let refused = |why: &str| Err(format!("Error in ACL SETUSER modifier '{}': {why}", shown_rule(rule)));
     let lower = rule.to_ascii_lowercase();
     let one = |rule: UserRule| Ok(Some(Draft::Rule(rule)));
     match &lower[..] {
@@ -343,6 +348,9 @@ fn draft(rule: &[u8]) -> Result<Option<Draft>, String> {
     }
     let Some((mark, rest)) = rule.split_first() else { return refused("Syntax error") };
     match mark {
+        b'>' | b'<' if rest.is_empty() || rest.len() > MAX_PASSWORD_BYTES => {
+            refused(&format!("a password has 1 to {MAX_PASSWORD_BYTES} bytes"))
+        }
         b'>' => Ok(Some(Draft::Add(Password::new(rest)))),
         b'<' => Ok(Some(Draft::Remove(Password::new(rest)))),
         b'!' => match String::from_utf8_lossy(rest).parse::<PasswordId>() {

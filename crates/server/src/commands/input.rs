@@ -21,9 +21,9 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// An empty input, whose commands take no more than `most` bytes.
-    pub(super) fn within(most: usize) -> Input {
-        Input { parser: Parser::within(most), bytes: BytesMut::new(), has_large: false, fed: 0, buffer_from: 0 }
+    /// An empty input.
+    pub(super) fn new() -> Input {
+        Input { parser: Parser::default(), bytes: BytesMut::new(), has_large: false, fed: 0, buffer_from: 0 }
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
@@ -34,8 +34,9 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Takes the next command off, if it is complete.
-    pub(super) fn next(&mut self, quota: &mut Quota) -> Result<Option<Parsed>, ProtocolError> {
+    /// Takes the next command off, if it is complete. It takes no more than `most` bytes.
+    pub(super) fn next(&mut self, most: usize, quota: &mut Quota) -> Result<Option<Parsed>, ProtocolError> {
+        self.parser.limit(most);
         self.parser.next(&mut self.bytes, quota)
     }
 

@@ -29,7 +29,7 @@ use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Protocol, Reply};
-use crate::users::{Answer, Identity};
+use crate::users::{Answer, Identity, STRANGERS_BYTES};
 use bytes::{Bytes, BytesMut};
 use leeward_format::op::{Op, OpResult, Read};
 use leeward_format::table::TableName;
@@ -126,7 +126,7 @@ impl Session {
             id,
             terms: Terms::default(),
             age_ms: 0,
-            input: Input::within(memory.most_at_once()),
+            input: Input::new(),
             output: BytesMut::new(),
             commands: Numbered::default(),
             next_command: 0,
@@ -155,8 +155,13 @@ impl Session {
 
     fn parse(&mut self, context: &mut Context) {
         let mut name = None;
+        let _stays = self.follow_users(context);
         while self.wants_input() {
-            match self.input.next(&mut context.quota) {
+            let most = match self.identity.is_stranger() {
+                true => STRANGERS_BYTES,
+                false => context.shared.memory.most_at_once(),
+            };
+            match self.input.next(most, &mut context.quota) {
                 Ok(None) => break,
                 Ok(Some(Parsed::Command(args))) => {
                     context.quota.take(COMMAND_UNITS);

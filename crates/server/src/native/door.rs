@@ -36,6 +36,11 @@ impl Door {
         if !self.identity.follow(context.users, &context.shared.gate) {
             return false;
         }
+        self.may_read_indexed()
+    }
+
+    /// Whether it may still read what it can read without a request.
+    fn may_read_indexed(&self) -> bool {
         let may_read = |table: &String| {
             self.identity.serves().is_ok() && self.identity.user().is_none_or(|user| user.reads_all_of(table))
         };
@@ -78,6 +83,10 @@ impl Door {
             Answer::Admitted(name, password) => self.identity.become_user(name, password, context.users),
             Answer::Refused | Answer::Rules(_) | Answer::NoSuchPassword => false,
         };
+        if is_in && !self.may_read_indexed() {
+            let reason = "this connection reads an index directly that the user may not read: use another connection";
+            return Some(OpError::NotPermitted(reason.into()));
+        }
         let wrong = || OpError::Unauthenticated("the user is unknown or disabled, or the password is wrong".into());
         (!is_in).then(wrong)
     }

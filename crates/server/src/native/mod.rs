@@ -18,7 +18,7 @@ use crate::numbered::Numbered;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
-use crate::users::{Answer, Refusal};
+use crate::users::{Answer, Refusal, STRANGERS_BYTES};
 use bytes::{Buf, Bytes, BytesMut};
 use leeward_format::frame::{FRAME_HEADER_BYTES, FrameKind, frame_bytes, read_frame, version_frame, write_frame};
 use leeward_format::merge::Page;
@@ -225,7 +225,9 @@ impl Session {
 
     /// Takes the next request off the input, if it is complete.
     fn next_request(&mut self, context: &mut Context) -> Option<(Request, usize)> {
-        match read_frame::<Request>(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES) {
+        let _stays = self.follow_users(context);
+        let most = if self.door.identity.is_stranger() { STRANGERS_BYTES } else { MAX_MESSAGE_BYTES };
+        match read_frame::<Request>(FrameKind::Request, &self.input, most) {
             Ok(Some((request, len))) => {
                 self.input.advance(len);
                 self.shrink();
@@ -233,7 +235,7 @@ impl Session {
             }
             Ok(None) => {
                 // The rest of a large frame arrives without growing the buffer step by step.
-                let whole = frame_bytes(FrameKind::Request, &self.input, MAX_MESSAGE_BYTES).ok().flatten();
+                let whole = frame_bytes(FrameKind::Request, &self.input, most).ok().flatten();
                 if let Some(missing) = whole.and_then(|whole| whole.checked_sub(self.input.len())) {
                     self.input.reserve(missing);
                     // Charges the larger buffer before its bytes come.

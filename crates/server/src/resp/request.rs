@@ -82,6 +82,11 @@ impl Parser {
         Parser { most, remaining: 0, args: Vec::new(), bytes: 0, bulk: None, skip: 0, too_large: None }
     }
 
+    /// From now on refuses commands that would take more memory than `most`.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// Bytes that the command takes that is being read, as far as it was taken off the input.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + self.args.capacity() * size_of::<Bytes>() + self.args.len() * FRAMING_BYTES

@@ -19,6 +19,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 /// Most events that wait to be written.
 const MOST_WAITING: usize = 4096;
+/// Most bytes of what was asked for.
+const MOST_WHAT_BYTES: usize = 1024;
 /// Permissions of a new file: its lines have names of users and tables.
 const MODE: u32 = 0o600;
 
@@ -72,7 +74,8 @@ impl Audit {
     }
 
     /// Notes an event.
-    pub(crate) fn note(&self, event: Kind, user: &str, address: Option<IpAddr>, what: String) {
+    pub(crate) fn note(&self, event: Kind, user: &str, address: Option<IpAddr>, mut what: String) {
+        what.truncate(what.floor_char_boundary(MOST_WHAT_BYTES));
         let from = address.map(|address| address.to_string()).unwrap_or_default();
         tracing::info!(target: "leeward::audit", ?event, user, from, what);
         let Some((sender, lost)) = &self.file else { return };

@@ -65,6 +65,8 @@ pub(crate) struct Checks<R> {
     /// Questions taken since the last suspect one.
     turns: u32,
     failures: BTreeMap<Subject, Failures>,
+    /// Failed tries whose answers are delayed: until when, the user and the address. They count as waiting.
+    delayed: Vec<(Nanos, Option<String>, Option<IpAddr>)>,
     /// Passwords that were right, by their marks.
     known: Recent<[u8; 32], PasswordId>,
     /// Users that came in, each from this address.
@@ -115,6 +117,7 @@ impl<R> Checks<R> {
             suspect: VecDeque::new(),
             turns: 0,
             failures: BTreeMap::new(),
+            delayed: Vec::new(),
             known: Recent::new(),
             good: Recent::new(),
         }
@@ -130,7 +133,7 @@ impl<R> Checks<R> {
             }
         }
         if self.is_suspect(now, &question) {
-            return self.take_suspect(question, reply);
+            return self.take_suspect(now, question, reply);
         }
         if self.waiting.len() >= MOST_WAITING {
             return Taken::Busy(reply);
@@ -139,13 +142,15 @@ impl<R> Checks<R> {
         Taken::Waits
     }
 
-    fn take_suspect(&mut self, question: Question, reply: R) -> Taken<R> {
-        let alike = |other: &Question| {
-            let (user, from) = (user_of(&question), question.from.map(network));
-            from.is_some() && other.from.map(network) == from || user.is_some() && user_of(other) == user
+    fn take_suspect(&mut self, now: Nanos, question: Question, reply: R) -> Taken<R> {
+        let (user, from) = (user_of(&question), question.from.map(network));
+        let alike = |other: Option<&str>, other_from: Option<IpAddr>| {
+            from.is_some() && other_from.map(network) == from || user.is_some() && other == user
         };
-        let count = self.suspect.iter().filter(|(other, _)| alike(other)).count();
-        if count >= MOST_OF_ONE || self.suspect.len() >= MOST_SUSPECT {
+        self.delayed.retain(|(until, ..)| *until > now);
+        let waiting = self.suspect.iter().filter(|(other, _)| alike(user_of(other), other.from)).count();
+        let delayed = self.delayed.iter().filter(|(_, user, from)| alike(user.as_deref(), *from)).count();
+        if waiting + delayed >= MOST_OF_ONE || self.suspect.len() + self.delayed.len() >= MOST_SUSPECT {
             return Taken::Busy(reply);
         }
         self.suspect.push_back((question, reply));
@@ -161,7 +166,7 @@ impl<R> Checks<R> {
                 self.turns += 1;
                 return Some((question, reply));
             }
-            if let Taken::Busy(reply) = self.take_suspect(question, reply) {
+            if let Taken::Busy(reply) = self.take_suspect(now, question, reply) {
                 busy.push(reply);
             }
         }
@@ -190,10 +195,10 @@ impl<R> Checks<R> {
             failures.last = now;
             most = most.max(failures.count);
         }
-        match most.checked_sub(FREE_TRIES + 1) {
-            None => Nanos::ZERO,
-            Some(more) => Nanos(FIRST_DELAY.0 << more.min(16)).min(LONGEST_DELAY),
-        }
+        let Some(more) = most.checked_sub(FREE_TRIES + 1) else { return Nanos::ZERO };
+        let delay = Nanos(FIRST_DELAY.0 << more.min(16)).min(LONGEST_DELAY);
+        self.delayed.push((now + delay, user_of(question).map(str::to_owned), question.from));
+        delay
     }
 
     /// Makes room for `subject` in the table of failures.

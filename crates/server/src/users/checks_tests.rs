@@ -59,6 +59,7 @@ fn an_address_that_guesses_neither_fills_the_queue_nor_holds_up_others() {
     assert!(alice_after.is_some_and(|after| after <= 6), "{alice_after:?}");
     assert_eq!(busy.len() + served, 1001);
     assert!(served <= 10, "{served}");
+    let now = now + LONGEST_DELAY;
     assert!(matches!(checks.take(now, &users, try_of("alice", "x", ATTACKER), 1), Taken::Waits));
     assert!(matches!(checks.take(now, &users, try_of("bob", "x", ATTACKER), 2), Taken::Waits));
     assert!(matches!(checks.take(now, &users, try_of("carol", "x", ATTACKER), 3), Taken::Busy(3)));
@@ -116,4 +117,21 @@ fn tables_have_bounds_and_a_flood_of_names_clears_no_address_that_guesses() {
     }
     assert!(checks.is_suspect(now, &try_of("y", "x", "2001:db8::ffff:1")));
     assert!(!checks.is_suspect(now, &try_of("y", "x", "2001:db8:0:1::1")));
+}
+
+#[test]
+fn tries_whose_answers_are_delayed_count_as_waiting() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    let mut answered = 0;
+    // A minute of a client that tries again as soon as it has a place, on any number of connections.
+    for tenth in 0..600_u64 {
+        let now = now + Nanos(tenth * 100_000_000);
+        while checks.take(now, &users, try_of("alice", "no", ATTACKER), 1) == Taken::Waits {
+            let (question, _) = checks.next(now, &mut Vec::new()).expect("it waits");
+            checks.failed(now, &question);
+            answered += 1;
+        }
+    }
+    assert!(answered < 40, "{answered} tries");
 }

@@ -113,12 +113,11 @@ impl Identity {
 
     /// The standing of a connection that has named no user.
     fn unnamed(&self, users: &Users, gate: &Gate) -> Standing {
-        let is_far = gate.is_protected && !self.is_local();
-        if users.is_empty() && is_far {
-            return Standing::Refused(Refusal::Protected);
-        }
         if !users.is_known {
             return Standing::Refused(Refusal::Unknown);
+        }
+        if users.is_empty() && gate.is_protected && !self.is_local() {
+            return Standing::Refused(Refusal::Protected);
         }
         if users.is_empty() {
             return Standing::Anyone;
@@ -184,6 +183,12 @@ impl Identity {
         }
     }
 
+    /// Whether it must say who it is before it gets anything.
+    #[inline]
+    pub(crate) fn is_stranger(&self) -> bool {
+        matches!(self.standing, Standing::Refused(Refusal::Unauthenticated | Refusal::Protected))
+    }
+
     /// Whether this operation may be carried out. Call only while the connection is [served](Identity::serves).
     ///
     /// # Errors
@@ -222,7 +227,7 @@ pub(crate) fn operators_request(op: &Op) -> Option<String> {
     Some(match op {
         Op::CreateTable { table } => format!("create table {}", table.options.name),
         Op::RepairSegment { region, segment, .. } => format!("repair segment {segment:?} of region {region}"),
-        // Hashes of passwords have no text.
+        Op::ChangeUser { change } => format!("change user {}", change.name),
         other => format!("{other:?}"),
     })
 }

@@ -28,6 +28,9 @@ use leeward_security::passwords::Password;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+/// Most bytes of a command, and of a native frame, of a connection that must say who it is first.
+pub(crate) const STRANGERS_BYTES: usize = 64 << 10;
+
 /// What the password thread is asked.
 #[derive(Debug)]
 pub(crate) enum Work {

@@ -5,6 +5,7 @@ use super::fake::Fake;
 use crate::commands::table::{Class, Needs, Spec, all};
 use crate::protocol_session::ProtocolSession;
 use crate::users::{Answer, Work};
+use leeward_format::table::TableName;
 use leeward_format::user::{Grant, PasswordHash, User, Users};
 use std::sync::Arc;
 
@@ -386,4 +387,34 @@ fn acl_shows_users_without_their_passwords_and_logs_what_was_refused() {
     );
     let said = fake.run("ACL SETUSER bob #0123 ");
     assert!(said.contains("SHA-256"), "{said}");
+}
+
+#[test]
+fn what_a_cursor_of_another_user_stands_for_is_not_told() {
+    let mut fake = connected(user(&["read@default:pub/"]));
+    let cursor = fake.shared.cursors.open(&TableName::default(), b"secret/2");
+    for pattern in ["a*", "secret/1*", "secret/2*", "z*"] {
+        assert_eq!(fake.refused(&format!("SCAN {cursor} MATCH {pattern}")), NO_PLACE, "{pattern}");
+    }
+}
+
+#[test]
+fn passwords_that_cannot_be_used_are_refused_and_none_is_shown() {
+    let mut fake = connected(user(&["all"]));
+    let long = "x".repeat(513);
+    for rules in [format!(">{long}"), ">".into(), format!("<{long}"), "(~a* +@read >sesame)".into(), "(>sesame".into()]
+    {
+        let reply = fake.refused(&format!("ACL SETUSER bob {rules}"));
+        assert!(reply.starts_with("-ERR") && !reply.contains("sesame") && !reply.contains("xxx"), "{reply}");
+    }
+    let many = ">a ".repeat(17);
+    assert!(fake.refused(&format!("ACL SETUSER bob {many}")).contains("at most 16"));
+}
+
+#[test]
+fn strangers_send_little() {
+    let mut fake = node_of([user(&["all"])]);
+    let value = "x".repeat(100_000);
+    let reply = fake.refused(&format!("SET {KEY} {value}"));
+    assert!(reply.starts_with('-') && !reply.starts_with("-NOAUTH"), "{reply}");
 }

@@ -288,7 +288,7 @@ fn what_operators_ask_for_and_failed_tries_are_in_the_audit_log_without_secrets(
     );
     let text = soon(|| {
         let text = std::fs::read_to_string(&file).expect("it is there");
-        (text.contains("failed_try") && text.contains("ChangeUser")).then_some(text)
+        (text.contains("failed_try") && text.contains("change user root")).then_some(text)
     });
     // Renamed by the operator: the next line begins another.
     std::fs::rename(&file, directory.path().join("old")).expect("it is renamed");
@@ -299,4 +299,15 @@ fn what_operators_ask_for_and_failed_tries_are_in_the_audit_log_without_secrets(
         assert_eq!(line["address"], "127.0.0.1");
     }
     assert!(!text.contains("argon2") && !text.contains("secret") && !text.contains("wrong-password"), "{text}");
+}
+
+#[test]
+fn a_user_that_takes_its_own_password_away_gets_the_answer() {
+    let cluster = with_root(1);
+    let mut root = Native::of(&cluster.servers[0].info().native_address, "root", "secret");
+    let rules = [vec![UserRule::ResetPasswords], rules("other", &[])].concat();
+    root.change("root", Presence::Known, rules);
+    assert_eq!(root.run(Op::Get { key: "a".into() }).filter(|found| !matches!(found, OpResult::Error(_))), None);
+    let mut again = Native::of(&cluster.servers[0].info().native_address, "root", "other");
+    assert_eq!(again.run(Op::Get { key: "a".into() }), Some(OpResult::Value(Some("1".into()))));
 }
