@@ -81,7 +81,7 @@ struct Binary {
     /// Where the cluster's directory is made.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
-    /// Encrypts every connection, and gives every process a certificate.
+    /// Encrypts every connection, gives every process a certificate, and makes a user, whom clients connect as.
     #[arg(long)]
     tls: bool,
     /// How much servers log, as `leeward --log`.

@@ -52,7 +52,7 @@ pub struct Options {
     pub acknowledge: Acknowledge,
     /// Uses the loopback interface, without namespaces and separate disks. Only faults of processes can strike.
     pub alone: bool,
-    /// Every connection is encrypted, and every process has a certificate.
+    /// Every connection is encrypted, every process has a certificate, and clients are a user.
     pub tls: bool,
     /// How much servers log: `info`, `debug`.
     pub log: String,
@@ -226,11 +226,7 @@ impl Run<'_> {
                 stores.push((region, false, Box::new(native)));
             }
             let table = workload::table_of(region).name();
-            stores.push((
-                region,
-                false,
-                Box::new(Resp::new(self.cluster.resp_addresses(), self.cluster.tls(), table, region)),
-            ));
+            stores.push((region, false, Box::new(Resp::new(&self.cluster, table, region))));
         }
         stores
     }

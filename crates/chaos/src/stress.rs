@@ -44,7 +44,7 @@ pub struct StressOptions {
     pub lasts: Duration,
     /// `memory_budget` of each server, in bytes.
     pub memory_budget: u64,
-    /// Every connection is encrypted.
+    /// Every connection is encrypted, and clients are a user.
     pub tls: bool,
     /// Processes of servers: 3 to 5.
     pub servers: usize,
@@ -132,7 +132,6 @@ fn measure(
 ) -> Result<StressReport, ChaosError> {
     let is_over = AtomicBool::new(false);
     let mut targets = cluster.targets();
-    let addresses = targets.resp.clone();
     if options.at_one {
         targets.resp.truncate(1);
     }
@@ -141,7 +140,7 @@ fn measure(
         let others: Vec<_> = (0..OTHERS)
             .map(|number| {
                 let table = workload::table_of(number % workload::regions()).name();
-                let store = Resp::new(addresses.clone(), cluster.tls(), table, number);
+                let store = Resp::new(&cluster, table, number);
                 let is_over = &is_over;
                 scope.spawn(move || work(store, number, is_over))
             })

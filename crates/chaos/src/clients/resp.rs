@@ -2,11 +2,13 @@
 //! connection breaks, the client connects to the next server. Nothing is retried. Belongs to one thread.
 
 use crate::clients::{DEADLINE, Outcome, Store};
+use crate::cluster::Cluster;
 use crate::cluster::certificates::channel;
 use crate::workload::{number_of, value};
 use bytes::Bytes;
 use leeward_format::table::TableName;
 use leeward_history::Action;
+use leeward_security::passwords::Credentials;
 use leeward_security::tls::{Channel, ClientTls};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,6 +24,7 @@ const LONGEST_STRING: usize = 1 << 20;
 pub(crate) struct Resp {
     addresses: Vec<SocketAddr>,
     tls: Option<ClientTls>,
+    user: Option<Credentials>,
     table: TableName,
     next: usize,
     connection: Option<BufReader<Channel<TcpStream>>>,
@@ -38,8 +41,9 @@ enum Answer {
 
 impl Resp {
     /// A client of a table, which begins with the server of this number.
-    pub(crate) fn new(addresses: Vec<SocketAddr>, tls: Option<ClientTls>, table: TableName, first: usize) -> Resp {
-        Resp { addresses, tls, table, next: first, connection: None }
+    pub(crate) fn new(cluster: &Cluster, table: TableName, first: usize) -> Resp {
+        let (addresses, tls, user) = (cluster.resp_addresses(), cluster.tls(), cluster.credentials());
+        Resp { addresses, tls, user, table, next: first, connection: None }
     }
 
     fn connect(&mut self) -> io::Result<()> {
@@ -50,13 +54,19 @@ impl Resp {
         stream.set_write_timeout(Some(DEADLINE))?;
         stream.set_nodelay(true)?;
         let mut connection = BufReader::new(channel(self.tls.as_ref(), address, stream)?);
-        let select = [Bytes::from_static(b"SELECT"), Bytes::copy_from_slice(self.table.as_bytes())];
-        connection.get_mut().write_all(&encode(&select))?;
-        match read_answer(&mut connection)? {
-            Answer::Text(_) => self.connection = Some(connection),
-            // The server does not know the table yet.
-            other => return Err(io::Error::other(format!("SELECT was answered: {other:?}"))),
+        let word = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        let auth =
+            self.user.as_ref().map(|of| vec![word(b"AUTH"), word(of.user.as_bytes()), word(of.password.bytes())]);
+        let select = vec![word(b"SELECT"), word(self.table.as_bytes())];
+        for command in auth.into_iter().chain([select]) {
+            connection.get_mut().write_all(&encode(&command))?;
+            match read_answer(&mut connection)? {
+                Answer::Text(_) => {}
+                // The server does not know the users or the table yet.
+                other => return Err(io::Error::other(format!("{:?} was answered: {other:?}", command[0]))),
+            }
         }
+        self.connection = Some(connection);
         Ok(())
     }
 }

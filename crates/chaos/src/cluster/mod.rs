@@ -8,6 +8,7 @@
 //! - [`coordinator`]: embedded or ZooKeeper.
 //! - [`certificates`]: an authority and certificates, for TLS.
 //! - [`operator`]: requests of operators.
+//! - `user`: whom clients connect as.
 //!
 //! Belongs to one thread.
 
@@ -18,6 +19,7 @@ pub(crate) mod disk;
 pub(crate) mod network;
 mod operator;
 pub(crate) mod process;
+mod user;
 
 use crate::error::{ChaosError, fault};
 use crate::hostile::{Hostile, Targets};
@@ -29,6 +31,7 @@ use coordinator::{Coordinator, CoordinatorKind};
 use disk::Disk;
 use leeward_client::{Access, ClientOptions, GroupConfig, Op, OpResult, RegionMap, Session, TableOptions};
 use leeward_format::table::{NewTable, TableName};
+use leeward_security::passwords::Credentials;
 use leeward_security::tls::ClientTls;
 use network::Network;
 use process::Process;
@@ -39,6 +42,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use user::User;
 
 /// Kinds of ports of a server.
 const RESP: u16 = 0;
@@ -69,7 +73,7 @@ pub(crate) struct Plan {
     pub(crate) coordinator: CoordinatorKind,
     /// Without namespaces and separate disks.
     pub(crate) alone: bool,
-    /// Every connection is encrypted.
+    /// Every connection is encrypted, and clients are a user.
     pub(crate) tls: bool,
     /// Options that all tables have.
     pub(crate) table: TableOptions,
@@ -93,6 +97,7 @@ pub(crate) struct Cluster {
     pub(crate) coordinator: Coordinator,
     pub(crate) network: Network,
     certificates: Option<Certificates>,
+    user: Option<User>,
     access: Access,
     /// Servers that were drained and not taken back.
     drained: Vec<usize>,
@@ -136,10 +141,10 @@ impl Cluster {
             servers.push(Server { process, config, disk });
         }
         let logs = place.directory().join("logs");
-        let (access, drained, hostile) = (Access::default(), Vec::new(), Vec::new());
-        let mut cluster = Cluster { plan, logs, servers, coordinator, network, certificates, access, drained, hostile };
-        let access = Access::of(&cluster.addresses());
-        cluster.access = access.map_err(|error| ChaosError::Refused(error.to_string()))?;
+        let (access, user, drained, hostile) = (Access::default(), None, Vec::new(), Vec::new());
+        let mut cluster =
+            Cluster { plan, logs, servers, coordinator, network, certificates, user, access, drained, hostile };
+        cluster.learn_access()?;
         for member in 0..cluster.coordinator.members() {
             cluster.coordinator.start(member, &cluster.network)?;
         }
@@ -151,8 +156,20 @@ impl Cluster {
             cluster.start_server(server, None)?;
         }
         cluster.wait("the tables could not be made", is_wanted, Cluster::has_tables)?;
-        cluster.wait("not every region has all of its members", is_wanted, |cluster| cluster.lacks().is_none())?;
+        let is_whole = |cluster: &Cluster| cluster.lacks().is_none();
+        cluster.wait("not every region has all of its members", is_wanted, is_whole)?;
+        if cluster.plan.tls {
+            cluster.user = Some(User::make(place.directory(), &cluster.addresses())?);
+            cluster.learn_access()?;
+            cluster.wait("not every server knows the user", is_wanted, is_whole)?;
+        }
         Ok(cluster)
+    }
+
+    fn learn_access(&mut self) -> Result<(), ChaosError> {
+        let access = Access::of(&self.addresses());
+        self.access = access.map_err(|error| ChaosError::Refused(error.to_string()))?;
+        Ok(())
     }
 
     fn wait(
@@ -195,11 +212,16 @@ impl Cluster {
     }
 
     fn native(&self, scheme: &str) -> Vec<String> {
-        let (tls, ca) = match &self.certificates {
+        let (tls, mut query) = match &self.certificates {
             Some(certificates) => ("+tls", format!("?ca={}", certificates.authority().display())),
             None => ("", String::new()),
         };
-        self.hosts_and_ports().map(|address| format!("{scheme}{tls}://{address}{ca}")).collect()
+        let mut at = String::new();
+        if let Some(user) = &self.user {
+            at = user.at();
+            query += &format!("&{}", user.password_file());
+        }
+        self.hosts_and_ports().map(|address| format!("{scheme}{tls}://{at}{address}{query}")).collect()
     }
 
     /// Hosts and native ports of all servers.
@@ -215,6 +237,11 @@ impl Cluster {
     /// What Redis clients need for TLS, if there is any.
     pub(crate) fn tls(&self) -> Option<ClientTls> {
         self.certificates.as_ref().map(Certificates::client)
+    }
+
+    /// Whom Redis clients connect as, if there is a user.
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        self.user.as_ref().map(|user| user.credentials().clone())
     }
 
     /// Where Redis clients reach the servers.
