@@ -45,6 +45,7 @@ Commands:
   restart  Restart servers one after the other, so that no request fails
   config  Check a node's settings and print them, or explain them
   certs   Make and show certificates, for a cluster with TLS
+  user    Make, change and show users, their passwords and rights
   split   Split a region into two
   merge   Merge a small region into its neighbour
   accept-loss  Give up the data that only a lost volume holds, so that the region that waits for it can serve again
