@@ -7,8 +7,8 @@
 //! | `acl_log` | what was refused lately, for `ACL LOG` |
 //! | `audit` | what operators asked for, changes of users, and failed tries: a log of its own |
 //!
-//! A session asks its [`Identity`] before each command and each operation. A password is checked on another thread
-//! (`runtime/passwords.rs`): the session puts a [`Question`] into the [`Gate`], waits, and gets an [`Answer`].
+//! A session asks its `Identity` before each command and each operation. A password is checked on another thread
+//! (`runtime/passwords.rs`): the session puts a `Question` into the `Gate`, waits, and gets an `Answer`.
 //!
 //! Invariants: users that are not known yet let nobody in; one decision,
 //! [`User::may`](leeward_format::user::User::may), is behind each operation of each protocol. All but `audit` and
