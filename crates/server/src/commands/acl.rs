@@ -215,9 +215,7 @@ fn delete(names: &[Bytes], context: &mut Context) -> Work {
     if names.contains(&DEFAULT_USER) {
         return err("The 'default' user cannot be removed");
     }
-    let mut found: Vec<UserName> = context.users.names().filter(|known| names.contains(&&***known)).cloned().collect();
-    found.sort();
-    found.dedup();
+    let found: Vec<UserName> = context.users.names().filter(|known| names.contains(&&***known)).cloned().collect();
     if found.is_empty() {
         return Work::Ready(Reply::Integer(0));
     }
