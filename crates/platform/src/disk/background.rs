@@ -1,4 +1,5 @@
-//! Device I/O on other threads: a compaction continues while its last segment is written and its next leaves are read.
+//! Device I/O on other threads: a compaction continues while its last segment is written and its next leaves are read,
+//! and a writer appends while the pages that it needs next are made ready.
 //!
 //! [`Pending`] is the result to come. It owns the memory that is written from or read to, so a caller may drop it at
 //! any time. Dropping waits for the end of the I/O, because the range of the file may get another owner afterwards.
@@ -9,12 +10,9 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::mem;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
-
-/// I/O threads of a file.
-const THREADS: usize = 2;
 
 /// I/O that was begun.
 pub struct Pending {
@@ -86,34 +84,47 @@ impl Drop for Pending {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads of a file. They end when it is dropped and their work is done.
+/// Threads for I/O of a file, which are started when there is some. They end when this is dropped and their work is
+/// done.
 #[derive(Debug)]
-pub(super) struct Background(Sender<Job>);
+pub(super) struct Background {
+    threads: usize,
+    jobs: OnceLock<Sender<Job>>,
+}
 
 impl Background {
-    pub(super) fn start() -> io::Result<Background> {
-        let (jobs, taken): (Sender<Job>, Receiver<Job>) = channel();
-        let taken = Arc::new(Mutex::new(taken));
-        for _ in 0..THREADS {
-            let taken = Arc::clone(&taken);
-            thread::Builder::new().name("disk".into()).spawn(move || run(&taken))?;
-        }
-        Ok(Background(jobs))
+    pub(super) fn new(threads: usize) -> Background {
+        Background { threads, jobs: OnceLock::new() }
     }
 
-    /// Begins `io`.
+    /// Begins `io` on one of the threads, or does it here if none can be started.
     pub(super) fn begin(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
+        let started = self.jobs.get().or_else(|| {
+            let started = start(self.threads).ok()?;
+            Some(self.jobs.get_or_init(|| started))
+        });
+        let Some(jobs) = started else { return Pending::done(io()) };
         let (answer, pending): (SyncSender<_>, _) = sync_channel(1);
         let charge = Charge::of_this_thread();
         let job = move || {
             // The channel has room. If no caller waits, the I/O was given up.
             let _ = answer.send(charge.run_charged(io));
         };
-        match self.0.send(Box::new(job)) {
+        match jobs.send(Box::new(job)) {
             Ok(()) => Pending::new(State::Begun(pending)),
             Err(_) => Pending::done(Err(io::Error::other("the I/O threads are gone"))),
         }
     }
+}
+
+fn start(threads: usize) -> io::Result<Sender<Job>> {
+    let (jobs, taken): (Sender<Job>, Receiver<Job>) = channel();
+    let taken = Arc::new(Mutex::new(taken));
+    for _ in 0..threads {
+        let taken = Arc::clone(&taken);
+        thread::Builder::new().name("disk".into()).spawn(move || run(&taken))?;
+    }
+    Ok(jobs)
 }
 
 fn run(taken: &Mutex<Receiver<Job>>) {
@@ -133,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_was_begun_is_over_when_it_is_waited_for_or_dropped() {
-        let background = Background::start().unwrap();
+        let background = Background::new(2);
         let over = Arc::new(AtomicBool::new(false));
         let io = {
             let over = Arc::clone(&over);

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
@@ -29,6 +29,8 @@ const BOUNCE_BYTES: usize = 256 * 1024;
 const GAP_BYTES: u64 = 8 << 10;
 /// Largest read, in bytes, that several reads are combined into.
 const PIECE_BYTES: u64 = 64 << 10;
+/// Threads that read and write whole segments of a file.
+const IO_THREADS: usize = 2;
 /// Threads that read in parallel where `io_uring` is not available.
 const READ_THREADS: usize = 8;
 
@@ -76,9 +78,10 @@ impl Disk for RealDisk {
         }
         let direct = open_direct(&path)?;
         let maps = MAPPED_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&buffered)?.f_type);
-        let handles = Arc::new(Handles { buffered, direct, counters: Counters::default() });
-        let name = path.display().to_string();
-        Ok(Arc::new(RealFile { handles, name, maps, mapped: Mutex::default(), background: OnceLock::new() }))
+        let (counters, ahead) = (Counters::default(), Background::new(1));
+        let handles = Arc::new(Handles { buffered, direct, counters, ahead });
+        let (name, background) = (path.display().to_string(), Background::new(IO_THREADS));
+        Ok(Arc::new(RealFile { handles, name, maps, mapped: Mutex::default(), background }))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -154,8 +157,8 @@ struct RealFile {
     maps: bool,
     /// Its mapped ranges.
     mapped: Mutex<Vec<Weak<AppendBuffer>>>,
-    /// Started when it is first used.
-    background: OnceLock<Background>,
+    /// For reads and writes of whole segments.
+    background: Background,
 }
 
 /// A file, open in both ways.
@@ -164,6 +167,8 @@ struct Handles {
     buffered: fs::File,
     direct: Option<fs::File>,
     counters: Counters,
+    /// Makes mapped pages ready, behind no long I/O.
+    ahead: Background,
 }
 
 /// A range of a file that is mapped.
@@ -183,15 +188,31 @@ impl RealRange {
         self.offset
     }
 
-    /// Writes zeroes to whole pages of the page cache, without reading them. They count as written here: the device
-    /// gets each page once, with the bytes that were stored to it until then.
-    pub(super) fn fill(&self, at: usize, bytes: usize) -> io::Result<()> {
-        self.handles.counters.written.fetch_add(bytes as u64, Relaxed);
-        self.handles.buffered.write_all_at(&ZEROES[..bytes], self.offset + at as u64)
+    /// Makes pages of the range ready to be stored to, which `buffer` maps.
+    pub(super) fn make_ready(&self, buffer: &AppendBuffer, at: usize, bytes: usize) -> io::Result<()> {
+        self.handles.fill(self.offset + at as u64, bytes)?;
+        buffer.populate(at, bytes)
+    }
+
+    /// Begins [`RealRange::make_ready`] on another thread.
+    pub(super) fn begin_make_ready(&self, buffer: &Arc<AppendBuffer>, at: usize, bytes: usize) -> Pending {
+        let range = RealRange { handles: Arc::clone(&self.handles), offset: self.offset };
+        let buffer = Arc::clone(buffer);
+        self.handles.ahead.begin(move || range.make_ready(&buffer, at, bytes).map(|()| Block::default()))
     }
 }
 
 impl Handles {
+    /// Writes zeroes to whole pages of the page cache, without reading them. They count as written here: the device
+    /// gets each page once, with the bytes that were stored to it until then.
+    fn fill(&self, offset: u64, bytes: usize) -> io::Result<()> {
+        self.counters.written.fetch_add(bytes as u64, Relaxed);
+        let pieces = (0..bytes).step_by(ZEROES.len());
+        pieces
+            .map(|at| (at, ZEROES.len().min(bytes - at)))
+            .try_for_each(|(at, bytes)| self.buffered.write_all_at(&ZEROES[..bytes], offset + at as u64))
+    }
+
     /// Reads `buffer` through `direct`, rounding out to whole blocks.
     fn read_direct(&self, direct: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         const ALIGN: u64 = DIRECT_ALIGN as u64;
@@ -378,7 +399,7 @@ impl File for RealFile {
 
     fn begin_read(&self, mut buffer: Block, offset: u64) -> Pending {
         let handles = Arc::clone(&self.handles);
-        self.in_background(move || {
+        self.background.begin(move || {
             handles.read_at(&mut buffer, offset)?;
             Ok(buffer)
         })
@@ -390,7 +411,7 @@ impl File for RealFile {
 
     fn begin_write(&self, bytes: Bytes, offset: u64) -> Pending {
         let handles = Arc::clone(&self.handles);
-        self.in_background(move || handles.write_at(&bytes, offset).map(|()| Block::default()))
+        self.background.begin(move || handles.write_at(&bytes, offset).map(|()| Block::default()))
     }
 
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -456,20 +477,6 @@ impl File for RealFile {
         DeviceCounters {
             bytes_read: self.handles.counters.read.load(Relaxed),
             bytes_written: self.handles.counters.written.load(Relaxed),
-        }
-    }
-}
-
-impl RealFile {
-    /// Begins `io` on a thread of the file, or does it here if no thread can be started.
-    fn in_background(&self, io: impl FnOnce() -> io::Result<Block> + Send + 'static) -> Pending {
-        let started = self.background.get().or_else(|| {
-            let started = Background::start().ok()?;
-            Some(self.background.get_or_init(|| started))
-        });
-        match started {
-            Some(background) => background.begin(io),
-            None => Pending::done(io()),
         }
     }
 }

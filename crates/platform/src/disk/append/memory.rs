@@ -84,6 +84,18 @@ impl AppendBuffer {
         debug_assert!(advised.is_ok(), "pages of a mapping: {advised:?}");
     }
 
+    /// For a mapped buffer: makes the page-aligned range `at..at + bytes` present and writable. A failure is an error
+    /// here, instead of a signal at the first access.
+    pub(in crate::disk) fn populate(&self, at: usize, bytes: usize) -> io::Result<()> {
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.capacity), "{bytes} bytes at {at}");
+        // SAFETY: the range lies within the buffer. The advice changes no byte; that the pages become present is all.
+        unsafe {
+            let start = self.start.as_ptr().add(at).cast();
+            rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite)?;
+        }
+        Ok(())
+    }
+
     /// Whether the buffer has all that this thread stored so far, and no page of a mapped buffer was lost.
     #[inline]
     pub(in crate::disk) fn is_sound(&self) -> bool {
@@ -171,17 +183,5 @@ impl Spare {
     pub(super) fn publish(&mut self, end: usize) {
         assert!((self.buffer.filled()..=self.buffer.capacity).contains(&end), "a buffer filled up to {end}");
         self.buffer.filled.store(end, Ordering::Release);
-    }
-
-    /// For a mapped buffer: makes the page-aligned range `at..at + bytes` present and writable. A failure is an error
-    /// here, instead of a signal at the first access.
-    pub(super) fn populate(&mut self, at: usize, bytes: usize) -> io::Result<()> {
-        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.buffer.capacity), "{bytes} bytes at {at}");
-        // SAFETY: the range lies within the buffer. The advice changes no byte; that the pages become present is all.
-        unsafe {
-            let start = self.buffer.start.as_ptr().add(at).cast();
-            rustix::mm::madvise(start, bytes, Advice::LinuxPopulateWrite)?;
-        }
-        Ok(())
     }
 }
