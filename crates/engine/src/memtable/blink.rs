@@ -27,6 +27,10 @@
 //!   below. `low` is the number of an entry.
 //! - Memory is freed by `Drop` only; every [`Found`] borrows the tree, and every [`Position`] owns it.
 
+mod load;
+
+pub(super) use load::Unsorted;
+
 use super::Entry;
 use super::arena::{Arena, At, NOWHERE, Room};
 use super::entry::{Entries, EntryRef};

@@ -2,7 +2,8 @@
 //! that are read but not written are not in it.
 //!
 //! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in
-//! one word of a layer. With 16 bits a key, four of them set, about one in fifty absent keys passes.
+//! one word of a layer. With 16 bits a key, four of them set, about one in fifty absent keys passes. If the number of keys
+//! is known beforehand, the first layer has room for all of them.
 //!
 //! One writer at a time; readers run in parallel. A reader that has seen a `Release` store made after
 //! [`KeyFilter::add`] finds the key.
@@ -22,12 +23,21 @@ type Layer = Box<[AtomicU64]>;
 #[derive(Default)]
 pub(super) struct KeyFilter {
     layers: [OnceLock<Layer>; LAYERS],
-    /// Keys that were added.
+    /// Number of smaller layers that it begins without.
+    skipped: usize,
+    /// Keys that were added, or for which the skipped layers have room.
     keys: AtomicUsize,
     memory_bytes: AtomicUsize,
 }
 
 impl KeyFilter {
+    /// An empty one whose first layer has room for `keys` keys.
+    pub(super) fn for_keys(keys: usize) -> KeyFilter {
+        let skipped = (0..LAYERS - 1).find(|layer| keys <= keys_of(*layer)).unwrap_or(LAYERS - 1);
+        let keys = AtomicUsize::new((0..skipped).map(keys_of).sum());
+        KeyFilter { skipped, keys, ..KeyFilter::default() }
+    }
+
     /// Adds the key of this hash. One writer at a time.
     #[inline]
     pub(super) fn add(&self, hash: u64) {
@@ -36,7 +46,8 @@ impl KeyFilter {
         }
         let keys = self.keys.load(Relaxed);
         self.keys.store(keys + 1, Relaxed);
-        let layer = self.layers[layer_of(keys)].get_or_init(|| self.new_layer(layer_of(keys)));
+        let size = layer_of(keys);
+        let layer = self.layers[size - self.skipped].get_or_init(|| self.new_layer(size));
         let word = word_of(layer, hash);
         word.store(word.load(Relaxed) | bits_of(hash), Relaxed);
     }
@@ -57,10 +68,15 @@ impl KeyFilter {
 
     #[cold]
     fn new_layer(&self, layer: usize) -> Layer {
-        let words = (FIRST_KEYS << (2 * layer)) / KEYS_PER_WORD;
+        let words = keys_of(layer) / KEYS_PER_WORD;
         self.memory_bytes.fetch_add(words * size_of::<AtomicU64>(), Relaxed);
         (0..words).map(|_| AtomicU64::new(0)).collect()
     }
+}
+
+/// Keys for which a layer has room.
+const fn keys_of(layer: usize) -> usize {
+    FIRST_KEYS << (2 * layer)
 }
 
 /// The layer of a key after `keys` others: layers before `i` have room for a third of `4^i` times the first.
@@ -102,6 +118,20 @@ mod tests {
         assert!(cfg!(miri) || memory as u64 <= 8 * keys, "{memory}");
         (0..keys).for_each(|n| known.add(hash(n)));
         assert_eq!(known.memory_bytes(), memory, "a key that is there takes no more");
+    }
+
+    #[test]
+    fn one_made_for_a_number_of_keys_has_one_layer_and_grows_beyond_it() {
+        let hash = |n: u64| filter::hash(&n.to_be_bytes());
+        for (expected, bytes) in [(0, 2 << 10), (1024, 2 << 10), (1025, 8 << 10), (4096, 8 << 10)] {
+            let known = KeyFilter::for_keys(expected as usize);
+            (0..expected).for_each(|n| known.add(hash(n)));
+            assert!((0..expected).all(|n| known.may_contain(hash(n))));
+            assert_eq!(known.memory_bytes(), if expected == 0 { 0 } else { bytes }, "{expected}");
+            (0..8192).for_each(|n| known.add(hash(n)));
+            assert!((0..8192).all(|n| known.may_contain(hash(n))));
+            assert!(known.memory_bytes() > bytes, "{expected}");
+        }
     }
 
     #[test]

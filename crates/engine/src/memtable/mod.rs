@@ -23,6 +23,7 @@ mod blink;
 mod entry;
 mod hint;
 mod key_filter;
+mod loader;
 mod ranges;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ mod tests;
 use blink::{BLink, Found, Position};
 use key_filter::KeyFilter;
 use leeward_format::range::{RangeTombstone, RangeTombstones};
+pub(crate) use loader::Loader;
 pub(crate) use ranges::MOST_RANGES;
 use ranges::Ranges;
 
@@ -67,7 +69,7 @@ impl MemTable {
     /// An empty one that takes its memory from a budget.
     pub fn within(memory: &Memory) -> MemTable {
         let table = MemTable::of(Arc::clone(memory.pool()), Some(memory.l0()));
-        table.account();
+        table.account(0);
         table
     }
 
@@ -76,15 +78,15 @@ impl MemTable {
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
         self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
-        self.account();
+        self.account(0);
     }
 
+    /// Reserves its memory, and `more` bytes.
     #[inline]
-    fn account(&self) {
-        if let Some(reservation) = &self.reservation
-            && reservation.bytes() != self.memory_bytes()
-        {
-            reservation.set(self.memory_bytes());
+    fn account(&self, more: u64) {
+        let bytes = self.memory_bytes() + more;
+        if let Some(reservation) = self.reservation.as_ref().filter(|reservation| reservation.bytes() != bytes) {
+            reservation.set(bytes);
         }
     }
 

@@ -41,11 +41,18 @@ fn any_writes() -> impl Strategy<Value = Vec<(Vec<u8>, Option<Vec<u8>>)>> {
     proptest::collection::vec((key, value), 0..if cfg!(miri) { 12 } else { 150 })
 }
 
-fn fill(writes: &[(Vec<u8>, Option<Vec<u8>>)]) -> (MemTable, Model) {
-    let (table, mut model) = (MemTable::new(), Model::new());
+/// A table of these writes: the first `loaded` are of a replay, the others are inserted.
+fn fill(writes: &[(Vec<u8>, Option<Vec<u8>>)], loaded: usize) -> (MemTable, Model) {
+    let (mut loader, mut model) = (Loader::new(MemTable::new()), Model::new());
     for (lsn, (key, value)) in (1..).zip(writes) {
-        table.insert(key, stamp(lsn, value), as_entry(value));
         model.entry(key.clone()).or_default().push((lsn, value.clone()));
+        if lsn <= loaded as u64 {
+            loader.insert(key, stamp(lsn, value), as_entry(value));
+        }
+    }
+    let table = loader.finish();
+    for (lsn, (key, value)) in (1..).zip(writes).skip(loaded) {
+        table.insert(key, stamp(lsn, value), as_entry(value));
     }
     (table, model)
 }
@@ -66,8 +73,13 @@ proptest! {
     }
 
     #[test]
-    fn reads_are_those_of_the_model(writes in any_writes(), at in 0u64..160, probe in proptest::collection::vec(0u8..3, 1..4)) {
-        let (table, model) = fill(&writes);
+    fn reads_are_those_of_the_model(
+        writes in any_writes(),
+        loaded in 0usize..160,
+        at in 0u64..160,
+        probe in proptest::collection::vec(0u8..3, 1..4),
+    ) {
+        let (table, model) = fill(&writes, loaded);
         prop_assert_eq!(table.entries(), writes.len() as u64);
         prop_assert_eq!(table.last_lsn(), Lsn(writes.len() as u64));
         let expected = visible(&model, at);
@@ -144,7 +156,7 @@ fn readers_beside_a_writer_see_a_prefix_of_its_writes() {
 }
 
 /// Keys of several shapes: their common prefixes and distances differ from place to place.
-const SHAPES: usize = 6;
+const SHAPES: usize = 7;
 
 fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
     let mixed = (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0x2545_f491_4f6c_dd1d);
@@ -154,6 +166,7 @@ fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
         2 => (u64::MAX - n).to_be_bytes().to_vec(),
         3 => [&b"a common beginning that is long/"[..], &mixed.to_be_bytes()[..3]].concat(),
         4 => format!("{mixed:016x}").into_bytes(),
+        5 => format!("{}/the first part/{:04}/the second part/{n}", n % 3, n % 5).into_bytes(),
         _ => mixed.to_be_bytes()[..(mixed % 8) as usize + 1].to_vec(),
     }
 }
@@ -161,15 +174,12 @@ fn shaped_key(shape: usize, n: u64) -> Vec<u8> {
 #[test]
 fn tables_of_several_levels_are_in_order() {
     let entries = if cfg!(miri) { 60 } else { 9000 };
-    for shape in 0..SHAPES {
-        let (table, mut model) = (MemTable::new(), Model::new());
-        for lsn in 1..=entries {
-            // Every ninth key overwrites one that was written long before.
-            let n = if lsn % 9 == 0 { lsn / 2 } else { lsn };
-            let (key, value) = (shaped_key(shape, n), Some(lsn.to_string().into_bytes()));
-            table.insert(&key, stamp(lsn, &value), as_entry(&value));
-            model.entry(key).or_default().push((lsn, value));
-        }
+    let loaded = [0, entries / 2, entries];
+    for (shape, loaded) in (0..SHAPES).flat_map(|shape| loaded.map(|loaded| (shape, loaded))) {
+        // Every ninth key overwrites one that was written long before.
+        let number = |lsn| if lsn % 9 == 0 { lsn / 2 } else { lsn };
+        let write = |lsn: u64| (shaped_key(shape, number(lsn)), Some(lsn.to_string().into_bytes()));
+        let (table, model) = fill(&(1..=entries).map(write).collect::<Vec<_>>(), loaded as usize);
         for at in [entries / 3, entries] {
             let expected = visible(&model, at);
             let mut cursor = table.cursor(Lsn(at));
@@ -223,6 +233,44 @@ fn large_entries_have_memory_of_their_own() {
     assert!(
         table.bytes() > (key.len() + value.len()) as u64 && table.bytes() < (key.len() + value.len() + 1000) as u64
     );
+}
+
+/// How much a full L0 of a replay differs from one that was written to.
+#[test]
+fn a_loaded_table_takes_about_as_much_memory_as_one_that_was_written_to() {
+    let entries = if cfg!(miri) { 60 } else { 9000 };
+    let writes: Vec<_> = (0..entries).map(|n| (shaped_key(4, n), Some(b"a value".to_vec()))).collect();
+    let mut loader = Loader::new(MemTable::new());
+    for (lsn, (key, value)) in (1..).zip(&writes) {
+        loader.insert(key, stamp(lsn, value), as_entry(value));
+    }
+    let [written, loaded] = [fill(&writes, 0).0, fill(&writes, entries as usize).0].map(|table| table.bytes());
+    assert!(loaded.abs_diff(written) <= written / if cfg!(miri) { 2 } else { 10 }, "{loaded} and {written}");
+    assert!(loader.has_room(loaded + loaded / 50) && !loader.has_room(loaded - loaded / 50), "{loaded}");
+}
+
+#[test]
+fn keys_are_sorted_by_all_of_their_bytes() {
+    let long = |last: &[u8]| [&vec![7; leeward_format::MAX_KEY_BYTES - 9][..], last].concat();
+    let short =
+        [&b"a"[..], b"a\0", b"a\0\0\0\0\0\0", b"a\0\0\0\0\0\0\0", b"a\0\0\0\0\0\0\x01", b"abcdefg", b"abcdefgh", b"ab"];
+    let long = [long(b""), long(b"\0"), long(b"\0\0\0\0\0\0\0\0\0"), long(b"\xff"), long(b"\x01")];
+    for keys in [short.map(<[u8]>::to_vec).to_vec(), long.to_vec()] {
+        // Each key twice.
+        let writes: Vec<_> = keys.iter().chain(keys.iter().rev()).map(|key| (key.clone(), None)).collect();
+        let (table, model) = fill(&writes, writes.len());
+        let mut cursor = table.cursor(NEWEST);
+        cursor.seek(&[]);
+        for (key, versions) in &model {
+            let newest = versions.last().expect("there are two").0;
+            assert_eq!(cursor.current(), Some((&key[..], Lsn(newest).into(), Entry::Tombstone)));
+            cursor.step();
+        }
+        assert!(cursor.current().is_none());
+        let mut overwritten = Vec::new();
+        table.overwritten(&mut |key, stamp, _| overwritten.push((key.to_vec(), stamp.lsn.0)));
+        assert_eq!(overwritten, model.iter().map(|(key, versions)| (key.clone(), versions[0].0)).collect::<Vec<_>>());
+    }
 }
 
 #[test]

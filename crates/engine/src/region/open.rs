@@ -7,7 +7,7 @@ use super::{Region, Requests, View, Writer};
 use crate::compaction::{Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{Ends, LogReader, LogSegment, LogSegments, Overlays, Prefix, Replay, Replayed, Tails};
-use crate::memtable::MemTable;
+use crate::memtable::{Loader, MemTable};
 use crate::tree::Level;
 use crate::version::{Reads, Version};
 use crate::volume::{Durability, Owner, Segment, Volume};
@@ -203,9 +203,8 @@ pub(crate) struct Recovered {
 /// Replays the logs of `state`, with `overlays`, as far as they are valid.
 pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays) -> Result<Recovered> {
     let mut replay = Replay::new(volume, state, overlays);
-    let l0s = vec![Arc::new(MemTable::within(volume.memory()))];
     let requests = Requests::since(Lsn(state.replay_from.0.saturating_sub(1)));
-    let mut intake = Intake { volume, state, l0s, requests };
+    let mut intake = Intake { volume, state, full: Vec::new(), last: Intake::begin(volume), requests };
     let mut batch = Vec::new();
     while let Some(found) = replay.next()? {
         let continues = found.record.flags & FLAG_BATCH_CONTINUES != 0;
@@ -219,7 +218,9 @@ pub(crate) fn recover(volume: &Volume, state: &RegionState, overlays: &Overlays)
         }
     }
     let (prefix, ends) = replay.finish();
-    Ok(Recovered { l0s: intake.l0s, prefix, ends, requests: intake.requests })
+    let Intake { full: mut l0s, last, requests, .. } = intake;
+    l0s.push(Arc::new(last.finish()));
+    Ok(Recovered { l0s, prefix, ends, requests })
 }
 
 /// A record of a batch that is not known to be complete.
@@ -252,44 +253,57 @@ impl Held {
 struct Intake<'a> {
     volume: &'a Volume,
     state: &'a RegionState,
-    l0s: Vec<Arc<MemTable>>,
+    full: Vec<Arc<MemTable>>,
+    last: Loader,
     requests: Requests,
 }
 
 impl Intake<'_> {
+    fn begin(volume: &Volume) -> Loader {
+        Loader::new(MemTable::within(volume.memory()))
+    }
+
     /// Takes a record into the last L0, and begins another if it is full.
     fn take(&mut self, found: &Replayed<'_>) {
-        let l0 = self.l0s.last().expect("there is one from the start");
-        insert(l0, found, self.state.options.addressing);
+        if let Some(entry) = entry_of(self.last.table(), found, self.state.options.addressing) {
+            self.last.insert(found.record.key, found.record.stamp, entry);
+        }
         self.requests.note(&found.record);
-        if !l0.has_room(1, 1, self.state.options.l0_bytes) {
-            l0.freeze();
-            self.l0s.push(Arc::new(MemTable::within(self.volume.memory())));
+        if !self.last.has_room(self.state.options.l0_bytes) {
+            let full = std::mem::replace(&mut self.last, Intake::begin(self.volume)).finish();
+            full.freeze();
+            self.full.push(Arc::new(full));
         }
     }
 }
 
 /// Inserts a record into an L0.
 pub(super) fn insert(l0: &MemTable, found: &Replayed<'_>, addressing: Addressing) {
+    if let Some(entry) = entry_of(l0, found, addressing) {
+        l0.insert(found.record.key, found.record.stamp, entry);
+    }
+}
+
+/// The entry of a record. What else the record says goes into the L0 at once.
+fn entry_of<'a>(l0: &MemTable, found: &Replayed<'a>, addressing: Addressing) -> Option<Entry<'a>> {
     let record = &found.record;
-    let entry = match (record.kind, found.log) {
+    match (record.kind, found.log) {
         (RecordKind::DeleteRange, _) => {
             l0.insert_range(RangeTombstone::new(record.key, record.value, record.stamp.lsn));
-            return;
+            None
         }
-        (RecordKind::Ingest | RecordKind::Refused, _) => return,
-        (RecordKind::Delete, _) => Entry::Tombstone,
-        (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Entry::InPlace(record.value),
+        (RecordKind::Ingest | RecordKind::Refused, _) => None,
+        (RecordKind::Delete, _) => Some(Entry::Tombstone),
+        (RecordKind::Put, LogKind::Recovery | LogKind::Medium) => Some(Entry::InPlace(record.value)),
         (RecordKind::Put, LogKind::Large) => {
             let segment = addressing.name(found.id, found.no);
             if record.request.is_some() {
                 l0.add_unreferenced(segment, REQUEST_ID_BYTES as u32);
             }
             let pointer = Pointer::new(segment, found.offset);
-            Entry::InLog { pointer, value_bytes: record.value.len() as u32 }
+            Some(Entry::InLog { pointer, value_bytes: record.value.len() as u32 })
         }
-    };
-    l0.insert(record.key, record.stamp, entry);
+    }
 }
 
 /// Ends the log segments where the valid prefix ends, and removes those beyond it.
