@@ -180,7 +180,7 @@ impl Run {
             self.chunk = Bytes::new();
             let begin = |places: &[LeafPlace]| {
                 let at = places.first()?.offset;
-                Some((at, volume.begin_read(segment.segment(), at, chunk_bytes(places, most))))
+                Some((at, volume.begin_read(segment.segment().no(), at, chunk_bytes(places, most))))
             };
             let chunk = self.next_chunk.take().filter(|(at, _)| *at == place.offset);
             let (_, chunk) = chunk.or_else(|| begin(&places[*next..])).expect("a leaf is next");

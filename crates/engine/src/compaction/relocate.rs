@@ -91,7 +91,7 @@ impl Relocate {
         for (position, leaf) in segments.iter().enumerate().take(end).skip(self.next) {
             let index = read_index(context, leaf, counters)?;
             if index.footer().log_bytes > 0 {
-                reading.push((position, leaf, index, volume.begin_read(leaf.segment(), 0, leaf.end())));
+                reading.push((position, leaf, index, volume.begin_read(leaf.segment().no(), 0, leaf.end())));
             }
         }
         self.next = end;

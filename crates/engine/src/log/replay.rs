@@ -2,15 +2,18 @@
 //!
 //! LSNs are dense over the two logs, so the merge knows the LSN that must come next. Where neither log has it, the
 //! valid prefix ends, even if a log has later records. The prefix also ends with a whole batch.
+//!
+//! Complete segments are read as a whole, each while the records of the one before are taken; tails in parts.
 
 use super::{decode_record, read_header};
 use crate::error::Result;
 use crate::memory::{Purpose, Reservation};
-use crate::volume::Volume;
+use crate::volume::{Reading, Volume};
 use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RECORD_HEADER_BYTES, Record, RecordSeed, read_record_unchecked};
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
+use leeward_platform::disk::DIRECT_ALIGN;
 use leeward_platform::{Block, Bug, planted};
 use std::collections::{HashMap, VecDeque};
 
@@ -138,7 +141,7 @@ pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
 }
 
-/// Bytes of a segment that are read first; each further read makes that four times as much. So the tails of a thousand
+/// Bytes of a tail that are read first; each further read makes that four times as much. So the tails of a thousand
 /// regions that were hardly written to cost a thousand such reads, not a thousand segments.
 const FIRST_READ_BYTES: usize = 64 << 10;
 
@@ -146,10 +149,12 @@ const FIRST_READ_BYTES: usize = 64 << 10;
 enum Contents<'a> {
     Overlay(&'a [u8]),
     Read {
-        /// As large as the part that may be read.
+        /// Has room for all of them.
         block: Block,
         /// Bytes read so far.
         bytes: usize,
+        /// Bytes that may be read.
+        most: usize,
         /// For the bytes read so far.
         reservation: Reservation,
     },
@@ -163,10 +168,15 @@ impl Contents<'_> {
         }
     }
 
+    /// Whether there is more to read.
+    fn has_more(&self) -> bool {
+        matches!(self, Contents::Read { bytes, most, .. } if bytes < most)
+    }
+
     /// Reads on; `false` if there is no more.
     fn read_on(&mut self, volume: &Volume, no: SegmentNo) -> Result<bool> {
-        let Contents::Read { block, bytes, reservation } = self else { return Ok(false) };
-        let (from, to) = (*bytes, (4 * *bytes).max(FIRST_READ_BYTES).min(block.len()));
+        let Contents::Read { block, bytes, most, reservation } = self else { return Ok(false) };
+        let (from, to) = (*bytes, (4 * *bytes).max(FIRST_READ_BYTES).min(*most));
         if from == to {
             return Ok(false);
         }
@@ -175,6 +185,31 @@ impl Contents<'_> {
         volume.read(no, from as u32, &mut block[from..to])?;
         *bytes = to;
         Ok(true)
+    }
+}
+
+/// A complete segment that is being read.
+struct ReadAhead {
+    id: SegmentId,
+    /// Its bytes that are wanted. Whole blocks of the device are read.
+    bytes: usize,
+    reading: Reading,
+    reservation: Reservation,
+}
+
+impl ReadAhead {
+    /// Begins to read a segment; `None` if it is a tail.
+    fn begin(volume: &Volume, segment: &SegmentState) -> Option<ReadAhead> {
+        let most = volume.bytes_of(segment.no);
+        let bytes = (segment.bytes? as usize).min(most);
+        let whole = bytes.next_multiple_of(DIRECT_ALIGN).min(most);
+        let reservation = volume.memory().take(Purpose::Reads, whole);
+        Some(ReadAhead { id: segment.id, bytes, reading: volume.begin_read(segment.no, 0, whole), reservation })
+    }
+
+    fn finish<'a>(self) -> Result<Contents<'a>> {
+        let ReadAhead { bytes, reading, reservation, .. } = self;
+        Ok(Contents::Read { block: reading.wait()?, bytes, most: bytes, reservation })
     }
 }
 
@@ -187,13 +222,15 @@ struct Mark {
     current: Option<(SegmentId, End)>,
 }
 
-/// One log, segment by segment, one of them in memory at a time.
+/// One log, segment by segment. At most two of them are in memory.
 struct Source<'a> {
     volume: &'a Volume,
     overlays: &'a Overlays,
     log: LogKind,
     segments: VecDeque<SegmentState>,
     current: Option<SegmentState>,
+    /// The segment after it.
+    ahead: Option<ReadAhead>,
     /// Seed of the current segment's records.
     seed: RecordSeed,
     contents: Contents<'a>,
@@ -222,6 +259,7 @@ impl<'a> Source<'a> {
             log,
             segments: VecDeque::new(),
             current: None,
+            ahead: None,
             seed: RecordSeed::new(RegionId(0), log, SegmentId(0)),
             contents: Contents::Overlay(&[]),
             offset: 0,
@@ -284,7 +322,7 @@ impl<'a> Source<'a> {
 
     /// Decodes the record at `offset`; leaves the segment if there is none.
     fn decode_head(&mut self) -> Result<()> {
-        while self.is_cut() && self.read_on()? {}
+        while self.contents.has_more() && self.is_cut() && self.read_on()? {}
         match decode_record(self.seed, &self.contents.bytes()[self.offset..]) {
             Ok(Some(record)) if record.stamp.lsn > self.last => {
                 self.head = Some((record.stamp.lsn, record.last_lsn(), record.bytes()))
@@ -322,17 +360,34 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The bytes of a segment that is not an overlay. Begins to read the one after it.
+    fn read(&mut self, segment: &SegmentState) -> Result<Contents<'a>> {
+        let (volume, overlays) = (self.volume, self.overlays);
+        let begun = self.ahead.take().filter(|ahead| ahead.id == segment.id);
+        let begun = begun.or_else(|| ReadAhead::begin(volume, segment));
+        if !volume.memory().is_short(Purpose::Reads) {
+            let next = self.segments.front().filter(|next| !overlays.contains_key(&next.id));
+            self.ahead = next.and_then(|next| ReadAhead::begin(volume, next));
+        }
+        if let Some(begun) = begun {
+            return begun.finish();
+        }
+        let (most, reservation) = (volume.bytes_of(segment.no), volume.memory().reserve(Purpose::Reads));
+        let mut contents = Contents::Read { block: Block::bare(most), bytes: 0, most, reservation };
+        contents.read_on(volume, segment.no)?;
+        Ok(contents)
+    }
+
     fn load(&mut self, segment: SegmentState) -> Result<()> {
-        let most = self.volume.bytes_of(segment.no);
-        let wanted = segment.bytes.map_or(most, |bytes| bytes as usize);
+        // Before the next ones take memory.
+        self.contents = Contents::Overlay(&[]);
         self.contents = match self.overlays.get(&segment.id) {
-            Some(bytes) => Contents::Overlay(&bytes[..bytes.len().min(wanted)]),
-            None => {
-                let block = Block::bare(wanted.min(most));
-                Contents::Read { block, bytes: 0, reservation: self.volume.memory().reserve(Purpose::Reads) }
+            Some(bytes) => {
+                let wanted = segment.bytes.map_or(bytes.len(), |wanted| bytes.len().min(wanted as usize));
+                Contents::Overlay(&bytes[..wanted])
             }
+            None => self.read(&segment)?,
         };
-        self.contents.read_on(self.volume, segment.no)?;
         self.current = Some(segment);
         self.seed = RecordSeed::new(segment.origin, self.log, segment.id);
         self.offset = LOG_HEADER_BYTES;

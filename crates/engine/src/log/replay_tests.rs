@@ -1,7 +1,7 @@
 //! Tests of the replay: density over both logs, whole batches, and the end of the prefix.
 
 use super::*;
-use crate::volume::VolumeOptions;
+use crate::volume::{Segment, VolumeOptions};
 use leeward_format::VolumeId;
 use leeward_format::cluster::TableOptions;
 use leeward_format::record::RecordKind;
@@ -176,35 +176,83 @@ fn an_empty_region_is_before_the_first_record() {
     assert_eq!(logs.last(), 0);
 }
 
-#[test]
-fn a_segment_is_read_as_far_as_it_has_records() {
-    let value = vec![7; 9_000];
-    for records in [1u64, 6, 7, 8, 20, 25, 110] {
-        let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
-        let options = VolumeOptions { segment_bytes: 1 << 20, ..VolumeOptions::default() };
-        let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
-        let (held, id) = (volume.allocate(REGION).unwrap(), SegmentId(1));
-        let mut bytes = LogHeader { region: REGION, log: Recovery, id, first_lsn: Lsn(1) }.encode().to_vec();
-        for lsn in 1..=records {
-            let record = Record {
-                stamp: Lsn(lsn).into(),
-                kind: RecordKind::Put,
-                flags: 0,
-                request: None,
-                key: b"key",
-                value: &value,
-            };
+/// A recovery log on a device, with `counts` records in its segments, each a little over 9000 bytes long. Behind the
+/// records of each segment comes another with the right LSN. All segments but the last are sealed before it.
+fn on_device(counts: &[u64], memory_budget: u64) -> (Logs, Vec<Arc<Segment>>) {
+    let file = SimDisk::new(0, 1 << 30).open("volume").unwrap();
+    let options = VolumeOptions { segment_bytes: 1 << 20, memory_budget, ..VolumeOptions::default() };
+    let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
+    let (mut state, mut next, value) = (RegionState::new(REGION, TableOptions::default()), Lsn(1), vec![7; 9_000]);
+    let mut held = Vec::new();
+    for (id, count) in (1..).map(SegmentId).zip(counts) {
+        let segment = volume.allocate(REGION).unwrap();
+        let mut bytes = LogHeader { region: REGION, log: Recovery, id, first_lsn: next }.encode().to_vec();
+        let mut append = |lsn: Lsn| {
+            let (stamp, kind, flags) = (lsn.into(), RecordKind::Put, 0);
+            let record = Record { stamp, kind, flags, request: None, key: b"key", value: &value };
             record.append_to(RecordSeed::new(REGION, Recovery, id), &mut bytes);
+            bytes.len() as u32
+        };
+        let after = Lsn(next.0 + count);
+        let end = (next.0..after.0).map(|lsn| append(Lsn(lsn))).last();
+        next = after;
+        let mut known = SegmentState::new(REGION, id, segment.no(), SegmentKind::Log(Recovery));
+        if held.len() + 1 < counts.len() {
+            (known.bytes, known.last_lsn) = (end, Lsn(next.0 - 1));
+            append(next);
         }
-        volume.write_buffered(held.no(), 0, &bytes).unwrap();
-        let mut state = RegionState::new(REGION, TableOptions::default());
-        state.segments.insert(id, SegmentState::new(REGION, id, held.no(), SegmentKind::Log(Recovery)));
-        let before = volume.counters().bytes_read;
-        let logs = Logs { volume, state, overlays: HashMap::new() };
+        volume.write_buffered(segment.no(), 0, &bytes).unwrap();
+        state.segments.insert(id, known);
+        held.push(segment);
+    }
+    (Logs { volume, state, overlays: HashMap::new() }, held)
+}
+
+#[test]
+fn a_tail_is_read_as_far_as_it_has_records() {
+    for records in [1u64, 6, 7, 8, 20, 25, 110] {
+        let (logs, _held) = on_device(&[records], 64 << 20);
+        let before = logs.volume.counters().bytes_read;
         assert_eq!(logs.last(), records);
-        let (read, most) = (logs.volume.counters().bytes_read - before, (4 * bytes.len()).max(FIRST_READ_BYTES) as u64);
-        assert!((bytes.len() as u64..=most).contains(&read), "{read} bytes for {records} records");
-        assert_eq!(logs.replay().1[&id], End { bytes: bytes.len() as u32, last_lsn: Lsn(records) });
+        let read = logs.volume.counters().bytes_read - before;
+        let end = logs.replay().1[&SegmentId(1)];
+        assert_eq!(end.last_lsn, Lsn(records));
+        let (bytes, most) = (u64::from(end.bytes), (4 * end.bytes as usize).max(FIRST_READ_BYTES) as u64);
+        assert!((bytes..=most).contains(&read), "{read} bytes for {records} records");
+    }
+}
+
+/// With the second budget one segment is more than reads may take, so none is read ahead.
+#[test]
+fn a_complete_segment_is_read_once_and_ends_where_it_was_sealed() {
+    for (budget, segments_ahead) in [(64 << 20, 1), (1 << 20, 0)] {
+        let (mut logs, _held) = on_device(&[20, 1, 113, 3], budget);
+        let before = logs.volume.counters().bytes_read;
+        let (lsns, ends) = logs.replay();
+        assert_eq!(lsns, (1..=137).collect::<Vec<_>>());
+        let sealed = |id: u64| u64::from(ends[&SegmentId(id)].bytes).next_multiple_of(DIRECT_ALIGN as u64);
+        let read = logs.volume.counters().bytes_read - before;
+        assert_eq!(read, (1..=3).map(sealed).sum::<u64>() + FIRST_READ_BYTES as u64);
         assert_eq!(logs.volume.memory().stats().reads, 0);
+
+        let before = logs.volume.counters().bytes_read;
+        let mut replay = Replay::new(&logs.volume, &logs.state, &logs.overlays);
+        assert!(replay.next().unwrap().is_some());
+        let read = logs.volume.counters().bytes_read - before;
+        assert_eq!(read, (1..=1 + segments_ahead).map(sealed).sum::<u64>());
+        drop(replay);
+
+        // The next segment is read ahead, but not taken.
+        let torn = logs.state.segments[&SegmentId(2)].no;
+        logs.volume.write_buffered(torn, 4000, &[0; 8]).unwrap();
+        assert_eq!(logs.replay().0, (1..=20).collect::<Vec<_>>());
+        let prefix = find_prefix(&logs.volume, &logs.state, &logs.overlays).unwrap().0;
+        assert_eq!(prefix.damage.unwrap().0, logs.volume.file_offset(torn, LOG_HEADER_BYTES as u32));
+        // It comes from a mirror buffer.
+        let mut bytes = vec![0; 1 << 20];
+        logs.volume.read(torn, 0, &mut bytes).unwrap();
+        bytes[4000..4008].fill(7);
+        logs.overlays.insert(SegmentId(2), bytes);
+        assert_eq!(logs.last(), 137);
     }
 }

@@ -3,6 +3,7 @@
 use super::{Device, Segment, Volume};
 use crate::error::Result;
 use bytes::Bytes;
+use leeward_format::SegmentNo;
 use leeward_platform::Block;
 use leeward_platform::disk::Pending;
 use std::fmt;
@@ -56,9 +57,9 @@ impl Volume {
         Ok(Writing { pending: device.begin_write(offset, bytes)?, device, offset, _segment: segment })
     }
 
-    /// Begins to read `bytes` bytes from `offset` of a segment, which the caller holds until the end.
-    pub(crate) fn begin_read(&self, segment: &Segment, offset: u32, bytes: usize) -> Reading {
-        let (offset, device) = (self.place(segment.no(), offset, bytes), Arc::clone(&self.device));
+    /// Begins to read `bytes` bytes from `offset` of a segment, which the caller, or its region, holds until the end.
+    pub(crate) fn begin_read(&self, no: SegmentNo, offset: u32, bytes: usize) -> Reading {
+        let (offset, device) = (self.place(no, offset, bytes), Arc::clone(&self.device));
         Reading { pending: device.begin_read(offset, self.memory().pool().take(bytes)), device, offset }
     }
 }
