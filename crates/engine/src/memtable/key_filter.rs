@@ -2,8 +2,8 @@
 //! that are read but not written are not in it.
 //!
 //! It grows in layers, each four times as large as the one before; a key is added to the last. The bits of a key lie in
-//! one word of a layer. With 16 bits a key, four of them set, about one in fifty absent keys passes. If the number of keys
-//! is known beforehand, the first layer has room for all of them.
+//! one word of a layer. With 16 bits a key, four of them set, about one in fifty absent keys passes. If the number of
+//! keys is known beforehand, the first layer has room for all of them.
 //!
 //! One writer at a time; readers run in parallel. A reader that has seen a `Release` store made after
 //! [`KeyFilter::add`] finds the key.

@@ -2,9 +2,9 @@
 //! the nodes are made from them level by level. An insert of a random key waits for the memory of several nodes; here
 //! nearly all memory is read and written in order.
 //!
-//! Entries are compared by *chunks* of their keys, numbers that lie beside each other in an array. A chunk is seven bytes
-//! of the key, and whether the key ends there. Entries with equal chunks are sorted by their next ones, so each chunk of a
-//! key is read at most once, however much the keys have in common.
+//! Entries are compared by *chunks* of their keys, numbers that lie beside each other in an array. A chunk is seven
+//! bytes of the key, and whether the key ends there. Entries with equal chunks are sorted by their next ones, so each
+//! chunk of a key is read at most once, however much the keys have in common.
 
 use super::{At, BLink, Entry, NOWHERE, Node, Relaxed, Release, Room, SLOTS, Scale};
 use leeward_format::Stamp;
@@ -58,8 +58,8 @@ impl Unsorted {
 }
 
 /// The chunk of a key from byte `from` on: the bytes, padded with zeroes, and below them their number, which is
-/// greater than [`CHUNK_BYTES`] if the key continues. Of two keys with the same first `from` bytes the lower one has the
-/// lower chunk, or an equal one.
+/// greater than [`CHUNK_BYTES`] if the key continues. Of two keys with the same first `from` bytes the lower one has
+/// the lower chunk, or an equal one.
 fn chunk(key: &[u8], from: usize) -> u64 {
     let rest = &key[from..];
     if let Some(word) = rest.first_chunk() {
@@ -104,8 +104,8 @@ impl BLink {
         self.len.store(len, Release);
     }
 
-    /// Sorts entries, whose chunks begin at byte `from` of their keys, by key and from the newest to the oldest. Returns
-    /// how many of them are not the newest of their key.
+    /// Sorts entries, whose chunks begin at byte `from` of their keys, by key and from the newest to the oldest.
+    /// Returns how many of them are not the newest of their key.
     fn sort(&self, entries: &mut [Keyed], from: usize) -> u64 {
         entries.sort_unstable_by_key(|keyed| (keyed.chunk, Reverse(keyed.at)));
         let mut older = 0;
