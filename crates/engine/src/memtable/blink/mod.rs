@@ -587,5 +587,4 @@ impl Drop for BLink {
 }
 
 #[cfg(test)]
-#[path = "blink_tests.rs"]
 mod tests;
