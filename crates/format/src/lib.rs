@@ -32,6 +32,7 @@ pub mod ring;
 pub mod routes;
 pub mod routing;
 pub mod segment;
+pub mod slot;
 mod stamp;
 pub mod status;
 pub mod superblock;

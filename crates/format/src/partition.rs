@@ -3,12 +3,15 @@
 //! ```text
 //! range   key "orders/7"                 ---------------------> the region whose bounds hold it
 //! hash    key "orders/7" -> token 9c4e0a51d3f27b68 (8 bytes) --> the region whose bounds hold that
+//! slots   key "orders/7" -> slot 2a17 (2 bytes) ---------------> the region whose bounds hold that
 //! ```
-//! The bounds of a region are keys or tokens, and are compared byte by byte. Inside a region, pairs are sorted by key
-//! in either case.
+//! The bounds of a region are keys, tokens or slots, and are compared byte by byte. Inside a region, pairs are sorted
+//! by key in every case. [Slots](crate::slot) are tokens of 14 bits, made by another hash.
 //!
-//! Invariant: the token of a key depends on the key alone, and never changes. Plain data; any thread may use it.
+//! Invariant: the token or slot of a key depends on the key alone, and never changes. Plain data; any thread may use
+//! it.
 
+use crate::slot::{SLOTS, slot_of};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -35,6 +38,12 @@ pub enum Partition {
         /// Regions of the table.
         tokens: u32,
     },
+    /// By its Redis hash [slot](crate::slot): every region has an equal part of all slots, and is never split. Redis
+    /// clients in cluster mode find the primaries by themselves.
+    Slots {
+        /// Regions of the table.
+        tokens: u32,
+    },
 }
 
 impl fmt::Display for Partition {
@@ -42,14 +51,38 @@ impl fmt::Display for Partition {
         match self {
             Partition::Range => f.pad("range"),
             Partition::Hash { tokens } => write!(f, "hash, {tokens} tokens"),
+            Partition::Slots { tokens } => write!(f, "slots, {tokens} tokens"),
         }
     }
 }
 
 impl Partition {
-    /// Whether its regions are ranges of tokens, not of keys.
+    /// Whether its regions are ranges of tokens or slots, which are hashes, not of keys.
     pub fn is_hash(self) -> bool {
-        matches!(self, Partition::Hash { .. })
+        self.tokens().is_some()
+    }
+
+    /// Whether its regions are ranges of Redis hash slots.
+    pub fn is_slots(self) -> bool {
+        matches!(self, Partition::Slots { .. })
+    }
+
+    /// Regions of the table, if their number does not change; `None` for [`Partition::Range`].
+    pub fn tokens(self) -> Option<u32> {
+        match self {
+            Partition::Range => None,
+            Partition::Hash { tokens } | Partition::Slots { tokens } => Some(tokens),
+        }
+    }
+
+    /// The same partition with so many regions, where their number does not change.
+    #[must_use]
+    pub fn with_tokens(self, tokens: u32) -> Partition {
+        match self {
+            Partition::Range => Partition::Range,
+            Partition::Hash { .. } => Partition::Hash { tokens },
+            Partition::Slots { .. } => Partition::Slots { tokens },
+        }
     }
 
     /// The place of a key among the bounds of regions.
@@ -57,37 +90,60 @@ impl Partition {
         match self {
             Partition::Range => Place::Key(key),
             Partition::Hash { .. } => Place::Token(token(key).to_be_bytes()),
+            Partition::Slots { .. } => Place::Slot(slot_of(key).to_be_bytes()),
         }
     }
 
-    /// The first tokens of all regions but the first; none for [`Partition::Range`].
-    pub fn splits(self) -> impl Iterator<Item = Bytes> {
-        let tokens = match self {
+    /// How many different hashes there are; 1 for [`Partition::Range`].
+    fn space(self) -> u128 {
+        match self {
             Partition::Range => 1,
-            Partition::Hash { tokens } => tokens,
-        };
+            Partition::Hash { .. } => 1 << 64,
+            Partition::Slots { .. } => SLOTS.into(),
+        }
+    }
+
+    /// The first tokens or slots of all regions but the first; none for [`Partition::Range`].
+    pub fn splits(self) -> impl Iterator<Item = Bytes> {
+        let tokens = self.tokens().unwrap_or(1);
         (1..tokens).map(move |index| {
-            let first = (u128::from(index) << 64) / u128::from(tokens);
-            Bytes::copy_from_slice(&(first as u64).to_be_bytes())
+            let first = u128::from(index) * self.space() / u128::from(tokens);
+            match self {
+                Partition::Slots { .. } => Bytes::copy_from_slice(&(first as u16).to_be_bytes()),
+                Partition::Range | Partition::Hash { .. } => Bytes::copy_from_slice(&(first as u64).to_be_bytes()),
+            }
         })
     }
 
-    /// A bound of a region as text: a key by `text`, a token as `#` and its hexadecimal digits. The first region's
-    /// start is the empty key in either case.
+    /// A bound of a region as text: a key by `text`, a token as `#` and its hexadecimal digits, a slot as `slot 5461`.
+    /// The first region's start is the empty key in every case.
     pub fn bound_text(self, bound: &[u8], text: impl Fn(&[u8]) -> String) -> String {
         match self {
             Partition::Hash { .. } if !bound.is_empty() => {
                 std::iter::once("#".to_owned()).chain(bound.iter().map(|byte| format!("{byte:02x}"))).collect()
             }
+            Partition::Slots { .. } if !bound.is_empty() => format!("slot {}", slot_at(Some(bound))),
             _ => text(bound),
         }
     }
 
-    /// Index, from 0, of the region that begins at the token `start`; `None` for [`Partition::Range`].
+    /// Index, from 0, of the region that begins at the token or slot `start`; `None` for [`Partition::Range`].
     pub fn token_index(self, start: &[u8]) -> Option<u32> {
-        let Partition::Hash { tokens } = self else { return None };
-        let first = <[u8; 8]>::try_from(start).map_or(0, u64::from_be_bytes);
-        Some((u128::from(first) * u128::from(tokens)).div_ceil(1 << 64) as u32)
+        let first: u128 = match self {
+            Partition::Range => return None,
+            Partition::Hash { .. } => <[u8; 8]>::try_from(start).map_or(0, u64::from_be_bytes).into(),
+            Partition::Slots { .. } => slot_at(Some(start)).into(),
+        };
+        Some((first * u128::from(self.tokens()?)).div_ceil(self.space()) as u32)
+    }
+}
+
+/// The slot that a bound of a region of [`Partition::Slots`] is at. An empty bound is before the first slot, and none is
+/// behind the last.
+pub fn slot_at(bound: Option<&[u8]>) -> u16 {
+    match bound {
+        Some(bound) => <[u8; 2]>::try_from(bound).map_or(0, u16::from_be_bytes).min(SLOTS),
+        None => SLOTS,
     }
 }
 
@@ -103,6 +159,8 @@ pub enum Place<'a> {
     Key(&'a [u8]),
     /// Its token, big endian.
     Token([u8; 8]),
+    /// Its slot, big endian.
+    Slot([u8; 2]),
 }
 
 impl Deref for Place<'_> {
@@ -111,6 +169,7 @@ impl Deref for Place<'_> {
         match self {
             Place::Key(key) => key,
             Place::Token(token) => token,
+            Place::Slot(slot) => slot,
         }
     }
 }

@@ -12,9 +12,29 @@ fn tokens_do_not_change() {
 }
 
 #[test]
+fn slots_are_bounds_of_two_bytes() {
+    let partition = Partition::Slots { tokens: 3 };
+    let text = |bound: &[u8]| partition.bound_text(bound, |_| "first".into());
+    assert_eq!(text(&partition.place(b"foo")), "slot 12182");
+    assert_eq!(text(b""), "first");
+    assert_eq!(partition.splits().map(|split| text(&split)).collect::<Vec<_>>(), ["slot 5461", "slot 10922"]);
+    // A key is in the first region that it is not before: the last slot of a region is the one before the next.
+    let splits: Vec<Bytes> = partition.splits().collect();
+    for slot in 0..SLOTS {
+        let region = splits.partition_point(|split| split[..] <= slot.to_be_bytes()[..]);
+        assert_eq!(region, [5461, 10922].iter().filter(|first| slot >= **first).count());
+    }
+    assert_eq!([slot_at(Some(b"")), slot_at(Some(&splits[0])), slot_at(None)], [0, 5461, SLOTS]);
+    // Bounds that no table has.
+    assert_eq!([slot_at(Some(b"\xff\xff")), slot_at(Some(b"abc"))], [SLOTS, 0]);
+}
+
+#[test]
 fn each_region_begins_at_its_token_and_has_as_many_as_others() {
-    for tokens in [1, 2, 3, 7, 16, 1000, 16_384] {
-        let partition = Partition::Hash { tokens };
+    let counts = [1, 2, 3, 7, 16, 1000, 16_384].into_iter();
+    let partitions = counts.flat_map(|tokens| [Partition::Hash { tokens }, Partition::Slots { tokens }]);
+    for partition in partitions {
+        let tokens = partition.tokens().expect("a number that does not change");
         let starts: Vec<Bytes> = std::iter::once(Bytes::new()).chain(partition.splits()).collect();
         assert_eq!(starts.len(), tokens as usize);
         assert!(starts.is_sorted_by(|left, right| left < right));
@@ -28,7 +48,12 @@ fn each_region_begins_at_its_token_and_has_as_many_as_others() {
 
 #[test]
 fn keys_spread_over_regions() {
-    let partition = Partition::Hash { tokens: 8 };
+    for partition in [Partition::Hash { tokens: 8 }, Partition::Slots { tokens: 8 }] {
+        spreads(partition);
+    }
+}
+
+fn spreads(partition: Partition) {
     let splits: Vec<Bytes> = partition.splits().collect();
     let mut counts = [0; 8];
     for number in 0..8_000 {

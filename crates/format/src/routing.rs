@@ -169,7 +169,7 @@ impl<R: Route + Clone> RouteIndex<R> {
 
     /// Which regions an operation on a range of the table's keys is for.
     pub fn spread(&self, table: &str) -> Spread {
-        let Some(Partition::Hash { tokens }) = self.partition(table) else { return Spread::InOrder };
+        let Some(tokens) = self.partition(table).and_then(Partition::tokens) else { return Spread::InOrder };
         let regions: Vec<RegionId> = self.regions_of(table).map(R::region).collect();
         if regions.len() == tokens as usize { Spread::All(regions) } else { Spread::Unknown }
     }
@@ -235,11 +235,12 @@ impl<R: Route + Clone> Routing for RouteIndex<R> {
 
 /// For a table that is split by keys, the plain hash of its name.
 fn digest_of_table(name: &str, partition: Partition) -> u64 {
-    let tokens = match partition {
+    let seed = match partition {
         Partition::Range => 0,
         Partition::Hash { tokens } => tokens.into(),
+        Partition::Slots { tokens } => u64::from(tokens) | 1 << 32,
     };
-    xxh3_64_with_seed(name.as_bytes(), tokens)
+    xxh3_64_with_seed(name.as_bytes(), seed)
 }
 
 fn digest_of(route: &impl Route) -> u64 {

@@ -160,7 +160,12 @@ fn an_operation_goes_to_the_region_of_its_key_or_bound() {
 
 #[test]
 fn where_keys_are_partitioned_by_hash_their_tokens_decide() {
-    let partition = Partition::Hash { tokens: 3 };
+    for partition in [Partition::Hash { tokens: 3 }, Partition::Slots { tokens: 3 }] {
+        tokens_decide(partition);
+    }
+}
+
+fn tokens_decide(partition: Partition) {
     let mut index = RouteIndex::default();
     index.set_table("a", Some(partition));
     let starts: Vec<Bytes> = std::iter::once(Bytes::new()).chain(partition.splits()).collect();
@@ -194,8 +199,13 @@ fn where_keys_are_partitioned_by_hash_their_tokens_decide() {
 
     // A table that is made anew under the name, with another partition, is another table.
     let before = index.digest();
-    index.set_table("a", Some(Partition::Range));
-    assert_ne!(index.digest(), before);
+    for other in [Partition::Range, Partition::Hash { tokens: 4 }, Partition::Slots { tokens: 4 }] {
+        index.set_table("a", Some(other));
+        assert_ne!(index.digest(), before);
+    }
+    let slots = index.digest();
+    index.set_table("a", Some(Partition::Hash { tokens: 4 }));
+    assert_ne!(index.digest(), slots);
     index.set_table("a", None);
     index.set_table("a", Some(partition));
     assert_eq!(index.digest(), before);

@@ -4,7 +4,7 @@
 
 use crate::cluster::{Acknowledge, BackupMode, IndexKind, Posting, ReadPaths, Reads, Scans, TableOptions};
 use crate::packed::Codec;
-use crate::partition::{Partition, TOKENS};
+use crate::partition::TOKENS;
 use crate::{MAX_KEY_BYTES, RegionId};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -284,8 +284,8 @@ impl TableOptions {
             }
             within("quorum", *quorum, &(2..=*replicas))?;
         }
-        if let Partition::Hash { tokens } = partition {
-            within("tokens", *tokens, &TOKENS)?;
+        if let Some(tokens) = partition.tokens() {
+            within("tokens", tokens, &TOKENS)?;
         }
         within("l0_bytes", *l0_bytes, &L0_BYTES)?;
         within("growth_factor", *growth_factor, &GROWTH_FACTOR)?;

@@ -1,6 +1,7 @@
 //! Which names and which new tables are accepted.
 
 use super::*;
+use crate::partition::Partition;
 
 #[test]
 fn names_begin_with_a_letter_and_are_plain() {
@@ -79,6 +80,10 @@ fn tokens_say_what_regions_there_are() {
         });
         checked.map(|()| made.expect("it was changed").starts().len())
     };
+    let slots = hashed(1, |table| table.options.partition = Partition::Slots { tokens: 16_384 });
+    assert_eq!(slots, Ok(16_384), "a region for each slot");
+    let none = hashed(1, |table| table.options.partition = Partition::Slots { tokens: 0 });
+    assert!(none.is_err_and(|why| why.contains("from 1 to 16384")));
     assert_eq!([hashed(1, |_| {}), hashed(3, |_| {}), hashed(16_384, |_| {})], [Ok(1), Ok(3), Ok(16_384)]);
     for tokens in [0, 16_385, u32::MAX] {
         assert_eq!(hashed(tokens, |_| {}), Err(format!("tokens is {tokens}: it must be from 1 to 16384")));
@@ -97,4 +102,5 @@ fn only_ranges_of_keys_are_split() {
     assert_eq!(beyond(1 << 30, Partition::Range), Some(1 << 30));
     assert_eq!(beyond(0, Partition::Range), None);
     assert_eq!(beyond(1 << 30, Partition::Hash { tokens: 4 }), None);
+    assert_eq!(beyond(1 << 30, Partition::Slots { tokens: 4 }), None);
 }

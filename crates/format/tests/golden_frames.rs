@@ -324,6 +324,16 @@ fn routes() {
         servers: vec![(ServerId(1), "host:1".into())],
     };
     check(FrameKind::Reply, Reply::Routes(update), include_str!("golden/reply-routes.hex"));
+    let partition = Partition::Slots { tokens: 2 };
+    let region = |region, start| GroupConfig { start, ..config(region, "", Some(1)) };
+    let second = partition.splits().next().expect("the first slot of the second region");
+    let regions = [region(1, Bytes::new()), region(2, second)];
+    let update = RoutesUpdate {
+        version: 701,
+        tables: vec![TableRoutes::pack("carts", Some(partition.into()), &regions)],
+        ..RoutesUpdate::default()
+    };
+    check(FrameKind::Reply, Reply::Routes(update), include_str!("golden/reply-routes-slots.hex"));
 }
 
 #[test]

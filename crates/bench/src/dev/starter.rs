@@ -7,7 +7,6 @@ use crate::replication::{Failure, Link};
 use crate::ycsb::DevCluster;
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
-use leeward_format::partition::Partition;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -88,8 +87,8 @@ impl Starter {
 
     fn plan(&self, wanted: Wanted, directory: &Path) -> Result<Plan, Failure> {
         let Wanted { mut table, link, mut regions, nodes, late, memory_bytes, segment_bytes } = wanted;
-        if let Partition::Hash { tokens } = &mut table.partition {
-            (*tokens, regions) = (regions, 1);
+        if table.partition.is_hash() {
+            (table.partition, regions) = (table.partition.with_tokens(regions), 1);
         }
         let mut settings = vec![("memory_budget".into(), memory_bytes.to_string())];
         settings.extend(segment_bytes.map(|bytes| ("segment_bytes".into(), bytes.to_string())));

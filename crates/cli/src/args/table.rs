@@ -73,6 +73,8 @@ pub(crate) enum PartitionKind {
     /// A region has the keys whose hashes are between its bounds. Writes of ascending keys go to all regions; scans ask all
     /// of them
     Hash,
+    /// As `hash`, but by the hash slots of Redis: Redis clients in cluster mode find the primaries by themselves
+    Slots,
 }
 
 #[derive(Args, Debug)]
@@ -80,6 +82,7 @@ pub(crate) enum PartitionKind {
 Examples:
   leeward table create orders
   leeward table create events --partition hash --tokens 12
+  leeward table create carts --partition slots --tokens 12      for Redis clients in cluster mode
   leeward table create logs --preset tebis --regions 8
   leeward table create users --split-at g,n,t --replicas 2
   redis-cli -p 7379 select users               later commands of this connection use `users`
@@ -109,8 +112,8 @@ pub(crate) struct CreateTableArgs {
     /// How keys are split among regions. Cannot be changed later [default: range]
     #[arg(long, value_enum, conflicts_with_all = ["regions", "split_at"])]
     partition: Option<PartitionKind>,
-    /// With --partition hash: number of regions, each with an equal share of the hashes. Cannot be changed later, so have
-    /// some for each server that the cluster may ever have [default: 16]
+    /// With --partition hash or slots: number of regions, each with an equal share of the hashes. Cannot be changed later, so
+    /// have some for each server that the cluster may ever have [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     tokens: Option<u32>,
     /// Recover a table after the coordinator lost its data: the numbers of its regions, in the order of keys, as servers
@@ -138,12 +141,16 @@ impl CreateTableArgs {
     pub(crate) fn new_table(&self, replicas: u32) -> Result<NewTable, String> {
         let replicas = self.replicas.unwrap_or(replicas);
         let preset = self.preset.options();
-        let is_hash = self.partition.map_or(preset.partition.is_hash(), |kind| kind == PartitionKind::Hash);
-        let partition = match (is_hash, self.tokens) {
-            (true, tokens) => Partition::Hash { tokens: tokens.unwrap_or(DEFAULT_TOKENS) },
-            (false, None) => Partition::Range,
-            (false, Some(_)) => return Err("--tokens needs --partition hash".into()),
+        let tokens = self.tokens.unwrap_or(DEFAULT_TOKENS);
+        let partition = match self.partition {
+            None => preset.partition.with_tokens(tokens),
+            Some(PartitionKind::Range) => Partition::Range,
+            Some(PartitionKind::Hash) => Partition::Hash { tokens },
+            Some(PartitionKind::Slots) => Partition::Slots { tokens },
         };
+        if self.tokens.is_some() && !partition.is_hash() {
+            return Err("--tokens needs --partition hash or --partition slots".into());
+        }
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),
             replicas,

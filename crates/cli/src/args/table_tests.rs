@@ -43,6 +43,13 @@ fn keys_are_partitioned_by_tokens() {
     assert_eq!(hashed.check(), Ok(()));
     assert_eq!(create("a --partition hash").options.partition, Partition::Hash { tokens: DEFAULT_TOKENS });
     assert_eq!(create("a --partition hash --tokens 2 --recover 4,9").check(), Ok(()));
+    let slots = create("a --partition slots --tokens 6");
+    assert_eq!((slots.options.partition, slots.starts().len()), (Partition::Slots { tokens: 6 }, 6));
+    assert_eq!(slots.check(), Ok(()));
+    assert_eq!(create("a --preset depart").options.partition, Partition::Hash { tokens: DEFAULT_TOKENS });
+    assert_eq!(create("a --preset depart --tokens 3").options.partition, Partition::Hash { tokens: 3 });
+    assert_eq!(create("a --preset depart --partition slots").options.partition, Partition::Slots { tokens: 16 });
+    assert_eq!(create("a --preset depart --partition range").options.partition, Partition::Range);
     for wrong in ["--tokens 0 --partition hash", "--tokens 16385 --partition hash", "--partition hash --regions 3"] {
         let args = format!("leeward table create a {wrong}");
         assert!(Cli::try_parse_from(args.split_whitespace()).is_err(), "{wrong}");

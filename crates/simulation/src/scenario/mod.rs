@@ -22,7 +22,6 @@ use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{Acknowledge, IndexKind, Preset, Reads, Scans, TableOptions};
-use leeward_format::partition::Partition;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
 use operator::Operator;
@@ -185,10 +184,7 @@ impl Scenario {
 
     /// How many regions the table begins with.
     fn regions(&self) -> u64 {
-        match self.table.partition {
-            Partition::Range => self.splits.len() as u64 + 1,
-            Partition::Hash { tokens } => tokens.into(),
-        }
+        self.table.partition.tokens().map_or(self.splits.len() as u64 + 1, u64::from)
     }
 
     /// Whether a process may die at any moment, because no disk is lost.
@@ -278,7 +274,7 @@ fn splits(table: &mut TableOptions, rng: &mut Rng) -> Vec<Bytes> {
         _ => &MANY_SPLITS,
     };
     if table.partition.is_hash() {
-        table.partition = Partition::Hash { tokens: splits.len() as u32 + 1 };
+        table.partition = table.partition.with_tokens(splits.len() as u32 + 1);
         return Vec::new();
     }
     splits.iter().copied().map(Bytes::from_static).collect()

@@ -460,7 +460,7 @@ impl Serving {
 pub(crate) fn key_bounds(config: &GroupConfig, partition: Partition) -> KeyBounds {
     match partition {
         Partition::Range => (config.start.clone(), config.end.clone()),
-        Partition::Hash { .. } => (Bytes::new(), None),
+        Partition::Hash { .. } | Partition::Slots { .. } => (Bytes::new(), None),
     }
 }
 
