@@ -274,6 +274,13 @@ pub const SETTINGS: &[Setting] = &[
         1..=86_400,
         "how long a client may read no byte of its replies before it is disconnected",
     ),
+    text(
+        "redis_table",
+        "`default`",
+        "a table's name",
+        "the table of database 0, which Redis clients begin with and which those in [cluster mode](resp.md#cluster-mode) \
+         use. The same on all nodes",
+    ),
     number(
         "catch_up_mib_per_second",
         "128",

@@ -38,7 +38,7 @@ pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
     session.terms = Terms::default();
     session.identity.forget();
     session.follow_users(context);
-    session.select(TableName::default(), context);
+    session.select(context.shared.facts.redis_table.clone(), context);
     if let Some(client) = context.shared.clients.get_mut(session.id()) {
         client.name.clear();
     }
@@ -65,10 +65,21 @@ pub(super) fn auth(args: &[Bytes], session: &mut Session, context: &mut Context)
     session.authenticate(user, password, None, context)
 }
 
-/// `SELECT 0 | table`
+/// `SELECT 0 | 1 | table [FORWARD]`. Database 1 is database 0 with `FORWARD`, for clients that can only name a number. It
+/// is there only where forwarding makes a difference: elsewhere it would be a second name for the same keys.
 pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    let first = &context.shared.facts.redis_table;
+    let mut forwards = match &args[2..] {
+        [] => false,
+        [option] if option.eq_ignore_ascii_case(b"FORWARD") => true,
+        _ => return error("syntax error"),
+    };
     let table = match parse_integer(&args[1]) {
-        Some(0) => TableName::default(),
+        Some(0) => first.clone(),
+        Some(1) if session.has_slots(first, context.routes) => {
+            forwards = true;
+            first.clone()
+        }
         Some(_) => return error("DB index is out of range"),
         None => match String::from_utf8_lossy(&args[1]).parse::<TableName>() {
             // Whether or not there is such a table.
@@ -82,6 +93,7 @@ pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Contex
         },
     };
     session.select(table, context);
+    session.terms.forwards = forwards;
     Work::Ready(Reply::OK)
 }
 
@@ -160,7 +172,7 @@ pub(super) fn greet(session: &mut Session, protocol: Protocol, name: Option<Stri
         pair("version", Reply::text(env!("CARGO_PKG_VERSION"))),
         pair("proto", Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
         pair("id", Reply::Integer(session.id() as i64)),
-        pair("mode", Reply::text("standalone")),
+        pair("mode", Reply::text(session.mode(context.routes))),
         pair("role", Reply::text("master")),
         pair("modules", Reply::Array(Vec::new())),
     ])

@@ -1,12 +1,12 @@
 //! Commands about the server: `INFO`, `COMMAND`, `CONFIG GET`.
 
+use super::session::Session;
 use super::table::{self, Class, Spec};
 use super::work::Work;
 use super::{Context, glob, strings};
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::status::NodeStatus;
-use leeward_format::table::DEFAULT_TABLE;
 use leeward_format::{MAX_VALUE_BYTES, RegionId};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,13 +14,23 @@ use std::sync::Arc;
 /// The version of Redis whose commands Leeward follows, where it has them. Some clients look at it.
 const REDIS_VERSION: &str = "7.2.0";
 
-const SECTIONS: &[&str] =
-    &["server", "clients", "memory", "persistence", "stats", "replication", "commandstats", "keyspace", "leeward"];
+const SECTIONS: &[&str] = &[
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "commandstats",
+    "cluster",
+    "keyspace",
+    "leeward",
+];
 /// Shown only when named, or by `all` and `everything`.
 const ON_DEMAND: &str = "commandstats";
 
 /// `INFO [section ...]`
-pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
+pub(super) fn info(args: &[Bytes], session: &Session, context: &mut Context) -> Work {
     let mut wanted: Vec<&str> = Vec::new();
     for section in SECTIONS {
         let named = |name: &str| args[1..].iter().any(|arg| arg.eq_ignore_ascii_case(name.as_bytes()));
@@ -32,8 +42,9 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
     let needs_figures = |section: &&str| ["memory", "persistence", "stats", "leeward"].contains(section);
     let status = if wanted.iter().any(needs_figures) { context.status() } else { Arc::default() };
     let mut text = String::new();
+    let mode = session.mode(context.routes);
     for section in wanted.iter().filter(|section| **section != "keyspace") {
-        write_section(section, &status, context, &mut text);
+        write_section(section, &status, mode, context, &mut text);
     }
     // Writing a line takes longer than copying it.
     context.quota.take(text.len() as u32 / 16);
@@ -43,13 +54,14 @@ pub(super) fn info(args: &[Bytes], context: &mut Context) -> Work {
     // A region that cannot answer must not fail INFO, which operators look at when something fails.
     let tables = context.routes.tables().map(|table| (table.name.clone(), context.routes.regions_of(&table.name)));
     let counts: Vec<_> = tables.map(|(name, regions)| (name, strings::counts(regions))).collect();
+    let first = context.shared.facts.redis_table.clone();
     let lengths: Vec<(String, usize)> = counts.iter().map(|(name, ops)| (name.clone(), ops.len())).collect();
     Work::many_with_errors(counts.into_iter().flat_map(|(_, ops)| ops).collect(), move |mut counts| {
         heading("keyspace", &mut text);
         for (table, regions) in lengths {
             let rest = counts.split_off(regions);
             if let Some(keys) = strings::sum(&counts).filter(|keys| *keys > 0) {
-                let name = if table == DEFAULT_TABLE { "db0".into() } else { format!("table_{table}") };
+                let name = if table == *first { "db0".into() } else { format!("table_{table}") };
                 line(&mut text, &name, format_args!("keys={keys},expires=0,avg_ttl=0"));
             }
             counts = rest;
@@ -70,12 +82,13 @@ fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
     write!(out, "{name}:{value}\r\n").expect("writing to a string cannot fail");
 }
 
-fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mut String) {
+fn write_section(section: &str, status: &NodeStatus, mode: &str, context: &Context, out: &mut String) {
     heading(section, out);
     let shared = &*context.shared;
     let (device, network) = (status.device.unwrap_or_default(), status.network.unwrap_or_default());
     match section {
-        "server" => server(context, out),
+        "server" => server(mode, context, out),
+        "cluster" => line(out, "cluster_enabled", u8::from(mode == "cluster")),
         "clients" => {
             line(out, "connected_clients", shared.clients.len());
             line(out, "maxclients", shared.facts.max_connections);
@@ -127,11 +140,11 @@ fn write_section(section: &str, status: &NodeStatus, context: &Context, out: &mu
     }
 }
 
-fn server(context: &Context, out: &mut String) {
+fn server(mode: &str, context: &Context, out: &mut String) {
     let facts = &context.shared.facts;
     let uptime = context.now.0.saturating_sub(facts.started.0) / 1_000_000_000;
     line(out, "redis_version", REDIS_VERSION);
-    line(out, "redis_mode", "standalone");
+    line(out, "redis_mode", mode);
     line(out, "leeward_version", env!("CARGO_PKG_VERSION"));
     line(out, "os", format_args!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(out, "arch_bits", usize::BITS);

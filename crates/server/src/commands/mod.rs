@@ -11,6 +11,7 @@
 mod access;
 mod acl;
 mod clients;
+mod cluster;
 mod connection;
 mod cursors;
 mod expiry;
@@ -19,6 +20,7 @@ mod holdings;
 mod in_flight;
 mod info;
 mod input;
+mod redirect;
 mod scan;
 mod session;
 mod strings;
@@ -28,6 +30,7 @@ mod work;
 
 pub use clients::{Client, Clients};
 pub use cursors::Cursors;
+pub use redirect::Redirects;
 pub use session::Session;
 pub use table::{Class, Spec, all};
 pub(crate) use work::result_bytes;
@@ -41,6 +44,7 @@ use crate::users::Gate;
 use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
 use leeward_format::status::NodeStatus;
+use leeward_format::table::TableName;
 use leeward_format::user::{UserRule, Users};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -118,6 +122,8 @@ pub struct Shared {
     pub clients: Clients,
     /// Open `SCAN` cursors.
     pub cursors: Cursors,
+    /// Primaries that clients in cluster mode are sent to.
+    pub redirects: Redirects,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// The last figures that clients were given, and when they were gathered.
@@ -147,6 +153,10 @@ pub struct Facts {
     pub max_connections: usize,
     /// Data directory.
     pub data_dir: String,
+    /// The table of database 0.
+    pub redis_table: TableName,
+    /// Whether Redis clients connect with TLS.
+    pub is_encrypted: bool,
 }
 
 /// The reply for an operation that has no result.

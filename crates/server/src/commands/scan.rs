@@ -13,7 +13,7 @@ use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::merge::{self, Page};
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
-use leeward_format::routing::Spread;
+use leeward_format::routing::{Routing, Spread};
 use leeward_format::table::TableName;
 use leeward_format::user::{Rights, after_prefix};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub(super) struct ScanWork {
     unmatched: Option<Unmatched>,
     /// The regions that each page is merged from; none where an operation finds its region by its bound.
     regions: Vec<RegionId>,
+    /// Only regions whose primary this node is: see [`Session::is_of_node`].
+    of_node: bool,
     /// Operations of this page that were submitted, those that were answered, and the page so far.
     submitted: usize,
     answered: usize,
@@ -67,7 +69,15 @@ impl ScanWork {
     fn start(mut self, session: &Session, context: &Context) -> Work {
         match context.routes.spread(&session.terms.table) {
             Spread::InOrder => {}
-            Spread::All(regions) => self.regions = regions,
+            Spread::All(mut regions) => {
+                let is_of_node =
+                    |id: &RegionId| context.routes.region(*id).is_some_and(|group| session.is_of_node(group, context));
+                regions.retain(|id| !self.of_node || is_of_node(id));
+                if regions.is_empty() {
+                    return Work::Ready(self.reply());
+                }
+                self.regions = regions;
+            }
             Spread::Unknown => return Work::Ready(loading()),
         }
         if self.remaining == 0 || self.end.as_ref().is_some_and(|end| *end <= self.start) {
@@ -244,6 +254,7 @@ fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
         bytes: 0,
         unmatched: None,
         regions: Vec::new(),
+        of_node: false,
         submitted: 0,
         answered: 0,
         page: None,
@@ -337,7 +348,7 @@ pub(super) fn keys(args: &[Bytes], session: &Session, context: &Context) -> Work
         return Work::Ready(Reply::err(glob::too_long()));
     }
     let mut scan = with_prefix(glob::literal_prefix(&args[1]), Shape::Keys);
-    scan.pattern = Some(args[1].clone());
+    (scan.pattern, scan.of_node) = (Some(args[1].clone()), true);
     scan.start(session, context)
 }
 
@@ -383,6 +394,6 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
         }
     }
     scan.remaining = if has_type { count } else { 0 };
-    scan.pattern = pattern;
+    (scan.pattern, scan.of_node) = (pattern, true);
     scan.start(session, context)
 }

@@ -81,6 +81,10 @@ pub(super) struct Terms {
     pub(super) table: TableName,
     /// Any member may answer reads, as stale as this many milliseconds. `None`: the primaries answer them.
     pub(super) at_most_ms: Option<u32>,
+    /// Commands are forwarded to the primaries, never redirected, also where the table is partitioned by slots.
+    pub(super) forwards: bool,
+    /// The next command is not redirected.
+    pub(super) is_asking: bool,
 }
 
 impl Terms {
@@ -116,7 +120,7 @@ impl Session {
             active: context.now,
             command: "NULL",
             protocol: Some(Protocol::Resp2),
-            table: Some(TableName::default()),
+            table: Some(context.shared.facts.redis_table.clone()),
             ..Client::default()
         };
         let identity = Identity::from(&client.address);
@@ -124,7 +128,7 @@ impl Session {
         let memory = &context.shared.memory;
         Session {
             id,
-            terms: Terms::default(),
+            terms: Terms { table: context.shared.facts.redis_table.clone(), ..Terms::default() },
             age_ms: 0,
             input: Input::new(),
             output: BytesMut::new(),

@@ -239,8 +239,11 @@ pub(super) fn append(args: &[Bytes]) -> Work {
 
 /// `DBSIZE`: the estimates of the table's regions, added up.
 pub(super) fn dbsize(session: &Session, context: &Context) -> Work {
-    match counts(context.routes.regions_of(&session.terms.table)) {
-        ops if ops.is_empty() => Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into())),
+    let regions = || context.routes.regions_of(&session.terms.table);
+    match counts(regions().filter(|group| session.is_of_node(group, context))) {
+        ops if ops.is_empty() && regions().next().is_none() => {
+            Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into()))
+        }
         ops => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
     }
 }

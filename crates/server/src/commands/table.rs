@@ -4,7 +4,7 @@
 
 use super::session::Session;
 use super::work::Work;
-use super::{Context, acl, connection, expiry, info, scan, strings};
+use super::{Context, acl, cluster, connection, expiry, info, scan, strings};
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::user::Rights;
@@ -134,8 +134,10 @@ macro_rules! commands {
 commands! {
     "acl" "subcommand [argument ...]" -2 Other OfAcl NO_KEY Session(acl::acl) "Users and their rights: WHOAMI, LIST, USERS, GETUSER, SETUSER, DELUSER, CAT, LOG, GENPASS, DRYRUN, HELP";
     "append" "key value" 3 Write Operations ONE_KEY Args(strings::append) "Appends to a value; answers its new length";
+    "asking" "" 1 Other User NO_KEY Session(|_, session, _| cluster::asking(session)) "Has the next command forwarded, and not redirected";
     "auth" "[username] password" -2 Other Nothing NO_KEY Session(connection::auth) "Names the user of the connection";
     "client" "subcommand [argument ...]" -2 Other OfClient NO_KEY Session(connection::client) "SETINFO, SETNAME, GETNAME, ID, INFO, LIST";
+    "cluster" "subcommand [argument ...]" -2 Other Table NO_KEY Session(|args, session, context| cluster::cluster(args, session, context)) "SLOTS, SHARDS, NODES, INFO, MYID, KEYSLOT: of a table that is partitioned by slots";
     "command" "[subcommand [name ...]]" -1 Other User NO_KEY Args(info::command) "Tells of commands: COUNT, INFO, DOCS, LIST";
     "config" "GET pattern [pattern ...]" -2 Other Operate NO_KEY Context(info::config) "Tells the settings that Redis tools ask for";
     "dbsize" "" 1 Read Operations NO_KEY Session(|_, session, context| strings::dbsize(session, context)) "Estimates the number of keys";
@@ -154,7 +156,7 @@ commands! {
     "hello" "[version [AUTH username password] [SETNAME name]]" -1 Other Nothing NO_KEY Session(connection::hello) "Chooses the protocol version";
     "incr" "key" 2 Write Operations ONE_KEY Args(strings::incr) "Adds 1 to an integer";
     "incrby" "key increment" 3 Write Operations ONE_KEY Args(strings::incrby) "Adds to an integer";
-    "info" "[section ...]" -1 Other Operate NO_KEY Context(info::info) "Tells of the node";
+    "info" "[section ...]" -1 Other Operate NO_KEY Session(|args, session, context| info::info(args, session, context)) "Tells of the node";
     "kdelrange" "start end" 3 Write Operations NO_KEY Session(|args, session, context| scan::kdelrange(args, session, context)) "Removes the keys from start to before end";
     "keys" "pattern" 2 Scan Operations NO_KEY Session(|args, session, context| scan::keys(args, session, context)) "Answers the keys that match a pattern, in order";
     "kprefix" "prefix [REV] [LIMIT n] [KEYS]" -2 Scan Operations NO_KEY Session(|args, session, context| scan::kprefix(args, session, context)) "Answers the entries whose keys begin with a prefix, in order";
@@ -174,7 +176,7 @@ commands! {
     "readwrite" "" 1 Other User NO_KEY Session(|_, session, _| connection::readwrite(session)) "Has the primaries answer reads again";
     "reset" "" 1 Other Nothing NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
     "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan Operations NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
-    "select" "0 | table" 2 Other User NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
+    "select" "0 | 1 | table [FORWARD]" -2 Other User NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
     "set" "key value [NX | XX | IFEQ value | IFNE value] [GET] [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | KEEPTTL]" -3 Write Operations ONE_KEY Args(strings::set) "Sets a key";
     "setex" "key seconds value" 4 Write Operations ONE_KEY Args(strings::setex) "Sets a key that expires";
     "setnx" "key value" 3 Write Operations ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
@@ -213,8 +215,10 @@ impl Spec {
         if let Err(reply) = self.check_arity(args).and_then(|()| session.permits(self, args, context)) {
             return Work::Ready(reply);
         }
+        let was_asking = std::mem::take(&mut session.terms.is_asking);
         let work = self.carry_out(args, session, context);
-        session.permit_operations(self, work, context)
+        let work = session.permit_operations(self, work, context);
+        session.redirected(work, was_asking, context)
     }
 
     /// Checks the number of arguments.

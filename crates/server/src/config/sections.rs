@@ -6,6 +6,7 @@ use leeward_cluster::zookeeper::Credentials;
 use leeward_cluster::{Balance, ClusterOptions};
 use leeward_engine::{Encryption, Secrets, VolumeOptions};
 use leeward_format::MAX_SEGMENT_BYTES;
+use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_security::certificates::server_name;
 use leeward_security::tls::{NodeTls, TlsFiles};
@@ -299,7 +300,7 @@ pub struct Users {
     pub audit_log: Option<PathBuf>,
 }
 
-/// Limits of clients.
+/// Limits of clients, and where Redis clients begin.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ClientLimits {
@@ -309,11 +310,18 @@ pub struct ClientLimits {
     pub client_stall_seconds: u64,
     /// Replies that one client may leave unread, in bytes: 1 MiB to 4 GiB. Beyond that, it is disconnected.
     pub client_output_bytes: u64,
+    /// The table of database 0, which Redis clients begin with. It need not exist yet.
+    pub redis_table: TableName,
 }
 
 impl Default for ClientLimits {
     fn default() -> ClientLimits {
-        ClientLimits { max_connections: 10_000, client_stall_seconds: 60, client_output_bytes: 256 << 20 }
+        ClientLimits {
+            max_connections: 10_000,
+            client_stall_seconds: 60,
+            client_output_bytes: 256 << 20,
+            redis_table: TableName::default(),
+        }
     }
 }
 

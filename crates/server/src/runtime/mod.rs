@@ -31,7 +31,7 @@ mod visitors;
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking, Door};
 use crate::client_memory::ClientMemory;
-use crate::commands::{Clients, Cursors, Facts, Shared};
+use crate::commands::{Clients, Cursors, Facts, Redirects, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
@@ -497,9 +497,12 @@ fn shared(
         started,
         max_connections: config.clients.max_connections as usize,
         data_dir: config.data_dir().display().to_string(),
+        redis_table: config.clients.redis_table.clone(),
+        is_encrypted: config.tls.tls_ca.is_some(),
     };
     let cursors = Cursors::new(volume.0.wrapping_add(incarnation.0));
-    Shared { facts, clients: Clients::default(), cursors, metrics, memory, gate, figures: None }
+    let (clients, redirects) = (Clients::default(), Redirects::default());
+    Shared { facts, clients, cursors, redirects, metrics, memory, gate, figures: None }
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -1,7 +1,7 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
 use crate::client_memory::ClientMemory;
-use crate::commands::{Clients, Context, Cursors, Facts, Figures, Session, Shared, check_op};
+use crate::commands::{Clients, Context, Cursors, Facts, Figures, Redirects, Session, Shared, check_op};
 use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::protocol_session::{ProtocolSession, Submission};
@@ -10,7 +10,7 @@ use crate::users::{Audit, Gate};
 use bytes::{Buf, Bytes};
 use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
-use leeward_format::op::{Op, OpError, OpResult, ScanRange};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange};
 use leeward_format::routing::Routing;
 use leeward_format::status::NodeStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
@@ -78,7 +78,8 @@ impl FakeNode {
         node
     }
 
-    fn set(&mut self, path: &ClusterPath, value: Option<Bytes>) {
+    /// Sets a path of the coordinator's tree, or removes it.
+    pub(super) fn set(&mut self, path: &ClusterPath, value: Option<Bytes>) {
         let change = Change { path: path.to_string(), version: self.view.version() + 1, value };
         self.view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
@@ -127,9 +128,9 @@ impl FakeNode {
             Op::Count { region } => {
                 let group = self.routes().region(region).expect("a region").clone();
                 let of = group.table.parse().expect("a name");
-                OpResult::Integer(
-                    self.tables.entry(of).or_default().keys().filter(|key| group.contains(key)).count() as i64
-                )
+                let partition = self.routes().partition(&group.table).expect("a table");
+                let is_in = |key: &&Bytes| group.contains(&partition.place(key));
+                OpResult::Integer(self.tables.entry(of).or_default().keys().filter(is_in).count() as i64)
             }
             Op::DeleteRange { start, end } => {
                 let group = self.view.routes().region_of(&table, &start).expect("a region");
@@ -142,18 +143,26 @@ impl FakeNode {
                 unreachable!("no Redis command does that")
             }
             Op::Scan(range) => self.scan(&table, range),
+            Op::In { region, op: RangeOp::Scan(range) } => {
+                self.scan_in(&table, self.routes().region(region).expect("a region"), range)
+            }
             op => unreachable!("{op:?} is about a key"),
         }
     }
 
     fn scan(&self, table: &TableName, range: ScanRange) -> OpResult {
-        let ScanRange { start, end, reverse, limit, keys_only } = range;
-        let group = match reverse {
-            true => self.routes().region_below(table, end.as_deref()),
-            false => self.routes().region_of(table, &start),
+        let group = match range.reverse {
+            true => self.routes().region_below(table, range.end.as_deref()),
+            false => self.routes().region_of(table, &range.start),
         };
-        let group = group.expect("regions cover all keys");
-        let wanted = |key: &Bytes| group.contains(key) && *key >= start && end.as_ref().is_none_or(|end| key < end);
+        self.scan_in(table, group.expect("regions cover all keys"), range)
+    }
+
+    fn scan_in(&self, table: &TableName, group: &GroupConfig, range: ScanRange) -> OpResult {
+        let ScanRange { start, end, reverse, limit, keys_only } = range;
+        let partition = self.routes().partition(table).expect("a table");
+        let is_in = |key: &Bytes| group.contains(&partition.place(key));
+        let wanted = |key: &Bytes| is_in(key) && *key >= start && end.as_ref().is_none_or(|end| key < end);
         let mut entries: Vec<(Bytes, Bytes)> =
             self.tables[table].iter().filter(|(key, _)| wanted(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         if reverse {
@@ -164,6 +173,7 @@ impl FakeNode {
         let resume = match (is_cut, reverse) {
             (true, false) => entries.last().map(|(key, _)| Bytes::from([key, &b"\0"[..]].concat())),
             (true, true) => entries.last().map(|(key, _)| key.clone()),
+            (false, _) if partition.is_hash() => None,
             (false, false) => group.end.clone().filter(|next| end.as_ref().is_none_or(|end| next < end)),
             (false, true) => Some(group.start.clone()).filter(|next| *next > start),
         };
@@ -205,8 +215,16 @@ impl Fake {
         };
         let metrics = Arc::new(Metrics::default());
         let (clients, cursors) = (Clients::default(), Cursors::new(1));
-        let mut shared =
-            Shared { facts, clients, cursors, metrics, memory, gate: Gate::new(true, Audit::default()), figures: None };
+        let mut shared = Shared {
+            facts,
+            clients,
+            cursors,
+            metrics,
+            memory,
+            gate: Gate::new(true, Audit::default()),
+            figures: None,
+            redirects: Redirects::default(),
+        };
         let now = Nanos::from_secs(100);
         let users = Arc::new(Users::none());
         let mut context = Context {

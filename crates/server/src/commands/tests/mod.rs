@@ -1,5 +1,6 @@
 //! The commands against a fake of the node: bytes in, bytes out.
 
+mod cluster;
 mod fake;
 mod golden;
 mod memory;

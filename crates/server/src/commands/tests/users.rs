@@ -17,6 +17,7 @@ fn sample(spec: &Spec) -> String {
         "acl" => "ACL LIST".into(),
         "auth" => "AUTH nobody wrong".into(),
         "client" => "CLIENT LIST".into(),
+        "cluster" => "CLUSTER SLOTS".into(),
         "config" => "CONFIG GET *".into(),
         "hello" => "HELLO 2".into(),
         "kdelrange" | "krange" => format!("{} eu/ eu0", spec.name),
@@ -72,7 +73,7 @@ fn connected(user: User) -> Fake {
 
 impl Fake {
     /// The password thread has this answer to the only question.
-    fn decide(&mut self, answer: Answer) {
+    pub(super) fn decide(&mut self, answer: Answer) {
         assert_eq!(self.shared.gate.questions.len(), 1, "{:?}", self.shared.gate.questions);
         self.shared.gate.questions.clear();
         self.with(|session, context, _| session.answered(answer, context));

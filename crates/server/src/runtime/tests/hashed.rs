@@ -1,4 +1,4 @@
-//! A table that is partitioned by hash on real nodes: any node answers for any key, and operations on ranges see one
+//! A table that is partitioned by hash, or by slots, on real nodes: any node answers for any key, and operations on ranges see one
 //! sorted map, whatever the regions of the keys.
 
 use super::identity::request;
@@ -19,8 +19,7 @@ fn key(number: u32) -> String {
     format!("{}{:04}", ["a", "b", "m", "z"][number as usize % 4], number.wrapping_mul(7_919) % 10_000)
 }
 
-fn make(cluster: &Cluster) {
-    let partition = Partition::Hash { tokens: TOKENS };
+fn make(cluster: &Cluster, partition: Partition) {
     let options =
         TableOptions { name: "hashed".into(), replicas: 3, min_in_sync: 2, partition, ..TableOptions::default() };
     let table = Box::new(NewTable::new(options, Vec::new()));
@@ -65,11 +64,20 @@ fn check(client: &mut Client, map: &Map) {
 
 #[test]
 fn what_is_scattered_by_hash_is_scanned_in_order() {
+    scans_are_in_order(Partition::Hash { tokens: TOKENS });
+}
+
+#[test]
+fn what_is_scattered_by_slots_is_scanned_in_order() {
+    scans_are_in_order(Partition::Slots { tokens: TOKENS });
+}
+
+fn scans_are_in_order(partition: Partition) {
     let mut cluster = Cluster::start(3);
     assert_eq!(cluster.client(0).run_until_served("SET key default"), "+OK");
-    make(&cluster);
+    make(&cluster, partition);
     let mut map = Map::new();
-    let mut clients: Vec<Client> = (0..3).map(|node| select(&cluster, node, "hashed")).collect();
+    let mut clients: Vec<Client> = (0..3).map(|node| select(&cluster, node, "hashed FORWARD")).collect();
     for number in 0..KEYS {
         let client = &mut clients[number as usize % 3];
         assert_eq!(client.run_until_served(&format!("SET {} {number}", key(number))), "+OK");
@@ -114,5 +122,5 @@ fn what_is_scattered_by_hash_is_scanned_in_order() {
     check(&mut clients[0], &map);
     drop(clients);
     cluster.servers.pop().expect("node 3").stop();
-    check(&mut select(&cluster, 1, "hashed"), &map);
+    check(&mut select(&cluster, 1, "hashed FORWARD"), &map);
 }

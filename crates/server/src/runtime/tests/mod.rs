@@ -12,6 +12,7 @@ mod merges;
 mod moves;
 mod reads;
 mod rings;
+mod slots;
 mod splits;
 mod tables;
 mod tls;

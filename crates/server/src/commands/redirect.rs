@@ -1,0 +1,172 @@
+//! Which commands of a client in cluster mode are redirected, and where to: `MOVED`, `CROSSSLOT`.
+//!
+//! A connection is in cluster mode while its table is partitioned by Redis hash slots, unless it asked for forwarding
+//! ([`super::connection::select`]). Then a command on keys of one slot is
+//!
+//! ```text
+//! carried out here    this node is the primary, or a backup that may answer the read
+//! redirected          another live node has been the primary for REDIRECT_AFTER, as far as this node can tell
+//! forwarded           in all other cases: the primary has just changed, or there is none
+//! ```
+//! Two nodes learn of a new primary at different moments. If both redirected at once, each could send the client to the
+//! other, and clients follow only a few redirections. So what has just changed is forwarded, which waits for a primary
+//! where there is none.
+//!
+//! All of it belongs to the event loop's thread.
+
+use super::session::Session;
+use super::work::Work;
+use super::{Context, Facts};
+use crate::resp::Reply;
+use bytes::Bytes;
+use leeward_cluster::Routes;
+use leeward_format::cluster::{GroupConfig, Member, Reads, ServerInfo};
+use leeward_format::partition::Partition;
+use leeward_format::routing::Routing;
+use leeward_format::slot::slot_of;
+use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_platform::Nanos;
+use std::collections::BTreeMap;
+
+/// How long a primary must have been the same before clients are sent to it. The coordinator tells all nodes of a change
+/// well within it.
+pub(super) const REDIRECT_AFTER: Nanos = Nanos::from_secs(1);
+/// Most regions whose primaries are remembered: as many as a few tables have. Beyond it all are forgotten.
+const MOST_REGIONS: usize = 1 << 16;
+
+/// Since when each region that clients were to be redirected for has had the same primary, by its term: a server that
+/// becomes the primary again is another primary.
+#[derive(Debug, Default)]
+pub struct Redirects {
+    since: BTreeMap<RegionId, (Epoch, Nanos)>,
+}
+
+impl Redirects {
+    /// Whether the primary of this term has been the primary for long enough, as far as was noticed here.
+    fn is_settled(&mut self, region: RegionId, term: Epoch, now: Nanos) -> bool {
+        if let Some((known, since)) = self.since.get(&region)
+            && *known == term
+        {
+            return now - *since >= REDIRECT_AFTER;
+        }
+        if self.since.len() >= MOST_REGIONS {
+            self.since.clear();
+        }
+        self.since.insert(region, (term, now));
+        false
+    }
+}
+
+/// The keys of a command that is in one slot.
+struct Keys {
+    first: Bytes,
+    slot: u16,
+    has_writes: bool,
+}
+
+/// What a command on several keys has in common.
+enum Slots {
+    /// It has no keys.
+    None,
+    One(Keys),
+    Several,
+}
+
+impl Session {
+    /// Whether the connection is in cluster mode.
+    pub(super) fn is_in_cluster_mode(&self, routes: &Routes) -> bool {
+        !self.terms.forwards && self.has_slots(&self.terms.table, routes)
+    }
+
+    /// Whether the table is partitioned by slots, as far as the user may know.
+    pub(super) fn has_slots(&self, table: &str, routes: &Routes) -> bool {
+        routes.partition(table).is_some_and(Partition::is_slots) && self.identity.knows(table)
+    }
+
+    /// The mode that clients are told.
+    pub(super) fn mode(&self, routes: &Routes) -> &'static str {
+        if self.is_in_cluster_mode(routes) { "cluster" } else { "standalone" }
+    }
+
+    /// Whether a command on all keys of the node is about those of this region too. Clients in cluster mode ask each
+    /// master, and put the answers together.
+    pub(super) fn is_of_node(&self, group: &GroupConfig, context: &Context) -> bool {
+        let me = context.shared.facts.server;
+        !self.is_in_cluster_mode(context.routes) || master_of(group, context.routes, me) == me
+    }
+
+    /// The work, or the redirection in its place. `was_asking`: the command before it was `ASKING`, so it is not
+    /// redirected.
+    pub(super) fn redirected(&self, work: Work, was_asking: bool, context: &mut Context) -> Work {
+        if !self.is_in_cluster_mode(context.routes) {
+            return work;
+        }
+        let keys = match slots_of(&work) {
+            Slots::None => return work,
+            Slots::One(keys) => keys,
+            Slots::Several => {
+                return Work::Ready(Reply::Error("CROSSSLOT Keys in request don't hash to the same slot".into()));
+            }
+        };
+        let (routes, shared) = (context.routes, &mut *context.shared);
+        let Some(group) = routes.region_of(&self.terms.table, &keys.first) else { return work };
+        let Some((primary, info)) = live_primary(group, routes) else { return work };
+        let is_here = primary.server == shared.facts.server
+            || !keys.has_writes && self.may_answer_here(group, routes, &shared.facts);
+        if is_here || was_asking || !shared.redirects.is_settled(group.region, group.term, context.now) {
+            return work;
+        }
+        match endpoint(info) {
+            Some((host, port)) => Work::Ready(Reply::Error(format!("MOVED {} {host}:{port}", keys.slot))),
+            None => work,
+        }
+    }
+
+    /// Whether this node, as a backup, may answer the connection's reads of the region.
+    fn may_answer_here(&self, group: &GroupConfig, routes: &Routes, facts: &Facts) -> bool {
+        let allows = |table: &str| routes.table(table).is_some_and(|table| table.reads.stale != Reads::Primary);
+        self.terms.at_most_ms.is_some()
+            && group.backups.iter().any(|backup| backup.server == facts.server)
+            && allows(&self.terms.table)
+    }
+}
+
+fn slots_of(work: &Work) -> Slots {
+    let mut found: Option<Keys> = None;
+    let same = work.check(|op| {
+        let Some(key) = op.key() else { return Ok(()) };
+        let slot = slot_of(key);
+        let keys = found.get_or_insert_with(|| Keys { first: key.clone(), slot, has_writes: false });
+        keys.has_writes |= op.is_write();
+        if keys.slot == slot { Ok(()) } else { Err(()) }
+    });
+    match (same, found) {
+        (Err(()), _) => Slots::Several,
+        (Ok(()), Some(keys)) => Slots::One(keys),
+        (Ok(()), None) => Slots::None,
+    }
+}
+
+/// The primary of a region, if its process is live.
+fn live_primary<'a>(group: &GroupConfig, routes: &'a Routes) -> Option<(Member, &'a ServerInfo)> {
+    let primary = group.primary?;
+    live(primary, routes).map(|info| (primary, info))
+}
+
+/// The entry of a member whose process is live.
+pub(super) fn live(member: Member, routes: &Routes) -> Option<&ServerInfo> {
+    routes.server(member.server).filter(|info| info.member == member)
+}
+
+/// The server that clients are told to be the master of a region's slots: its primary, or `me` if no primary is live.
+/// This node then forwards what it gets, once there is one.
+pub(super) fn master_of(group: &GroupConfig, routes: &Routes, me: ServerId) -> ServerId {
+    live_primary(group, routes).map_or(me, |(primary, _)| primary.server)
+}
+
+/// Host and port of a server for Redis clients, the host of an IPv6 address without brackets, as Redis writes it.
+pub(super) fn endpoint(info: &ServerInfo) -> Option<(&str, u16)> {
+    let (host, port) = info.resp_address.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some((bare, port.parse().ok()?))
+}
