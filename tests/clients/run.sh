@@ -54,12 +54,13 @@ start() {
 is_ready() {
     local name=$1 port=$2
     grep -qs 'Ctrl-C stops' "$scratch/$name.log" || return 1
-    [ "$(redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} -p "$port" wait 0 0 2>/dev/null)" = 2 ]
+    [ "$(printf 'select default\nwait 0 0\n' |
+        redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} -p "$port" 2>/dev/null | tail -n 1)" = 2 ]
 }
 
-# Fetches go-redis, node-redis and jedis.
+# Fetches go-redis, node-redis, ioredis, jedis and lettuce.
 fetch() {
-    (cd "$here/go" && go build -o "$scratch/go-check" .)
+    (cd "$here/go" && go build -o "$scratch/go-check" . && go build -o "$scratch/go-cluster" ./cluster)
     cp -r "$here/node" "$here/java" "$scratch"
     (cd "$scratch/node" && npm install --silent --no-audit --no-fund)
     (cd "$scratch/java" && mvn --quiet --batch-mode dependency:copy-dependencies)
@@ -83,6 +84,12 @@ start plain
 check
 stop
 
+start slots --set redis_table=carts
+pid=$(sed -n 's/^  node 1: .*pid //p' "$scratch/slots.log")
+bash "$here/cluster.sh" "$leeward" "127.0.0.1:$((port + 101))" "$scratch" "$python" "$pid" \
+    "$port" $((port + 1)) $((port + 2))
+stop
+
 export REDIS_TLS_CA=$scratch/encrypted/certs/ca.crt
 start encrypted --tls
 check
@@ -97,4 +104,4 @@ sleep 1
 "$python" "$here/acl.py" $((port + 50)) 127.0.0.1 "$port" "$(cat "$USERS_PASSWORD")"
 kill "$redis"
 redis=""
-echo "all Redis clients passed, without and with TLS, and with users"
+echo "all Redis clients passed, in cluster mode, without and with TLS, and with users"
