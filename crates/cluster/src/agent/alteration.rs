@@ -110,7 +110,7 @@ impl OperatorRequest {
             OperatorRequest::Drop(..) => version.map(|_| view.remove_op(&path)),
             OperatorRequest::User(change) => {
                 let user = view.users().changed(change)?;
-                let is_new = view.users().get(&user.name).is_none_or(|known| **known != user);
+                let is_new = view.users().get(&user.name).is_none_or(|known| ***known != user);
                 is_new.then(|| {
                     let path = ClusterPath::User(user.name.clone());
                     of_users(view, vec![view.put_op(path, encode_value(&user))], |name| *name == user.name)
@@ -137,7 +137,7 @@ fn of_users(view: &View, mut ops: Vec<CoordinatorOp>, is_changed: impl Fn(&UserN
     for user in view.users().iter().filter(|user| !is_changed(&user.name)) {
         let path = ClusterPath::User(user.name.clone());
         if view.version_of(&path).is_none() {
-            ops.push(view.put_op(path, encode_value(&**user)));
+            ops.push(view.put_op(path, encode_value(&***user)));
         }
     }
     ops.push(view.put_op(ClusterPath::Users, encode_value(&(view.user_changes() + 1))));

@@ -141,6 +141,13 @@ pub struct UserShown {
     pub needs_password: bool,
     /// Ids of its passwords, oldest first.
     pub passwords: Vec<PasswordId>,
-    /// See [`User::grants`].
+    /// See [`User::grants`]. Each user has one at least; none: the coordinator's value of this user cannot be read.
     pub grants: Vec<Grant>,
+}
+
+impl UserShown {
+    /// Whether the coordinator's value of the user can be read. If not, it may not connect, and can only be removed.
+    pub fn is_readable(&self) -> bool {
+        !self.grants.is_empty()
+    }
 }

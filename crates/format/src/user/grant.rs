@@ -57,9 +57,15 @@ impl Rights {
         NAMES.into_iter().filter(move |(right, _)| self.contains(*right))
     }
 
-    /// Whether the keys of a grant matter to any of them.
-    pub(super) const fn is_of_keys(self) -> bool {
-        self.0 & (Rights::READ.0 | Rights::WRITE.0) != 0
+    /// The rights that both have.
+    #[must_use]
+    pub const fn common(self, others: Rights) -> Rights {
+        Rights(self.0 & others.0)
+    }
+
+    /// Those for which the keys of a grant do not matter.
+    pub(super) const fn keyless(self) -> Rights {
+        self.without(Rights::READ.and(Rights::WRITE))
     }
 }
 
@@ -127,7 +133,7 @@ impl Keys<'_> {
     pub const ALL: Keys<'static> = Keys::Range(b"", None);
 
     /// Whether all of them begin with `prefix`.
-    fn are_within(&self, prefix: &[u8]) -> bool {
+    pub(super) fn are_within(&self, prefix: &[u8]) -> bool {
         match self {
             _ if prefix.is_empty() => true,
             Keys::None => true,
@@ -157,21 +163,6 @@ impl Grant {
     /// All rights on everything.
     pub fn everything() -> Grant {
         Grant { rights: Rights::ALL, table: None, prefixes: vec![Bytes::new()] }
-    }
-
-    /// Whether it is about this table; `None`: about all tables.
-    pub fn is_of(&self, table: Option<&str>) -> bool {
-        match (&self.table, table) {
-            (None, _) => true,
-            (Some(own), Some(table)) => **own == *table,
-            (Some(_), None) => false,
-        }
-    }
-
-    /// Whether it gives `right`, one right, on these keys of this table.
-    pub(super) fn gives(&self, right: Rights, table: Option<&str>, keys: &Keys) -> bool {
-        let has_keys = || !right.is_of_keys() || self.prefixes.iter().any(|prefix| keys.are_within(prefix));
-        self.rights.contains(right) && self.is_of(table) && has_keys()
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

@@ -3,7 +3,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `grant` | rights, and the tables and keys that they are for |
-//! | `need` | what each operation needs, and whether a user has it |
+//! | `need` | what each operation needs |
+//! | `compiled` | a user with its grants in order, and whether it has what an operation needs |
 //! | `change` | changes of a user, and what an operator is told of one |
 //! | `users` | all users of a cluster, and the changes that would lock everybody out |
 //!
@@ -11,11 +12,13 @@
 //! before it is used. No `Debug` shows a hash of a password.
 
 mod change;
+mod compiled;
 mod grant;
 mod need;
 mod users;
 
 pub use change::{MAX_RULES, Presence, UserChange, UserRule, UserShown};
+pub use compiled::CompiledUser;
 pub use grant::{Grant, Keys, Rights, after_prefix};
 pub use need::{Denied, Need, Scope};
 pub use users::Users;

@@ -1,7 +1,6 @@
-//! What each operation needs, and whether a user has it. [`User::may`] is the one decision about operations of all
-//! protocols.
+//! What each operation needs. [`CompiledUser::may`](super::CompiledUser::may) decides whether a user has it.
 
-use super::{Grant, Keys, Rights, User};
+use super::{Keys, Rights};
 use crate::RegionId;
 use crate::op::{Condition, Op, RangeOp, Read};
 
@@ -128,78 +127,4 @@ impl Op {
 
 fn range_of<'a>(start: &'a [u8], end: Option<&'a bytes::Bytes>) -> Keys<'a> {
     Keys::Range(start, end.map(|end| &end[..]))
-}
-
-impl User {
-    /// Whether the user may have `op` carried out on `table`. `table_of` says which table a region belongs to.
-    ///
-    /// # Errors
-    /// It may not. Nothing in that depends on whether a table, a region or a key exists.
-    pub fn may<'r>(
-        &self,
-        table: &str,
-        op: &Op,
-        also: Rights,
-        table_of: impl FnOnce(RegionId) -> Option<&'r str>,
-    ) -> Result<(), Denied> {
-        let need = op.need().also(also);
-        let table = match need.scope {
-            Scope::Selected => Some(table),
-            Scope::Named(name) => Some(name),
-            Scope::Of(region) => table_of(region),
-            Scope::All => None,
-        };
-        self.has(&need, table)
-    }
-
-    /// Whether the user has these rights on all tables.
-    ///
-    /// # Errors
-    /// It has not.
-    pub fn has_everywhere(&self, rights: Rights) -> Result<(), Denied> {
-        self.has(&Need::everywhere(rights), None)
-    }
-
-    /// Whether the user may know of a table: it has any right there.
-    pub fn knows(&self, table: &str) -> bool {
-        let is_some = |grant: &Grant| !grant.rights.without(Rights::READ.and(Rights::WRITE)).is_empty();
-        let any = |grant: &Grant| is_some(grant) || !grant.rights.is_empty() && !grant.prefixes.is_empty();
-        self.grants.iter().any(|grant| grant.is_of(Some(table)) && any(grant))
-    }
-
-    /// Whether the user may read this key.
-    pub fn reads(&self, table: &str, key: &[u8]) -> bool {
-        self.has(&Need::on(Rights::READ, Keys::One(key)), Some(table)).is_ok()
-    }
-
-    /// Whether the user may read all keys of a table.
-    pub fn reads_all_of(&self, table: &str) -> bool {
-        self.has(&Need::on(Rights::READ, Keys::ALL), Some(table)).is_ok()
-    }
-
-    /// Whether the user may see the whole of a table, or of all: reads or writes all its keys, or operates it.
-    pub fn sees_all_of(&self, table: Option<&str>) -> bool {
-        let gives = |right| self.grants.iter().any(|grant| grant.gives(right, table, &Keys::ALL));
-        [Rights::READ, Rights::WRITE, Rights::ADMIN, Rights::OPERATE].into_iter().any(gives)
-    }
-
-    /// Beginnings of the keys in a table that the user may read or write.
-    pub fn prefixes_in(&self, table: &str) -> impl Iterator<Item = &bytes::Bytes> {
-        let is_of = move |grant: &&Grant| grant.is_of(Some(table)) && grant.rights.is_of_keys();
-        self.grants.iter().filter(is_of).flat_map(|grant| &grant.prefixes)
-    }
-
-    fn has(&self, need: &Need, table: Option<&str>) -> Result<(), Denied> {
-        let gives = |right| self.grants.iter().any(|grant| grant.gives(right, table, &need.keys));
-        if need.instead.each().any(|(right, _)| gives(right)) {
-            return Ok(());
-        }
-        for (right, _) in need.rights.each() {
-            if !gives(right) {
-                let is_anywhere = self.grants.iter().any(|grant| grant.rights.contains(right));
-                return Err(if is_anywhere { Denied::Place } else { Denied::Right });
-            }
-        }
-        Ok(())
-    }
 }

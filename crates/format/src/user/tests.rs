@@ -46,8 +46,11 @@ fn put(key: &str, when: Condition, want_old: bool) -> Op {
 
 /// Region 7 is of the table `orders`; others are not there.
 fn may(user: &User, table: &str, op: &Op) -> Result<(), Denied> {
-    user.may(table, op, Rights::NONE, |region| (region == RegionId(7)).then_some("orders"))
+    CompiledUser::from(user.clone()).may(table, &op.need(), |region| (region == RegionId(7)).then_some("orders"))
 }
+
+const NAMES_OF_BITS: [(u8, Rights); 4] =
+    [(1, Rights::READ), (2, Rights::WRITE), (4, Rights::ADMIN), (8, Rights::OPERATE)];
 
 const DONE: Result<(), Denied> = Ok(());
 const PLACE: Result<(), Denied> = Err(Denied::Place);
@@ -76,6 +79,7 @@ fn reads_are_within_the_prefix_of_the_table() {
     ] {
         assert_eq!(may(&user, table, &op), expected, "{table} {op:?}");
     }
+    let user = CompiledUser::from(user);
     assert!(user.knows("orders") && !user.knows("default"));
     assert_eq!(user.prefixes_in("orders").collect::<Vec<_>>(), [&Bytes::from("eu/")]);
 }
@@ -118,8 +122,8 @@ fn a_write_that_tells_of_values_needs_to_read() {
         assert_eq!(may(&writer, "t", &op), RIGHT, "{op:?}");
         assert_eq!(may(&user(&["write", "read"]), "t", &op), DONE, "{op:?}");
     }
-    let also = writer.may("t", &Op::Delete { key: key(), when: Condition::Always }, Rights::READ, |_| None);
-    assert_eq!(also, RIGHT);
+    let delete = Op::Delete { key: key(), when: Condition::Always };
+    assert_eq!(CompiledUser::from(writer).may("t", &delete.need().also(Rights::READ), |_| None), RIGHT);
 }
 
 #[test]
@@ -216,8 +220,14 @@ fn nobody_can_lock_everybody_out() {
     assert_eq!(users.check_removal(std::slice::from_ref(&root)), Ok(()));
     // One that cannot be read is still one: not everybody is let in.
     let mut unreadable = Users::default();
-    unreadable.lose(bob);
+    unreadable.lose(bob.clone());
     assert!(!unreadable.is_empty() && unreadable.get("bob").is_none());
+    // It is shown, so that it can be found and removed.
+    unreadable.put(keeper("alice"));
+    let shown = unreadable.shown();
+    let names: Vec<(&str, bool)> = shown.iter().map(|user| (&*user.name, user.is_readable())).collect();
+    assert_eq!(names, [("alice", true), ("bob", false)]);
+    assert_eq!(unreadable.check_removal(&[bob]), Ok(()));
 }
 
 #[test]
@@ -257,6 +267,48 @@ proptest! {
         if is_in && may(&user, "t", &scan).is_ok() {
             prop_assert_eq!(may(&user, "t", &Op::Get { key: key.into() }), DONE);
         }
+    }
+
+    /// Grants that are sorted for checks give what they give one by one.
+    #[test]
+    fn a_compiled_user_may_what_one_of_its_grants_gives(
+        grants in proptest::collection::vec(
+            (0..16_u8, proptest::option::of("[ab]"), proptest::collection::vec("[ab]{0,3}", 0..4)), 0..6,
+        ),
+        table in proptest::option::of("[abc]"),
+        key in "[ab]{0,4}",
+        end in proptest::option::of("[ab]{0,4}"),
+        is_range in any::<bool>(),
+    ) {
+        let grant = |(rights, table, prefixes): (u8, Option<String>, Vec<String>)| Grant {
+            rights: NAMES_OF_BITS.iter().filter(|(bit, _)| rights & bit != 0).fold(Rights::NONE, |all, (_, one)| all.and(*one)),
+            table: table.map(|name| name.parse().expect("a name")),
+            prefixes: prefixes.into_iter().map(Bytes::from).collect(),
+        };
+        let grants: Vec<Grant> = grants.into_iter().map(grant).collect();
+        let user = CompiledUser::from(User { grants: grants.clone(), ..User::new(UserName::default()) });
+        let keys = if is_range { Keys::Range(key.as_bytes(), end.as_deref().map(str::as_bytes)) } else { Keys::One(key.as_bytes()) };
+        let within = |prefix: &Bytes| match keys {
+            Keys::Range(start, end) => start.starts_with(prefix) && match (end, after_prefix(prefix)) {
+                (_, None) => true,
+                (end, Some(after)) => end.is_some_and(|end| *end <= after[..]),
+            },
+            _ => key.as_bytes().starts_with(prefix),
+        };
+        for (_, right) in NAMES_OF_BITS {
+            let is_keyless = right == Rights::ADMIN || right == Rights::OPERATE;
+            let is_given = grants.iter().any(|grant| {
+                let is_there = grant.table.is_none() || table.as_deref() == grant.table.as_deref();
+                grant.rights.contains(right) && is_there && (is_keyless || grant.prefixes.iter().any(within))
+            });
+            let scope = table.as_deref().map_or(Scope::All, Scope::Named);
+            let need = Need { rights: right, instead: Rights::NONE, scope, keys };
+            prop_assert_eq!(user.may("none", &need, |_| None).is_ok(), is_given);
+        }
+        let prefixes: std::collections::BTreeSet<&Bytes> = user.prefixes_in("a").collect();
+        prop_assert_eq!(user.knows("a"), !prefixes.is_empty() || grants.iter().any(|grant| {
+            grant.table.as_deref().is_none_or(|table| table == "a") && !grant.rights.keyless().is_empty()
+        }));
     }
 
     #[test]

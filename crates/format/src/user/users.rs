@@ -1,6 +1,6 @@
 //! All users of a cluster, as a process knows them.
 
-use super::{User, UserChange, UserName};
+use super::{CompiledUser, User, UserChange, UserName, UserShown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub struct Users {
     pub revision: u64,
     /// Whether the coordinator was asked. Before that, nobody is let in.
     pub is_known: bool,
-    by_name: BTreeMap<UserName, Arc<User>>,
+    by_name: BTreeMap<UserName, Arc<CompiledUser>>,
     /// Users whose values make no sense: they may not connect.
     unreadable: BTreeSet<UserName>,
 }
@@ -28,13 +28,13 @@ impl Users {
     }
 
     /// A user.
-    pub fn get(&self, name: &str) -> Option<&Arc<User>> {
+    pub fn get(&self, name: &str) -> Option<&Arc<CompiledUser>> {
         let name: UserName = name.parse().ok()?;
         self.by_name.get(&name)
     }
 
     /// All users that can be read, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<User>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<CompiledUser>> {
         self.by_name.values()
     }
 
@@ -46,7 +46,7 @@ impl Users {
     /// Adds or changes a user.
     pub fn put(&mut self, user: User) {
         self.unreadable.remove(&user.name);
-        self.by_name.insert(user.name.clone(), Arc::new(user));
+        self.by_name.insert(user.name.clone(), Arc::new(user.into()));
     }
 
     /// Removes a user.
@@ -72,7 +72,7 @@ impl Users {
     /// # Errors
     /// The change is not possible, or would lock everybody out.
     pub fn changed(&self, change: &UserChange) -> Result<User, String> {
-        let user = change.apply(self.by_name.get(&change.name).map(|user| &**user))?;
+        let user = change.apply(self.by_name.get(&change.name).map(|user| &***user))?;
         let others = self.iter().filter(|other| other.name != user.name);
         if user.is_keeper() || others.into_iter().any(|other| other.is_keeper()) {
             return Ok(user);
@@ -98,6 +98,15 @@ impl Users {
             return Err(locked_out());
         }
         Ok(())
+    }
+
+    /// What an operator is told of all users, by name. Of one that cannot be read only the name is known: it has no grants.
+    pub fn shown(&self) -> Vec<UserShown> {
+        let unreadable = |name: &UserName| UserShown { grants: Vec::new(), ..User::new(name.clone()).shown() };
+        let readable = self.iter().map(|user| user.shown());
+        let mut all: Vec<UserShown> = readable.chain(self.unreadable.iter().map(unreadable)).collect();
+        all.sort_by(|left, right| left.name.cmp(&right.name));
+        all
     }
 
     /// The names of all users, also of those that cannot be read.

@@ -14,7 +14,7 @@ use crate::users::identity::{PROTECTED, is_of_operators, operators_request};
 use crate::users::{Answer, Draft, Question, Reason, Refusal, Refused, Work as Asked};
 use bytes::Bytes;
 use leeward_format::op::Op;
-use leeward_format::user::{DEFAULT_USER, Denied, Keys, Presence, UserChange, UserName, UserRule};
+use leeward_format::user::{DEFAULT_USER, Denied, Keys, Need, Presence, UserChange, UserName, UserRule};
 use leeward_security::passwords::Password;
 
 const WRONG: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -68,20 +68,12 @@ impl Session {
     /// The work, or the reply in its place if the user may not have all of its operations carried out.
     pub(super) fn permit_operations(&mut self, spec: &Spec, work: Work, context: &mut Context) -> Work {
         let mut requests = Vec::new();
-        let checked = work.check(|op| {
-            let also = spec.needs.also();
-            if self.identity.serves().is_err() {
-                return Err((Denied::Right, Bytes::new()));
+        let checked = spec.check_operations(&work, |op, need| {
+            self.identity.may(&self.terms.table, need, context.routes)?;
+            if is_of_operators(need) {
+                requests.extend(operators_request(op));
             }
-            match self.identity.may(&self.terms.table, op, also, context.routes) {
-                Ok(()) => {
-                    if is_of_operators(&op.need()) {
-                        requests.extend(operators_request(op));
-                    }
-                    Ok(())
-                }
-                Err(denied) => Err((denied, key_of(op))),
-            }
+            Ok(())
         });
         let name = Bytes::from_static(spec.name.as_bytes());
         match checked {
@@ -218,10 +210,22 @@ impl Session {
     }
 }
 
-/// The key, or the first key of the range, that an operation is about.
-fn key_of(op: &Op) -> Bytes {
-    match op.need().keys {
-        Keys::One(key) | Keys::Range(key, _) => Bytes::copy_from_slice(key),
-        Keys::None => Bytes::new(),
+impl Spec {
+    /// Asks `may` for each operation of the command's work, in order, until one may not be carried out.
+    ///
+    /// # Errors
+    /// What it lacks, and the key, or the first key of the range, that it is about.
+    pub(super) fn check_operations(
+        &self,
+        work: &Work,
+        mut may: impl FnMut(&Op, &Need) -> Result<(), Denied>,
+    ) -> Result<(), (Denied, Bytes)> {
+        work.check(|op| {
+            let need = op.need().also(self.needs.also());
+            may(op, &need).map_err(|denied| match need.keys {
+                Keys::One(key) | Keys::Range(key, _) => (denied, Bytes::copy_from_slice(key)),
+                Keys::None => (denied, Bytes::new()),
+            })
+        })
     }
 }

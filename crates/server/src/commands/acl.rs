@@ -9,11 +9,12 @@ use super::table::{self, Spec};
 use super::work::{Work, unexpected};
 use crate::resp::{Reply, parse_integer};
 use crate::users::Draft;
+use crate::users::identity::table_in;
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
-use leeward_format::routing::Routing;
 use leeward_format::user::{
-    DEFAULT_USER, Denied, Grant, MAX_PASSWORD_BYTES, PasswordId, Rights, User, UserName, UserRule,
+    CompiledUser, DEFAULT_USER, Denied, Grant, MAX_PASSWORD_BYTES, PasswordHash, PasswordId, Rights, User, UserName,
+    UserRule,
 };
 use leeward_security::passwords::{Password, random_hex};
 use std::sync::Arc;
@@ -81,7 +82,7 @@ pub(super) fn acl(args: &[Bytes], session: &mut Session, context: &mut Context) 
             ),
             None => Reply::err("value is not an integer or out of range"),
         },
-        (b"users", []) => Reply::Array(shown(context).iter().map(|user| Reply::text(&*user.name)).collect()),
+        (b"users", []) => names(context),
         (b"list", []) => Reply::Array(shown(context).iter().map(|user| Reply::text(line(user))).collect()),
         (b"getuser", [name]) => {
             let users = shown(context);
@@ -123,13 +124,23 @@ fn generate(bits: i64) -> String {
 }
 
 /// The users, or the one that stands for anyone while there are none.
-fn shown(context: &mut Context) -> Vec<Arc<User>> {
+fn shown(context: &mut Context) -> Vec<Arc<CompiledUser>> {
     if context.users.is_empty() {
-        return vec![Arc::new(User::anyone())];
+        return vec![Arc::new(User::anyone().into())];
     }
-    let users: Vec<Arc<User>> = context.users.iter().cloned().collect();
+    let users: Vec<Arc<CompiledUser>> = context.users.iter().cloned().collect();
     context.quota.take(USER_UNITS * users.len() as u32);
     users
+}
+
+/// The names of all users, also of those that cannot be read.
+fn names(context: &mut Context) -> Reply {
+    if context.users.is_empty() {
+        return Reply::Array(vec![Reply::text(DEFAULT_USER)]);
+    }
+    let names: Vec<Reply> = context.users.names().map(|name| Reply::text(&**name)).collect();
+    context.quota.take(USER_UNITS * names.len() as u32);
+    Reply::Array(names)
 }
 
 fn commands_of(rights: Rights) -> String {
@@ -253,26 +264,21 @@ fn set_user(name: &[u8], rules: &[Bytes], session: &mut Session, context: &mut C
         let everything = [UserRule::Enable(true), UserRule::AddRights(Rights::ALL), UserRule::AddPrefix(Bytes::new())];
         drafts.extend(everything.map(Draft::Rule));
     }
-    match parse(rules) {
+    let known = context.users.get(&name).map_or(&[][..], |user| &user.passwords);
+    match parse(rules, known) {
         Ok(parsed) => drafts.extend(parsed),
         Err(reason) => return err(reason),
     }
-    match drafts.iter().filter(|draft| !matches!(draft, Draft::Rule(_))).count() {
-        0 => {}
-        1..=MOST_PASSWORDS => return session.draft(name, drafts, context),
-        more => return err(format_args!("{more} passwords in one command: at most {MOST_PASSWORDS}")),
+    match drafts.iter().map(Draft::plain).collect() {
+        Some(rules) => session.change_user(name, rules, context),
+        None => session.draft(name, drafts, context),
     }
-    let rules = drafts.into_iter().filter_map(|draft| match draft {
-        Draft::Rule(rule) => Some(rule),
-        Draft::Add(_) | Draft::Remove(_) => None,
-    });
-    let rules = rules.collect();
-    session.change_user(name, rules, context)
 }
 
-/// The rules of `ACL SETUSER`. A pair of parentheses may be one argument or several.
-fn parse(rules: &[Bytes]) -> Result<Vec<Draft>, String> {
-    let mut drafts = Vec::new();
+/// The rules of `ACL SETUSER`, for a user that has the passwords `known`. A pair of parentheses may be one argument or
+/// several.
+fn parse(rules: &[Bytes], known: &[PasswordHash]) -> Result<Vec<Draft>, String> {
+    let (mut drafts, mut passwords) = (Vec::new(), 0);
     let mut rules = rules.iter();
     while let Some(rule) = rules.next() {
         if let Some(inner) = rule.strip_prefix(b"(") {
@@ -288,9 +294,12 @@ fn parse(rules: &[Bytes]) -> Result<Vec<Draft>, String> {
             drafts.push(Draft::Rule(UserRule::AddGrant(grant(&text)?)));
             continue;
         }
-        if let Some(draft) = draft(rule)? {
-            drafts.push(draft);
+        let Some(draft) = draft(rule, known)? else { continue };
+        passwords += usize::from(draft.plain().is_none());
+        if passwords > MOST_PASSWORDS {
+            return Err(format!("too many passwords in one command: at most {MOST_PASSWORDS}"));
         }
+        drafts.push(draft);
     }
     Ok(drafts)
 }
@@ -305,7 +314,7 @@ fn grant(text: &[u8]) -> Result<Grant, String> {
             grant.table = Some(table);
             continue;
         }
-        match draft(word)? {
+        match draft(word, &[])? {
             None => {}
             Some(Draft::Rule(UserRule::AddRights(rights))) => grant.rights = grant.rights.and(rights),
             Some(Draft::Rule(UserRule::RemoveRights(rights))) => grant.rights = grant.rights.without(rights),
@@ -324,8 +333,8 @@ fn shown_rule(rule: &[u8]) -> String {
     format!("{}{dots}", String::from_utf8_lossy(&rule[..end]))
 }
 
-/// One rule; `None` for one that has no meaning here and does no harm.
-fn draft(rule: &[u8]) -> Result<Option<Draft>, String> {
+/// One rule, for a user that has the passwords `known`; `None` for one that has no meaning here and does no harm.
+fn draft(rule: &[u8], known: &[PasswordHash]) -> Result<Option<Draft>, String> {
     let refused = |why: &str| Err(format!("Error in ACL SETUSER modifier '{}': {why}", shown_rule(rule)));
     let lower = rule.to_ascii_lowercase();
     let one = |rule: UserRule| Ok(Some(Draft::Rule(rule)));
@@ -355,7 +364,17 @@ fn draft(rule: &[u8]) -> Result<Option<Draft>, String> {
             Ok(id) => one(UserRule::RemovePassword(id)),
             Err(_) => refused("a password is removed by its id, 16 hexadecimal digits, as ACL LIST shows it"),
         },
-        b'#' => refused("hashes of Redis (SHA-256) are not taken, since they are guessed too fast: give >password"),
+        // As ACL LIST shows it: the user keeps a password that it has.
+        b'#' => {
+            let id = String::from_utf8_lossy(rest).parse::<PasswordId>();
+            match known.iter().find(|hash| id == Ok(hash.id())) {
+                Some(hash) => one(UserRule::AddPassword(hash.clone())),
+                None if id.is_ok() => refused("the user has no password with this id: give >password"),
+                None => {
+                    refused("hashes of Redis (SHA-256) are not taken, since they are guessed too fast: give >password")
+                }
+            }
+        }
         b'~' => match rest.strip_suffix(b"*") {
             Some(prefix) if !prefix.iter().any(|byte| b"*?[\\".contains(byte)) => {
                 one(UserRule::AddPrefix(Bytes::copy_from_slice(prefix)))
@@ -407,11 +426,8 @@ fn dry_run(name: &[u8], command: &[Bytes], session: &mut Session, context: &mut 
     }
     // Commands on data only make their operations here, and do nothing else.
     let work = spec.carry_out(command, session, context);
-    let routes = context.routes;
-    let checked = work.check(|op| {
-        let table_of = |region| routes.region(region).map(|config| &config.table[..]);
-        user.may(&session.terms.table, op, spec.needs.also(), table_of).map_err(|denied| (denied, op.key().cloned()))
-    });
+    let (table, routes) = (&session.terms.table, context.routes);
+    let checked = spec.check_operations(&work, |_, need| user.may(table, need, table_in(routes)));
     match checked {
         Ok(()) => match work {
             Work::Ready(error @ Reply::Error(_)) => Work::Ready(error),
@@ -419,7 +435,6 @@ fn dry_run(name: &[u8], command: &[Bytes], session: &mut Session, context: &mut 
         },
         Err((Denied::Right, _)) => no_right(),
         Err((Denied::Place, key)) => {
-            let key = key.unwrap_or_default();
             let shown = String::from_utf8_lossy(&key[..key.len().min(128)]).into_owned();
             Work::Ready(Reply::text(format!("This user has no permissions to access the '{shown}' key")))
         }

@@ -15,7 +15,7 @@ use leeward_format::merge::{self, Page};
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::routing::{Routing, Spread};
 use leeward_format::table::TableName;
-use leeward_format::user::{Rights, after_prefix};
+use leeward_format::user::after_prefix;
 use std::sync::Arc;
 
 /// Most entries asked for in one operation.
@@ -380,8 +380,8 @@ pub(super) fn scan(args: &[Bytes], session: &Session, context: &mut Context) -> 
     let shape = Shape::Cursor(session.terms.table.clone());
     let mut scan = with_prefix(pattern.as_ref().map_or(b"", |pattern| glob::literal_prefix(pattern)), shape);
     // A user that may not scan the range is told so, before anything depends on a cursor, which may be another user's.
-    let is_permitted =
-        session.identity.may(&session.terms.table, &scan.first_op(), Rights::NONE, context.routes).is_ok();
+    let first = scan.first_op();
+    let is_permitted = session.identity.may(&session.terms.table, &first.need(), context.routes).is_ok();
     if cursor != 0 && is_permitted {
         match context.shared.cursors.key(&session.terms.table, cursor) {
             Some(key) => scan.start = scan.start.max(key),

@@ -12,7 +12,7 @@ use leeward_format::cluster::{RegionMap, ServerInfo};
 use leeward_format::op::{Op, OpError};
 use leeward_format::routes::RoutesUpdate;
 use leeward_format::routing::Routing;
-use leeward_format::user::{DEFAULT_USER, Denied, Need, Rights, User, UserName};
+use leeward_format::user::{CompiledUser, DEFAULT_USER, Denied, Need, UserName};
 use leeward_security::passwords::Password;
 use std::collections::BTreeSet;
 
@@ -104,7 +104,7 @@ impl Door {
             let address = self.identity.address();
             context.shared.gate.audit.note(kind, self.identity.name(), address, what);
         };
-        match self.identity.may(table, op, Rights::NONE, context.routes) {
+        match self.identity.may(table, &need, context.routes) {
             Ok(()) => {
                 if let Some(what) = request() {
                     note(Kind::Request, what);
@@ -135,7 +135,7 @@ impl Door {
     }
 
     /// The user, if it may not see everything.
-    fn limited(&self) -> Option<&User> {
+    fn limited(&self) -> Option<&CompiledUser> {
         self.identity.user().map(|user| &**user).filter(|user| !user.sees_all_of(None))
     }
 
@@ -172,7 +172,7 @@ fn refusal(user: &str, need: &Need, denied: Denied) -> String {
 }
 
 /// The part of the map that a user may see.
-fn visible(user: &User, map: RegionMap) -> RegionMap {
+fn visible(user: &CompiledUser, map: RegionMap) -> RegionMap {
     let RegionMap { version, mut tables, regions, servers } = map;
     tables.retain(|table| user.knows(&table.name));
     let mut shown = Vec::new();

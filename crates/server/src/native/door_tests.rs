@@ -6,10 +6,10 @@ use leeward_format::cluster::{GroupConfig, TableOptions};
 use leeward_format::partition::Partition;
 use leeward_format::user::User;
 
-fn user(grants: &[&str]) -> User {
+fn user(grants: &[&str]) -> CompiledUser {
     let mut user = User::new("alice".parse().expect("a name"));
     user.grants.extend(grants.iter().map(|grant| grant.parse().expect("a grant")));
-    user
+    user.into()
 }
 
 fn region(id: u32, table: &str, start: &'static str, end: Option<&'static str>) -> GroupConfig {
@@ -33,7 +33,7 @@ fn map() -> RegionMap {
     }
 }
 
-fn shown(user: &User) -> Vec<(u32, String, Option<String>)> {
+fn shown(user: &CompiledUser) -> Vec<(u32, String, Option<String>)> {
     let text = |key: &bytes::Bytes| String::from_utf8_lossy(key).into_owned();
     let map = visible(user, map());
     assert!(map.regions.iter().all(|region| map.table(&region.table).is_some()));

@@ -27,7 +27,6 @@ use leeward_format::op::{
 };
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
-use leeward_format::user::Rights;
 use leeward_format::{Lsn, MAX_KEY_BYTES, RegionId};
 use std::collections::BTreeSet;
 
@@ -329,7 +328,7 @@ impl Session {
         }
         context.shared.metrics.native_request(ops.len());
         context.quota.take(OPERATION_UNITS * ops.len() as u32);
-        let is_permitted = |op: &&Op| self.door.identity.may(&table, op, Rights::NONE, context.routes).is_ok();
+        let is_permitted = |op: &&Op| self.door.identity.may(&table, &op.need(), context.routes).is_ok();
         let of = |(position, _): &(u32, Once)| {
             ops.get(*position as usize).filter(is_permitted)?.region_in(context.routes, &table)
         };

@@ -9,7 +9,7 @@ use crate::users::checks::{Checks, Taken};
 use crate::users::{Answer, Audit, Draft, Question, Work, audit};
 use arc_swap::ArcSwap;
 use leeward_format::user::{MAX_PASSWORD_BYTES, PasswordHash, PasswordId, User, UserRule, Users};
-use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_platform::{BootClock, Clock};
 use leeward_security::passwords::{self, MemoryKey, Password};
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -42,8 +42,6 @@ struct Shared {
 
 struct State {
     checks: Checks<Reply>,
-    /// Answers to failed tries, each with the time at which it is due.
-    delayed: Vec<(Nanos, Reply)>,
     is_closed: bool,
 }
 
@@ -51,7 +49,7 @@ impl PasswordThread {
     pub(super) fn start(audit: Audit) -> io::Result<PasswordThread> {
         let checks = Checks::new(MemoryKey::generate());
         let passwords = Passwords(Arc::new(Shared {
-            state: Mutex::new(State { checks, delayed: Vec::new(), is_closed: false }),
+            state: Mutex::new(State { checks, is_closed: false }),
             changed: Condvar::new(),
             users: ArcSwap::default(),
             audit,
@@ -120,27 +118,24 @@ impl Shared {
 
     /// The next question, once there is one; `None` when the thread is to end. Gives answers that are due meanwhile.
     fn next(&self) -> Option<(Question, Reply)> {
-        let mut busy = Vec::new();
+        let mut answered = Vec::new();
         let mut state = self.state.lock();
         loop {
             if state.is_closed {
                 return None;
             }
             let now = BootClock.now();
-            let due: Vec<Reply> =
-                state.delayed.extract_if(.., |(due, _)| *due <= now).map(|(_, reply)| reply).collect();
-            let next = state.checks.next(now, &mut busy);
-            if next.is_some() || !due.is_empty() || !busy.is_empty() {
+            let next = state.checks.next(now, &mut answered);
+            if next.is_some() || !answered.is_empty() {
                 drop(state);
-                due.into_iter().for_each(|reply| reply(Answer::Refused));
-                busy.drain(..).for_each(|reply| reply(Answer::Busy));
+                answered.drain(..).for_each(|(reply, answer): (Reply, Answer)| reply(answer));
                 if next.is_some() {
                     return next;
                 }
                 state = self.state.lock();
                 continue;
             }
-            match state.delayed.iter().map(|(due, _)| *due).min() {
+            match state.checks.next_due() {
                 Some(due) => drop(self.changed.wait_for(&mut state, due.since(now).duration())),
                 None => self.changed.wait(&mut state),
             }
@@ -152,21 +147,16 @@ impl Shared {
             let shown: String = user.chars().filter(|char| !char.is_control()).take(64).collect();
             self.audit.note(audit::Kind::FailedTry, &shown, question.from, "wrong user or password".into());
         }
-        let now = BootClock.now();
-        let mut state = self.state.lock();
-        match state.checks.failed(now, question) {
-            Nanos::ZERO => {
-                drop(state);
-                reply(Answer::Refused);
-            }
-            delay => state.delayed.push((now + delay, reply)),
+        let reply = self.state.lock().checks.failed(BootClock.now(), question, reply);
+        if let Some(reply) = reply {
+            reply(Answer::Refused);
         }
     }
 
     fn answer(&self, question: &Question) -> Answer {
         match &question.work {
             Work::Check { user, password } => check(&self.users.load(), user, password),
-            Work::Rules { user, rules } => resolve(user.as_deref(), rules),
+            Work::Rules { user, rules } => resolve(user.as_deref().map(|user| &**user), rules),
         }
     }
 }

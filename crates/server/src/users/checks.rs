@@ -8,9 +8,9 @@
 //!   others hardly wait for them.
 //! - Everything is bounded: what waits, what is remembered, and the tables of failures.
 //!
-//! Invariant: each question is answered once.
+//! Invariant: each question is answered once: the reply of each that was taken is given back once.
 
-use super::{Question, Work};
+use super::{Answer, Question, Work};
 use leeward_format::user::{PasswordId, UserName, Users};
 use leeward_platform::Nanos;
 use leeward_security::passwords::MemoryKey;
@@ -65,12 +65,20 @@ pub(crate) struct Checks<R> {
     /// Questions taken since the last suspect one.
     turns: u32,
     failures: BTreeMap<Subject, Failures>,
-    /// Failed tries whose answers are delayed: until when, the user and the address. They count as waiting.
-    delayed: Vec<(Nanos, Option<String>, Option<IpAddr>)>,
+    /// Failed tries whose answers are delayed. They count as waiting.
+    delayed: Vec<Delayed<R>>,
     /// Passwords that were right, by their marks.
     known: Recent<[u8; 32], PasswordId>,
     /// Users that came in, each from this address.
     good: Recent<(String, IpAddr), ()>,
+}
+
+/// A failed try whose answer is delayed.
+struct Delayed<R> {
+    due: Nanos,
+    user: Option<String>,
+    from: Option<IpAddr>,
+    reply: R,
 }
 
 /// The newest [`MOST_REMEMBERED`] entries of a map.
@@ -147,19 +155,26 @@ impl<R> Checks<R> {
         let alike = |other: Option<&str>, other_from: Option<IpAddr>| {
             from.is_some() && other_from.map(network) == from || user.is_some() && other == user
         };
-        self.delayed.retain(|(until, ..)| *until > now);
-        let waiting = self.suspect.iter().filter(|(other, _)| alike(user_of(other), other.from)).count();
-        let delayed = self.delayed.iter().filter(|(_, user, from)| alike(user.as_deref(), *from)).count();
-        if waiting + delayed >= MOST_OF_ONE || self.suspect.len() + self.delayed.len() >= MOST_SUSPECT {
+        let waiting = self.suspect.iter().map(|(other, _)| (user_of(other), other.from));
+        let delayed = self.delayed.iter().filter(|delayed| delayed.due > now);
+        let all = waiting.chain(delayed.map(|delayed| (delayed.user.as_deref(), delayed.from)));
+        let (mut count, mut of_one) = (0, 0);
+        for (user, from) in all {
+            count += 1;
+            of_one += usize::from(alike(user, from));
+        }
+        if of_one >= MOST_OF_ONE || count >= MOST_SUSPECT {
             return Taken::Busy(reply);
         }
         self.suspect.push_back((question, reply));
         Taken::Waits
     }
 
-    /// The next question whose answer takes time. Those that cannot wait any more, because they have become suspect, go to
-    /// `busy`.
-    pub(crate) fn next(&mut self, now: Nanos, busy: &mut Vec<R>) -> Option<(Question, R)> {
+    /// The next question whose answer takes time. The replies that are due go to `answered`: of failed tries whose delay is
+    /// over, and of questions that cannot wait any more, because they have become suspect.
+    pub(crate) fn next(&mut self, now: Nanos, answered: &mut Vec<(R, Answer)>) -> Option<(Question, R)> {
+        let due = self.delayed.extract_if(.., |delayed| delayed.due <= now);
+        answered.extend(due.map(|delayed| (delayed.reply, Answer::Refused)));
         while self.turns < TURNS || self.suspect.is_empty() {
             let Some((question, reply)) = self.waiting.pop_front() else { break };
             if !self.is_suspect(now, &question) {
@@ -167,7 +182,7 @@ impl<R> Checks<R> {
                 return Some((question, reply));
             }
             if let Taken::Busy(reply) = self.take_suspect(now, question, reply) {
-                busy.push(reply);
+                answered.push((reply, Answer::Busy));
             }
         }
         self.turns = 0;
@@ -185,8 +200,14 @@ impl<R> Checks<R> {
         }
     }
 
-    /// The password was wrong, or there is no such user. Returns how long the answer is to be delayed.
-    pub(crate) fn failed(&mut self, now: Nanos, question: &Question) -> Nanos {
+    /// When the next delayed answer is due.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        self.delayed.iter().map(|delayed| delayed.due).min()
+    }
+
+    /// The password was wrong, or there is no such user. Returns the reply, unless it is delayed: then [`Checks::next`]
+    /// returns it.
+    pub(crate) fn failed(&mut self, now: Nanos, question: &Question, reply: R) -> Option<R> {
         let mut most = 0;
         for subject in subjects(question) {
             self.forget(now, &subject);
@@ -195,10 +216,11 @@ impl<R> Checks<R> {
             failures.last = now;
             most = most.max(failures.count);
         }
-        let Some(more) = most.checked_sub(FREE_TRIES + 1) else { return Nanos::ZERO };
-        let delay = Nanos(FIRST_DELAY.0 << more.min(16)).min(LONGEST_DELAY);
-        self.delayed.push((now + delay, user_of(question).map(str::to_owned), question.from));
-        delay
+        let Some(more) = most.checked_sub(FREE_TRIES + 1) else { return Some(reply) };
+        let due = now + Nanos(FIRST_DELAY.0 << more.min(16)).min(LONGEST_DELAY);
+        let user = user_of(question).map(str::to_owned);
+        self.delayed.push(Delayed { due, user, from: question.from, reply });
+        None
     }
 
     /// Makes room for `subject` in the table of failures.

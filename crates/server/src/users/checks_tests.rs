@@ -31,11 +31,22 @@ fn failures_are_delayed_more_and_more_and_forgotten_in_time() {
     let mut checks = checks();
     let now = Nanos::from_secs(100);
     let question = try_of("alice", "no", ATTACKER);
-    let delays: Vec<u64> = (0..12).map(|_| checks.failed(now, &question).0 / 1_000_000).collect();
-    assert_eq!(delays, [0, 0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    let at_once: Vec<u32> = (0..12).filter_map(|number| checks.failed(now, &question, number)).collect();
+    assert_eq!(at_once, [0, 1, 2]);
+    let mut answered = Vec::new();
+    for (delay_ms, number) in [100, 200, 400, 800, 1600, 3200, 5000].into_iter().zip(3..) {
+        let due = now + Nanos::from_millis(delay_ms);
+        assert_eq!(checks.next_due(), Some(due));
+        assert!(checks.next(Nanos(due.0 - 1), &mut answered).is_none() && answered.is_empty());
+        assert!(checks.next(due, &mut answered).is_none());
+        assert_eq!(answered.remove(0), (number, Answer::Refused));
+    }
+    // The longest delay is the same for all that follow.
+    assert_eq!(answered, [(10, Answer::Refused), (11, Answer::Refused)]);
+    assert_eq!(checks.next_due(), None);
     let later = now + FORGOTTEN_AFTER + Nanos(1);
     assert!(checks.is_suspect(now, &question) && !checks.is_suspect(later, &question));
-    assert_eq!(checks.failed(later, &question), Nanos::ZERO);
+    assert_eq!(checks.failed(later, &question, 20), Some(20));
 }
 
 #[test]
@@ -52,7 +63,7 @@ fn an_address_that_guesses_neither_fills_the_queue_nor_holds_up_others() {
         if reply == 5000 {
             alice_after = Some(served);
         } else {
-            checks.failed(now, &question);
+            checks.failed(now, &question, reply);
         }
     }
     // Four failures make it suspect: then two of its tries may wait, and all others are refused at once.
@@ -72,7 +83,7 @@ fn a_user_that_is_attacked_still_comes_in_from_where_it_came_before() {
     let home = try_of("alice", "pw", "10.0.0.1");
     checks.succeeded(&home, Some(hash().id()));
     for number in 0..100 {
-        checks.failed(now, &try_of("alice", "x", &format!("10.1.0.{number}")));
+        checks.failed(now, &try_of("alice", "x", &format!("10.1.0.{number}")), number);
     }
     assert!(!checks.is_suspect(now, &try_of("alice", "another", "10.0.0.1")));
     assert!(checks.is_suspect(now, &try_of("alice", "pw", "10.2.0.1")));
@@ -100,12 +111,12 @@ fn tables_have_bounds_and_a_flood_of_names_clears_no_address_that_guesses() {
     let mut checks = checks();
     let now = Nanos::from_secs(1);
     for _ in 0..20 {
-        checks.failed(now, &try_of("alice", "x", ATTACKER));
+        checks.failed(now, &try_of("alice", "x", ATTACKER), 0);
     }
     for number in 0..3 * MOST_REMEMBERED as u32 {
         let address = IpAddr::from(number.to_be_bytes()).to_string();
         let question = try_of(&format!("u{number}"), "x", &address);
-        checks.failed(now, &question);
+        checks.failed(now, &question, number);
         checks.succeeded(&question, Some(PasswordId(number.into())));
     }
     assert!(checks.failures.len() <= MOST_REMEMBERED && checks.known.map.len() <= MOST_REMEMBERED);
@@ -113,7 +124,7 @@ fn tables_have_bounds_and_a_flood_of_names_clears_no_address_that_guesses() {
     assert!(checks.is_suspect(now, &try_of("bob", "x", ATTACKER)));
     // All addresses of one network of IPv6 count as one.
     for number in 0..5 {
-        checks.failed(now, &try_of("x", "x", &format!("2001:db8::{number}")));
+        checks.failed(now, &try_of("x", "x", &format!("2001:db8::{number}")), number);
     }
     assert!(checks.is_suspect(now, &try_of("y", "x", "2001:db8::ffff:1")));
     assert!(!checks.is_suspect(now, &try_of("y", "x", "2001:db8:0:1::1")));
@@ -128,8 +139,8 @@ fn tries_whose_answers_are_delayed_count_as_waiting() {
     for tenth in 0..600_u64 {
         let now = now + Nanos(tenth * 100_000_000);
         while checks.take(now, &users, try_of("alice", "no", ATTACKER), 1) == Taken::Waits {
-            let (question, _) = checks.next(now, &mut Vec::new()).expect("it waits");
-            checks.failed(now, &question);
+            let (question, reply) = checks.next(now, &mut Vec::new()).expect("it waits");
+            checks.failed(now, &question, reply);
             answered += 1;
         }
     }

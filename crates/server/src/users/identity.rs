@@ -5,10 +5,10 @@
 
 use super::Gate;
 use leeward_cluster::Routes;
+use leeward_format::RegionId;
 use leeward_format::op::{Op, OpError};
 use leeward_format::routing::Routing;
-use leeward_format::user::{DEFAULT_USER, Denied, PasswordId, Rights, User, UserName, Users};
-use leeward_format::{RegionId, user::Need};
+use leeward_format::user::{CompiledUser, DEFAULT_USER, Denied, Need, PasswordId, Rights, UserName, Users};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ enum Standing {
     Refused(Refusal),
     /// There are no users.
     Anyone,
-    User(Arc<User>),
+    User(Arc<CompiledUser>),
 }
 
 /// See the module.
@@ -152,7 +152,7 @@ impl Identity {
     }
 
     /// The user, if there is one.
-    pub(crate) fn user(&self) -> Option<&Arc<User>> {
+    pub(crate) fn user(&self) -> Option<&Arc<CompiledUser>> {
         match &self.standing {
             Standing::User(user) => Some(user),
             _ => None,
@@ -189,17 +189,16 @@ impl Identity {
         matches!(self.standing, Standing::Refused(Refusal::Unauthenticated | Refusal::Protected))
     }
 
-    /// Whether this operation may be carried out. Call only while the connection is [served](Identity::serves).
+    /// Whether an operation on the table, that needs this, may be carried out. Call only while the connection is
+    /// [served](Identity::serves).
     ///
     /// # Errors
     /// The user lacks a right.
     #[inline]
-    pub(crate) fn may(&self, table: &str, op: &Op, also: Rights, routes: &Routes) -> Result<(), Denied> {
+    pub(crate) fn may(&self, table: &str, need: &Need, routes: &Routes) -> Result<(), Denied> {
         match &self.standing {
             Standing::Anyone => Ok(()),
-            Standing::User(user) => {
-                user.may(table, op, also, |region| routes.region(region).map(|config| &config.table[..]))
-            }
+            Standing::User(user) => user.may(table, need, table_in(routes)),
             Standing::Refused(_) => Err(Denied::Right),
         }
     }
@@ -216,6 +215,11 @@ impl Identity {
     pub(crate) fn knows(&self, table: &str) -> bool {
         self.user().is_none_or(|user| user.knows(table))
     }
+}
+
+/// Says which table a region belongs to.
+pub(crate) fn table_in<'r>(routes: &'r Routes) -> impl FnOnce(RegionId) -> Option<&'r str> {
+    |region| routes.region(region).map(|config| &config.table[..])
 }
 
 /// Text for the audit log: what an operator asks to be changed; `None` for operations that only read, or that touch

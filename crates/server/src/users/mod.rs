@@ -11,7 +11,7 @@
 //! (`runtime/passwords.rs`): the session puts a `Question` into the `Gate`, waits, and gets an `Answer`.
 //!
 //! Invariants: users that are not known yet let nobody in; one decision,
-//! [`User::may`](leeward_format::user::User::may), is behind each operation of each protocol. All but `audit` and
+//! [`CompiledUser::may`](leeward_format::user::CompiledUser::may), is behind each operation of each protocol. All but `audit` and
 //! `checks` belongs to the event loop's thread.
 
 mod acl_log;
@@ -23,7 +23,7 @@ pub(crate) use acl_log::{AclLog, Reason, Refused};
 pub(crate) use audit::Audit;
 pub(crate) use identity::{Identity, Refusal};
 
-use leeward_format::user::{PasswordId, User, UserName, UserRule};
+use leeward_format::user::{CompiledUser, PasswordId, UserName, UserRule};
 use leeward_security::passwords::Password;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) enum Work {
     /// The rules of a change that names passwords.
     Rules {
         /// The user as it is.
-        user: Option<Arc<User>>,
+        user: Option<Arc<CompiledUser>>,
         /// The rules, in order.
         rules: Vec<Draft>,
     },
@@ -59,6 +59,16 @@ pub(crate) enum Draft {
     Add(Password),
     /// `<password`
     Remove(Password),
+}
+
+impl Draft {
+    /// The rule, if it has no password.
+    pub(crate) fn plain(&self) -> Option<UserRule> {
+        match self {
+            Draft::Rule(rule) => Some(rule.clone()),
+            Draft::Add(_) | Draft::Remove(_) => None,
+        }
+    }
 }
 
 /// What the password thread answers.

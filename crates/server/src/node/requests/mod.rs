@@ -60,8 +60,7 @@ impl Node {
                 self.request(to, asked);
             }
             (Ok(()), Op::ListUsers) => {
-                let users = self.users().iter().map(|user| user.shown()).collect();
-                self.answers.push((to, OpResult::Users(users)));
+                self.answers.push((to, OpResult::Users(self.users().shown())));
             }
             (Ok(()), Op::ChangeUser { change }) => {
                 let asked = self.context.agent.change_user(now, *change);
