@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use leeward_client::{
     Client, Grant, Password, PasswordId, Presence, Rights, UserChange, UserName, UserRule, UserShown, read_password,
 };
+use leeward_cluster::embedded;
 use leeward_format::user::{MAX_PASSWORD_BYTES, PasswordHash};
 use leeward_security::passwords;
 use std::io::Read;
@@ -35,6 +36,8 @@ pub(crate) enum UserCommand {
     Password(PasswordArgs),
     /// Remove users
     Remove(RemoveArgs),
+    /// Give an admin a new password in the files of an embedded coordinator that does not run
+    ResetAdmin(ResetAdminArgs),
 }
 
 #[derive(Args, Debug)]
@@ -157,6 +160,24 @@ pub(crate) struct RemoveArgs {
     all: bool,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+For when no admin can come in any more. Stop the coordinator (`leeward dev`) first. The user is enabled, may do everything, and
+has the new password and no other; it is made if there is none. Nodes follow when the coordinator runs again. With ZooKeeper see
+docs/users.md.
+
+Example:
+  leeward user reset-admin root --coordinator leeward-data/coordinator --generate")]
+pub(crate) struct ResetAdminArgs {
+    /// The user
+    name: UserName,
+    /// Directory of the coordinator: that of `leeward dev` is in its data directory
+    #[arg(long, value_name = "DIR")]
+    coordinator: PathBuf,
+    #[command(flatten)]
+    password: NewPassword,
+}
+
 pub(crate) fn run(command: &UserCommand) -> Outcome {
     match command {
         UserCommand::List(args) => list(args),
@@ -165,6 +186,7 @@ pub(crate) fn run(command: &UserCommand) -> Outcome {
         UserCommand::Set(args) => set(args),
         UserCommand::Password(args) => password(args),
         UserCommand::Remove(args) => remove(args),
+        UserCommand::ResetAdmin(args) => reset_admin(args),
     }
 }
 
@@ -180,7 +202,12 @@ fn list(args: &ListArgs) -> Outcome {
 }
 
 fn state(user: &UserShown) -> String {
-    if user.is_enabled { "enabled" } else { "disabled" }.into()
+    match (user.is_readable(), user.is_enabled) {
+        (false, _) => "unreadable",
+        (true, true) => "enabled",
+        (true, false) => "disabled",
+    }
+    .into()
 }
 
 fn passwords_of(user: &UserShown) -> String {
@@ -201,6 +228,10 @@ fn show_one(args: &ShowArgs) -> Outcome {
         return Ok(false);
     };
     let mut text = format!("user {}, {}\n", user.name, state(user));
+    if !user.is_readable() {
+        text +=
+            "the coordinator's value of this user makes no sense, so it may not connect: remove it, and add it again\n";
+    }
     if !user.needs_password {
         text += "any password will do\n";
     }
@@ -284,6 +315,14 @@ fn remove(args: &RemoveArgs) -> Outcome {
         true => println!("all users are removed: every client that reaches a node may do everything"),
         false => println!("removed: their connections end"),
     }
+    Ok(true)
+}
+
+fn reset_admin(args: &ResetAdminArgs) -> Outcome {
+    let new = args.password.read()?.ok_or("a new password is needed: --generate or --new-password-file FILE")?;
+    embedded::reset_admin(&args.coordinator, &args.name, new.hash.clone())?;
+    tell(Some(new));
+    eprintln!("user {} is an admin with this password: start the coordinator again", args.name);
     Ok(true)
 }
 

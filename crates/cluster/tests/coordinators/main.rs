@@ -5,6 +5,7 @@
 #[path = "../shared/ensemble.rs"]
 mod ensemble;
 mod probe;
+#[path = "../shared/proxy.rs"]
 mod proxy;
 mod suite;
 mod zookeeper;

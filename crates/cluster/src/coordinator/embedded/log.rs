@@ -17,6 +17,9 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// The log in its directory.
+pub(super) const LOG_FILE: &str = "coordinator.log";
+
 const KIND: FrameKind = FrameKind::CoordinatorLog;
 /// A log is not compacted while it is shorter than this.
 const MIN_COMPACTION_BYTES: u64 = 1024 * 1024;
@@ -102,7 +105,7 @@ impl Log {
     pub(super) fn open(directory: &Path) -> Result<(Log, Tree), HostError> {
         std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
         let lock = lock(directory)?;
-        let path = directory.join("coordinator.log");
+        let path = directory.join(LOG_FILE);
         if !path.try_exists().map_err(failed("look for", &path))? {
             let tree = Tree::new();
             let (file, bytes) = write_new(directory, 1, &tree).map_err(failed("create", &path))?;
@@ -190,7 +193,7 @@ fn write_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File, 
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&new)?;
     file.write_all(&frame)?;
     file.sync_all()?;
-    std::fs::rename(&new, directory.join("coordinator.log"))?;
+    std::fs::rename(&new, directory.join(LOG_FILE))?;
     File::open(directory)?.sync_all()?;
     Ok((file, frame.len() as u64))
 }
