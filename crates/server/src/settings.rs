@@ -193,6 +193,13 @@ pub const SETTINGS: &[Setting] = &[
          be renamed at any time. They are also in the node's own log, as `leeward::audit`",
     ),
     text(
+        "core_dumps",
+        "`false`",
+        "`true`, `false`",
+        "with TLS keys, encryption keys or [users](users.md): let the system write core files of the node, and debuggers of \
+         its user look into it. [Without](security.md#what-a-process-shows) neither sees secrets",
+    ),
+    text(
         "tls_ca",
         "none",
         "a file",

@@ -19,7 +19,9 @@ mod values;
 
 pub use error::ConfigError;
 pub(crate) use sections::has_many_cores;
-pub use sections::{ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Storage, Tls, Users};
+pub use sections::{
+    ClientLimits, Coordination, Identity, Master, Network, Replication, Rings, Secrecy, Storage, Tls, Users,
+};
 pub use values::{CoordinatorAt, FabricKind, RingsOn};
 
 use crate::settings::{self, SETTINGS};
@@ -45,6 +47,9 @@ pub struct NodeConfig {
     /// Users.
     #[serde(flatten)]
     pub users: Users,
+    /// Secrets in memory.
+    #[serde(flatten)]
+    pub secrecy: Secrecy,
     /// The request rings of native clients.
     #[serde(flatten)]
     pub rings: Rings,
@@ -103,6 +108,7 @@ impl NodeConfig {
                 network: Network::deserialize(list()?)?,
                 tls: Tls::deserialize(list()?)?,
                 users: Users::deserialize(list()?)?,
+                secrecy: Secrecy::deserialize(list()?)?,
                 rings: Rings::deserialize(list()?)?,
                 coordination: Coordination::deserialize(list()?)?,
                 storage: Storage::deserialize(list()?)?,
@@ -114,6 +120,12 @@ impl NodeConfig {
         let config = read().map_err(|error| check.malformed(error))?;
         config.check(check)?;
         Ok(config)
+    }
+
+    /// Whether the node reads keys, of TLS or of its volume.
+    pub(crate) fn has_keys(&self) -> bool {
+        let Storage { encryption_key_file, encryption_key_command, .. } = &self.storage;
+        self.tls.tls_key.is_some() || encryption_key_file.is_some() || encryption_key_command.is_some()
     }
 
     /// Settings from `file`, if there is one, with `overrides` (`name`, `value`) on top.

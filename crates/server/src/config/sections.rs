@@ -300,6 +300,14 @@ pub struct Users {
     pub audit_log: Option<PathBuf>,
 }
 
+/// What becomes of secrets in the node's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Secrecy {
+    /// Let the system write core files of a node that holds secrets, and debuggers of its user look into it.
+    pub core_dumps: bool,
+}
+
 /// Limits of clients, and where Redis clients begin.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]

@@ -24,6 +24,7 @@ pub(crate) mod passwords;
 mod pool;
 mod ready_list;
 mod ringing;
+mod secrecy;
 mod shortage;
 mod turn;
 mod visitors;
@@ -55,6 +56,7 @@ use leeward_security::tls::NodeTls;
 use passwords::PasswordThread;
 use pool::Pool;
 use ringing::Ringing;
+use secrecy::Secrecy;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -136,6 +138,7 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
+    let secrecy = Secrecy::of(config);
     let credentials = config.coordination.zookeeper_credentials()?;
     let tls = config.tls.load(config.identity.server_id)?;
     raise_descriptor_limit(config);
@@ -188,7 +191,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         native: mio::net::TcpListener::from_std(native),
         tls,
         driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
-        visitors: Visitors::new(password_thread, doorbell.clone()),
+        visitors: Visitors::new(password_thread, doorbell.clone(), secrecy),
         ringing: Ringing::new(rings, config.rings.spin()),
         limits: Limits {
             connections: config.clients.max_connections as usize,

@@ -4,6 +4,7 @@
 use super::channel::{Doorbell, Event};
 use super::event_loop::EventLoop;
 use super::passwords::PasswordThread;
+use super::secrecy::Secrecy;
 use crate::quota::Quota;
 use crate::users::Answer;
 use leeward_platform::Nanos;
@@ -15,6 +16,7 @@ const LEAVING: Nanos = Nanos::from_millis(200);
 pub(super) struct Visitors {
     thread: PasswordThread,
     doorbell: Doorbell,
+    secrecy: Secrecy,
     /// Of the users that all connections have followed.
     revision: u64,
     /// Connections whose users are gone, and when they end. Until then they get what is answered, and do nothing else.
@@ -22,8 +24,8 @@ pub(super) struct Visitors {
 }
 
 impl Visitors {
-    pub(super) fn new(thread: PasswordThread, doorbell: Doorbell) -> Visitors {
-        Visitors { thread, doorbell, revision: 0, leaving: Vec::new() }
+    pub(super) fn new(thread: PasswordThread, doorbell: Doorbell, secrecy: Secrecy) -> Visitors {
+        Visitors { thread, doorbell, secrecy, revision: 0, leaving: Vec::new() }
     }
 }
 
@@ -60,6 +62,10 @@ impl EventLoop {
             return;
         }
         self.visitors.revision = users.revision;
+        if !users.is_empty() {
+            // Passwords come in from now on.
+            self.visitors.secrecy.keep();
+        }
         self.visitors.thread.passwords().set_users(users.clone());
         for (id, connection) in self.connections.all_mut() {
             let mut context = self.driver.context(now, Quota::default());

@@ -1,5 +1,6 @@
 //! Users on real nodes: they come in on every protocol, are in force everywhere within a second, and are out as soon.
 
+use super::proxy::Proxy;
 use super::*;
 use leeward_format::op::{OpError, Secret};
 use leeward_format::user::{Presence, UserChange, UserName, UserRule};
@@ -243,7 +244,7 @@ fn redis_commands_make_and_change_users() {
 
 #[test]
 fn a_flood_of_tries_delays_neither_other_clients_nor_a_user_that_is_known() {
-    let cluster = Cluster::start_with(1, |config| config.clients.max_connections = 600);
+    let cluster = Cluster::start_with(1, |config| config.clients.max_connections = 1_100);
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     let mut first = Native::connect(&cluster.servers[0].info().native_address);
     first.change("root", Presence::New, rules("secret", &["all"]));
@@ -251,7 +252,7 @@ fn a_flood_of_tries_delays_neither_other_clients_nor_a_user_that_is_known() {
         let mut root = cluster.client(0);
         (root.run("AUTH root secret") == "+OK").then_some(root)
     });
-    let mut flood: Vec<Client> = (0..500).map(|_| cluster.client(0)).collect();
+    let mut flood: Vec<Client> = (0..1_000).map(|_| cluster.client(0)).collect();
     for (number, client) in flood.iter_mut().enumerate() {
         client.send(format!("AUTH user{number} wrong\r\n").as_bytes());
     }
@@ -310,4 +311,69 @@ fn a_user_that_takes_its_own_password_away_gets_the_answer() {
     assert_eq!(root.run(Op::Get { key: "a".into() }).filter(|found| !matches!(found, OpResult::Error(_))), None);
     let mut again = Native::of(&cluster.servers[0].info().native_address, "root", "other");
     assert_eq!(again.run(Op::Get { key: "a".into() }), Some(OpResult::Value(Some("1".into()))));
+}
+
+#[test]
+fn a_node_that_is_cut_off_goes_on_with_the_users_that_it_knows_until_it_is_back() {
+    let wire = parking_lot::Mutex::new(None);
+    let cluster = Cluster::start_with(2, |config| {
+        if config.identity.server_id == 2
+            && let CoordinatorAt::Embedded(coordinator) = config.coordination.coordinator
+        {
+            let made = Proxy::start(coordinator);
+            config.coordination.coordinator = CoordinatorAt::Embedded(made.address);
+            *wire.lock() = Some(made);
+        }
+    });
+    let wire = wire.into_inner().expect("node 2 has one");
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    let address = |node: usize| cluster.servers[node].info().native_address.clone();
+    Native::connect(&address(0)).change("root", Presence::New, rules("secret", &["all"]));
+    let mut root = soon(|| {
+        let mut root = Native::of(&address(0), "root", "secret");
+        matches!(root.run(Op::Get { key: "a".into() }), Some(OpResult::Value(_))).then_some(root)
+    });
+    root.change("shop", Presence::New, rules("pw", &["read,write"]));
+    let comes_in = |node: usize, user: &str, password: &str| {
+        let mut client = cluster.client(node);
+        let said = client.run(&format!("AUTH {user} {password}"));
+        (said == "+OK").then_some(client)
+    };
+    let mut open = [0, 1].map(|node| soon(|| comes_in(node, "shop", "pw")));
+
+    wire.cut(true);
+    let is_up = |node: usize| cluster.servers[node].snapshot().is_some_and(|shot| shot.status.coordinator_up);
+    soon(|| (!is_up(1)).then_some(()));
+    root.change("late", Presence::New, rules("pw", &["read"]));
+    assert_eq!(root.run(Op::RemoveUsers { names: Some(vec![name("shop")]) }), Some(OpResult::Done));
+    // The node that is connected ends the connection and lets the new user in.
+    assert_eq!(open[0].stream.read_line(&mut String::new()).expect("the end"), 0);
+    assert!(comes_in(0, "shop", "pw").is_none());
+    soon(|| comes_in(0, "late", "pw"));
+    // The other one does neither, however long that lasts.
+    assert_eq!(open[1].run("ACL WHOAMI"), "shop");
+    assert!(comes_in(1, "shop", "pw").is_some() && comes_in(1, "late", "pw").is_none());
+    assert!(!is_up(1), "it was cut off all the while");
+
+    wire.cut(false);
+    assert_eq!(open[1].stream.read_line(&mut String::new()).expect("the end"), 0);
+    soon(|| comes_in(1, "shop", "pw").is_none().then_some(()));
+    soon(|| comes_in(1, "late", "pw"));
+}
+
+#[test]
+fn a_node_that_never_reached_the_coordinator_lets_nobody_at_data() {
+    let gone = TcpListener::bind(LOOPBACK).expect("a free port");
+    let nowhere = gone.local_addr().expect("an address");
+    drop(gone);
+    let cluster = Cluster::start_with(1, |config| {
+        config.coordination.coordinator = CoordinatorAt::Embedded(nowhere);
+    });
+    let mut client = cluster.client(0);
+    assert!(client.run("AUTH root secret").starts_with("-LOADING"));
+    for command in ["GET a", "SET a 1", "ACL LIST", "KRANGE a z"] {
+        let said = client.run(command);
+        assert!(said.starts_with("-LOADING") || said.starts_with("-NOAUTH"), "{command}: {said}");
+    }
+    assert_eq!(http_as(&cluster.servers[0].info().admin_address, "/readyz", None).0, 503);
 }
