@@ -56,16 +56,21 @@ impl Load {
         let link = Link::Shm;
         let wanted = Wanted { table, link, regions, nodes: NODES, late, memory_bytes, segment_bytes: None };
         let started = starter.start(wanted)?;
-        let load = ycsb::Options {
-            seeds: started.seeds.clone(),
+        let load = self.of_seeds(started.seeds.clone());
+        Ok((started, load))
+    }
+
+    /// The options of the load, for clients that connect to these addresses.
+    pub(crate) fn of_seeds(&self, seeds: Vec<String>) -> ycsb::Options {
+        ycsb::Options {
+            seeds,
             mix: self.mix,
             records: self.records,
             ops: 0,
             threads: self.threads,
             depth: self.depth,
             ..ycsb::Options::default()
-        };
-        Ok((started, load))
+        }
     }
 }
 

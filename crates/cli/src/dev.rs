@@ -38,6 +38,7 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         fabric: args.fabric,
         table: args.table.options(args.nodes),
         tls: args.tls,
+        encrypt: args.encrypt,
         settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
     let mut cluster = Cluster::start(plan)?;
@@ -144,5 +145,8 @@ fn print_welcome(cluster: &Cluster) {
     println!("  {program} status{connect}");
     println!("  {program} bench ycsb{connect} --workload a --mix sd --records 100000 --ops 100000");
     println!("  kill -9 {}", cluster.pid(1).unwrap_or(0));
+    if plan.encrypt {
+        println!("volumes are encrypted with the key in {}: keep it, or the data is gone", plan.key_file().display());
+    }
     println!("Ctrl-C stops all nodes");
 }

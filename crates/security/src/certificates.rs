@@ -30,7 +30,8 @@ mod tests;
 
 /// Name of the authority's certificate in its directory.
 pub const CA_CERTIFICATE: &str = "ca.crt";
-const CA_KEY: &str = "ca.key";
+/// Name of the authority's key in its directory.
+pub const CA_KEY: &str = "ca.key";
 
 /// How long before now certificates are valid, so that clocks need not agree.
 const BACKDATED: Duration = Duration::from_secs(3600);

@@ -5,6 +5,7 @@
 //! DIR/coordinator/        the embedded coordinator's log
 //! DIR/node-1/             volume of node 1, its node.toml and its log
 //! DIR/certs/              certificates, with TLS
+//! DIR/keys                the key that volumes are encrypted with, if they are
 //! ```
 //! Each child has the reading end of a pipe as its standard input and stops when that ends. So all children stop when this
 //! process does, however it dies, and none is left over. They are in process groups of their own, so that Ctrl-C reaches the
@@ -185,6 +186,7 @@ impl Cluster {
             return Err(DevError::OtherNodes(plan.directory, found));
         }
         plan.make_certificates()?;
+        plan.make_key()?;
         let host = claim(&plan)?;
         let bootstrap = bootstrap_op(&plan.table, &plan.splits);
         let made = match (&host, ensemble) {

@@ -5,10 +5,15 @@ use crate::keys::even_split_points;
 use bytes::Bytes;
 use clap::ValueEnum;
 use leeward_format::cluster::TableOptions;
-use leeward_security::certificates::{Authority, CA_CERTIFICATE, COORDINATOR_NAME, coordinator_files, server_files};
+use leeward_security::certificates::{
+    Authority, CA_CERTIFICATE, CA_KEY, COORDINATOR_NAME, coordinator_files, server_files,
+};
+use leeward_security::passwords::random_hex;
 use leeward_security::tls::{NodeTls, TlsFiles};
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,12 +71,17 @@ pub struct Plan {
     pub table: TableOptions,
     /// Everything is encrypted, with certificates in [`Plan::certificates`].
     pub tls: bool,
+    /// Volumes are encrypted, with a key in [`Plan::key_file`].
+    pub encrypt: bool,
     /// Settings for every node.
     pub settings: Vec<(String, String)>,
 }
 
 /// How long the certificates are valid: they are for this machine only.
 const CERTIFICATES_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Bytes of a key of volumes.
+const KEY_BYTES: usize = 32;
 
 /// Options of the default table for a cluster of `nodes`.
 pub fn default_table(nodes: u32) -> TableOptions {
@@ -96,6 +106,7 @@ impl Plan {
             fabric: Fabric::Shm,
             table: default_table(nodes),
             tls: false,
+            encrypt: false,
             settings: Vec::new(),
         })
     }
@@ -123,11 +134,53 @@ impl Plan {
         if !coordinator_files(&directory).0.exists() {
             authority.add_coordinator(CERTIFICATES_LIFETIME)?;
         }
-        let hosts = ["localhost".to_string(), "127.0.0.1".to_string()];
         for node in (1..=self.nodes).filter(|node| !server_files(&directory, *node).0.exists()) {
-            authority.add_server(node, &hosts, CERTIFICATES_LIFETIME)?;
+            authority.add_server(node, &hosts(), CERTIFICATES_LIFETIME)?;
         }
         Ok(())
+    }
+
+    /// Replaces the certificates and keys of all nodes, as an operator does: new ones are made in another directory, and moved
+    /// over the old ones.
+    pub(crate) fn renew_certificates(&self) -> Result<(), DevError> {
+        let directory = self.certificates();
+        let fault = |path: &Path| {
+            let path = path.to_path_buf();
+            |source| DevError::File(path, source)
+        };
+        let fresh = tempfile::tempdir_in(&self.directory).map_err(fault(&self.directory))?;
+        for name in [CA_CERTIFICATE, CA_KEY] {
+            let copy = fresh.path().join(name);
+            fs::copy(directory.join(name), &copy).map_err(fault(&copy))?;
+        }
+        let authority = Authority::open(fresh.path())?;
+        for node in 1..=self.nodes {
+            let (made, key) = authority.add_server(node, &hosts(), CERTIFICATES_LIFETIME)?;
+            let (old, old_key) = server_files(&directory, node);
+            fs::rename(&made, &old).map_err(fault(&old))?;
+            fs::rename(&key, &old_key).map_err(fault(&old_key))?;
+        }
+        Ok(())
+    }
+
+    /// The file with the key of a cluster whose volumes are encrypted. It is beside the data, so it protects nothing: it is for
+    /// tries.
+    pub fn key_file(&self) -> PathBuf {
+        self.directory.join("keys")
+    }
+
+    /// Makes the key of a cluster whose volumes are encrypted, if there is none.
+    pub(super) fn make_key(&self) -> Result<(), DevError> {
+        let path = self.key_file();
+        if !self.encrypt || path.exists() {
+            return Ok(());
+        }
+        let write = || {
+            let mut file = File::options().write(true).create_new(true).mode(0o400).open(&path)?;
+            writeln!(file, "dev {}", random_hex(KEY_BYTES))?;
+            file.sync_all()
+        };
+        write().map_err(|source| DevError::File(path.clone(), source))
     }
 
     fn tls_files(&self, (certificate, key): (PathBuf, PathBuf)) -> TlsFiles {
@@ -160,7 +213,7 @@ impl Plan {
         self.node_directory(node).join("node.toml")
     }
 
-    pub(super) fn log_path(&self, node: u32) -> PathBuf {
+    pub(crate) fn log_path(&self, node: u32) -> PathBuf {
         self.node_directory(node).join("log")
     }
 
@@ -194,6 +247,9 @@ impl Plan {
                 lines.push(format!("{name} = {}", text(&file.to_string_lossy())));
             }
         }
+        if self.encrypt {
+            lines.push(format!("encryption_key_file = {}", text(&self.key_file().to_string_lossy())));
+        }
         if self.fabric != Fabric::Shm {
             lines.push(format!("fabric_listen = {}", text(&self.ports.fabric(node).to_string())));
         }
@@ -205,6 +261,11 @@ impl Plan {
         }
         lines.join("\n") + "\n"
     }
+}
+
+/// The hosts that certificates are for.
+fn hosts() -> [String; 2] {
+    ["localhost".into(), "127.0.0.1".into()]
 }
 
 pub(super) fn last_lines(text: &str, count: usize) -> String {

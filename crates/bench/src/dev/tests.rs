@@ -33,6 +33,25 @@ fn the_settings_of_a_node_are_read_back_as_they_were_meant() {
 }
 
 #[test]
+fn the_key_of_encrypted_volumes_is_made_once_for_its_owner_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let plain = plan(directory.path(), Fabric::Shm);
+    plain.make_key().expect("there is nothing to make");
+    assert!(!plain.key_file().exists() && !plain.config(1).contains("encryption"));
+    let plan = Plan { encrypt: true, ..plain };
+    plan.make_key().expect("it is made");
+    let made = std::fs::read_to_string(plan.key_file()).expect("it is there");
+    let (name, digits) = made.trim_end().split_once(' ').expect("a name and a key");
+    assert!(name == "dev" && digits.len() == 64 && digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{name}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&plan.key_file().metadata().expect("it is there").permissions());
+    assert_eq!(mode & 0o777, 0o400);
+    plan.make_key().expect("it stays");
+    assert_eq!(std::fs::read_to_string(plan.key_file()).expect("it is there"), made);
+    let config = NodeConfig::from_toml(&plan.config(1), "node.toml").expect("settings");
+    assert_eq!(config.storage.encryption_key_file, Some(plan.key_file()));
+}
+
+#[test]
 fn settings_of_the_command_line_win() {
     let mut plan = plan(Path::new("/x"), Fabric::Shm);
     plan.settings = [("memory_budget", "33554432"), ("fabric", "tcp"), ("lease_ms", "500")]

@@ -117,7 +117,7 @@ Examples:
   leeward dev                                  three nodes, data in ./leeward-data
   leeward dev --nodes 1                        a single-node store
   leeward dev --restart                        restart nodes that die
-  leeward dev --tls                            encrypt everything
+  leeward dev --tls --encrypt                  encrypt connections, and volumes
   leeward dev --data /tmp/x --base-port 9379   a second cluster beside the first
 
 Node i (from 1) listens for Redis clients on the base port + i - 1, for native clients 100 above, for operators 200
@@ -140,9 +140,12 @@ pub(crate) struct DevArgs {
     /// How nodes write each other's memory
     #[arg(long, value_enum, default_value = "shm")]
     pub(crate) fabric: Fabric,
-    /// Encrypt everything, with certificates that are made in the data directory
+    /// Encrypt all connections, with certificates that are made in the data directory
     #[arg(long)]
     pub(crate) tls: bool,
+    /// Encrypt the volumes of a new cluster, with a key that is made in the data directory
+    #[arg(long)]
+    pub(crate) encrypt: bool,
     /// Use ZooKeeper instead of a coordinator in this process: zk://host,host:port,.../path
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) coordinator: Option<String>,

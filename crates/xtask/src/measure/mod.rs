@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use idle::IdleArgs;
 use leeward_bench::dev::Starter;
 use leeward_bench::replication::Failure;
-use leeward_bench::{faults, moves, pauses, splits};
+use leeward_bench::{faults, moves, pauses, rights, rotation, splits};
 use routes::RoutesArgs;
 use std::env;
 use std::path::PathBuf;
@@ -95,6 +95,26 @@ killed before is not in sync yet. Then every acknowledged write is read back and
 says more.
 Exit code 1: something failed, was lost, or differs.")]
     Faults(faults::Options),
+    /// What checks of rights cost a get
+    #[command(after_help = "\
+Examples:
+  cargo xtask measure rights
+  cargo xtask measure rights --rounds 9 --users 1000 --json rights.json
+
+One node without replicas gets redis-benchmark's GET at depth 16, which must be installed (package redis-tools): in turn while
+there are no users, and as one of many users with many grants, of which only the last gives the right.
+Exit code 1: with users less than 0.97 of the throughput was left, the median of all rounds.")]
+    Rights(rights::Options),
+    /// Replace passwords and certificates while clients work
+    #[command(after_help = "\
+Examples:
+  cargo xtask measure rotation
+  cargo xtask measure rotation --rounds 3 --records 100000 --json rotation.json
+
+Three nodes with TLS serve YCSB A to a user. In each round all nodes get new certificates, the user gets another password,
+clients change to it, and the old one is removed.
+Exit code 1: a request failed.")]
+    Rotation(rotation::Options),
 }
 
 /// Runs a measurement. The exit code is 1 if a target was missed or something failed in a run, and 2 if there is no
@@ -121,6 +141,8 @@ impl Measure {
             What::Moves(options) => moves::run(options, &starter()?),
             What::Splits(options) => splits::run(options, &starter()?),
             What::Faults(options) => faults::run(options, &starter()?),
+            What::Rights(options) => rights::run(options, self.program()?, data),
+            What::Rotation(options) => rotation::run(options, self.program()?, data),
         }
     }
 

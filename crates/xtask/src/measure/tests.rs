@@ -16,7 +16,7 @@ fn the_definition_is_well_formed() {
 
 #[test]
 fn every_page_has_an_example() {
-    for page in ["idle", "routes", "pauses", "moves", "splits", "faults"] {
+    for page in ["idle", "routes", "pauses", "moves", "splits", "faults", "rights", "rotation"] {
         let text = parse(&format!("{page} --help")).expect_err("help ends it").to_string();
         let example = format!("cargo xtask measure {page}");
         assert!(text.contains(&example) && text.contains("--leeward") && text.contains("--json"), "{text}");
@@ -32,6 +32,8 @@ fn the_command_lines_of_the_documents_are_understood() {
         "moves --regions 48 --records 5000000 --mix md --json moves.json --rest 0.5",
         "splits --rounds 1 --records 4000000 --mix md",
         "faults --only send-index,build-index,3 --kills 10 --kill-primary-every 0.1",
+        "rights --rounds 9 --users 1000 --json rights.json",
+        "rotation --rounds 3 --records 100000 --json rotation.json",
     ] {
         assert!(parse(line).is_ok_and(|parsed| format!("{parsed:?}").to_lowercase().contains(&line[..4])), "{line}");
     }
@@ -45,6 +47,7 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("splits --mix xxl", "s, m, l, sd, md, ld"),
         ("pauses --rounds 0", "1..=10000"),
         ("faults --regions 0", "1..=1024"),
+        ("rights --grants 64", "1..=63"),
     ] {
         let text = parse(line).expect_err(line).to_string();
         assert!(text.contains(part), "{line}: {part:?} in {text}");
