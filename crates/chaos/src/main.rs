@@ -48,7 +48,7 @@ enum Other {
 
 #[derive(Args)]
 struct Stress {
-    /// Which: flood, hoard, giants or garbage.
+    /// Which: flood, hoard, giants or garbage; with --tls also guesses.
     kind: FaultKind,
     /// Connections of hostile clients, together.
     #[arg(long, default_value_t = 1_000)]

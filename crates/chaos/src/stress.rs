@@ -103,6 +103,9 @@ pub fn stress(options: &StressOptions, interrupted: &AtomicBool) -> Result<Stres
     if options.kind.class() != Class::Client {
         return Err(ChaosError::Refused(format!("{} are no hostile clients: see --list", options.kind)));
     }
+    if options.kind == FaultKind::Guesses && !options.tls {
+        return Err(ChaosError::Refused("guesses need users to be checked against: add --tls".into()));
+    }
     let mut place = RunResources::new(&options.directory)?;
     if options.keep {
         place.keep();

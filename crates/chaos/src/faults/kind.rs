@@ -55,6 +55,8 @@ pub enum FaultKind {
     Giants,
     /// Clients send random and changed bytes to every port.
     Garbage,
+    /// Clients try passwords without pause. Other clients of their addresses would have to wait, so it is only measured.
+    Guesses,
 }
 
 /// Two faults of one class do not strike at the same time.
@@ -78,11 +80,13 @@ pub(crate) enum Need {
     ClockOffsets,
     /// More servers than a region has replicas.
     SpareServer,
+    /// It is never part of a run: `stress` measures it.
+    Stress,
 }
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 24] = [
+    pub const ALL: [FaultKind; 25] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Stop,
@@ -107,6 +111,7 @@ impl FaultKind {
         FaultKind::Hoard,
         FaultKind::Giants,
         FaultKind::Garbage,
+        FaultKind::Guesses,
     ];
 
     /// Its name on the command line and in the JSON.
@@ -135,6 +140,7 @@ impl FaultKind {
                 ("giants", "the largest keys, values, batches and ranges", Class::Client, Need::Nothing)
             }
             FaultKind::Garbage => ("garbage", "random and changed bytes to every port", Class::Client, Need::Nothing),
+            FaultKind::Guesses => ("guesses", "many connections that try passwords", Class::Client, Need::Stress),
             FaultKind::Kill => ("kill", "kill -9 of a server", Class::Process, Need::Nothing),
             FaultKind::KillAll => ("kill-all", "kill -9 of all servers at once", Class::Process, Need::Nothing),
             FaultKind::Stop => ("stop", "SIGSTOP of a server, and SIGCONT", Class::Process, Need::Nothing),

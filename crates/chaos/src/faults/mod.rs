@@ -31,6 +31,7 @@ impl Means {
     /// Why a kind cannot strike, if it cannot.
     pub(crate) fn refusal(self, kind: FaultKind) -> Option<&'static str> {
         match kind.need() {
+            Need::Stress => Some("only measured, by `stress`"),
             Need::Namespaces if !self.namespaces => Some("no network namespaces"),
             Need::OwnDisks | Need::SlowDisks if !self.namespaces => Some("no disks of their own"),
             Need::SlowDisks if !self.slow_disks => Some("no control groups (version 1) that limit a device"),
@@ -118,7 +119,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.drain(server);
             Ok(format!("server {named}"))
         }
-        FaultKind::Flood | FaultKind::Hoard | FaultKind::Giants | FaultKind::Garbage => {
+        FaultKind::Flood | FaultKind::Hoard | FaultKind::Giants | FaultKind::Garbage | FaultKind::Guesses => {
             let targets = cluster.targets();
             cluster.hostile.push(Hostile::begin(kind, &targets, entropy));
             Ok("hostile clients at all servers".into())

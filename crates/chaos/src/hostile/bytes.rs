@@ -98,6 +98,12 @@ impl Script {
         out
     }
 
+    /// A try of a password, of one of many users.
+    pub(super) fn guess(&mut self) -> Vec<u8> {
+        let (user, password) = (format!("user{}", self.0.below(1_000)), format!("{:016x}", self.0.u64()));
+        command(&[b"AUTH", user.as_bytes(), password.as_bytes()])
+    }
+
     /// A request of the largest allowed size, or larger. Without `writes` it stores nothing.
     pub(super) fn giant(&mut self, writes: bool) -> Vec<u8> {
         let value = vec![b'v'; [MAX_VALUE_BYTES, MAX_VALUE_BYTES - 1, MAX_VALUE_BYTES + 1][self.0.index(3)]];

@@ -1,5 +1,5 @@
-//! Hostile clients, as faults. They send requests without pause, never read answers, send the largest requests, and send bytes
-//! that no port understands. They write only a few keys of their own ([`PREFIX`]), which are deleted at the end. So they touch no
+//! Hostile clients, as faults. They send requests without pause, never read answers, send the largest requests, try passwords,
+//! and send bytes that no port understands. They write only a few keys of their own ([`PREFIX`]), which are deleted at the end. So they touch no
 //! key that is judged.
 //!
 //! The module [`bytes`] has what they send. A strike has [`THREADS`] threads, which end when the strike is dropped: every wait
@@ -26,7 +26,7 @@ pub(crate) const PREFIX: &str = "~hostile/";
 const LEAST_PRIORITY: i32 = 19;
 /// Threads of a strike.
 const THREADS: usize = 8;
-/// Connections of a strike in a chaos run: of a flood, of a hoard, and of giants.
+/// Connections of a strike: of a flood, of a hoard, and of giants.
 const FLOODING: usize = 64;
 const HOARDING: usize = 128;
 const GIANTS: usize = 8;
@@ -67,7 +67,7 @@ impl Hostile {
     /// Begins a strike of a kind of hostile client.
     pub(crate) fn begin(kind: FaultKind, targets: &Targets, entropy: u64) -> Hostile {
         let connections = match kind {
-            FaultKind::Flood => FLOODING,
+            FaultKind::Flood | FaultKind::Guesses => FLOODING,
             FaultKind::Hoard => HOARDING,
             _ => GIANTS,
         };
@@ -85,7 +85,8 @@ impl Hostile {
             thread::spawn(move || {
                 lower_priority();
                 match kind {
-                    FaultKind::Flood => client.flood(),
+                    FaultKind::Flood => client.flood(Script::flood),
+                    FaultKind::Guesses => client.flood(Script::guess),
                     FaultKind::Hoard => client.hoard(),
                     FaultKind::Giants => client.giants(),
                     _ => client.garbage(),
@@ -171,12 +172,12 @@ impl Client {
     }
 
     /// Commands without pause. Answers that have arrived are read, so that the node stays busy and is not blocked.
-    fn flood(&mut self) {
+    fn flood(&mut self, commands: impl Fn(&mut Script) -> Vec<u8>) {
         let mut sink = vec![0; 64 << 10];
         while self.is_wanted() {
             let mut connections = self.connect();
             while self.is_wanted() && !connections.is_empty() {
-                connections.retain_mut(|stream| exchange(stream, &self.script.flood(), &mut sink));
+                connections.retain_mut(|stream| exchange(stream, &commands(&mut self.script), &mut sink));
             }
             thread::sleep(WAIT / 4);
         }
