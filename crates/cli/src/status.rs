@@ -23,6 +23,9 @@ mod tests;
 /// How long a node may take to answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The state of a node whose admin port the user is not told.
+const HIDDEN: &str = "hidden: the user lacks the right to operate on all tables";
+
 /// Everything, as `--json` prints it.
 #[derive(Serialize)]
 struct Everything<'a> {
@@ -50,6 +53,8 @@ pub(crate) struct Overview {
     /// `None` where only admin ports were asked.
     map: Option<RegionMap>,
     answers: Vec<Answer>,
+    /// Servers whose admin ports are hidden from the user.
+    hidden: Vec<u32>,
 }
 
 impl Overview {
@@ -61,11 +66,16 @@ impl Overview {
         let access = Access::of(addresses)?;
         let found = find(&access, addresses)?;
         // A node that is not part of the cluster is not in the map. A node in the map may not answer at its native address.
-        let registered = found.map.servers.iter();
-        let registered = registered.map(|info| (info.admin_address.clone(), info.member.server.0));
+        // A user that may not see all of the cluster is not told the admin ports of other nodes.
+        let (told, hidden): (Vec<_>, Vec<_>) =
+            found.map.servers.iter().partition(|info| !info.admin_address.is_empty());
+        let registered = told.into_iter().map(|info| (info.admin_address.clone(), info.member.server.0));
         let all: BTreeMap<String, u32> = found.admin.into_iter().chain(registered).collect();
+        let is_asked = |server: u32| all.values().any(|asked| *asked == server);
+        let hidden: Vec<u32> =
+            hidden.iter().map(|info| info.member.server.0).filter(|server| !is_asked(*server)).collect();
         let asked = all.into_iter().map(|(address, server)| (address, Some(server))).collect();
-        Ok(Overview { map: Some(found.map), answers: ask(&access, asked) })
+        Ok(Overview { map: Some(found.map), answers: ask(&access, asked), hidden })
     }
 
     /// The map; empty where only admin ports were asked.
@@ -81,6 +91,7 @@ impl Overview {
     /// A line for each node.
     fn rows(&self) -> Vec<NodeRow> {
         let mut rows: Vec<NodeRow> = self.answers.iter().map(NodeRow::of).collect();
+        rows.extend(self.hidden.iter().map(|server| NodeRow::silent(Some(*server), HIDDEN.into())));
         if let Some(map) = &self.map {
             rows.extend(missing(map, &rows));
         }
@@ -106,7 +117,8 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome {
         true => Overview::of(&args.connect.addresses())?,
         false => {
             let asked = args.admin.iter().map(|address| (address.clone(), None)).collect();
-            Overview { map: None, answers: ask(&Access::of(&args.connect.addresses())?, asked) }
+            let answers = ask(&Access::of(&args.connect.addresses())?, asked);
+            Overview { map: None, answers, hidden: Vec::new() }
         }
     };
     if let Some(table) = &args.table {

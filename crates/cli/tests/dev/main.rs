@@ -15,6 +15,7 @@ mod running;
 mod shares;
 mod tables;
 mod tls;
+mod users;
 mod zookeeper;
 
 use running::{Dev, Resp, leeward, wait_for};

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -46,13 +47,17 @@ pub(crate) struct Dev {
     lines: Receiver<String>,
     pub(crate) base: u16,
     pub(crate) pids: Vec<u32>,
-    pub(crate) directory: TempDir,
+    pub(crate) directory: Arc<TempDir>,
 }
 
 impl Dev {
     /// Starts `nodes` on free ports and waits until they serve.
     pub(crate) fn start(nodes: u32, args: &[&str]) -> Dev {
-        let directory = tempfile::tempdir().expect("a directory");
+        Dev::start_in(Arc::new(tempfile::tempdir().expect("a directory")), nodes, args)
+    }
+
+    /// As [`Dev::start`], on the data of an earlier cluster.
+    pub(crate) fn start_in(directory: Arc<TempDir>, nodes: u32, args: &[&str]) -> Dev {
         let base = free_base();
         let mut child = leeward()
             .args(["dev", "--nodes", &nodes.to_string(), "--base-port", &base.to_string(), "--data"])
@@ -196,6 +201,14 @@ impl Resp {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).expect("a time limit");
         Some(Resp { stream: BufReader::new(stream) })
+    }
+
+    /// Whether the node has ended the connection, which must be idle.
+    pub(crate) fn is_ended(&mut self) -> bool {
+        self.stream.get_mut().set_nonblocking(true).expect("it can be set");
+        let read = self.stream.read(&mut [0; 1]);
+        self.stream.get_mut().set_nonblocking(false).expect("it can be set");
+        !read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// Calls a command; returns the line of a simple reply with its mark, the bytes of a bulk string, or the elements
