@@ -1,6 +1,6 @@
-//! Hostile clients, as faults. They send requests without pause, never read answers, send the largest requests, try passwords,
-//! and send bytes that no port understands. They write only a few keys of their own ([`PREFIX`]), which are deleted at the end. So they touch no
-//! key that is judged.
+//! Hostile clients, as faults. They send requests without pause, never read answers, send the largest requests, try
+//! passwords, and send bytes that no port understands. They write only a few keys of their own ([`PREFIX`]), which are
+//! deleted at the end. So they touch no key that is judged.
 //!
 //! The module [`bytes`] has what they send. A strike has [`THREADS`] threads, which end when the strike is dropped: every wait
 //! has a bound. A node may refuse or close any of these connections; that is not judged.

@@ -9,6 +9,9 @@ mod ensemble;
 mod faults;
 mod many;
 mod proofs;
+#[path = "../../../cluster/tests/shared/proxy.rs"]
+#[expect(dead_code, reason = "other tests lead it to another server")]
+mod proxy;
 mod restarts;
 mod rings;
 mod running;

@@ -2,6 +2,7 @@
 //! in, and while passwords and certificates are replaced under load.
 
 use crate::ensemble::{Ensemble, is_there};
+use crate::proxy::Proxy;
 use crate::running::{Dev, Resp, leeward, wait_for};
 use leeward_bench::rotation;
 use leeward_client::{
@@ -9,6 +10,7 @@ use leeward_client::{
 };
 use leeward_format::user::PasswordHash;
 use leeward_security::passwords::hash;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -230,5 +232,55 @@ fn volumes_are_encrypted_on_demand_and_open_again() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
     let dev = Dev::start_in(directory, 1, &["--encrypt", "--tls"]);
     assert_eq!(run(&dev, &["get", "apple"]).trim_end(), secret);
+    dev.stop();
+}
+
+#[test]
+fn a_node_that_is_cut_off_goes_on_with_the_users_that_it_knows_until_it_is_back() {
+    let dev = Dev::start(1, &[]);
+    let root = root(&dev);
+    add(&root, "shop", "pw", "read,write");
+    let wire = Proxy::start(([127, 0, 0, 1], dev.base + 400).into());
+    let mut second = leeward();
+    second.args(["serve", "--stop-with-stdin", "--coordinator", &wire.address.to_string()]).stdin(Stdio::piped());
+    for setting in [
+        "server_id=2".to_owned(),
+        "fabric=shm".to_owned(),
+        format!("data_dir={}", dev.directory.path().join("second").display()),
+        format!("resp_listen=127.0.0.1:{}", dev.resp(2)),
+        format!("native_listen=127.0.0.1:{}", dev.base + 101),
+        format!("admin_listen=127.0.0.1:{}", dev.base + 201),
+    ] {
+        second.args(["--set", &setting]);
+    }
+    let mut second = second.spawn().expect("it starts");
+    let comes_in = |node: u32, user: &str| {
+        let mut client = Resp::try_connect(dev.resp(node))?;
+        (client.call(&["AUTH", user, "pw"]) == "+OK").then_some(client)
+    };
+    let mut open = [1, 2].map(|node| {
+        wait_for("shop comes in", || comes_in(node, "shop").is_some());
+        comes_in(node, "shop").expect("it has come in")
+    });
+    assert_eq!(open[1].call(&["SET", "a", "1"]), "+OK");
+
+    wire.cut(true);
+    add(&root, "late", "pw", "read");
+    root.remove_users(Some(vec!["shop".parse().expect("a name")])).expect("it is removed");
+    // The node that is connected ends the connection, and lets the new user in.
+    wait_for("the connection ends", || open[0].is_ended());
+    wait_for("late comes in", || comes_in(1, "late").is_some());
+    assert!(comes_in(1, "shop").is_none());
+    // The other one does neither, however long that lasts, and others carry out what it forwards.
+    assert_eq!(open[1].call(&["SET", "a", "2"]), "+OK");
+    assert!(comes_in(2, "shop").is_some() && comes_in(2, "late").is_none());
+
+    wire.cut(false);
+    wait_for("the connection ends", || open[1].is_ended());
+    wait_for("late comes in", || comes_in(2, "late").is_some());
+    assert!(comes_in(2, "shop").is_none());
+    assert_eq!(root.get("a").expect("a get").as_deref(), Some(&b"2"[..]));
+    drop(second.stdin.take());
+    assert!(second.wait().expect("it ends").success());
     dev.stop();
 }

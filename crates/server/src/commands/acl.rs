@@ -3,13 +3,13 @@
 //! Rules outside of parentheses change the user's first grant, which is of all tables; each pair of parentheses adds a
 //! grant, which may name a table.
 
-use super::Context;
 use super::session::Session;
 use super::table::{self, Spec};
 use super::work::{Work, unexpected};
+use super::{Context, error_reply};
 use crate::resp::{Reply, parse_integer};
-use crate::users::Draft;
 use crate::users::identity::table_in;
+use crate::users::{Draft, Refusal};
 use bytes::Bytes;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::user::{
@@ -28,6 +28,9 @@ const MOST_PASSWORDS: usize = 16;
 const LOG_ENTRIES: usize = 10;
 /// Units of the quota that one user takes.
 const USER_UNITS: u32 = 20;
+
+/// Subcommands that show or change users.
+const ABOUT_USERS: [&[u8]; 6] = [b"users", b"list", b"getuser", b"dryrun", b"setuser", b"deluser"];
 
 const HELP: [&str; 25] = [
     "ACL <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -69,6 +72,10 @@ fn err(text: impl std::fmt::Display) -> Work {
 /// `ACL subcommand ...`
 pub(super) fn acl(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
     let subcommand = args[1].to_ascii_lowercase();
+    if !context.users.is_known && ABOUT_USERS.contains(&&subcommand[..]) {
+        // Whether there are any is not known.
+        return Work::Ready(error_reply(&Refusal::Unknown.error()));
+    }
     Work::Ready(match (&subcommand[..], &args[2..]) {
         (b"whoami", []) => Reply::text(session.identity.name()),
         (b"help", []) => Reply::Array(HELP.into_iter().map(Reply::Simple).collect()),

@@ -138,10 +138,9 @@ struct Listeners {
 /// See [`StartError`]; every message says what to do.
 pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     config.validate()?;
-    let secrecy = Secrecy::of(config);
+    let secrecy = prepare_process(config);
     let credentials = config.coordination.zookeeper_credentials()?;
     let tls = config.tls.load(config.identity.server_id)?;
-    raise_descriptor_limit(config);
     let listeners = Listeners::bind(config)?;
     let (lock, volume, copies) = open_volume(config)?;
     let server = ServerId(config.identity.server_id);
@@ -268,6 +267,12 @@ fn other_files(config: &NodeConfig) -> u64 {
 const RING_CLIENTS: u64 = 960;
 /// Files of one client with rings: two memories, two sockets and a waker.
 const RING_FILES: u64 = 5;
+
+/// What concerns the whole process, before anything secret is read.
+fn prepare_process(config: &NodeConfig) -> Secrecy {
+    raise_descriptor_limit(config);
+    Secrecy::of(config)
+}
 
 /// Lets the process open as many files as its connections may need, as far as the system allows. The usual soft limit
 /// of 1,024 is below what a server needs. At the limit, clients wait to be accepted.

@@ -1,6 +1,7 @@
 //! A change of a user in the log of a host that does not run, for an operator that has lost the password of the last admin.
 //!
-//! Whoever may write the log may do everything anyway, so nothing is asked but that. The log's lock keeps a running host out.
+//! An operator that may write the log may do everything anyway, so nothing is asked but that. The log's lock keeps a running
+//! host out.
 //! Invariant: the change is one batch of the log, as if a node had asked for it; the cluster has users at every moment. Any
 //! thread.
 

@@ -10,9 +10,6 @@ mod hoards;
 mod identity;
 mod merges;
 mod moves;
-#[path = "../../../../cluster/tests/shared/proxy.rs"]
-#[expect(dead_code, reason = "other tests lead it to another server")]
-mod proxy;
 mod reads;
 mod rings;
 mod slots;

@@ -1,6 +1,5 @@
 //! Users on real nodes: they come in on every protocol, are in force everywhere within a second, and are out as soon.
 
-use super::proxy::Proxy;
 use super::*;
 use leeward_format::op::{OpError, Secret};
 use leeward_format::user::{Presence, UserChange, UserName, UserRule};
@@ -311,54 +310,6 @@ fn a_user_that_takes_its_own_password_away_gets_the_answer() {
     assert_eq!(root.run(Op::Get { key: "a".into() }).filter(|found| !matches!(found, OpResult::Error(_))), None);
     let mut again = Native::of(&cluster.servers[0].info().native_address, "root", "other");
     assert_eq!(again.run(Op::Get { key: "a".into() }), Some(OpResult::Value(Some("1".into()))));
-}
-
-#[test]
-fn a_node_that_is_cut_off_goes_on_with_the_users_that_it_knows_until_it_is_back() {
-    let wire = parking_lot::Mutex::new(None);
-    let cluster = Cluster::start_with(2, |config| {
-        if config.identity.server_id == 2
-            && let CoordinatorAt::Embedded(coordinator) = config.coordination.coordinator
-        {
-            let made = Proxy::start(coordinator);
-            config.coordination.coordinator = CoordinatorAt::Embedded(made.address);
-            *wire.lock() = Some(made);
-        }
-    });
-    let wire = wire.into_inner().expect("node 2 has one");
-    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
-    let address = |node: usize| cluster.servers[node].info().native_address.clone();
-    Native::connect(&address(0)).change("root", Presence::New, rules("secret", &["all"]));
-    let mut root = soon(|| {
-        let mut root = Native::of(&address(0), "root", "secret");
-        matches!(root.run(Op::Get { key: "a".into() }), Some(OpResult::Value(_))).then_some(root)
-    });
-    root.change("shop", Presence::New, rules("pw", &["read,write"]));
-    let comes_in = |node: usize, user: &str, password: &str| {
-        let mut client = cluster.client(node);
-        let said = client.run(&format!("AUTH {user} {password}"));
-        (said == "+OK").then_some(client)
-    };
-    let mut open = [0, 1].map(|node| soon(|| comes_in(node, "shop", "pw")));
-
-    wire.cut(true);
-    let is_up = |node: usize| cluster.servers[node].snapshot().is_some_and(|shot| shot.status.coordinator_up);
-    soon(|| (!is_up(1)).then_some(()));
-    root.change("late", Presence::New, rules("pw", &["read"]));
-    assert_eq!(root.run(Op::RemoveUsers { names: Some(vec![name("shop")]) }), Some(OpResult::Done));
-    // The node that is connected ends the connection and lets the new user in.
-    assert_eq!(open[0].stream.read_line(&mut String::new()).expect("the end"), 0);
-    assert!(comes_in(0, "shop", "pw").is_none());
-    soon(|| comes_in(0, "late", "pw"));
-    // The other one does neither, however long that lasts.
-    assert_eq!(open[1].run("ACL WHOAMI"), "shop");
-    assert!(comes_in(1, "shop", "pw").is_some() && comes_in(1, "late", "pw").is_none());
-    assert!(!is_up(1), "it was cut off all the while");
-
-    wire.cut(false);
-    assert_eq!(open[1].stream.read_line(&mut String::new()).expect("the end"), 0);
-    soon(|| comes_in(1, "shop", "pw").is_none().then_some(()));
-    soon(|| comes_in(1, "late", "pw"));
 }
 
 #[test]
