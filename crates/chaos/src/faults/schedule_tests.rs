@@ -1,7 +1,7 @@
 //! A seed repeats its rounds, and no kind is left out.
 
 use super::*;
-use crate::faults::kind::Class;
+use crate::faults::kind::{Class, Need};
 
 #[test]
 fn a_seed_gives_the_same_rounds_and_another_gives_others() {
@@ -43,12 +43,13 @@ fn one_kind_alone_will_do() {
 
 #[test]
 fn each_kind_of_hostile_client_strikes_within_eight_rounds() {
+    let of_runs: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|kind| kind.need() != Need::Stress).collect();
     for seed in 0..50 {
-        let mut schedule = Schedule::new(seed, FaultKind::ALL.to_vec());
+        let mut schedule = Schedule::new(seed, of_runs.clone());
         let struck: Vec<FaultKind> =
             (0..8).flat_map(|_| schedule.next_round().faults).map(|fault| fault.kind).collect();
-        let hostile = FaultKind::ALL.into_iter().filter(|kind| kind.class() == Class::Client);
-        assert!(hostile.clone().count() == 4 && hostile.into_iter().all(|kind| struck.contains(&kind)), "seed {seed}");
+        let hostile: Vec<FaultKind> = of_runs.iter().copied().filter(|kind| kind.class() == Class::Client).collect();
+        assert!(hostile.len() == 4 && hostile.iter().all(|kind| struck.contains(kind)), "seed {seed}");
     }
 }
 
