@@ -176,9 +176,16 @@ impl Plan {
             return Ok(());
         }
         let write = || {
-            let mut file = File::options().write(true).create_new(true).mode(0o400).open(&path)?;
+            // Whole or not at all, even if this process dies here.
+            let made = path.with_extension("new");
+            if made.exists() {
+                fs::remove_file(&made)?;
+            }
+            let mut file = File::options().write(true).create_new(true).mode(0o400).open(&made)?;
             writeln!(file, "dev {}", random_hex(KEY_BYTES))?;
-            file.sync_all()
+            file.sync_all()?;
+            fs::rename(&made, &path)?;
+            File::open(&self.directory)?.sync_all()
         };
         write().map_err(|source| DevError::File(path.clone(), source))
     }

@@ -14,7 +14,7 @@ use leeward_format::record::{FLAG_BATCH_CONTINUES, RECORD_HEADER_BYTES, Record, 
 use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use leeward_platform::disk::DIRECT_ALIGN;
-use leeward_platform::{Block, Bug, planted};
+use leeward_platform::{Block, Bug, Pool, planted};
 use std::collections::{HashMap, VecDeque};
 
 /// A record on its way through a replay.
@@ -188,10 +188,17 @@ impl Contents<'_> {
     }
 }
 
+/// Bytes of a complete segment, and how many of whole blocks of the device; `None`: it is a tail.
+fn bytes_of(volume: &Volume, segment: &SegmentState) -> Option<(usize, usize)> {
+    let most = volume.bytes_of(segment.no);
+    let bytes = (segment.bytes? as usize).min(most);
+    Some((bytes, bytes.next_multiple_of(DIRECT_ALIGN).min(most)))
+}
+
 /// A complete segment that is being read.
 struct ReadAhead {
     id: SegmentId,
-    /// Its bytes that are wanted. Whole blocks of the device are read.
+    /// Its bytes that are wanted.
     bytes: usize,
     reading: Reading,
     reservation: Reservation,
@@ -200,10 +207,8 @@ struct ReadAhead {
 impl ReadAhead {
     /// Begins to read a segment; `None` if it is a tail.
     fn begin(volume: &Volume, segment: &SegmentState) -> Option<ReadAhead> {
-        let most = volume.bytes_of(segment.no);
-        let bytes = (segment.bytes? as usize).min(most);
-        let whole = bytes.next_multiple_of(DIRECT_ALIGN).min(most);
-        let reservation = volume.memory().take(Purpose::Reads, whole);
+        let (bytes, whole) = bytes_of(volume, segment)?;
+        let reservation = volume.memory().take(Purpose::Reads, Pool::memory_bytes(whole));
         Some(ReadAhead { id: segment.id, bytes, reading: volume.begin_read(segment.no, 0, whole), reservation })
     }
 
@@ -360,11 +365,15 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The bytes of a segment that is not an overlay. Begins to read the one after it.
+    /// The bytes of a segment that is not an overlay. Begins to read the one after it. The first one is read on this thread:
+    /// where many regions are replayed, they do not wait for the few threads that read ahead.
     fn read(&mut self, segment: &SegmentState) -> Result<Contents<'a>> {
         let (volume, overlays) = (self.volume, self.overlays);
         let begun = self.ahead.take().filter(|ahead| ahead.id == segment.id);
-        let begun = begun.or_else(|| ReadAhead::begin(volume, segment));
+        let complete = bytes_of(volume, segment).filter(|_| begun.is_none());
+        // Before it is decided whether there is memory for the next one.
+        let reservation =
+            volume.memory().take(Purpose::Reads, complete.map_or(0, |(_, whole)| Pool::memory_bytes(whole)));
         if !volume.memory().is_short(Purpose::Reads) {
             let next = self.segments.front().filter(|next| !overlays.contains_key(&next.id));
             self.ahead = next.and_then(|next| ReadAhead::begin(volume, next));
@@ -372,7 +381,12 @@ impl<'a> Source<'a> {
         if let Some(begun) = begun {
             return begun.finish();
         }
-        let (most, reservation) = (volume.bytes_of(segment.no), volume.memory().reserve(Purpose::Reads));
+        if let Some((bytes, whole)) = complete {
+            let mut block = volume.memory().pool().take(whole);
+            volume.read(segment.no, 0, &mut block)?;
+            return Ok(Contents::Read { block, bytes, most: bytes, reservation });
+        }
+        let most = volume.bytes_of(segment.no);
         let mut contents = Contents::Read { block: Block::bare(most), bytes: 0, most, reservation };
         contents.read_on(volume, segment.no)?;
         Ok(contents)

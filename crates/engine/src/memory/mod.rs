@@ -45,7 +45,7 @@ pub enum Purpose {
     L0s,
     /// Buffers of compactions; and built segments until every backup has them.
     Compactions,
-    /// Read-ahead of scans, and of look-ups of many keys.
+    /// Read-ahead of scans, of look-ups of many keys, and of replays.
     Reads,
     /// Windows of log tails: pages that are mapped, or bytes on the heap.
     Tails,
@@ -74,7 +74,7 @@ pub struct MemoryStats {
     pub l0s: u64,
     /// Buffers of compactions. In a server also built segments, until every backup has them.
     pub compactions: u64,
-    /// Read-ahead of scans, and of look-ups of many keys.
+    /// Read-ahead of scans, of look-ups of many keys, and of replays.
     pub reads: u64,
     /// Ends of the logs: pages that are mapped, or bytes on the heap.
     pub tails: u64,

@@ -122,10 +122,11 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// Whether the node reads keys, of TLS or of its volume.
+    /// Whether the node reads secrets from files: keys of TLS or of its volume, or the password at ZooKeeper.
     pub(crate) fn has_keys(&self) -> bool {
         let Storage { encryption_key_file, encryption_key_command, .. } = &self.storage;
-        self.tls.tls_key.is_some() || encryption_key_file.is_some() || encryption_key_command.is_some()
+        let of_volume = encryption_key_file.is_some() || encryption_key_command.is_some();
+        self.tls.tls_key.is_some() || of_volume || self.coordination.zookeeper_auth_file.is_some()
     }
 
     /// Settings from `file`, if there is one, with `overrides` (`name`, `value`) on top.

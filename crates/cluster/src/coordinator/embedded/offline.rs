@@ -10,7 +10,7 @@ use crate::Tree;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, decode_value, encode_value};
 use leeward_format::coordinator::{CoordinatorOp, LogEntry};
-use leeward_format::user::{Grant, PasswordHash, Presence, User, UserChange, UserName, UserRule};
+use leeward_format::user::{Grant, PasswordHash, Presence, UserChange, UserName, UserRule};
 use std::path::{Path, PathBuf};
 
 /// Why no user was changed.
@@ -22,6 +22,9 @@ pub enum ResetError {
          cluster on ZooKeeper has none: docs/users.md says what to do there"
     )]
     Missing(PathBuf),
+    /// It cannot be told whether there is one.
+    #[error("coordinator: cannot read {0}: {1}. Run this as the system user that the coordinator runs as")]
+    Unreadable(PathBuf, #[source] std::io::Error),
     /// The log cannot be used.
     #[error(transparent)]
     Log(#[from] HostError),
@@ -33,15 +36,17 @@ pub enum ResetError {
     Write(PathBuf, #[source] std::io::Error),
 }
 
-/// Makes `name` a user that is enabled, may do everything, and has this password and no other, whether or not it is there, in
+/// Makes `name` anew, as a user that is enabled, may do everything, and has this password, whether or not it is there, in
 /// the log in `directory`, whose host must not run. Other users stay as they are. Nodes follow when the host runs again.
 ///
 /// # Errors
 /// There is no log, its host runs, or it cannot be read or written.
 pub fn reset_admin(directory: &Path, name: &UserName, hash: PasswordHash) -> Result<(), ResetError> {
     let path = directory.join(LOG_FILE);
-    if !path.is_file() {
-        return Err(ResetError::Missing(path));
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => return Err(ResetError::Missing(path)),
+        Err(error) => return Err(ResetError::Unreadable(path, error)),
     }
     let (mut log, mut tree) = Log::open(directory)?;
     let op = reset(&tree, name, hash)?;
@@ -52,16 +57,10 @@ pub fn reset_admin(directory: &Path, name: &UserName, hash: PasswordHash) -> Res
 /// The change, with the number of changes last: nodes follow a change when they have seen that.
 fn reset(tree: &Tree, name: &UserName, hash: PasswordHash) -> Result<CoordinatorOp, ResetError> {
     let path = ClusterPath::User(name.clone());
-    // One that cannot be read is made anew.
-    let user = tree.get(&path.to_string()).and_then(|(_, value)| decode_value::<User>("user", value).ok());
-    let rules = vec![
-        UserRule::Enable(true),
-        UserRule::ResetPasswords,
-        UserRule::AddPassword(hash),
-        UserRule::AddGrant(Grant::everything()),
-    ];
+    let rules = vec![UserRule::Enable(true), UserRule::AddPassword(hash), UserRule::AddGrant(Grant::everything())];
     let change = UserChange { name: name.clone(), presence: Presence::Any, rules };
-    let user = change.apply(user.filter(|user| user.check().is_ok()).as_ref()).map_err(ResetError::Refused)?;
+    // It is made anew: then it does not matter how many grants it had, or whether it can be read.
+    let user = change.apply(None).map_err(ResetError::Refused)?;
     let changes = tree.get(&ClusterPath::Users.to_string());
     let changes = changes.and_then(|(_, value)| decode_value::<u64>("number of changes of users", value).ok());
     Ok(CoordinatorOp::All(vec![

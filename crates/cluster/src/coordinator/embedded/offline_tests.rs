@@ -3,6 +3,7 @@
 use super::*;
 use crate::embedded::{Host, HostOptions};
 use leeward_format::coordinator::CoordinatorError;
+use leeward_format::user::User;
 use std::net::{Ipv4Addr, SocketAddr};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -37,7 +38,8 @@ fn changes(tree: &Tree) -> u64 {
 fn an_admin_gets_another_password_and_others_stay() {
     let directory = tempfile::tempdir().expect("a directory");
     let running = host(directory.path());
-    let limited = User { is_enabled: false, passwords: vec![hash("old")], ..User::new(name("root")) };
+    let grants = (0..64).map(|i| format!("read@t{i}:p").parse().expect("a grant")).collect();
+    let limited = User { is_enabled: false, passwords: vec![hash("old")], grants, ..User::new(name("root")) };
     let other = User { is_enabled: true, passwords: vec![hash("shop")], ..User::new(name("shop")) };
     for (path, value) in [
         (ClusterPath::User(name("root")), encode_value(&limited)),

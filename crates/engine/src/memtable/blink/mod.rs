@@ -283,7 +283,8 @@ impl BLink {
 
     #[inline]
     fn entry(&self, at: At) -> EntryRef<'_> {
-        // SAFETY: a number of an entry comes from a slot or a `low` of this tree.
+        // SAFETY: a number of an entry comes from a slot or a `low` of this tree, or from what was written to it and is not
+        // sorted yet: `Loader`, which alone has that, has no other tree.
         unsafe { EntryRef::new(&self.entries, self.entries.arena.at(at)) }
     }
 
