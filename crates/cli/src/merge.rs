@@ -12,7 +12,7 @@ use leeward_format::cluster::RegionRequest;
 #[command(after_help = "\
 First the primary of the region moves to the server of the neighbour's primary. Then it copies the region's data, at most
 `merge_bytes`, into the neighbour. Operations on the region's keys wait meanwhile, for some tens of milliseconds, and none fails.
-Tables that are partitioned by hash have no merges.
+Tables that are partitioned by hash or slots have no merges.
 
 Examples:
   leeward merge --region 4 --into 3        region 3 gets the keys of both; region 4 is removed

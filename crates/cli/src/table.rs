@@ -11,6 +11,7 @@ use leeward_client::{Client, ClientError, GroupConfig, Op, OpResult, RegionMap, 
 use leeward_format::RegionId;
 use leeward_format::cluster::Acknowledge;
 use leeward_format::op::RangeOp;
+use leeward_format::partition::Partition;
 use leeward_format::status::Role;
 use leeward_format::table::{DEFAULT_TABLE, unknown_table};
 use std::collections::BTreeMap;
@@ -270,8 +271,11 @@ fn table_of_regions(map: &RegionMap, name: &str, contents: &BTreeMap<RegionId, C
         let (backups, learners) = (numbers(&group.backups), numbers(&group.learners));
         vec![group.region.to_string(), start, end, primary, backups, learners, pairs, size, levels]
     };
-    let is_hashed = map.table(name).is_some_and(|table| table.partition.is_hash());
-    let first = if is_hashed { "first token" } else { "first key" };
+    let first = match map.table(name).map(|table| table.partition) {
+        Some(Partition::Hash { .. }) => "first token",
+        Some(Partition::Slots { .. }) => "first slot",
+        Some(Partition::Range) | None => "first key",
+    };
     let head = ["region", first, "up to", "primary", "in sync", "building", "about pairs", "bytes", "levels"];
     table(&head, map.regions_of(name).iter().map(row).collect())
 }

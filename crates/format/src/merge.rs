@@ -1,5 +1,5 @@
 //! One ordered scan from scans of regions with interleaved keys, as in a table that is [partitioned by
-//! hash](crate::partition::Partition::Hash).
+//! hash or slots](crate::partition::Partition).
 //!
 //! ```text
 //! region 1    a . . . f . | more from h on         The horizon is the first key that some region has not answered about:

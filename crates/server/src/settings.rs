@@ -285,8 +285,9 @@ pub const SETTINGS: &[Setting] = &[
         "redis_table",
         "`default`",
         "a table's name",
-        "the table of database 0, which Redis clients begin with and which those in [cluster mode](resp.md#cluster-mode) \
-         use. The same on all nodes",
+        "the table of database 0, which Redis clients begin with. The same on all nodes, before any client in [cluster \
+         mode](resp.md#cluster-mode) connects: a client follows a redirection to the other node's database 0, so a node \
+         where that is another table would accept its writes there",
     ),
     number(
         "catch_up_mib_per_second",

@@ -160,9 +160,10 @@ pub struct GroupConfig {
     pub region: RegionId,
     /// Its table.
     pub table: String,
-    /// First key, or first [token](crate::partition::Partition::Hash), inclusive; empty for the first region.
+    /// First key, or first token or slot ([`Partition`](crate::partition::Partition)), inclusive; empty for the first
+    /// region.
     pub start: Bytes,
-    /// Key, or token, after the last; `None` for the last region.
+    /// Key, or token or slot, after the last; `None` for the last region.
     pub end: Option<Bytes>,
     /// Raised by every change.
     pub epoch: Epoch,

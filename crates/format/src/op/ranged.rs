@@ -111,7 +111,7 @@ impl Op {
         }
     }
 
-    /// Whether it must name a region, because `table` is partitioned by hash and it is about a range, but does not.
+    /// Whether it must name a region, because `table` is partitioned by hash or slots and it is about a range, but does not.
     pub fn lacks_region<R: Routing>(&self, routes: &R, table: &str) -> bool {
         let names_one = matches!(self, Op::In { .. } | Op::Stale { read: Read::ScanIn { .. }, .. });
         let names_none = self.range().is_some() && !names_one;
@@ -122,8 +122,8 @@ impl Op {
     /// complete one.
     pub fn region_missing(table: &str) -> OpError {
         OpError::Invalid(format!(
-            "table {table} is partitioned by hash: a range of its keys is asked of each region by number, and the answers are \
-             merged; a client that does not do so can read and write single keys only"
+            "table {table} is partitioned by hash or slots: a range of its keys is asked of each region by number, and the \
+             answers are merged; a client that does not do so can read and write single keys only"
         ))
     }
 }

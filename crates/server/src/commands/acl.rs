@@ -4,7 +4,7 @@
 //! grant, which may name a table.
 
 use super::session::Session;
-use super::table::{self, Spec};
+use super::table::{self, Needs, Spec};
 use super::work::{Work, unexpected};
 use super::{Context, error_reply};
 use crate::resp::{Reply, parse_integer};
@@ -431,6 +431,11 @@ fn dry_run(name: &[u8], command: &[Bytes], session: &mut Session, context: &mut 
     if !spec.needs.is_of_table() {
         return Work::Ready(Reply::OK);
     }
+    let no_place =
+        |key: &str| Work::Ready(Reply::text(format!("This user has no permissions to access the '{key}' key")));
+    if spec.needs == Needs::Table && !user.knows(&session.terms.table) {
+        return no_place(&session.terms.table);
+    }
     // Commands on data only make their operations here, and do nothing else.
     let work = spec.carry_out(command, session, context);
     let (table, routes) = (&session.terms.table, context.routes);
@@ -441,9 +446,6 @@ fn dry_run(name: &[u8], command: &[Bytes], session: &mut Session, context: &mut 
             _ => Work::Ready(Reply::OK),
         },
         Err((Denied::Right, _)) => no_right(),
-        Err((Denied::Place, key)) => {
-            let shown = String::from_utf8_lossy(&key[..key.len().min(128)]).into_owned();
-            Work::Ready(Reply::text(format!("This user has no permissions to access the '{shown}' key")))
-        }
+        Err((Denied::Place, key)) => no_place(&String::from_utf8_lossy(&key[..key.len().min(128)])),
     }
 }

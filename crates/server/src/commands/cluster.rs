@@ -14,14 +14,14 @@ use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_format::ServerId;
 use leeward_format::cluster::ServerInfo;
-use leeward_format::partition::slot_at;
-use leeward_format::routing::Spread;
+use leeward_format::partition::{Partition, slot_at};
+use leeward_format::routing::Routing;
 use leeward_format::slot::{SLOTS, slot_of};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Units of the quota for a region of the table.
-const REGION_UNITS: u32 = 2;
+/// Units of the quota for a region of the table, however many of them are one range of the answer.
+const REGION_UNITS: u32 = 8;
 
 /// Successive slots with the same master and replicas.
 struct Range {
@@ -54,7 +54,7 @@ struct Server<'a> {
     master: Option<ServerId>,
 }
 
-/// `ASKING`
+/// `ASKING`. The next command takes it back ([`Session::begin`]), whether or not it succeeds.
 pub(super) fn asking(session: &mut Session) -> Work {
     session.terms.is_asking = true;
     Work::Ready(Reply::OK)
@@ -63,7 +63,10 @@ pub(super) fn asking(session: &mut Session) -> Work {
 /// `CLUSTER SLOTS | SHARDS | NODES | INFO | MYID | KEYSLOT key`
 pub(super) fn cluster(args: &[Bytes], session: &Session, context: &mut Context) -> Work {
     if !session.is_in_cluster_mode(context.routes) {
-        return Work::Ready(Reply::err("This instance has cluster support disabled"));
+        return Work::Ready(match session.terms.forwards || context.knows_tables() {
+            true => Reply::err("This instance has cluster support disabled"),
+            false => down(),
+        });
     }
     let subcommand = args[1].to_ascii_lowercase();
     let make: fn(&Topology) -> Reply = match (&subcommand[..], &args[2..]) {
@@ -72,39 +75,52 @@ pub(super) fn cluster(args: &[Bytes], session: &Session, context: &mut Context) 
         (b"shards", []) => |topology| topology.shards(),
         (b"nodes", []) => |topology| topology.nodes(),
         (b"info", []) => |topology| topology.info(),
-        (b"myid", []) => |topology| topology.my_id(),
+        (b"myid", []) => return Work::Ready(my_id(context)),
         (b"keyslot" | b"slots" | b"shards" | b"nodes" | b"info" | b"myid", _) => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             return Work::Ready(Reply::err(format_args!("wrong number of arguments for 'cluster|{name}' command")));
         }
         _ => return table::unknown_subcommand("CLUSTER", &args[1]),
     };
-    let topology = Topology::of(session, context);
-    let ranges = topology.as_ref().map_or(0, |topology| topology.ranges.len());
-    context.quota.take(REGION_UNITS * ranges as u32);
-    Work::Ready(match topology {
-        Some(topology) => make(&topology),
-        None => Reply::Error(
-            "CLUSTERDOWN this node has not joined the cluster, or not all regions of the table are known to it yet; try \
-             again"
-                .into(),
-        ),
-    })
+    let tokens = context.routes.partition(&session.terms.table).and_then(Partition::tokens).unwrap_or(0);
+    context.quota.take(REGION_UNITS * tokens);
+    Work::Ready(Topology::of(session, context).map_or_else(down, |topology| make(&topology)))
+}
+
+/// The id of this node.
+fn my_id(context: &Context) -> Reply {
+    let me = context.routes.server(context.shared.facts.server).and_then(Server::of);
+    me.map_or_else(down, |server| Reply::text(server.id))
+}
+
+/// The reply of a node that cannot name a master for each slot.
+fn down() -> Reply {
+    Reply::Error(
+        "CLUSTERDOWN this node has not joined the cluster, or not all regions of the table are known to it yet; try again"
+            .into(),
+    )
 }
 
 impl<'a> Topology<'a> {
-    /// `None`: this node is not live in the cluster, or does not have all regions of the table.
+    /// `None`: this node is not live in the cluster, or does not have all regions of the table, or their bounds are none
+    /// that such a table has.
     fn of(session: &Session, context: &Context<'a>) -> Option<Topology<'a>> {
         let (routes, facts) = (context.routes, &context.shared.facts);
         let (name, me) = (&session.terms.table, facts.server);
-        let Spread::All(_) = routes.spread(name) else { return None };
-        let mut ranges: Vec<Range> = Vec::new();
+        let tokens = routes.partition(name)?.tokens()?;
+        if routes.regions_of(name).count() as u32 != tokens {
+            return None;
+        }
+        let (mut ranges, mut epoch) = (Vec::<Range>::new(), 0);
         for group in routes.regions_of(name) {
+            epoch = epoch.max(group.epoch.0);
             let master = master_of(group, routes, me);
             let backups = group.backups.iter().filter(|backup| live(**backup, routes).is_some());
+            let (first, behind) = (slot_at(Some(&group.start)), slot_at(group.end.as_deref()));
+            let last = behind.checked_sub(1).filter(|last| first <= *last)?;
             let range = Range {
-                first: slot_at(Some(&group.start)),
-                last: slot_at(group.end.as_deref()).saturating_sub(1),
+                first,
+                last,
                 master,
                 backups: backups.map(|backup| backup.server).filter(|backup| *backup != master).collect(),
                 has_primary: group.primary.is_some_and(|primary| live(primary, routes).is_some()),
@@ -126,7 +142,6 @@ impl<'a> Topology<'a> {
                 server.master.get_or_insert(range.master);
             }
         }
-        let epoch = routes.regions_of(name).map(|group| group.epoch.0).max().unwrap_or(0);
         let (is_encrypted, version) = (facts.is_encrypted, routes.version());
         servers.contains_key(&me).then_some(Topology { me, is_encrypted, ranges, servers, epoch, version })
     }
@@ -148,7 +163,7 @@ impl<'a> Topology<'a> {
                 Reply::text(*host),
                 Reply::Integer((*port).into()),
                 Reply::text(id),
-                Reply::Array(Vec::new()),
+                Reply::Map(Vec::new()),
             ])
         };
         let range = |range: &Range| {
@@ -223,10 +238,6 @@ impl<'a> Topology<'a> {
             ("cluster_my_epoch", self.epoch.to_string()),
         ];
         Reply::Verbatim(lines.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect())
-    }
-
-    fn my_id(&self) -> Reply {
-        Reply::text(&self.server(self.me).id)
     }
 }
 

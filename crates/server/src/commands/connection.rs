@@ -65,36 +65,33 @@ pub(super) fn auth(args: &[Bytes], session: &mut Session, context: &mut Context)
     session.authenticate(user, password, None, context)
 }
 
-/// `SELECT 0 | 1 | table [FORWARD]`. Database 1 is database 0 with `FORWARD`, for clients that can only name a number. It
-/// is there only where forwarding makes a difference: elsewhere it would be a second name for the same keys.
+/// `SELECT 0 | 1 | table`. Commands on a table that has a name here, and on database 1, are never redirected. Database 1
+/// is database 0 for clients that can only name a number. It is there only where forwarding makes a difference: elsewhere
+/// it would be a second name for the same keys.
 pub(super) fn select(args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
     let first = &context.shared.facts.redis_table;
-    let mut forwards = match &args[2..] {
-        [] => false,
-        [option] if option.eq_ignore_ascii_case(b"FORWARD") => true,
-        _ => return error("syntax error"),
-    };
-    let table = match parse_integer(&args[1]) {
+    let number = parse_integer(&args[1]);
+    let table = match number {
         Some(0) => first.clone(),
-        Some(1) if session.has_slots(first, context.routes) => {
-            forwards = true;
-            first.clone()
-        }
+        Some(1) if session.has_slots(first, context.routes) => first.clone(),
+        Some(1) if !context.knows_tables() => return Work::Ready(no_tables()),
         Some(_) => return error("DB index is out of range"),
         None => match String::from_utf8_lossy(&args[1]).parse::<TableName>() {
             // Whether or not there is such a table.
             Ok(table) if !session.identity.knows(&table) => return Work::Ready(session.no_place(&table, context)),
             Ok(table) if context.routes.table(&table).is_some() => table,
-            Ok(_) if context.routes.tables().next().is_none() => {
-                return Work::Ready(Reply::Error("LOADING the cluster has no tables yet; try again".into()));
-            }
+            Ok(_) if !context.knows_tables() => return Work::Ready(no_tables()),
             Ok(table) => return error(unknown_table(&table)),
             Err(reason) => return error(reason),
         },
     };
     session.select(table, context);
-    session.terms.forwards = forwards;
+    session.terms.forwards = number != Some(0);
     Work::Ready(Reply::OK)
+}
+
+fn no_tables() -> Reply {
+    Reply::Error("LOADING the cluster has no tables yet; try again".into())
 }
 
 /// `READONLY [milliseconds]`

@@ -44,7 +44,7 @@ use crate::users::Gate;
 use leeward_cluster::Routes;
 use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
 use leeward_format::status::NodeStatus;
-use leeward_format::table::TableName;
+use leeward_format::table::{TableName, unknown_table};
 use leeward_format::user::{UserRule, Users};
 use leeward_format::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -65,6 +65,8 @@ pub struct Context<'a> {
     pub now: Nanos,
     /// Regions as the node knows them.
     pub routes: &'a Routes,
+    /// Whether the node hears the coordinator. Otherwise its routes are those that it knew last.
+    pub is_synced: bool,
     /// Users as the node knows them.
     pub users: &'a Arc<Users>,
     /// The node's figures.
@@ -76,6 +78,19 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether the node knows of any table. Until then, one that it does not know may exist.
+    pub(crate) fn knows_tables(&self) -> bool {
+        self.routes.tables().next().is_some()
+    }
+
+    /// The reply to a command on a table that has no regions here, or not all of them.
+    pub(crate) fn no_regions(&self, table: &str) -> Reply {
+        if self.is_synced && self.knows_tables() && self.routes.table(table).is_none() {
+            return Reply::err(unknown_table(table));
+        }
+        Reply::Error("LOADING the table has no regions yet, or not all of them; try again".into())
+    }
+
     /// The node's figures, as of now or a moment ago: clients that ask without a pause do not have them gathered each time.
     pub(crate) fn status(&mut self) -> Arc<NodeStatus> {
         let known = &mut self.shared.figures;

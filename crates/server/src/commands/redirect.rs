@@ -1,12 +1,15 @@
 //! Which commands of a client in cluster mode are redirected, and where to: `MOVED`, `CROSSSLOT`.
 //!
-//! A connection is in cluster mode while its table is partitioned by Redis hash slots, unless it asked for forwarding
-//! ([`super::connection::select`]). Then a command on keys of one slot is
+//! A connection is in cluster mode while it uses database 0, if that is a table that is partitioned by Redis hash slots.
+//! A client follows `MOVED` on a connection of its own to the other node, and that begins in database 0. So commands on
+//! a table that was selected by name, or as database 1, are always forwarded ([`super::connection::select`]). In cluster
+//! mode a command on keys of one slot is
 //!
 //! ```text
 //! carried out here    this node is the primary, or a backup that may answer the read
 //! redirected          another live node has been the primary for REDIRECT_AFTER, as far as this node can tell
-//! forwarded           in all other cases: the primary has just changed, or there is none
+//! forwarded           in all other cases: the primary has just changed, there is none, or this node does not hear the
+//!                     coordinator, which would tell it of another
 //! ```
 //! Two nodes learn of a new primary at different moments. If both redirected at once, each could send the client to the
 //! other, and clients follow only a few redirections. So what has just changed is forwarded, which waits for a primary
@@ -88,11 +91,12 @@ impl Session {
         if self.is_in_cluster_mode(routes) { "cluster" } else { "standalone" }
     }
 
-    /// Whether a command on all keys of the node is about those of this region too. Clients in cluster mode ask each
+    /// Tells whether a command on all keys of the node is about those of a region too. Clients in cluster mode ask each
     /// master, and put the answers together.
-    pub(super) fn is_of_node(&self, group: &GroupConfig, context: &Context) -> bool {
-        let me = context.shared.facts.server;
-        !self.is_in_cluster_mode(context.routes) || master_of(group, context.routes, me) == me
+    pub(super) fn is_of_node<'a>(&self, context: &Context<'a>) -> impl Fn(&GroupConfig) -> bool + use<'a> {
+        let (routes, me) = (context.routes, context.shared.facts.server);
+        let has_all = !self.is_in_cluster_mode(routes);
+        move |group| has_all || master_of(group, routes, me) == me
     }
 
     /// The work, or the redirection in its place. `was_asking`: the command before it was `ASKING`, so it is not
@@ -113,7 +117,8 @@ impl Session {
         let Some((primary, info)) = live_primary(group, routes) else { return work };
         let is_here = primary.server == shared.facts.server
             || !keys.has_writes && self.may_answer_here(group, routes, &shared.facts);
-        if is_here || was_asking || !shared.redirects.is_settled(group.region, group.term, context.now) {
+        let stays = is_here || was_asking || !context.is_synced;
+        if stays || !shared.redirects.is_settled(group.region, group.term, context.now) {
             return work;
         }
         match endpoint(info) {

@@ -67,23 +67,21 @@ enum Shape {
 
 impl ScanWork {
     fn start(mut self, session: &Session, context: &Context) -> Work {
+        let mut is_empty = self.remaining == 0 || self.end.as_ref().is_some_and(|end| *end <= self.start);
         match context.routes.spread(&session.terms.table) {
             Spread::InOrder => {}
             Spread::All(mut regions) => {
-                let is_of_node =
-                    |id: &RegionId| context.routes.region(*id).is_some_and(|group| session.is_of_node(group, context));
-                regions.retain(|id| !self.of_node || is_of_node(id));
-                if regions.is_empty() {
-                    return Work::Ready(self.reply());
+                if self.of_node {
+                    let is_of_node = session.is_of_node(context);
+                    regions.retain(|id| context.routes.region(*id).is_some_and(|group| is_of_node(group)));
                 }
+                is_empty |= regions.is_empty();
                 self.regions = regions;
             }
-            Spread::Unknown => return Work::Ready(loading()),
-        }
-        if self.remaining == 0 || self.end.as_ref().is_some_and(|end| *end <= self.start) {
-            return Work::Ready(self.reply());
+            Spread::Unknown => return Work::Ready(context.no_regions(&session.terms.table)),
         }
         match check_op(&self.op(0)) {
+            Ok(()) if is_empty => Work::nothing(self.op(0), self.take_reply()),
             Ok(()) => Work::Scan(Box::new(self)),
             Err(error) => Work::Ready(error_reply(&error)),
         }
@@ -231,10 +229,6 @@ impl ScanWork {
             Shape::Cursor(_) => cursor_reply(0, found),
         }
     }
-
-    fn reply(mut self) -> Reply {
-        self.take_reply()
-    }
 }
 
 fn cursor_reply(cursor: u64, found: Vec<(Bytes, Bytes)>) -> Reply {
@@ -277,10 +271,6 @@ fn bounds(args: &[Bytes]) -> (Bytes, Option<Bytes>) {
     (start, Some(args[2].clone()).filter(|end| !end.is_empty() && &end[..] != b"+"))
 }
 
-fn loading() -> Reply {
-    Reply::Error("LOADING the table has no regions yet, or not all of them; try again".into())
-}
-
 /// `KDELRANGE start end`: an operation for each region that it touches.
 pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) -> Work {
     let (start, end) = bounds(args);
@@ -303,7 +293,7 @@ pub(super) fn kdelrange(args: &[Bytes], session: &Session, context: &Context) ->
         Spread::Unknown => Vec::new(),
     };
     if ops.is_empty() {
-        return Work::Ready(loading());
+        return Work::Ready(context.no_regions(&session.terms.table));
     }
     Work::many(ops, |results| {
         let is_complete = |result: &OpResult| matches!(result, OpResult::RangeDeleted { resume: None });

@@ -81,7 +81,8 @@ pub(super) struct Terms {
     pub(super) table: TableName,
     /// Any member may answer reads, as stale as this many milliseconds. `None`: the primaries answer them.
     pub(super) at_most_ms: Option<u32>,
-    /// Commands are forwarded to the primaries, never redirected, also where the table is partitioned by slots.
+    /// The table is not that of database 0, or was not selected as such. Commands are forwarded to the primaries then, never
+    /// redirected: a client goes on in database 0 of the other node.
     pub(super) forwards: bool,
     /// The next command is not redirected.
     pub(super) is_asking: bool,
@@ -172,6 +173,7 @@ impl Session {
                     name = Some(self.begin(&args, context));
                 }
                 Ok(Some(Parsed::TooLarge { name, reason })) => {
+                    self.terms.is_asking = false;
                     let spec = table::position(&name);
                     let reply = if spec.is_some() { Reply::err(reason) } else { table::unknown(&[name]) };
                     self.push(spec, 0, Work::Ready(reply), context.now);
@@ -195,12 +197,14 @@ impl Session {
         let taken = args.iter().map(Bytes::len).sum();
         self.input.took(taken);
         context.quota.take_bytes(taken);
+        // Of this command alone, also if it fails early.
+        let was_asking = std::mem::take(&mut self.terms.is_asking);
         let Some(position) = table::position(&args[0]) else {
             self.push(None, 0, Work::Ready(table::unknown(args)), context.now);
             return "unknown";
         };
         let spec = &table::all()[position];
-        let work = spec.start(args, self, context);
+        let work = spec.start(args, was_asking, self, context);
         self.push(Some(position), taken, work, context.now);
         spec.name
     }

@@ -239,11 +239,11 @@ pub(super) fn append(args: &[Bytes]) -> Work {
 
 /// `DBSIZE`: the estimates of the table's regions, added up.
 pub(super) fn dbsize(session: &Session, context: &Context) -> Work {
-    let regions = || context.routes.regions_of(&session.terms.table);
-    match counts(regions().filter(|group| session.is_of_node(group, context))) {
-        ops if ops.is_empty() && regions().next().is_none() => {
-            Work::Ready(Reply::Error("LOADING the table has no regions yet; try again".into()))
-        }
+    let table = &session.terms.table;
+    let Some(first) = context.routes.regions_of(table).next() else { return Work::Ready(context.no_regions(table)) };
+    let is_of_node = session.is_of_node(context);
+    match counts(context.routes.regions_of(table).filter(|group| is_of_node(group))) {
+        ops if ops.is_empty() => Work::nothing(Op::Count { region: first.region }, Reply::Integer(0)),
         ops => Work::many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))),
     }
 }

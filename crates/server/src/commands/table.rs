@@ -176,7 +176,7 @@ commands! {
     "readwrite" "" 1 Other User NO_KEY Session(|_, session, _| connection::readwrite(session)) "Has the primaries answer reads again";
     "reset" "" 1 Other Nothing NO_KEY Session(|_, session, context| connection::reset(session, context)) "Makes the connection as new";
     "scan" "cursor [MATCH pattern] [COUNT count] [TYPE type]" -2 Scan Operations NO_KEY Session(|args, session, context| scan::scan(args, session, context)) "Goes through the keys, in order";
-    "select" "0 | 1 | table [FORWARD]" -2 Other User NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
+    "select" "0 | 1 | table" 2 Other User NO_KEY Session(connection::select) "Selects a table by its name; 0 is the default one";
     "set" "key value [NX | XX | IFEQ value | IFNE value] [GET] [EX seconds | PX milliseconds | EXAT unix-seconds | PXAT unix-milliseconds | KEEPTTL]" -3 Write Operations ONE_KEY Args(strings::set) "Sets a key";
     "setex" "key seconds value" 4 Write Operations ONE_KEY Args(strings::setex) "Sets a key that expires";
     "setnx" "key value" 3 Write Operations ONE_KEY Args(strings::setnx) "Sets a key that does not exist";
@@ -210,14 +210,13 @@ impl Spec {
         self.keys.1 < 0
     }
 
-    /// Checks the number of arguments and begins the command.
-    pub(super) fn start(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    /// Checks the number of arguments and begins the command. `was_asking`: see [`Session::redirected`].
+    pub(super) fn start(&self, args: &[Bytes], was_asking: bool, session: &mut Session, context: &mut Context) -> Work {
         if let Err(reply) = self.check_arity(args).and_then(|()| session.permits(self, args, context)) {
             return Work::Ready(reply);
         }
-        let was_asking = std::mem::take(&mut session.terms.is_asking);
         let work = self.carry_out(args, session, context);
-        let work = session.permit_operations(self, work, context);
+        let work = session.permit_operations(self, work, context).permitted();
         session.redirected(work, was_asking, context)
     }
 

@@ -13,6 +13,8 @@ const WRITE_BYTES: usize = 512;
 pub(super) enum Work {
     /// Its reply is known.
     Ready(Reply),
+    /// Its reply is known, and says of no key whether it exists. Only a user that may have the operation carried out gets it.
+    Nothing(Box<(Op, Reply)>),
     /// One operation.
     One(One),
     /// Several operations at once; they may be answered in any order.
@@ -59,6 +61,19 @@ impl Work {
         Work::all(ops, true, finish)
     }
 
+    /// The reply to a command that has nothing to do, and needs the rights of this operation all the same.
+    pub(super) fn nothing(op: Op, reply: Reply) -> Work {
+        Work::Nothing(Box::new((op, reply)))
+    }
+
+    /// The work once its rights were checked.
+    pub(super) fn permitted(self) -> Work {
+        match self {
+            Work::Nothing(nothing) => Work::Ready(nothing.1),
+            other => other,
+        }
+    }
+
     fn all(ops: Vec<Op>, keeps_errors: bool, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
         if ops.is_empty() {
             return Work::Ready(finish(Vec::new()));
@@ -80,6 +95,7 @@ impl Work {
             Work::One(one) => one.op.iter().try_for_each(check),
             Work::Many(many) => many.ops.as_slice().iter().try_for_each(check),
             Work::Scan(scan) => check(&scan.first_op()),
+            Work::Nothing(nothing) => check(&nothing.0),
             Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => Ok(()),
         }
     }
@@ -89,7 +105,7 @@ impl Work {
         match self {
             Work::Ready(reply) => reply.memory_bytes(),
             Work::Many(many) => size_of_val(many.ops.as_slice()) + size_of_val(&many.results[..]),
-            Work::One(_) | Work::Scan(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
+            Work::One(_) | Work::Scan(_) | Work::Nothing(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
         }
     }
 
@@ -108,7 +124,7 @@ impl Work {
             Work::One(one) => one.op.as_ref().map(Kind::of),
             Work::Many(many) => many.ops.as_slice().first().map(Kind::of),
             Work::Scan(scan) => scan.has_op().then_some(Kind::Scan),
-            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
+            Work::Ready(_) | Work::Nothing(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         }
     }
 
@@ -119,7 +135,7 @@ impl Work {
             Work::One(one) => one.op.as_ref().map_or(0, takes),
             Work::Many(many) => many.ops.as_slice().first().map_or(0, takes),
             Work::Scan(_) => SCAN_OPERATION_BYTES,
-            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
+            Work::Ready(_) | Work::Nothing(_) | Work::InTurn(_) | Work::Age | Work::Waiting => 0,
         }
     }
 
@@ -132,7 +148,7 @@ impl Work {
                 many.ops.next().map(|op| (position, op))
             }
             Work::Scan(scan) => scan.take_op(),
-            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
+            Work::Ready(_) | Work::Nothing(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         }
     }
 
@@ -159,7 +175,7 @@ impl Work {
             Work::Many(many) => many.answered(position, result, most_reply_bytes(context)),
             Work::Scan(scan) => scan.answered(result, context),
             // The reply was decided while other operations of the command were still under way.
-            Work::Ready(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
+            Work::Ready(_) | Work::Nothing(_) | Work::InTurn(_) | Work::Age | Work::Waiting => None,
         };
         if let Some(reply) = reply {
             *self = Work::Ready(reply);

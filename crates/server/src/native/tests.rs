@@ -61,6 +61,7 @@ impl Wire {
         let mut context = Context {
             now: Nanos::ZERO,
             routes: view.routes(),
+            is_synced: view.is_synced(),
             users: &users,
             figures: &NoFigures,
             shared: &mut shared,
@@ -99,6 +100,7 @@ impl Wire {
         let mut context = Context {
             now: Nanos::ZERO,
             routes,
+            is_synced: self.view.is_synced(),
             users: &self.users,
             figures: &NoFigures,
             shared: &mut self.shared,

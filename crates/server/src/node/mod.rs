@@ -420,6 +420,11 @@ impl Node {
         self.context.agent.view().routes()
     }
 
+    /// Whether this node hears the coordinator. Otherwise what it knows of the cluster may be old.
+    pub fn is_synced(&self) -> bool {
+        self.context.agent.view().is_synced()
+    }
+
     /// Users as this node knows them.
     pub fn users(&self) -> &Arc<Users> {
         self.context.agent.view().users()

@@ -24,8 +24,8 @@ impl Driver {
     /// The context of a session's next step.
     #[inline]
     pub(super) fn context(&mut self, now: Nanos, quota: Quota) -> Context<'_> {
-        let (routes, users) = (self.node.routes(), self.node.users());
-        Context { now, routes, users, figures: &self.node, shared: &mut self.shared, quota }
+        let (routes, is_synced, users) = (self.node.routes(), self.node.is_synced(), self.node.users());
+        Context { now, routes, is_synced, users, figures: &self.node, shared: &mut self.shared, quota }
     }
 
     /// The counters of the process.

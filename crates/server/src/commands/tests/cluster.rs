@@ -2,6 +2,7 @@
 
 use super::fake::Fake;
 use crate::commands::redirect::REDIRECT_AFTER;
+use crate::protocol_session::ProtocolSession;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Reads, ServerInfo, TableOptions, encode_value};
 use leeward_format::op::OpResult;
@@ -45,7 +46,7 @@ fn assign(fake: &mut Fake, primaries: &[Option<u32>], term: u32) {
     }
 }
 
-/// Node 1 of three. The regions of its table `carts` have these primaries. Its connection has selected that table.
+/// Node 1 of three. The regions of its table `carts`, which is database 0, have these primaries.
 fn carts_of(primaries: &[Option<u32>], reads: Reads) -> Fake {
     let mut fake = Fake::new(&[]);
     fake.shared.facts.server = ServerId(1);
@@ -56,7 +57,8 @@ fn carts_of(primaries: &[Option<u32>], reads: Reads) -> Fake {
         serve(&mut fake, server, Some(address));
     }
     assign(&mut fake, primaries, 4);
-    assert_eq!(fake.run("SELECT carts"), "+OK|");
+    fake.shared.facts.redis_table = "carts".parse().expect("a name");
+    assert_eq!(fake.run("SELECT 0"), "+OK|");
     fake
 }
 
@@ -77,13 +79,13 @@ fn settled(fake: &mut Fake, line: &str) -> String {
 }
 
 #[test]
-fn only_a_table_by_slots_has_slots() {
+fn only_database_0_has_slots_if_its_table_has() {
     let mut fake = carts();
     assert_eq!(fake.run("CLUSTER KEYSLOT {foo}.1"), ":12182|");
     assert!(fake.run("HELLO").contains("|$4|mode|$7|cluster|"));
     assert!(fake.run("INFO server").contains("redis_mode:cluster"));
     assert_eq!(fake.run("INFO cluster"), "$30|# Cluster|cluster_enabled:1||");
-    for table in ["0", "orders", "carts FORWARD"] {
+    for table in ["1", "orders", "carts", "default"] {
         assert_eq!(fake.run(&format!("SELECT {table}")), "+OK|");
         for line in ["SLOTS", "SHARDS", "NODES", "INFO", "MYID", "KEYSLOT a", "NOPE"] {
             assert_eq!(fake.run(&format!("CLUSTER {line}")), DISABLED, "{table}: {line}");
@@ -91,7 +93,10 @@ fn only_a_table_by_slots_has_slots() {
         assert!(fake.run("HELLO").contains("|$4|mode|$10|standalone|"));
         assert_eq!(fake.run("INFO cluster"), "$30|# Cluster|cluster_enabled:0||");
     }
-    assert_eq!(fake.run("SELECT carts"), "+OK|");
+    fake.shared.facts.redis_table = "orders".parse().expect("a name");
+    assert_eq!((fake.run("SELECT 0"), fake.run("CLUSTER SLOTS")), ("+OK|".into(), DISABLED.into()));
+    fake.shared.facts.redis_table = "carts".parse().expect("a name");
+    assert_eq!(fake.run("SELECT 0"), "+OK|");
     assert_eq!(fake.run("CLUSTER MYID"), format!("$40|{}|", id(1)));
     assert_eq!(fake.run("CLUSTER SLOTS x"), "-ERR wrong number of arguments for 'cluster|slots' command|");
     assert_eq!(fake.run("CLUSTER KEYSLOT"), "-ERR wrong number of arguments for 'cluster|keyslot' command|");
@@ -124,6 +129,8 @@ fn masters_and_their_slots() {
     assert!(fake.run("CLUSTER SHARDS").contains("|$8|tls-port|:7380|"));
     serve(&mut fake, 2, Some("[fd00::2]:7380"));
     assert!(fake.run("CLUSTER SLOTS").contains("|$7|fd00::2|:7380|"));
+    fake.run("HELLO 3");
+    assert_eq!(fake.run("CLUSTER SLOTS").matches("|%0|").count(), 3, "no metadata");
 }
 
 #[test]
@@ -185,6 +192,12 @@ fn keys_of_other_nodes_are_redirected_once_their_primary_is_settled() {
         (fake.run("ASKING"), fake.run("PING"), fake.run("GET foo")),
         ("+OK|".into(), "+PONG|".into(), moved.into())
     );
+    // Also if that command fails early.
+    for failing in ["NOPE", "GET", "CLIENT NOPE", "SET hello"] {
+        assert_eq!(fake.run("ASKING"), "+OK|");
+        assert!(fake.run(failing).starts_with("-ERR "), "{failing}");
+        assert_eq!(fake.run("GET foo"), moved, "{failing}");
+    }
     // A pipeline is answered in order.
     assert_eq!(fake.run_bytes(b"GET hello\r\nGET foo\r\nGET hello\r\n"), format!("$1|1|{moved}$1|1|"));
     // The region has a new primary: forwarded, until all nodes must have heard of it.
@@ -211,16 +224,104 @@ fn several_slots_are_refused_only_where_clients_are_redirected() {
         assert_eq!(fake.run(line), cross, "{line}");
     }
     assert!(fake.waiting.is_empty());
-    assert_eq!(fake.run("SELECT carts FORWARD"), "+OK|");
-    assert_eq!(fake.run("MSET foo 1 hello 2"), "+OK|");
-    assert_eq!(settled(&mut fake, "MGET foo hello"), "*2|$1|1|$1|2|");
-    assert_eq!(fake.run("SELECT carts"), "+OK|");
+    // A client would follow a redirection to database 0 of the other node, whatever that is.
+    for (database, value) in [("carts", 1), ("1", 2)] {
+        assert_eq!(fake.run(&format!("SELECT {database}")), "+OK|");
+        assert_eq!(settled(&mut fake, &format!("MSET foo {value} hello 3")), "+OK|");
+        assert_eq!(settled(&mut fake, "MGET foo hello"), format!("*2|$1|{value}|$1|3|"));
+    }
+    assert_eq!(fake.run("SELECT 0"), "+OK|");
     assert_eq!(fake.run("MGET foo hello"), cross);
+}
+
+#[test]
+fn a_table_by_slots_that_is_not_database_0_is_never_redirected() {
+    let mut fake = carts();
+    fake.shared.facts.redis_table = "default".parse().expect("a name");
+    assert_eq!(fake.run("RESET"), "+RESET|");
+    assert_eq!(fake.run("SELECT carts"), "+OK|");
+    assert_eq!(settled(&mut fake, "SET foo 1"), "+OK|");
+    assert_eq!(fake.run("CLUSTER SLOTS"), DISABLED);
+    assert!(fake.node.tables[&"carts".parse().expect("a name")].contains_key(&b"foo"[..]));
+}
+
+#[test]
+fn a_node_that_does_not_hear_the_coordinator_forwards() {
+    let mut fake = carts();
+    let moved = "-MOVED 12182 store-3.example:7381|";
+    assert_eq!(settled(&mut fake, "SET foo 1"), moved);
+    fake.is_synced = false;
+    assert_eq!(settled(&mut fake, "GET foo"), "$1|1|");
+    assert!(fake.run("MGET foo hello").starts_with("-CROSSSLOT "), "what it is does not depend on that");
+    fake.is_synced = true;
+    assert_eq!(fake.run("GET foo"), moved);
+}
+
+#[test]
+fn until_a_node_knows_of_any_table_it_is_down() {
+    let mut fake = carts();
+    for table in ["default", "orders", "carts"] {
+        fake.node.set(&ClusterPath::Table(table.into()), None);
+    }
+    for line in ["SLOTS", "MYID", "KEYSLOT a"] {
+        assert!(fake.run(&format!("CLUSTER {line}")).starts_with("-CLUSTERDOWN "), "{line}");
+    }
+    let loading = "-LOADING the cluster has no tables yet; try again|";
+    for table in ["1", "carts"] {
+        assert_eq!(fake.run(&format!("SELECT {table}")), loading, "{table}");
+    }
+    let none_yet = "-LOADING the table has no regions yet, or not all of them; try again|";
+    assert_eq!(fake.run("DBSIZE"), none_yet);
+    // Others are known, and that of database 0 is not: it was dropped, or never made.
+    let orders = TableOptions { name: "orders".into(), ..TableOptions::default() };
+    fake.node.set(&ClusterPath::Table("orders".into()), Some(encode_value(&orders)));
+    let unknown = "-ERR there is no table carts; `leeward table list` shows those there are|";
+    for line in ["DBSIZE", "KDELRANGE a b"] {
+        assert_eq!(fake.run(line), unknown, "{line}");
+        fake.is_synced = false;
+        assert_eq!(fake.run(line), none_yet, "{line}");
+        fake.is_synced = true;
+    }
+    assert_eq!(fake.run("CLUSTER SLOTS"), DISABLED);
+}
+
+#[test]
+fn regions_are_charged_even_if_they_are_one_range_or_the_answer_is_an_error() {
+    let mut fake = carts_of(&[Some(1); 512], Reads::Primary);
+    let line = b"CLUSTER INFO\r\n".repeat(4);
+    for _ in 0..2 {
+        fake.session.feed(&line);
+        fake.step();
+        assert!(fake.session.has_work(), "a step ends behind one of them");
+        fake.advance();
+        fake.take_output();
+        fake.node.configure(RegionId(200), None);
+    }
+    assert!(fake.run("CLUSTER INFO").starts_with("-CLUSTERDOWN "));
+    assert_eq!(fake.run("CLUSTER MYID"), format!("$40|{}|", id(1)), "which needs no regions");
+}
+
+#[test]
+fn bounds_that_no_table_by_slots_has_are_not_shown() {
+    for (start, end) in [(Bytes::from_static(b"\x20\0"), Bytes::from_static(b"\x20\0")), ("slot".into(), "x".into())] {
+        let mut fake = carts();
+        let odd = GroupConfig {
+            start,
+            end: Some(end),
+            primary: Some(member(2)),
+            ..GroupConfig::unassigned(RegionId(201), "carts")
+        };
+        fake.node.configure(RegionId(201), Some(&odd));
+        for line in ["SLOTS", "INFO", "NODES", "SHARDS"] {
+            assert!(fake.run(&format!("CLUSTER {line}")).starts_with("-CLUSTERDOWN "), "{line}");
+        }
+    }
 }
 
 #[test]
 fn database_1_is_database_0_with_forwarding() {
     let mut fake = carts();
+    fake.shared.facts.redis_table = "orders".parse().expect("a name");
     assert_eq!(fake.run("SELECT 1"), "-ERR DB index is out of range|", "database 0 has no slots");
     fake.shared.facts.redis_table = "carts".parse().expect("a name");
     for (line, reply) in [
@@ -230,7 +331,7 @@ fn database_1_is_database_0_with_forwarding() {
         ("GET foo", "$1|1|"),
         ("CLUSTER SLOTS", DISABLED),
         ("SELECT 2", "-ERR DB index is out of range|"),
-        ("SELECT 0 SOMEHOW", "-ERR syntax error|"),
+        ("SELECT 0 SOMEHOW", "-ERR wrong number of arguments for 'select' command|"),
         ("RESET", "+RESET|"),
         ("CLUSTER KEYSLOT foo", ":12182|"),
         ("SELECT default", "+OK|"),
@@ -272,10 +373,10 @@ fn a_scan_of_a_node_has_its_own_keys_and_a_range_has_all() {
         ("DBSIZE", ":2|"),
         ("KRANGE - + KEYS", "*4|$3|bar|$3|foo|$5|hello|$7|somekey|"),
         ("KPREFIX f KEYS", "*1|$3|foo|"),
-        ("SELECT carts FORWARD", "+OK|"),
+        ("SELECT carts", "+OK|"),
         ("KEYS *", "*4|$3|bar|$3|foo|$5|hello|$7|somekey|"),
         ("DBSIZE", ":4|"),
-        ("SELECT carts", "+OK|"),
+        ("SELECT 0", "+OK|"),
     ] {
         assert_eq!(fake.run(line), reply, "{line}");
     }
@@ -289,34 +390,66 @@ fn a_scan_of_a_node_has_its_own_keys_and_a_range_has_all() {
     }
 }
 
+/// Users, each with a grant.
+fn with_users(fake: &mut Fake, known: &[(&str, &str)]) {
+    let mut users = Users::none();
+    users.revision = 1;
+    for (name, grant) in known {
+        let passwords = vec![PasswordHash::new(format!("$argon2id${name}"))];
+        let mut user = User { is_enabled: true, passwords, ..User::new(name.parse().expect("a name")) };
+        user.grants.extend([grant.parse::<Grant>().expect("a grant")]);
+        users.put(user);
+    }
+    fake.users = Arc::new(users);
+}
+
+fn authenticate(fake: &mut Fake, name: &str) {
+    fake.feed(format!("AUTH {name} pw\r\n").as_bytes());
+    let id = PasswordHash::new(format!("$argon2id${name}")).id();
+    fake.decide(crate::users::Answer::Admitted(name.parse().expect("a name"), Some(id)));
+    assert_eq!(fake.take_output(), "+OK|");
+}
+
+#[test]
+fn a_dry_run_says_who_is_told_slots() {
+    let mut fake = carts();
+    with_users(&mut fake, &[("root", "all"), ("alice", "read@carts:eu/"), ("bob", "all@orders")]);
+    authenticate(&mut fake, "root");
+    let refused = "|This user has no permissions to access the 'carts' key|";
+    for command in ["CLUSTER SLOTS", "CLUSTER NOPE", "WAIT 0 0"] {
+        assert!(fake.run(&format!("ACL DRYRUN bob {command}")).ends_with(refused), "{command}");
+    }
+    for command in ["CLUSTER SLOTS", "WAIT 0 0"] {
+        assert_eq!(fake.run(&format!("ACL DRYRUN alice {command}")), "+OK|", "{command}");
+    }
+}
+
 #[test]
 fn slots_are_for_users_who_may_know_of_the_table() {
     for (grant, is_told) in [("read@carts:eu/", true), ("write@carts", true), ("all@orders", false)] {
         let mut fake = carts();
-        let name = "alice".parse().expect("a name");
-        let passwords = vec![PasswordHash::new("$argon2id$alice".into())];
-        let mut user = User { is_enabled: true, passwords, ..User::new(name) };
-        user.grants.extend([grant.parse::<Grant>().expect("a grant")]);
-        let id = user.passwords[0].id();
-        let mut users = Users::none();
-        users.revision = 1;
-        users.put(user);
-        fake.users = Arc::new(users);
+        with_users(&mut fake, &[("alice", grant)]);
         assert_eq!(fake.run("CLUSTER SLOTS"), "-NOAUTH Authentication required.|");
-        fake.feed(b"AUTH alice pw\r\n");
-        fake.decide(crate::users::Answer::Admitted("alice".parse().expect("a name"), Some(id)));
-        assert_eq!(fake.take_output(), "+OK|");
+        authenticate(&mut fake, "alice");
         for line in ["SLOTS", "SHARDS", "NODES", "INFO", "MYID", "KEYSLOT a"] {
             let reply = fake.run(&format!("CLUSTER {line}"));
             assert_eq!(!reply.starts_with("-NOPERM"), is_told, "{grant}: {line}: {reply}");
         }
         assert_eq!(fake.run("HELLO").contains("|$7|cluster|"), is_told, "{grant}");
-        fake.shared.facts.redis_table = "carts".parse().expect("a name");
         assert_eq!(fake.run("SELECT 1") == "+OK|", is_told, "{grant}");
         assert_eq!(fake.run("SELECT 0"), "+OK|");
         // Rights are checked before keys are redirected, which would tell whose they are.
         let reply = settled(&mut fake, "GET foo");
         assert!(reply.starts_with("-NOPERM"), "{grant}: {reply}");
+        // Also where there is nothing to scan, or to count: no region is this node's.
+        assign(&mut fake, &[Some(2), Some(2), Some(3)], 5);
+        for line in ["KEYS *", "SCAN 0", "SCAN 0 TYPE list", "DBSIZE", "KRANGE a a", "KPREFIX a LIMIT 0"] {
+            let reply = fake.run(line);
+            assert!(reply.starts_with("-NOPERM"), "{grant}: {line}: {reply}");
+        }
+        // ASKING is of the command that is refused.
+        assert_eq!((fake.run("ASKING"), fake.run("CONFIG GET *").starts_with("-NOPERM")), ("+OK|".into(), true));
+        assert!(!fake.session.terms.is_asking);
     }
 }
 

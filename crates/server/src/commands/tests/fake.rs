@@ -195,6 +195,8 @@ pub(super) struct Fake {
     pub(super) now: Nanos,
     /// The quota of a step.
     pub(super) units: u32,
+    /// Whether the node hears the coordinator.
+    pub(super) is_synced: bool,
 }
 
 impl Fake {
@@ -230,13 +232,14 @@ impl Fake {
         let mut context = Context {
             now,
             routes: node.routes(),
+            is_synced: true,
             users: &users,
             figures: &node,
             shared: &mut shared,
             quota: Quota::default(),
         };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
-        Fake { node, users, shared, session, waiting: Vec::new(), now, units: STEP_UNITS }
+        Fake { node, users, shared, session, waiting: Vec::new(), now, units: STEP_UNITS, is_synced: true }
     }
 
     /// Feeds bytes; operations are left waiting.
@@ -262,6 +265,7 @@ impl Fake {
         let mut context = Context {
             now: self.now,
             routes: self.node.routes(),
+            is_synced: self.is_synced,
             users: &self.users,
             figures: &self.node,
             shared: &mut self.shared,

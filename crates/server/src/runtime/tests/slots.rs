@@ -62,7 +62,7 @@ impl Directed {
 /// Three nodes. Database 0 is a table of three regions by slots, each with a primary of its own.
 fn start_carts() -> Cluster {
     let cluster = Cluster::start_with(3, |config| config.clients.redis_table = "carts".parse().expect("a name"));
-    assert_eq!(cluster.client(0).run("CLUSTER SLOTS"), "-ERR This instance has cluster support disabled");
+    assert!(cluster.client(0).run("CLUSTER SLOTS").starts_with('-'), "there is no such table yet");
     let partition = Partition::Slots { tokens: 3 };
     let options =
         TableOptions { name: "carts".into(), replicas: 3, min_in_sync: 2, partition, ..TableOptions::default() };
