@@ -190,19 +190,22 @@ fn replace_certificates(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until every node refuses the password.
+/// Waits until every node refuses the password. Answers to failed tries are delayed, up to 5 s once there were many.
 fn wait_until_refused(plan: &Plan, made: &Made) -> Result<(), Failure> {
     let begun = Instant::now();
+    let (deadline, connect_within) = (IN_FORCE_WITHIN, IN_FORCE_WITHIN);
     for seed in seeds(plan, made)? {
-        let options = || ClientOptions { deadline: IN_FORCE_WITHIN, ..ClientOptions::default() };
         loop {
-            match Session::connect(std::slice::from_ref(&seed), options()) {
+            let options = ClientOptions { deadline, connect_within, ..ClientOptions::default() };
+            let outcome = match Session::connect(std::slice::from_ref(&seed), options) {
                 Err(ClientError::Op(OpError::Unauthenticated(_))) => break,
-                _ if begun.elapsed() > IN_FORCE_WITHIN => {
-                    return Err(format!("after {IN_FORCE_WITHIN:?} a removed password is still accepted").into());
-                }
-                _ => thread::sleep(LOOK),
+                Err(error) => error.to_string(),
+                Ok(_) => "it is still accepted".into(),
+            };
+            if begun.elapsed() > IN_FORCE_WITHIN {
+                return Err(format!("after {IN_FORCE_WITHIN:?} a removed password is not refused: {outcome}").into());
             }
+            thread::sleep(LOOK);
         }
     }
     Ok(())
