@@ -207,10 +207,7 @@ impl Handles {
     /// gets each page once, with the bytes that were stored to it until then.
     fn fill(&self, offset: u64, bytes: usize) -> io::Result<()> {
         self.counters.written.fetch_add(bytes as u64, Relaxed);
-        let pieces = (0..bytes).step_by(ZEROES.len());
-        pieces
-            .map(|at| (at, ZEROES.len().min(bytes - at)))
-            .try_for_each(|(at, bytes)| self.buffered.write_all_at(&ZEROES[..bytes], offset + at as u64))
+        self.buffered.write_all_at(&ZEROES[..bytes], offset)
     }
 
     /// Reads `buffer` through `direct`, rounding out to whole blocks.
