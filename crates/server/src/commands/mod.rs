@@ -149,6 +149,18 @@ pub struct Shared {
     pub(crate) gate: Gate,
 }
 
+impl Shared {
+    /// Before the first connection.
+    pub(crate) fn new(
+        facts: Facts,
+        cursors: Cursors,
+        (metrics, memory, gate): (Arc<Metrics>, ClientMemory, Gate),
+    ) -> Shared {
+        let (clients, redirects) = (Clients::default(), Redirects::default());
+        Shared { facts, clients, cursors, redirects, metrics, memory, gate, figures: None }
+    }
+}
+
 /// Constants of the process, for `INFO`, `HELLO`, `CONFIG GET` and native clients that ask.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {

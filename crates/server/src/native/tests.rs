@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::client_memory::ClientMemory;
-use crate::commands::{Clients, Cursors, Facts, Figures, Redirects, Shared};
+use crate::commands::{Cursors, Facts, Figures, Shared};
 use crate::metrics::Metrics;
 use crate::quota::Quota;
 use crate::users::{Audit, Gate};
@@ -45,17 +45,8 @@ impl Wire {
         let metrics = Arc::new(Metrics::default());
         let memory = ClientMemory::unlimited();
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
-        let (clients, cursors) = (Clients::default(), Cursors::new(1));
-        let mut shared = Shared {
-            facts,
-            clients,
-            cursors,
-            metrics,
-            memory,
-            gate: Gate::new(true, Audit::default()),
-            figures: None,
-            redirects: Redirects::default(),
-        };
+        let accounts = (metrics, memory, Gate::new(true, Audit::default()));
+        let mut shared = Shared::new(facts, Cursors::new(1), accounts);
         let view = View::default();
         let users = Arc::new(Users::none());
         let mut context = Context {

@@ -32,7 +32,7 @@ mod visitors;
 use crate::NodeConfig;
 use crate::admin::{self, Admin, Asking, Door};
 use crate::client_memory::ClientMemory;
-use crate::commands::{Clients, Cursors, Facts, Redirects, Shared};
+use crate::commands::{Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
@@ -492,7 +492,7 @@ fn shared(
     config: &NodeConfig,
     info: &ServerInfo,
     resp: SocketAddr,
-    (metrics, memory, gate): (Arc<Metrics>, ClientMemory, Gate),
+    accounts: (Arc<Metrics>, ClientMemory, Gate),
 ) -> Shared {
     let started = BootClock.now();
     let Member { server, volume, incarnation } = info.member;
@@ -508,9 +508,7 @@ fn shared(
         redis_table: config.clients.redis_table.clone(),
         is_encrypted: config.tls.tls_ca.is_some(),
     };
-    let cursors = Cursors::new(volume.0.wrapping_add(incarnation.0));
-    let (clients, redirects) = (Clients::default(), Redirects::default());
-    Shared { facts, clients, cursors, redirects, metrics, memory, gate, figures: None }
+    Shared::new(facts, Cursors::new(volume.0.wrapping_add(incarnation.0)), accounts)
 }
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, StartError> {

@@ -1,7 +1,7 @@
 //! A node of a map: answers operations as the real one does, region by region.
 
 use crate::client_memory::ClientMemory;
-use crate::commands::{Clients, Context, Cursors, Facts, Figures, Redirects, Session, Shared, check_op};
+use crate::commands::{Context, Cursors, Facts, Figures, Session, Shared, check_op};
 use crate::metrics::Metrics;
 use crate::node::decide::{Current, Decision, decide};
 use crate::protocol_session::{ProtocolSession, Submission};
@@ -216,17 +216,8 @@ impl Fake {
             ..Facts::default()
         };
         let metrics = Arc::new(Metrics::default());
-        let (clients, cursors) = (Clients::default(), Cursors::new(1));
-        let mut shared = Shared {
-            facts,
-            clients,
-            cursors,
-            metrics,
-            memory,
-            gate: Gate::new(true, Audit::default()),
-            figures: None,
-            redirects: Redirects::default(),
-        };
+        let accounts = (metrics, memory, Gate::new(true, Audit::default()));
+        let mut shared = Shared::new(facts, Cursors::new(1), accounts);
         let now = Nanos::from_secs(100);
         let users = Arc::new(Users::none());
         let mut context = Context {
