@@ -30,9 +30,9 @@ mod tests;
 /// The user that the load is of, and its rights.
 const USER: &str = "load";
 const GRANT: &str = "read,write@default";
-/// How long nodes may take to follow a change of users.
+/// How long nodes that are not behind take to follow a change of users.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
-/// How long nodes may take to use new certificates, and to refuse a removed password.
+/// How long nodes may take to use new certificates, to accept a new password, and to refuse a removed one.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(60);
 /// How often that is checked.
 const LOOK: Duration = Duration::from_millis(100);
@@ -100,6 +100,7 @@ fn rotate(options: &Options, cluster: &mut Cluster) -> Result<Report, Failure> {
     let first = Made::new();
     operator.add(USER, &first, &[GRANT.parse::<Grant>()?])?;
     thread::sleep(FOLLOWED_WITHIN);
+    wait_until(cluster.plan(), &first, Verdict::Accepted)?;
     let load = options.load.of_seeds(seeds(cluster.plan(), &first)?);
     ycsb::run(&ycsb::Options { workloads: vec![Workload::Load], ..load }, None)?;
     let begun = Instant::now();
@@ -111,10 +112,11 @@ fn rotate(options: &Options, cluster: &mut Cluster) -> Result<Report, Failure> {
         let made = Made::new();
         operator.change(USER, vec![made.rule()])?;
         thread::sleep(FOLLOWED_WITHIN);
+        wait_until(cluster.plan(), &made, Verdict::Accepted)?;
         let before = std::mem::replace(&mut clients, Clients::start(options, cluster.plan(), made)?);
         let old = before.end(&mut measured)?;
         operator.change(USER, vec![UserRule::RemovePassword(old.id())])?;
-        wait_until_refused(cluster.plan(), &old)?;
+        wait_until(cluster.plan(), &old, Verdict::Refused)?;
     }
     clients.end(&mut measured)?;
     cluster.check()?;
@@ -190,20 +192,35 @@ fn replace_certificates(plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until every node refuses the password. Answers to failed tries are delayed, up to 5 s once there were many.
-fn wait_until_refused(plan: &Plan, made: &Made) -> Result<(), Failure> {
+/// Whether a node lets in who gives a password.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Accepted,
+    Refused,
+}
+
+/// Waits until every node says `wanted` to the password: a node that is behind follows changes late. Answers to failed tries
+/// are delayed, up to 5 s once there were many.
+fn wait_until(plan: &Plan, made: &Made, wanted: Verdict) -> Result<(), Failure> {
     let begun = Instant::now();
     let (deadline, connect_within) = (IN_FORCE_WITHIN, IN_FORCE_WITHIN);
     for seed in seeds(plan, made)? {
         loop {
             let options = ClientOptions { deadline, connect_within, ..ClientOptions::default() };
-            let outcome = match Session::connect(std::slice::from_ref(&seed), options) {
-                Err(ClientError::Op(OpError::Unauthenticated(_))) => break,
-                Err(error) => error.to_string(),
-                Ok(_) => "it is still accepted".into(),
+            let (verdict, outcome) = match Session::connect(std::slice::from_ref(&seed), options) {
+                Err(ClientError::Op(OpError::Unauthenticated(why))) => (Some(Verdict::Refused), why),
+                Err(error) => (None, error.to_string()),
+                Ok(_) => (Some(Verdict::Accepted), "it is accepted".into()),
             };
+            if verdict == Some(wanted) {
+                break;
+            }
             if begun.elapsed() > IN_FORCE_WITHIN {
-                return Err(format!("after {IN_FORCE_WITHIN:?} a removed password is not refused: {outcome}").into());
+                let change = match wanted {
+                    Verdict::Accepted => "a new password is not accepted",
+                    Verdict::Refused => "a removed password is not refused",
+                };
+                return Err(format!("after {IN_FORCE_WITHIN:?} {change} at {seed}: {outcome}").into());
             }
             thread::sleep(LOOK);
         }
