@@ -278,6 +278,10 @@ pub trait Fabric: Send + Sync {
     /// Reads `len` bytes at `offset` of the peer's memory `from`; `op` comes back in the event. Dropped if the link is
     /// not up.
     fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64);
+    /// Whether [`Fabric::read_now`] ever copies anything on this transport.
+    fn maps_memory(&self) -> bool {
+        false
+    }
     /// Copies `bytes.len()` bytes at `offset` of the peer's memory `from` in this thread, if this process has the
     /// memory mapped. That is so over shared memory from the end of the first [`Fabric::read`] of this memory until the
     /// link is down or the memory is revoked; on other transports never.

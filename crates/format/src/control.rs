@@ -11,6 +11,7 @@ use crate::load::ServerLoad;
 use crate::manifest::{Base, InstallEdit, Shipped};
 use crate::op::{Op, OpResult};
 use crate::request::Once;
+use crate::safe_lsn::SafeLsnLineGrant;
 use crate::table::TableName;
 use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, UnixMs};
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,8 @@ pub enum Control {
         id: u64,
         /// The region.
         region: RegionId,
+        /// The sender can read a [`crate::safe_lsn`] line in the primary's memory, and has no good one.
+        wants_line: bool,
     },
     /// The answer, which the primary takes after the question has come.
     SafeLsnAnswer {
@@ -116,6 +119,8 @@ pub enum Control {
         now: UnixMs,
         /// `None`: the sender may not name one, because it is not the primary, or does not hold its lease.
         safe_lsn: Option<SafeLsnOf>,
+        /// Where the sender shows its safe LSNs from now on, for reads that come later.
+        line: Option<SafeLsnLineGrant>,
     },
 }
 

@@ -31,6 +31,7 @@ pub mod request;
 pub mod ring;
 pub mod routes;
 pub mod routing;
+pub mod safe_lsn;
 pub mod segment;
 pub mod slot;
 mod stamp;

@@ -54,6 +54,8 @@ pub struct NodeStatus {
     pub stale_reads: u64,
     /// Reads that it answered as a backup, none of them stale.
     pub fresh_reads: u64,
+    /// How often it asked a primary for a safe LSN, for such reads.
+    pub safe_lsn_questions: u64,
     /// Its CPU time by activity; `None` if that is not measured, as in the simulator.
     pub cpu: Option<CpuStatus>,
 }

@@ -1,5 +1,5 @@
-//! Golden bytes of a hash index: a bucket, a record, the board, and a grant. Primary and clients share them, so a change
-//! of the format fails here before it is read as something else.
+//! Golden bytes of a hash index: a bucket, a record, the board, and a grant; and of the line of a safe LSN. Primary and
+//! clients, or backups, share them, so a change of the format fails here before it is read as something else.
 
 mod golden;
 
@@ -10,7 +10,8 @@ use leeward_format::hash_index::{
     Step, WordWrite, fingerprint, home_bucket, link, publish, record_lines, tag,
 };
 use leeward_format::partition::Partition;
-use leeward_format::{Epoch, Lsn, RegionId, filter};
+use leeward_format::safe_lsn::SafeLsnLine;
+use leeward_format::{Epoch, Lsn, RegionId, UnixMs, filter};
 
 const NONCE: u64 = 0x0123_4567_89ab_cdef;
 const KEY: &[u8] = b"key";
@@ -61,6 +62,10 @@ fn hash_index() {
     let words = board.words().map(u64::to_le_bytes).concat();
     check("board", include_str!("golden/hash-index-board.hex"), &words);
     assert_eq!(Board::read(NONCE, &words), Some(board));
+    let line = SafeLsnLine { readable_until: 1_000_000_000, lsn: Lsn(300), wall: UnixMs(1_000) };
+    let words = line.words(NONCE).map(u64::to_le_bytes).concat();
+    check("safe LSN line", include_str!("golden/safe-lsn-line.hex"), &words);
+    assert_eq!(SafeLsnLine::read(NONCE, &words), Some(line));
     let encoded = postcard::to_allocvec(&grant()).expect("memory suffices");
     check("grant", include_str!("golden/hash-index-grant.hex"), &encoded);
     assert_eq!(postcard::from_bytes(&encoded), Ok(grant()));

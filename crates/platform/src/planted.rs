@@ -85,6 +85,10 @@ pub enum Bug {
     PublishUncommitted,
     /// A write is answered before its version is in the hash index.
     AnswerUnpublished,
+    /// An answer that shows a write, or the acknowledgement of one, leaves before backups can read its safe LSN.
+    AnswerUnshown,
+    /// A backup takes the safe LSN that it reads in the primary's memory without a bound on the primary's clock.
+    ReadLineWithoutLease,
     /// A pair that was read enters the hash index although it may have been written since.
     FillStale,
     /// Deleted ranges stay in the hash index.
@@ -108,7 +112,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 44] = [
+    pub const ALL: [Bug; 46] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -142,6 +146,8 @@ impl Bug {
         Bug::DigestAcrossInstants,
         Bug::PublishUncommitted,
         Bug::AnswerUnpublished,
+        Bug::AnswerUnshown,
+        Bug::ReadLineWithoutLease,
         Bug::BytesBeforeSlot,
         Bug::ReuseUnpoisoned,
         Bug::FillStale,

@@ -347,6 +347,12 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     );
     counter(registry, "stale_reads", "Reads answered as a backup, which may be stale", status.stale_reads);
     counter(registry, "fresh_reads", "Reads answered as a backup, none of them stale", status.fresh_reads);
+    counter(
+        registry,
+        "safe_lsn_questions",
+        "Questions to primaries for a safe LSN, for reads as a backup that are not stale",
+        status.safe_lsn_questions,
+    );
     gauge(registry, "is_master", "This node is the master", status.is_master.into());
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());

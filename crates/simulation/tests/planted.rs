@@ -74,10 +74,10 @@ planted! {
     longer_tails_are_not_cut: PromoteWithoutCut at 15,
     uncommitted_records_are_served: ServeUncommitted at 8,
     replay_stops_at_the_end_of_one_log: StopReplayAtOneLog at 93,
-    a_compaction_is_installed_before_its_log: InstallBeforeLogDurable at 240,
+    a_compaction_is_installed_before_its_log: InstallBeforeLogDurable at 271,
     a_mirror_buffer_is_reused_before_its_flush: ReuseTailBeforeFlush at 43,
     an_empty_volume_passes_for_the_one_it_replaced: TakeReplacedVolume at 6,
-    a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 1231,
+    a_copy_of_an_older_state_passes_for_the_volume: TakeOlderVolume at 752,
     what_is_not_committed_is_compacted: CompactUncommitted at 13,
     a_primary_serves_without_hearing_of_longer_copies: ServeUnheard at 134,
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown at 378,
@@ -89,7 +89,7 @@ planted! {
     keys_of_the_child_are_deleted_before_the_split: TrimBeforeSplit at 10,
     another_attempt_to_split_a_region_has_the_term_of_the_first: ReuseTerm at 1,
     a_region_is_merged_before_every_member_of_the_target_has_all_of_it: MergeUnsettled at 98,
-    what_was_asked_of_a_merge_source_is_carried_out_again: ForgetMergeSource at 241,
+    what_was_asked_of_a_merge_source_is_carried_out_again: ForgetMergeSource at 444,
     a_safe_lsn_is_published_without_the_lease: PublishSafeLsnWithoutLease at 1009,
     a_clock_that_stopped_is_trusted: TrustStoppedClock at 66,
     the_age_of_a_backup_read_counts_from_the_arrival_of_its_safe_lsn: AgeFromArrival at 36,
@@ -109,6 +109,8 @@ planted! {
     a_backup_answers_a_scan_with_the_records_that_it_has: ScanUndrained at 2,
     a_safe_lsn_counts_for_scans_that_came_after_its_question: SafeLsnBeforeQuestion at 18,
     a_scan_at_a_backup_goes_beyond_the_safe_lsn: ScanBeyondSafe at 24,
+    an_answer_leaves_before_backups_can_read_its_safe_lsn: AnswerUnshown at 8,
+    a_safe_lsn_in_memory_counts_without_the_lease: ReadLineWithoutLease at 1268,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

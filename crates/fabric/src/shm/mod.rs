@@ -113,6 +113,9 @@ impl Fabric for ShmFabric {
         let handle = Handle::to_read(from, Transport::Shm);
         self.post(peer, handle, (offset, u64::from(len)), op, &Operation::Read(len));
     }
+    fn maps_memory(&self) -> bool {
+        true
+    }
     fn read_now(&self, peer: PeerId, from: &ReadableDescriptor, offset: u64, bytes: &mut [u8]) -> ReadNow {
         let Some(Handle { id, key, .. }) = Handle::to_read(from, Transport::Shm) else { return ReadNow::Refused };
         let Some(memory) = self.readables.find((peer, id, key)) else { return ReadNow::NotMapped };

@@ -85,6 +85,7 @@ impl World {
         (link.up, link.suspect) = (false, None);
         link.generation += 1;
         link.drop_posted();
+        link.mapped.clear();
         let messages = link.messages.len();
         let numbers: Vec<u64> = link.operations.keys().copied().collect();
         // Everything at a cut is lost, and so are messages after a lost one.

@@ -12,14 +12,17 @@
 //! - Nothing passes a cut. It waits for [`SimNetwork::heal`], or is lost when the link notices the cut.
 //! - Writes land in the memory of a node even while the simulation has paused its application. A killed node's memory
 //!   is gone, but for what peers may still read if the simulation says so ([`SimNetwork::kill_slowly`]).
+//! - With [`SimOptions::maps_memory`] nodes read the memory of others at once after a first posted read, as over shared
+//!   memory: cuts do not keep them from it, and a killed node's memory stays mapped until the link is down.
 //! - With [`SimOptions::store_gap`] an owner's stores to readable memory land one at a time ([`stores`]).
 
 mod faults;
+mod mapped;
 mod stores;
 mod world;
 
 use crate::{
-    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, Readable, ReadableDescriptor,
+    Descriptor, Fabric, FabricCounters, MAX_MESSAGE_BYTES, Memory, PeerId, ReadNow, Readable, ReadableDescriptor,
     ReadableMemory, Sink,
     memory::{Counters, Handle, HeapMemory, Permission, Registry, Transport},
 };
@@ -44,10 +47,12 @@ pub struct SimOptions {
     pub retry_pause: Nanos,
     /// Usual time between two stores of an owner to its readable memory. Zero: peers see all of them at once.
     pub store_gap: Nanos,
+    /// Nodes map the memory that they read: [`Fabric::read_now`].
+    pub maps_memory: bool,
 }
 
 impl Default for SimOptions {
-    /// 5 to 200 us of delay, links down within 0.2 to 2 s, retries after 50 ms.
+    /// 5 to 200 us of delay, links down within 0.2 to 2 s, retries after 50 ms. Memory is mapped.
     fn default() -> SimOptions {
         SimOptions {
             min_delay: Nanos::from_micros(5),
@@ -56,6 +61,7 @@ impl Default for SimOptions {
             max_detect: Nanos::from_secs(2),
             retry_pause: Nanos::from_millis(50),
             store_gap: Nanos::ZERO,
+            maps_memory: true,
         }
     }
 }
@@ -239,6 +245,15 @@ impl Fabric for SimFabric {
     fn read(&self, peer: PeerId, from: &dyn Readable, offset: u64, len: u32, op: u64) {
         let post = Post::Read { from: Handle::to_read(from, Transport::Sim), offset, len, op };
         self.alive(|world| world.post(self.me, peer, post));
+    }
+    fn maps_memory(&self) -> bool {
+        self.world.lock().options.maps_memory
+    }
+    fn read_now(&self, peer: PeerId, from: &ReadableDescriptor, offset: u64, bytes: &mut [u8]) -> ReadNow {
+        let mut outcome = ReadNow::NotMapped;
+        let handle = Handle::to_read(from, Transport::Sim);
+        self.alive(|world| outcome = world.read_now((self.me, peer), handle, offset, bytes));
+        outcome
     }
     fn flush(&self) {
         self.alive(|world| world.flush(self.me));

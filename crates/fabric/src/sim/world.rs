@@ -67,6 +67,8 @@ pub(super) struct Link {
     posted: Vec<Post>,
     /// Operations in flight, with arrival events; also remains of an earlier connection.
     pub(super) operations: BTreeMap<u64, Operation>,
+    /// Memory of the target that was read over this connection.
+    pub(super) mapped: Vec<Arc<HeapMemory>>,
     /// Messages in flight, oldest first.
     pub(super) messages: VecDeque<Vec<u8>>,
     /// When the last message arrives, unless it is held at a cut.
@@ -84,7 +86,7 @@ pub(super) struct Operation {
     pub(super) pieces: Vec<Option<(u64, usize)>>,
     /// Its offset in the memory.
     offset: u64,
-    refused: bool,
+    pub(super) refused: bool,
     /// Its link went down: it may land, but its end is not reported.
     pub(super) orphan: bool,
 }
@@ -388,7 +390,7 @@ impl World {
 
     /// The memory that an operation is about, if the target has it. A read also reaches what is left of a target that
     /// was killed. The outer `None`: the target is gone.
-    fn memory_of(&mut self, pair: Pair, number: u64) -> Option<Option<Arc<HeapMemory>>> {
+    pub(super) fn memory_of(&mut self, pair: Pair, number: u64) -> Option<Option<Arc<HeapMemory>>> {
         let now = self.now;
         let link = self.link(pair);
         let (incarnation, operation) = (link.target_incarnation, link.operations.get(&number));
@@ -436,6 +438,7 @@ impl World {
     }
 
     fn answer(&mut self, pair: Pair, number: u64) -> Option<Delivery> {
+        self.map(pair, number);
         let link = self.link(pair);
         if link.operations.get(&number).is_none_or(|operation| operation.orphan) {
             return None;
@@ -486,7 +489,7 @@ impl World {
         }
     }
 
-    fn count_received(&self, node: PeerId, bytes: usize) {
+    pub(super) fn count_received(&self, node: PeerId, bytes: usize) {
         if let Some(node) = self.nodes.get(&node) {
             node.counters.add_received(bytes);
         }

@@ -165,6 +165,7 @@ fn leeward(status: &NodeStatus, out: &mut String) {
     line(out, "forwarded", status.forwarded);
     line(out, "stale_reads", status.stale_reads);
     line(out, "fresh_reads", status.fresh_reads);
+    line(out, "safe_lsn_questions", status.safe_lsn_questions);
     for region in &status.regions {
         let role = region.role.name();
         let RegionId(id) = region.region;

@@ -65,10 +65,11 @@ impl Node {
     fn doubt_clock(&mut self, now: Nanos) {
         self.context.clock.since = now;
         self.lease_grants.doubt_clock(now);
+        self.fresh.doubt_clock();
         for slot in self.slots.values_mut() {
             slot.safe_lsns = SafeLsns::default();
             if let Some(serving) = slot.serving() {
-                serving.close_hash_index();
+                serving.close_direct_reads();
                 serving.primary_mut().clock_doubted(now);
             }
         }

@@ -66,6 +66,7 @@ use reshape::Reshaping;
 pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
 #[cfg(test)]
 pub(crate) use serving::decide;
+use serving::safe_lsn_line::SafeLsnLines;
 use serving::{Answer, ReplyTo, UpkeepDone};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -115,6 +116,8 @@ struct Shared {
     merge_bytes: u64,
     /// Has the memory that clients read.
     readable: Option<Arc<dyn Fabric>>,
+    /// Has the memory that backups read.
+    safe_lsn_lines: Arc<SafeLsnLines>,
 }
 
 /// How copies on other servers are brought in sync.
@@ -200,6 +203,7 @@ impl Node {
         info.copies = parts.copies.iter().map(copy_found).collect();
         let me = info.member;
         let (clients, timing) = (parts.clients.clone(), parts.timing);
+        let safe_lsn_lines = Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation));
         let context = Context {
             me,
             volume: parts.volume,
@@ -223,6 +227,7 @@ impl Node {
                 requests: Arc::default(),
                 merge_bytes: timing.merge_bytes,
                 readable: parts.readable,
+                safe_lsn_lines,
             },
         };
         let copies = parts.copies.into_iter().map(Box::new);

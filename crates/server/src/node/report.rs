@@ -51,6 +51,7 @@ impl Node {
             missed_wakeups: self.missed_wakeups(),
             stale_reads: self.backup_reads.stale(),
             fresh_reads: self.fresh_reads(),
+            safe_lsn_questions: self.safe_lsn_questions(),
             cpu: None,
         }
     }

@@ -99,10 +99,20 @@ impl Scenario {
             scenario.add_readers(&mut rng);
         }
         // The same.
-        if Rng::new(seed.rotate_left(16)).one_in(3) {
+        let mut rng = Rng::new(seed.rotate_left(16));
+        if rng.one_in(3) {
             scenario.table.reads.scans = Scans::Backups;
+            scenario.maps_memory(&mut rng);
         }
         scenario
+    }
+
+    /// Backups read the safe LSNs of primaries in their memory, in half of the seeds.
+    fn maps_memory(&mut self, rng: &mut Rng) {
+        self.network.maps_memory = rng.one_in(2);
+        if self.network.maps_memory && self.network.store_gap == Nanos::ZERO {
+            self.network.store_gap = Nanos(rng.between(100, 2_000));
+        }
     }
 
     fn add_readers(&mut self, rng: &mut Rng) {
@@ -140,6 +150,7 @@ impl Scenario {
                 max_detect: Nanos::from_millis(300),
                 retry_pause: Nanos::from_millis(50),
                 store_gap: Nanos::ZERO,
+                maps_memory: false,
             },
             durability,
             client_mix,

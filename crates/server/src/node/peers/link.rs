@@ -25,6 +25,9 @@ pub(crate) fn descriptor(bytes: &[u8]) -> Descriptor {
     Descriptor(bytes.to_vec())
 }
 
+/// Names reads of other nodes' memory. No write has this name: no region has the highest number.
+pub(crate) const MAP_OP: u64 = u64::MAX;
+
 /// What is known of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Link {

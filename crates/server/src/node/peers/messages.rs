@@ -1,6 +1,8 @@
 //! Events from other nodes: links that come and go, posted operations that complete, and messages.
 
+use crate::node::peers::link;
 use crate::node::requests::forward::{Unrouted, Way};
+use crate::node::requests::fresh::{Answer, Question};
 use crate::node::requests::stale::ClockHeard;
 use crate::node::serving::ReplyTo;
 use crate::node::{MAX_CONTROL_BYTES, Node};
@@ -21,6 +23,7 @@ impl Node {
                 self.idle.touch_all();
                 let link = self.context.links.entry(from).or_default();
                 (link.up, link.clock) = (up, ClockHeard::default());
+                self.fresh.link_changed(from);
                 if up {
                     self.context.send_unsent(from);
                 }
@@ -40,6 +43,8 @@ impl Node {
                     }
                 }
             }
+            // A read maps memory, or does not.
+            LinkEvent::ReadDone { .. } | LinkEvent::Refused { op: link::MAP_OP } => {}
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
                 self.idle.touch(Ops::region_of(op));
                 let slot = self.slots.get_mut(&Ops::region_of(op));
@@ -55,7 +60,6 @@ impl Node {
                     slot.act_as_primary(&mut self.context);
                 }
             }
-            LinkEvent::ReadDone { .. } => unreachable!("a node posts no reads"),
             LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
                 Ok(Some((message, _))) => self.message(now, from, message),
                 Ok(None) => tracing::error!(server = %from, "half a control message"),
@@ -74,9 +78,11 @@ impl Node {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
                 self.lease_granted(now, from, sent, regions);
             }
-            Control::SafeLsnQuestion { id, region } => self.safe_lsn_asked(from, id, region),
-            Control::SafeLsnAnswer { id, now: wall, safe_lsn } => {
-                self.safe_lsn_answered(now, from, id, (wall, safe_lsn));
+            Control::SafeLsnQuestion { id, region, wants_line } => {
+                self.safe_lsn_asked(Question { from, id, region, wants_line });
+            }
+            Control::SafeLsnAnswer { id, now: wall, safe_lsn, line } => {
+                self.safe_lsn_answered(now, from, id, Answer { wall, safe_lsn, line });
             }
             Control::Released { regions } => self.leases_released(now, &regions),
             Control::Load(load) => self.context.agent.record_load(now, from, &load),

@@ -10,6 +10,11 @@
 //!     a  the copy has its records up to c      |
 //!     n  the reads as of exactly c, and of the primary's wall time at t, by which pairs expire
 //! ```
+//! Over shared memory it does not ask, but reads the line in which the primary shows the same
+//! ([`safe_lsn_line`](crate::node::serving::safe_lsn_line), [`safe_lsn_lines`](super::safe_lsn_lines)): t is when it reads the line,
+//! and it answers only if the line counts at the end of the turn. An answer to a question brings the right to read the line, and
+//! bounds the primary's clock. The bound gets wider with time, so that a question is due a few times a second.
+//!
 //! Each answer is the state of the region at t, which is after the call of the read and before its answer:
 //! - What any primary acknowledged before r, it acknowledged before t: it is within c, by the reasons of [`super::stale`].
 //! - Nothing beyond c was acknowledged or shown by anybody before t.
@@ -18,22 +23,24 @@
 //! does not get its records; the region has another configuration by now.
 //!
 //! Invariants:
-//! - The question for a read is sent after the read has come, and its answer counts for no read that came later.
+//! - The question for a read is sent, and the line for it read, after the read has come. Neither counts for reads that came later.
 //! - The session and the configuration are the same when the question is sent and when the read begins; the primary answers for
 //!   the same configuration.
 
 use super::forward::{Unrouted, Way};
+use super::safe_lsn_lines::{Lines, Shown, Subject};
 use crate::node::Node;
 use crate::node::region::Slot;
 use leeward_engine::Region;
+use leeward_fabric::Fabric;
 use leeward_format::cluster::{GroupConfig, Scans};
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::op::Read;
 use leeward_format::routing::Routing;
-use leeward_format::{Epoch, Lsn, RegionId, ServerId, UnixMs};
+use leeward_format::safe_lsn::SafeLsnLineGrant;
+use leeward_format::{Lsn, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
-use leeward_replication::backup::PrimarySession;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -48,8 +55,8 @@ const REST: Nanos = Nanos::from_millis(100);
 struct Batch {
     region: RegionId,
     reads: Vec<(Unrouted, Way)>,
-    session: PrimarySession,
-    epoch: Epoch,
+    subject: Subject,
+    /// When the question was sent, or the line read.
     asked: Nanos,
     /// c, and the primary's wall time at t, by which pairs expire; once they are known.
     state: Option<(Lsn, UnixMs)>,
@@ -57,19 +64,45 @@ struct Batch {
 
 /// A copy that can be read, and what it follows.
 struct Followed {
-    config: GroupConfig,
+    config: Arc<GroupConfig>,
     copy: Arc<Region>,
-    session: PrimarySession,
+    subject: Subject,
+}
+
+/// Reads of a region that have come in a turn.
+#[derive(Default)]
+struct Coming {
+    reads: Vec<(Unrouted, Way)>,
+    /// The line, which was read after the last of them came.
+    shown: Option<Shown>,
+}
+
+/// A question of a backup.
+pub(crate) struct Question {
+    pub(crate) from: ServerId,
+    pub(crate) id: u64,
+    pub(crate) region: RegionId,
+    pub(crate) wants_line: bool,
+}
+
+/// The primary's answer to a question.
+pub(crate) struct Answer {
+    pub(crate) wall: UnixMs,
+    pub(crate) safe_lsn: Option<SafeLsnOf>,
+    pub(crate) line: Option<SafeLsnLineGrant>,
 }
 
 /// The reads that wait, at a backup, and questions of backups, at a primary.
 #[derive(Default)]
 pub(crate) struct FreshReads {
     /// Those that have come in this turn.
-    coming: BTreeMap<RegionId, Vec<(Unrouted, Way)>>,
+    coming: BTreeMap<RegionId, Coming>,
+    lines: Lines,
     /// By the id of the question.
     batches: BTreeMap<u64, Batch>,
-    questions: Vec<(ServerId, u64, RegionId)>,
+    questions: Vec<Question>,
+    /// How many questions this node has sent.
+    asked: u64,
     /// How many scans this node has sent to backups.
     turns: usize,
     /// Until when none of a region are sent to a server.
@@ -84,14 +117,27 @@ impl FreshReads {
         self.coming.is_empty() && self.batches.is_empty()
     }
 
+    /// The link to a server goes up or down.
+    pub(crate) fn link_changed(&mut self, server: ServerId) {
+        self.lines.link_changed(server);
+    }
+
+    /// This node's clock may have stopped until now.
+    pub(crate) fn doubt_clock(&mut self) {
+        self.lines.doubt_clock();
+        self.coming.values_mut().for_each(|coming| coming.shown = None);
+    }
+
     /// A read waits, unless too many of its region do.
-    fn wait(&mut self, region: RegionId, read: (Unrouted, Way)) -> Option<(Unrouted, Way)> {
+    fn wait(&mut self, fabric: &dyn Fabric, region: RegionId, read: (Unrouted, Way)) -> Option<(Unrouted, Way)> {
         let waiting = self.waiting.entry(region).or_default();
         if *waiting >= MOST_READS {
             return Some(read);
         }
         *waiting += 1;
-        self.coming.entry(region).or_default().push(read);
+        let coming = self.coming.entry(region).or_default();
+        coming.reads.push(read);
+        coming.shown = self.lines.read(fabric, region);
         None
     }
 
@@ -126,18 +172,22 @@ impl FreshReads {
 
 impl Node {
     /// A backup asks for a safe LSN. It is answered at the end of the turn, with a lease that was valid after the question came.
-    pub(crate) fn safe_lsn_asked(&mut self, from: ServerId, id: u64, region: RegionId) {
-        self.fresh.questions.push((from, id, region));
-        self.idle.touch(region);
+    pub(crate) fn safe_lsn_asked(&mut self, question: Question) {
+        self.idle.touch(question.region);
+        self.fresh.questions.push(question);
     }
 
     /// Answers the questions of this turn.
     pub(crate) fn answer_questions(&mut self, now: Nanos) {
-        for (from, id, region) in std::mem::take(&mut self.fresh.questions) {
+        for Question { from, id, region, wants_line } in std::mem::take(&mut self.fresh.questions) {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
-            let safe_lsn = serving.and_then(|serving| serving.safe_lsn(now));
+            let (safe_lsn, line) = serving.map_or((None, None), |serving| {
+                let safe_lsn = serving.safe_lsn(now);
+                let may_grant = wants_line && safe_lsn.is_some();
+                (safe_lsn, may_grant.then(|| serving.grant_safe_lsn_line(now)).flatten())
+            });
             let wall = self.context.clock.wall.now();
-            self.context.send(from, &Control::SafeLsnAnswer { id, now: wall, safe_lsn });
+            self.context.send(from, &Control::SafeLsnAnswer { id, now: wall, safe_lsn, line });
         }
     }
 }
@@ -148,6 +198,11 @@ impl Node {
     /// How many reads this node has answered as a backup as of an instant after their call.
     pub fn fresh_reads(&self) -> u64 {
         self.backup_reads.fresh()
+    }
+
+    /// How many questions for a safe LSN this node has sent to primaries.
+    pub fn safe_lsn_questions(&self) -> u64 {
+        self.fresh.asked
     }
 
     /// Whether backups answer this scan, so that this node sends it to one of them, or asks the primary itself if it is one.
@@ -167,7 +222,7 @@ impl Node {
             slot.followed(config).is_some()
         });
         if is_followed && !self.context.clients.is_full() {
-            if let Some((unrouted, way)) = self.fresh.wait(region, (unrouted, way)) {
+            if let Some((unrouted, way)) = self.fresh.wait(&*self.context.fabric, region, (unrouted, way)) {
                 self.route(now, unrouted, way);
             }
             return;
@@ -188,19 +243,15 @@ impl Node {
     }
 
     /// The primary has answered the question `id`.
-    pub(crate) fn safe_lsn_answered(
-        &mut self,
-        now: Nanos,
-        from: ServerId,
-        id: u64,
-        (wall, safe_lsn): (UnixMs, Option<SafeLsnOf>),
-    ) {
-        let Some(batch) = self.fresh.batches.get_mut(&id).filter(|batch| batch.session.primary == from) else {
-            return;
-        };
-        match safe_lsn {
-            Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.epoch) => {
-                batch.state = Some((safe.lsn, wall));
+    pub(crate) fn safe_lsn_answered(&mut self, now: Nanos, from: ServerId, id: u64, answer: Answer) {
+        let batch = self.fresh.batches.get_mut(&id);
+        let Some(batch) = batch.filter(|batch| batch.subject.session.primary == from) else { return };
+        match answer.safe_lsn {
+            Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.subject.epoch) => {
+                batch.state = Some((safe.lsn, answer.wall));
+                if let Some(grant) = answer.line {
+                    self.fresh.lines.granted(batch.region, batch.subject, batch.asked, grant);
+                }
             }
             _ => self.give_up_batch(now, id),
         }
@@ -211,33 +262,39 @@ impl Node {
         if self.fresh.is_empty() {
             return;
         }
-        for (region, reads) in std::mem::take(&mut self.fresh.coming) {
-            self.ask_safe_lsn(now, region, reads);
+        for (region, coming) in std::mem::take(&mut self.fresh.coming) {
+            self.find_safe_lsn(now, region, coming);
         }
         for id in self.fresh.batches.keys().copied().collect::<Vec<_>>() {
             self.advance_batch(now, id);
         }
     }
 
-    fn ask_safe_lsn(&mut self, now: Nanos, region: RegionId, mut reads: Vec<(Unrouted, Way)>) {
+    /// Takes the safe LSN for reads from the line that was read, or else asks for it.
+    fn find_safe_lsn(&mut self, now: Nanos, region: RegionId, Coming { mut reads, shown }: Coming) {
         if planted(Bug::SafeLsnBeforeQuestion)
             && let Some(before) = self.fresh.batches.values_mut().find(|batch| batch.region == region)
         {
             return before.reads.append(&mut reads);
         }
-        let Some(Followed { config, session, .. }) = self.followed(region) else {
+        let Some(Followed { subject, .. }) = self.followed(region) else {
             self.fresh.ended(region, reads.len());
             return self.route_all(now, reads);
         };
+        let shown = shown.filter(|shown| shown.subject == subject && shown.counts(now));
+        let state = shown.map(|shown| (shown.line.lsn, shown.line.wall));
         let id = self.forwarding.next_id();
-        self.context.send(session.primary, &Control::SafeLsnQuestion { id, region });
-        let batch = Batch { region, reads, session, epoch: config.epoch, asked: now, state: None };
-        self.fresh.batches.insert(id, batch);
+        if state.is_none() {
+            let wants_line = self.context.fabric.maps_memory();
+            self.context.send(subject.session.primary, &Control::SafeLsnQuestion { id, region, wants_line });
+            self.fresh.asked += 1;
+        }
+        self.fresh.batches.insert(id, Batch { region, reads, subject, asked: now, state });
     }
 
     fn advance_batch(&mut self, now: Nanos, id: u64) {
-        let Some(&Batch { region, session, epoch, asked, state, .. }) = self.fresh.batches.get(&id) else { return };
-        let is_same = |followed: &Followed| (followed.config.epoch, followed.session) == (epoch, session);
+        let Some(&Batch { region, subject, asked, state, .. }) = self.fresh.batches.get(&id) else { return };
+        let is_same = |followed: &Followed| followed.subject == subject;
         let followed = self.followed(region).filter(is_same).filter(|_| now - asked < TIMEOUT);
         let Some(Followed { config, copy, .. }) = followed else { return self.give_up_batch(now, id) };
         let Some((lsn, wall)) = state else { return };
@@ -270,6 +327,7 @@ impl Node {
     fn followed(&self, region: RegionId) -> Option<Followed> {
         let config = self.routes().region(region)?;
         let (copy, session) = self.slots.get(&region)?.followed(config)?;
-        Some(Followed { config: GroupConfig::clone(config), copy: Arc::clone(copy), session })
+        let subject = Subject { session, epoch: config.epoch };
+        Some(Followed { config: Arc::clone(config), copy: Arc::clone(copy), subject })
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod fresh;
 mod in_flight;
 mod proof;
 mod ranges;
+mod safe_lsn_lines;
 pub(crate) mod stale;
 pub(crate) mod wait_queue;
 pub(crate) mod waiting;

@@ -1,4 +1,5 @@
-//! Direct reads of a region that this node serves: clients read its hash index by one-sided reads (HiStore 4.1, 4.2).
+//! One-sided reads of a region that this node serves: clients read its hash index (HiStore 4.1, 4.2), and backups [its safe
+//! LSN](super::safe_lsn_line).
 //!
 //! ```text
 //!  HashIndex asked --> open --> wrote, missed --> waiting --committed--> published --> answers leave
@@ -18,6 +19,7 @@
 //!
 //! [`Primary::readable_until`]: leeward_replication::primary::Primary::readable_until
 
+use super::safe_lsn_line::{OpenLine, SafeLsnLines};
 use super::{ReplyTo, Serving};
 use bytes::Bytes;
 use leeward_engine::Moment;
@@ -67,21 +69,34 @@ pub(super) struct DirectReads {
     opened: u64,
     open: Option<Open>,
     not_before: Nanos,
-    /// The configuration in which the region quiesced: in it no index is opened any more.
-    quiesced_in: Option<Epoch>,
+    /// The configuration in which the region quiesced: in it nothing is opened any more.
+    pub(super) quiesced_in: Option<Epoch>,
     /// Figures of indexes that are closed.
     past: HashIndexStats,
+    /// Where the safe LSN is shown, if a backup wants it.
+    pub(super) line: Option<OpenLine>,
+    pub(super) lines: Arc<SafeLsnLines>,
 }
 
 impl DirectReads {
-    pub(super) fn new(fabric: Option<Arc<dyn Fabric>>, incarnation: Incarnation) -> DirectReads {
+    pub(super) fn new(
+        fabric: Option<Arc<dyn Fabric>>,
+        incarnation: Incarnation,
+        lines: Arc<SafeLsnLines>,
+    ) -> DirectReads {
         let (past, not_before) = (HashIndexStats::default(), Nanos::ZERO);
-        DirectReads { fabric, incarnation, opened: 0, open: None, not_before, quiesced_in: None, past }
+        let (opened, open, quiesced_in, line) = (0, None, None, None);
+        DirectReads { fabric, incarnation, opened, open, not_before, quiesced_in, past, line, lines }
     }
 
     /// Clients may read the index.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// Clients or backups may read something.
+    pub(super) fn has_readers(&self) -> bool {
+        self.is_open() || self.line.is_some()
     }
 
     /// The index, while clients may read it.
@@ -118,14 +133,13 @@ impl DirectReads {
         }
     }
 
-    /// Ends all reads; returns whether there were any.
-    fn close(&mut self) -> bool {
-        let Some(open) = self.open.take() else { return false };
+    /// Ends reads of the index.
+    fn close_index(&mut self) {
+        let Some(open) = self.open.take() else { return };
         open.index.revoke();
         let HashIndexStats { published, evicted, .. } = open.index.stats();
         self.past.published += published;
         self.past.evicted += evicted;
-        true
     }
 }
 
@@ -217,9 +231,20 @@ impl Serving {
         HashIndexStatus { records, bytes, published, evicted }
     }
 
-    /// Ends all direct reads: those that begin from now on are refused.
+    /// Ends reads of the index: those that begin from now on are refused.
     pub(crate) fn close_hash_index(&mut self) {
-        if self.direct_reads.close() {
+        self.direct_reads.close_index();
+        self.end_without_readers();
+    }
+
+    /// Ends all one-sided reads.
+    pub(crate) fn close_direct_reads(&mut self) {
+        self.direct_reads.line = None;
+        self.close_hash_index();
+    }
+
+    fn end_without_readers(&mut self) {
+        if !self.direct_reads.has_readers() {
             self.primary.readable_ended();
         }
     }
@@ -228,7 +253,7 @@ impl Serving {
     pub(crate) fn stop_direct_reads(&mut self) {
         if !planted(Bug::ProposeUnrevoked) {
             self.direct_reads.quiesced_in = Some(self.primary.config().epoch);
-            self.close_hash_index();
+            self.close_direct_reads();
         }
     }
 
@@ -237,24 +262,38 @@ impl Serving {
         self.direct_reads.quiesced_in = None;
     }
 
-    /// Publishes until when clients may read the index.
+    /// Publishes until when clients may read the index, and backups the safe LSN.
     pub(crate) fn extend_direct_reads(&mut self, now: Nanos) {
-        if let Some(open) = &self.direct_reads.open {
-            open.index.set_readable_until(self.primary.readable_until(now).0);
+        if !self.direct_reads.has_readers() {
+            return;
         }
+        let until = self.primary.readable_until(now);
+        if let Some(open) = &self.direct_reads.open {
+            open.index.set_readable_until(until.0);
+        }
+        self.extend_safe_lsn_line(until);
     }
 
-    /// Time has passed: closes an index that is not wanted, and not right, any more. Extends any other.
-    pub(super) fn maintain_hash_index(&mut self, now: Nanos) {
-        let Some(open) = &mut self.direct_reads.open else { return };
+    /// Time has passed: ends reads that are not wanted, or not right, any more. Extends others.
+    pub(super) fn maintain_direct_reads(&mut self, now: Nanos) {
+        if self.is_safe_lsn_line_over(now) {
+            self.direct_reads.line = None;
+            self.end_without_readers();
+        }
+        if self.is_index_over(now) {
+            self.close_hash_index();
+        }
+        self.extend_direct_reads(now);
+    }
+
+    /// Moves the index on. Returns whether it is not wanted, or not right, any more.
+    fn is_index_over(&mut self, now: Nanos) -> bool {
+        let Some(open) = &mut self.direct_reads.open else { return false };
         open.index.step();
         let is_unused = now - open.asked > UNUSED || open.index.is_outgrown();
         let (config, of) = (self.primary.config(), open.index.of());
         let has_other_bounds = (&config.start, &config.end) != (&of.start, &of.end);
-        match is_unused || has_other_bounds || !self.wants_hash_index() {
-            true => self.close_hash_index(),
-            false => self.extend_direct_reads(now),
-        }
+        is_unused || has_other_bounds || !self.wants_hash_index()
     }
 
     /// A read by a request has found the newest version, as of `moment`; `None`: just now.

@@ -29,6 +29,7 @@ pub(crate) mod execute;
 mod fill;
 mod for_memory;
 mod queues;
+pub(super) mod safe_lsn_line;
 mod upkeep;
 
 use crate::client_memory::ClientMemory;
@@ -124,7 +125,11 @@ impl Serving {
             upkeep: Upkeep::default(),
             bases: Bases::default(),
             exports: Exports::new(context.shared.checkpoints.clone()),
-            direct_reads: DirectReads::new(context.shared.readable.clone(), context.me.incarnation),
+            direct_reads: DirectReads::new(
+                context.shared.readable.clone(),
+                context.me.incarnation,
+                Arc::clone(&context.shared.safe_lsn_lines),
+            ),
             requests,
             counters: RegionCounters::default(),
             jobs: Jobs::default(),
@@ -251,9 +256,15 @@ impl Serving {
             if planted(Bug::AnswerUnpublished) {
                 self.direct_reads.publish(self.answers.acknowledged());
             }
+            if planted(Bug::AnswerUnshown) {
+                self.show_safe_lsn();
+            }
             self.answers.acknowledge(self.primary.acknowledged(written));
             if !planted(Bug::AnswerUnpublished) {
                 self.direct_reads.publish(self.answers.acknowledged());
+            }
+            if !planted(Bug::AnswerUnshown) {
+                self.show_safe_lsn();
             }
         }
         self.answers.take_ready(out);
@@ -289,7 +300,7 @@ impl Serving {
             && self.is_trimmed()
             && self.primary.is_idle(now, self.region.last_lsn())
             && self.region.is_idle(self.wall.now())
-            && !self.direct_reads.is_open()
+            && !self.direct_reads.has_readers()
     }
 
     /// The region could not quiesce now: a checkpoint copies it, it brings a member in sync, or a member has not installed a
@@ -308,7 +319,7 @@ impl Serving {
         if self.is_active() && !self.reshape.is_merge_target() {
             self.primary.durable(self.region.commit().min(self.region.synced_lsn()));
         }
-        self.maintain_hash_index(now);
+        self.maintain_direct_reads(now);
         self.primary.tick(now, self.region.commit());
         self.answers.expire(now, self.id(), out);
         self.expire_queues(now, out);
@@ -316,7 +327,7 @@ impl Serving {
 
     /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
     pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
-        self.close_hash_index();
+        self.close_direct_reads();
         self.answers.abandon(self.id(), out);
         let operations = self.queues.abandon();
         self.upkeep.abandon();

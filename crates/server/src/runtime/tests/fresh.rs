@@ -2,21 +2,32 @@
 
 use super::backups::{WITHIN, create, is_whole, select_at, wait_until};
 use super::*;
+use crate::config::FabricKind;
 use leeward_format::cluster::{BackupMode, ReadPaths, Scans};
 use leeward_format::op::{OpError, Read as Reading, ScanRange};
 use leeward_format::partition::Partition;
 use leeward_format::status::Role;
 use leeward_format::table::TableChange;
+use leeward_platform::Rng;
 
-/// How many fresh reads a node has answered as a backup.
-fn fresh_reads(cluster: &Cluster, node: usize) -> u64 {
-    let info = cluster.client(node).run("INFO");
-    let line = info.lines().find_map(|line| line.trim().strip_prefix("fresh_reads:")).expect("INFO has it");
-    line.parse().expect("a number")
+/// The sum of a figure of all nodes.
+fn sum(cluster: &Cluster, figure: &str) -> u64 {
+    let of_node = |node| {
+        let info = cluster.client(node).run("INFO");
+        let mut figures = info.lines().filter_map(|line| line.trim().split_once(':'));
+        let (_, value) = figures.find(|(name, _)| *name == figure).expect("INFO has it");
+        value.parse::<u64>().expect("a number")
+    };
+    (0..cluster.servers.len()).map(of_node).sum()
 }
 
-fn start(options: TableOptions) -> Cluster {
-    let cluster = Cluster::start(3);
+fn start(fabric: FabricKind, options: TableOptions) -> Cluster {
+    let cluster = Cluster::start_with(3, |config| {
+        if fabric == FabricKind::Shm {
+            let name = format!("@leeward-{:016x}", Rng::from_entropy().u64());
+            (config.network.fabric, config.network.fabric_listen) = (fabric, Some(name));
+        }
+    });
     create(&cluster, TableOptions { reads: ReadPaths { scans: Scans::Backups, ..ReadPaths::default() }, ..options });
     wait_until(&cluster, "every replica is in sync", |regions| {
         is_whole(regions) && regions.iter().any(|region| region.role == Role::Primary)
@@ -37,12 +48,16 @@ fn write_and_scan(clients: &mut [Client], numbers: std::ops::Range<u32>) {
     }
 }
 
-fn scans_see_what_was_written(options: TableOptions) {
-    let mut cluster = start(options);
+fn scans_see_what_was_written(fabric: FabricKind, options: TableOptions) {
+    let mut cluster = start(fabric, options);
     let mut clients: Vec<Client> = (0..3).map(|node| select_at(&cluster, node)).collect();
     write_and_scan(&mut clients, 1..400);
-    let fresh: u64 = (0..3).map(|node| fresh_reads(&cluster, node)).sum();
+    let (fresh, questions) = (sum(&cluster, "fresh_reads"), sum(&cluster, "safe_lsn_questions"));
     assert!(fresh > 200, "backups have answered {fresh} scans");
+    match fabric {
+        FabricKind::Shm => assert!((1..fresh / 2).contains(&questions), "{questions} questions for {fresh} scans"),
+        _ => assert!(questions >= fresh / 2, "{questions} questions for {fresh} scans"),
+    }
     // What was written under the primary before is in the scans of a new one's backups.
     drop(clients);
     cluster.servers.remove(0).stop();
@@ -52,24 +67,20 @@ fn scans_see_what_was_written(options: TableOptions) {
 
 #[test]
 fn scans_of_backups_that_are_sent_the_index_see_what_was_written() {
-    scans_see_what_was_written(TableOptions::default());
+    scans_see_what_was_written(FabricKind::Tcp, TableOptions::default());
 }
 
 #[test]
 fn scans_of_backups_that_build_an_index_see_what_was_written() {
-    let backups = BackupMode::BuildIndex;
-    scans_see_what_was_written(TableOptions {
-        backups,
-        partition: Partition::Hash { tokens: 3 },
-        ..TableOptions::default()
-    });
+    let (backups, partition) = (BackupMode::BuildIndex, Partition::Hash { tokens: 3 });
+    scans_see_what_was_written(FabricKind::Shm, TableOptions { backups, partition, ..TableOptions::default() });
 }
 
 /// Which members answer scans changes while the table serves. A backup that is asked directly answers as of after the call, or
 /// says that it does not.
 #[test]
 fn backups_answer_scans_while_the_table_says_so() {
-    let cluster = start(TableOptions::default());
+    let cluster = start(FabricKind::Tcp, TableOptions::default());
     let map = cluster.servers[0].snapshot().expect("the node answers").map;
     let group = &map.regions_of("built")[0];
     let backup = group.backups[0].server.0 as usize - 1;
