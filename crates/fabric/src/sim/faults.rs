@@ -1,6 +1,7 @@
 //! Faults of a simulated network: killed nodes, cuts, links that go down, and the loss of operations and messages in
 //! flight.
 
+use super::mapped::Mapped;
 use super::world::{Delivery, Event, Kind, Node, Pair, Remains, World};
 use crate::{LinkEvent, PeerId};
 use leeward_platform::Nanos;
@@ -20,6 +21,7 @@ impl World {
             if pair.0 == peer {
                 self.abandon(pair);
             } else if self.link(pair).up {
+                self.link(pair).mapped.owner_dies();
                 let (at, generation) = (self.detection(), self.link(pair).generation);
                 let later = if self.link(pair).has_sent { Nanos::ZERO } else { while_ };
                 self.schedule(at + later, Event::Lost(pair, generation));
@@ -85,7 +87,7 @@ impl World {
         (link.up, link.suspect) = (false, None);
         link.generation += 1;
         link.drop_posted();
-        link.mapped.clear();
+        link.mapped = Mapped::default();
         let messages = link.messages.len();
         let numbers: Vec<u64> = link.operations.keys().copied().collect();
         // Everything at a cut is lost, and so are messages after a lost one.

@@ -5,7 +5,35 @@
 
 use super::world::{Kind, Pair, World};
 use crate::ReadNow;
-use crate::memory::{Framed, Handle};
+use crate::memory::{Framed, Handle, HeapMemory};
+use std::sync::{Arc, Weak};
+
+/// The memory that is mapped over one connection.
+#[derive(Default)]
+pub(super) struct Mapped {
+    memories: Vec<(Handle, Weak<HeapMemory>)>,
+    /// Memory whose owner has died, which leaves it to those that have it mapped.
+    left: Vec<Arc<HeapMemory>>,
+}
+
+impl Mapped {
+    fn add(&mut self, memory: &Arc<HeapMemory>) {
+        if self.find(memory.handle()).is_none() {
+            self.memories.push((memory.handle(), Arc::downgrade(memory)));
+        }
+    }
+
+    /// A memory. The inner `None`: its owner has dropped it.
+    fn find(&self, handle: Handle) -> Option<Option<Arc<HeapMemory>>> {
+        let (_, memory) = self.memories.iter().find(|(one, _)| *one == handle)?;
+        Some(memory.upgrade())
+    }
+
+    /// The owner dies, and still has its memory.
+    pub(super) fn owner_dies(&mut self) {
+        self.left = self.memories.iter().filter_map(|(_, memory)| memory.upgrade()).collect();
+    }
+}
 
 impl World {
     /// The answer to an operation arrives. If it is a read, the node has its memory mapped from now on.
@@ -16,10 +44,7 @@ impl World {
             return;
         }
         if let Some(Some(memory)) = self.memory_of(pair, number) {
-            let mapped = &mut self.link(pair).mapped;
-            if mapped.iter().all(|one| one.handle() != memory.handle()) {
-                mapped.push(memory);
-            }
+            self.link(pair).mapped.add(&memory);
         }
     }
 
@@ -27,11 +52,9 @@ impl World {
     pub(super) fn read_now(&mut self, pair: Pair, from: Option<Handle>, offset: u64, bytes: &mut [u8]) -> ReadNow {
         let Some(handle) = from else { return ReadNow::Refused };
         let Some(link) = self.links.get(&pair).filter(|link| link.up) else { return ReadNow::NotMapped };
-        let memory = link.mapped.iter().find(|memory| memory.handle() == handle).cloned();
-        let Some(memory) = memory else { return ReadNow::NotMapped };
-        let owner = self.nodes.get(&pair.1).filter(|owner| owner.incarnation == link.target_incarnation);
-        let is_kept = owner.is_none_or(|owner| owner.registry.find(handle.id, handle.key).is_some());
-        if !is_kept || !memory.admits(offset, bytes.len() as u64) || !memory.remote_read(offset, bytes) {
+        let Some(memory) = link.mapped.find(handle) else { return ReadNow::NotMapped };
+        let Some(memory) = memory else { return ReadNow::Refused };
+        if !memory.admits(offset, bytes.len() as u64) || !memory.remote_read(offset, bytes) {
             return ReadNow::Refused;
         }
         self.count_received(pair.0, bytes.len());

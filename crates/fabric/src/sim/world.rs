@@ -5,6 +5,7 @@
 //! that the remains of an earlier connection are dropped when a later one is up.
 
 use super::SimOptions;
+use super::mapped::Mapped;
 use super::stores::{Store, Stores, step_time};
 use crate::{
     LinkEvent, PeerId, Sink,
@@ -68,7 +69,7 @@ pub(super) struct Link {
     /// Operations in flight, with arrival events; also remains of an earlier connection.
     pub(super) operations: BTreeMap<u64, Operation>,
     /// Memory of the target that was read over this connection.
-    pub(super) mapped: Vec<Arc<HeapMemory>>,
+    pub(super) mapped: Mapped,
     /// Messages in flight, oldest first.
     pub(super) messages: VecDeque<Vec<u8>>,
     /// When the last message arrives, unless it is held at a cut.
