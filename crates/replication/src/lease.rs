@@ -7,7 +7,7 @@
 //! less a margin, and the granter from when it answered. Both use a clock that is never slewed and that runs through
 //! suspends. Where that clock may have been stopped ([`crate::clock`]), the holder forgets all grants.
 //!
-//! Clients that read a primary's hash index rely on its lease without asking it again. Neither a primary that forgets a
+//! Clients that read a primary's hash index, and backups that read its safe LSN, rely on its lease without asking it again. Neither a primary that forgets a
 //! grant nor a backup whose process ends can take that back. So a primary proposes no configuration with a member whose
 //! grant ends before what it has published ([`crate::primary::Primary::readable_until`], rule P1 of hash indexes), and a
 //! new process treats the copies that it finds as if it had just granted leases for them ([`Grants::after_start`], rule
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub struct Grants {
     until: BTreeMap<RegionId, (Epoch, Nanos)>,
-    /// Regions for which an earlier process may have granted leases that clients rely on, and until when.
+    /// Regions for which an earlier process may have granted leases that readers of memory rely on, and until when.
     before: BTreeSet<RegionId>,
     before_until: Nanos,
 }
@@ -34,7 +34,7 @@ impl Grants {
         let before = if planted(Bug::ServeAtOnce) { BTreeSet::new() } else { regions.into_iter().collect() };
         Grants { until: BTreeMap::new(), before, before_until: now + timing.lease }
     }
-    /// Clients read no memory of primaries of `region`, so nobody relies on what an earlier process has granted.
+    /// Nobody reads memory of primaries of `region`, so nobody relies on what an earlier process has granted.
     pub fn forget_before(&mut self, region: RegionId) {
         self.before.remove(&region);
     }

@@ -21,7 +21,9 @@ impl World {
             if pair.0 == peer {
                 self.abandon(pair);
             } else if self.link(pair).up {
-                self.link(pair).mapped.owner_dies();
+                if while_ > Nanos::ZERO {
+                    self.link(pair).mapped.owner_dies();
+                }
                 let (at, generation) = (self.detection(), self.link(pair).generation);
                 let later = if self.link(pair).has_sent { Nanos::ZERO } else { while_ };
                 self.schedule(at + later, Event::Lost(pair, generation));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 #[derive(Default)]
 pub(super) struct Mapped {
     memories: Vec<(Handle, Weak<HeapMemory>)>,
-    /// Memory whose owner has died, which leaves it to those that have it mapped.
+    /// Memory whose owner was killed slowly: it stays mapped.
     left: Vec<Arc<HeapMemory>>,
 }
 

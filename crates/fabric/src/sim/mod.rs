@@ -13,7 +13,7 @@
 //! - Writes land in the memory of a node even while the simulation has paused its application. A killed node's memory
 //!   is gone, but for what peers may still read if the simulation says so ([`SimNetwork::kill_slowly`]).
 //! - With [`SimOptions::maps_memory`] nodes read the memory of others at once after a first posted read, as over shared
-//!   memory: cuts do not keep them from it, and a killed node's memory stays mapped until the link is down.
+//!   memory: cuts do not keep them from it, and the memory of a node that is killed slowly stays mapped until the link is down.
 //! - With [`SimOptions::store_gap`] an owner's stores to readable memory land one at a time ([`stores`]).
 
 mod faults;

@@ -1,10 +1,11 @@
-//! Until when clients may read the primary's hash index without asking it (rules R2 and P1 of HiStore as it lives here).
+//! Until when clients may read the primary's hash index, and backups its safe LSN, without asking it (rules R2 and P1 of
+//! HiStore as it lives here).
 //!
-//! A client that has the index mapped reads it whether or not this process runs. What keeps it from old values is the
+//! Who has the memory mapped reads it whether or not this process runs. What keeps it from old values is the
 //! instant that the primary has published: until then no other member becomes primary.
 //!
 //! Invariants:
-//! - The instant never falls, unless the index was revoked.
+//! - The instant never falls, unless all that could be read has ended.
 //! - It is not later than the lease grants that the primary needs, in every configuration that may be in force.
 //! - No configuration is proposed under which the grants that are needed end earlier.
 
@@ -14,7 +15,7 @@ use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 
 impl Primary {
-    /// Until when clients may read the hash index, by this node's clock. To be published.
+    /// Until when the primary's memory may be read, by this node's clock. To be published.
     pub fn readable_until(&mut self, now: Nanos) -> Nanos {
         let granted = self.configs().map(|config| self.granted_until(config)).min().unwrap_or_default();
         // Without backups no grant bounds it. But a new process waits no longer than a lease.
@@ -23,7 +24,7 @@ impl Primary {
         self.readable_until
     }
 
-    /// The index was revoked: no client reads it from now on.
+    /// The index and the safe LSN are revoked: nobody reads them from now on.
     pub fn readable_ended(&mut self) {
         self.readable_until = Nanos::ZERO;
     }

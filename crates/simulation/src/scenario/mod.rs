@@ -107,9 +107,9 @@ impl Scenario {
         scenario
     }
 
-    /// Backups read the safe LSNs of primaries in their memory, in half of the seeds.
+    /// Backups read the safe LSNs of primaries in their memory, in some of the seeds.
     fn maps_memory(&mut self, rng: &mut Rng) {
-        self.network.maps_memory = rng.one_in(2);
+        self.network.maps_memory = rng.one_in(if self.direct_readers > 0 { 4 } else { 2 });
         if self.network.maps_memory && self.network.store_gap == Nanos::ZERO {
             self.network.store_gap = Nanos(rng.between(100, 2_000));
         }

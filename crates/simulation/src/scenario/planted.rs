@@ -56,9 +56,7 @@ impl Scenario {
             | Bug::ReadWithoutLease
             | Bug::BoundFromAnswer
             | Bug::KeepDeletedSlots => table.reads.index == IndexKind::Hybrid,
-            Bug::AnswerUnshown | Bug::ReadLineWithoutLease => {
-                is_replicated && table.reads.scans == Scans::Backups && self.network.maps_memory
-            }
+            Bug::AnswerUnshown => is_replicated && table.reads.scans == Scans::Backups && self.network.maps_memory,
             Bug::ScanUndrained | Bug::SafeLsnBeforeQuestion | Bug::ScanBeyondSafe => {
                 is_replicated && table.reads.scans == Scans::Backups
             }

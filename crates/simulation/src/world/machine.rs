@@ -259,7 +259,8 @@ impl World {
         machine.wall_ahead = Nanos(self.rng.below(SKEW.0));
         // The memory of a killed process may outlive it. That of a machine without power does not.
         let peer = link::peer(server_id(node));
-        match self.scenario.direct_readers > 0 && !power {
+        let is_read = self.scenario.direct_readers > 0 || self.scenario.network.maps_memory;
+        match is_read && !power {
             true => self.network.kill_slowly(peer, self.direct.until_unmapped()),
             false => self.network.kill(peer),
         }

@@ -43,8 +43,9 @@ impl Node {
                     }
                 }
             }
-            // A read maps memory, or does not.
-            LinkEvent::ReadDone { .. } | LinkEvent::Refused { op: link::MAP_OP } => {}
+            // The memory is mapped.
+            LinkEvent::ReadDone { .. } => {}
+            LinkEvent::Refused { op: link::MAP_OP } => self.fresh.map_refused(now, from),
             LinkEvent::Completed { op } | LinkEvent::Refused { op } => {
                 self.idle.touch(Ops::region_of(op));
                 let slot = self.slots.get_mut(&Ops::region_of(op));

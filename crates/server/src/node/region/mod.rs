@@ -132,8 +132,11 @@ impl Slot {
             self.set_inherited_below();
         }
         self.activate_child(config);
-        let has_index = |options: TableOptions| options.reads.index == IndexKind::Hybrid;
-        if !context.table_options(&config.table).is_none_or(has_index) {
+        let maps_memory = context.fabric.maps_memory();
+        let is_read = |TableOptions { reads, .. }: TableOptions| {
+            reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
+        };
+        if !context.table_options(&config.table).is_none_or(is_read) {
             context.grants.forget_before(self.id);
         }
         if planted(Bug::ReleaseEverything) {

@@ -13,7 +13,7 @@
 //! Over shared memory it does not ask, but reads the line in which the primary shows the same
 //! ([`safe_lsn_line`](crate::node::serving::safe_lsn_line), [`safe_lsn_lines`](super::safe_lsn_lines)): t is when it reads the line,
 //! and it answers only if the line counts at the end of the turn. An answer to a question brings the right to read the line, and
-//! bounds the primary's clock. The bound gets wider with time, so that a question is due a few times a second.
+//! bounds the primary's clock. The bound gets wider with time, so that a question is due about once a second.
 //!
 //! Each answer is the state of the region at t, which is after the call of the read and before its answer:
 //! - What any primary acknowledged before r, it acknowledged before t: it is within c, by the reasons of [`super::stale`].
@@ -117,6 +117,11 @@ impl FreshReads {
         self.coming.is_empty() && self.batches.is_empty()
     }
 
+    /// A server refuses that its memory is mapped.
+    pub(crate) fn map_refused(&mut self, now: Nanos, server: ServerId) {
+        self.lines.refused(now, server);
+    }
+
     /// The link to a server goes up or down.
     pub(crate) fn link_changed(&mut self, server: ServerId) {
         self.lines.link_changed(server);
@@ -126,6 +131,8 @@ impl FreshReads {
     pub(crate) fn doubt_clock(&mut self) {
         self.lines.doubt_clock();
         self.coming.values_mut().for_each(|coming| coming.shown = None);
+        // Some were read in lines. Their reads go to the primary.
+        self.batches.values_mut().for_each(|batch| batch.state = None);
     }
 
     /// A read waits, unless too many of its region do.
@@ -249,7 +256,8 @@ impl Node {
         match answer.safe_lsn {
             Some(safe) if (safe.region, safe.epoch) == (batch.region, batch.subject.epoch) => {
                 batch.state = Some((safe.lsn, answer.wall));
-                if let Some(grant) = answer.line {
+                // A bound from before the clock may have stopped lacks the stop.
+                if let Some(grant) = answer.line.filter(|_| batch.asked >= self.context.clock.since) {
                     self.fresh.lines.granted(batch.region, batch.subject, batch.asked, grant);
                 }
             }
@@ -279,14 +287,17 @@ impl Node {
         }
         let Some(Followed { subject, .. }) = self.followed(region) else {
             self.fresh.ended(region, reads.len());
+            self.fresh.lines.forget(region);
             return self.route_all(now, reads);
         };
-        let shown = shown.filter(|shown| shown.subject == subject && shown.counts(now));
+        let wall = self.context.clock.wall.now();
+        let shown = shown.filter(|shown| shown.subject == subject && shown.counts(now, wall));
         let state = shown.map(|shown| (shown.line.lsn, shown.line.wall));
         let id = self.forwarding.next_id();
         if state.is_none() {
-            let wants_line = self.context.fabric.maps_memory();
-            self.context.send(subject.session.primary, &Control::SafeLsnQuestion { id, region, wants_line });
+            let primary = subject.session.primary;
+            let wants_line = self.context.fabric.maps_memory() && self.fresh.lines.are_wanted(now, primary);
+            self.context.send(primary, &Control::SafeLsnQuestion { id, region, wants_line });
             self.fresh.asked += 1;
         }
         self.fresh.batches.insert(id, Batch { region, reads, subject, asked: now, state });

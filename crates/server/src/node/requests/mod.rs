@@ -6,7 +6,7 @@
 //! | `waiting` | operations on regions that this node is about to serve |
 //! | `dedup` | writes that are carried out once |
 //! | `stale` | reads that a backup answers, as of an instant before their call |
-//! | `fresh` | such reads as of an instant after it |
+//! | `fresh`, `safe_lsn_lines` | such reads as of an instant after it |
 //! | `proof` | questions about segments, by a tool that compares replicas |
 //! | `ranges` | such questions about ranges of keys |
 //! | `wait_queue` | the queue in which operations wait for one thing |

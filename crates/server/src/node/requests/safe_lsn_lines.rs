@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!  answer to a question --> granted --read--> NotMapped: a read is posted, once, which maps the memory
-//!                              |      '-----> words of two instants: read again
-//!                              |      '-----> the line, which counts if it does at the end of the turn
-//!                              '--- refused, or another line's by now, or the link goes down: the next read asks
+//!                                     '-----> hidden, ended, or words of two instants: read again, then ask
+//!                                     '-----> the line, which counts if it does at the end of the turn
 //! ```
+//! A grant is replaced by the next one, and ends with the link.
+//!
 //! Invariants:
 //! - A line counts by this node's clock after the line was read, and by a clock sample of which `asked` was read before the
 //!   question was sent.
@@ -17,14 +18,18 @@ use crate::node::peers::link;
 use leeward_fabric::{Fabric, ReadNow, ReadableDescriptor};
 use leeward_format::hash_index::ClockSample;
 use leeward_format::safe_lsn::{SAFE_LSN_LINE_BYTES, SafeLsnLine, SafeLsnLineGrant};
-use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId, UnixMs};
 use leeward_platform::Nanos;
-use leeward_platform::planted::{Bug, planted};
 use leeward_replication::backup::PrimarySession;
 use std::collections::BTreeMap;
 
 /// How often a line is read in a row whose words are not of one instant.
 const TRIES: usize = 3;
+/// How long no line of a server is wanted after its memory could not be mapped.
+const REST: Nanos = Nanos::from_secs(10);
+/// A line whose wall time differs by more from this node's does not count: its primary was stopped, or its clock is another
+/// one. Pairs expire by it.
+const MOST_WALL_LAG_MS: u64 = 100;
 
 /// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +56,10 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Whether it counts, now that this node's clock shows `now`.
-    pub(super) fn counts(self, now: Nanos) -> bool {
-        self.line.counts(now.0, self.sample) || planted(Bug::ReadLineWithoutLease)
+    /// Whether it counts, now that this node's clocks show `now` and, in this turn, `wall`.
+    pub(super) fn counts(self, now: Nanos, wall: UnixMs) -> bool {
+        let is_recent = wall.0.abs_diff(self.line.wall.0) <= MOST_WALL_LAG_MS;
+        is_recent && self.line.counts(now.0, self.sample)
     }
 }
 
@@ -63,6 +69,8 @@ pub(super) struct Lines {
     granted: BTreeMap<RegionId, Granted>,
     /// Memories for which a read was posted, of servers whose link has been up since.
     posted: BTreeMap<ServerId, ReadableDescriptor>,
+    /// Servers that refused one, and when.
+    refused: BTreeMap<ServerId, Nanos>,
 }
 
 impl Lines {
@@ -77,7 +85,25 @@ impl Lines {
     /// The link to a server goes up or down. What it granted belongs to the process and the connection of before.
     pub(super) fn link_changed(&mut self, server: ServerId) {
         self.posted.remove(&server);
+        self.refused.remove(&server);
         self.granted.retain(|_, granted| granted.subject.session.primary != server);
+    }
+
+    /// A server refuses that its memory is mapped.
+    pub(super) fn refused(&mut self, now: Nanos, server: ServerId) {
+        self.posted.remove(&server);
+        self.refused.insert(server, now);
+        self.granted.retain(|_, granted| granted.subject.session.primary != server);
+    }
+
+    /// Whether to ask a server for the right to read a line.
+    pub(super) fn are_wanted(&self, now: Nanos, server: ServerId) -> bool {
+        self.refused.get(&server).is_none_or(|at| now - *at > REST)
+    }
+
+    /// This node does not follow the region.
+    pub(super) fn forget(&mut self, region: RegionId) {
+        self.granted.remove(&region);
     }
 
     /// This node's clock may have stopped.
@@ -94,7 +120,7 @@ impl Lines {
         for _ in 0..TRIES {
             match fabric.read_now(peer, memory, offset, &mut bytes) {
                 ReadNow::Copied => {}
-                ReadNow::Refused => break,
+                ReadNow::Refused => return None,
                 ReadNow::NotMapped => {
                     if self.posted.get(&server) != Some(memory) {
                         fabric.read(peer, memory, offset, bytes.len() as u32, link::MAP_OP);
@@ -107,7 +133,10 @@ impl Lines {
                 return Some(Shown { subject, line, sample });
             }
         }
-        self.granted.remove(&region);
         None
     }
 }
+
+#[cfg(test)]
+#[path = "safe_lsn_lines_tests.rs"]
+mod tests;

@@ -7,7 +7,8 @@
 //!                       '--> revoked: bounds or role may change, a range is deleted, nobody asks any more
 //! ```
 //! Invariants, by the names of the blueprint's rules:
-//! - W1: a version is published after its LSN may be acknowledged, and before any answer that shows it leaves.
+//! - W1: a version is published after its LSN may be acknowledged, and before any answer that shows it leaves. The line of the
+//!   safe LSN is hidden meanwhile.
 //! - W3: the index may lack any key. Deletes, and pairs that expire or are too long, take the key out.
 //! - W4: a pair that was read is published only if it is certainly still the newest.
 //! - W5: the index is revoked before the region quiesces for a change of its bounds or its primary, and when a range is
@@ -28,7 +29,7 @@ use leeward_fabric::{Fabric, ReadableMemory};
 use leeward_format::cluster::IndexKind;
 use leeward_format::op::{HashIndexAnswer, HashIndexQuestion, HashIndexState, OpResult};
 use leeward_format::status::HashIndexStatus;
-use leeward_format::{Epoch, Expiry, Incarnation, Lsn, filter};
+use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, filter};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 use std::collections::VecDeque;
@@ -41,7 +42,7 @@ const UNUSED: Nanos = Nanos::from_secs(60);
 const AGAIN_MS: u32 = 10_000;
 const SOON_MS: u32 = 200;
 /// How long no index is opened after there was no memory for one.
-const REST: Nanos = Nanos::from_secs(1);
+pub(super) const REST: Nanos = Nanos::from_secs(1);
 
 /// A version that clients may not see yet.
 struct Waiting {
@@ -50,6 +51,12 @@ struct Waiting {
     /// `None` takes the key out.
     value: Option<Bytes>,
     offer: Offer,
+}
+
+/// Not 0, and another one for each region, number and process.
+pub(super) fn nonce(incarnation: Incarnation, number: u64, region: RegionId) -> u64 {
+    let parts = [incarnation.0, number, region.0.into()].map(u64::to_le_bytes);
+    filter::hash(parts.as_flattened()).max(1)
 }
 
 struct Open {
@@ -126,11 +133,14 @@ impl DirectReads {
         }
     }
 
-    /// Everything up to `acknowledged` may be seen.
+    /// Everything up to `acknowledged` may be seen. The line is to be shown after this.
     pub(super) fn publish(&mut self, acknowledged: Lsn) {
-        if let Some(open) = &mut self.open {
-            open.publish(acknowledged);
+        let Some(open) = &mut self.open else { return };
+        let changes = open.waiting.front().is_some_and(|waiting| waiting.lsn <= acknowledged);
+        if let Some(line) = self.line.as_mut().filter(|_| changes) {
+            line.hide();
         }
+        open.publish(acknowledged);
     }
 
     /// Ends reads of the index.
@@ -205,9 +215,7 @@ impl Serving {
             end: config.end.clone(),
         };
         direct.opened += 1;
-        // Differs for each index of each process.
-        let parts = [direct.incarnation.0, direct.opened, config.region.0.into()].map(u64::to_le_bytes);
-        let nonce = filter::hash(parts.as_flattened()).max(1);
+        let nonce = nonce(direct.incarnation, direct.opened, config.region);
         let memories = Box::new(FabricMemories(fabric));
         match HashIndex::open(of, nonce, self.region.volume().memory(), memories) {
             Ok(Some(index)) => {

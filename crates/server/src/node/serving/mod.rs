@@ -9,7 +9,8 @@
 //! | `bases` | what members that are brought in sync get |
 //! | `checkpoint` | copies on volumes of their own |
 //! | `direct_reads` | the hash index, which clients read by one-sided reads |
-//! | `fill` | the walk that fills it |
+//! | `safe_lsn_line` | the safe LSN, which backups read likewise |
+//! | `fill` | the walk that fills the index |
 //!
 //! Invariants:
 //! - An answer leaves only when every LSN that it shows is committed *and* the lease is held.

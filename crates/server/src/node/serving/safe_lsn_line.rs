@@ -3,10 +3,13 @@
 //!
 //! ```text
 //!  question of a backup --> open --> shown in each turn, before answers leave; extended with the lease
-//!                             '----> closed: bounds or primary may change, another configuration, no question for a minute
+//!                     |       '----> closed: bounds or primary may change, another configuration, no question for a minute
+//!                     '--hidden while the hash index gets what is acknowledged--> shown
 //! ```
 //! Invariants:
 //! - What a line shows is never beyond what is acknowledged, and never behind what an answer of this node has shown.
+//! - It is hidden while the hash index changes: a client that has read a version there, and a scan of a backup, are two reads of
+//!   memory that does not change at once. Backups that look meanwhile ask.
 //! - The instant is never beyond the lease ([`Primary::readable_until`]).
 //! - A line belongs to one configuration of one region. It is closed before the region quiesces. Its nonce is of no other line.
 //!
@@ -15,9 +18,10 @@
 //! [`Primary::readable_until`]: leeward_replication::primary::Primary::readable_until
 
 use super::Serving;
+use super::direct_reads::{REST, nonce};
 use leeward_fabric::{Fabric, ReadableMemory};
 use leeward_format::safe_lsn::{SAFE_LSN_LINE_BYTES, SAFE_LSN_LINE_WORDS, SafeLsnLine, SafeLsnLineGrant};
-use leeward_format::{Epoch, Incarnation, Lsn, RegionId, UnixMs, filter};
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, UnixMs};
 use leeward_platform::Nanos;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -45,6 +49,8 @@ struct State {
     used: usize,
     /// How often a line was opened.
     opened: u64,
+    /// No memory is asked for before this.
+    not_before: Nanos,
 }
 
 impl SafeLsnLines {
@@ -57,7 +63,9 @@ impl SafeLsnLines {
         let mut state = self.state.lock();
         let memory = match &state.memory {
             Some(memory) => Arc::clone(memory),
+            None if now < state.not_before => return None,
             None => {
+                state.not_before = now + REST;
                 let allocated = self.fabric.allocate_readable(MOST_LINES * SAFE_LSN_LINE_BYTES);
                 let refused = |error: &std::io::Error| tracing::warn!(%error, "no memory for lines of safe LSNs");
                 let memory = Arc::new(allocated.inspect_err(refused).ok()?);
@@ -71,10 +79,10 @@ impl SafeLsnLines {
             state.used += 1;
         }
         state.opened += 1;
-        let parts = [self.incarnation.0, state.opened, region.0.into()].map(u64::to_le_bytes);
-        let nonce = filter::hash(parts.as_flattened());
-        let (lines, shown) = (Arc::clone(self), [0; SAFE_LSN_LINE_WORDS]);
-        Some(OpenLine { lines, memory, index, nonce, epoch, asked: now, line: SafeLsnLine::default(), shown })
+        // Indexes count upwards.
+        let nonce = nonce(self.incarnation, u64::MAX - state.opened, region);
+        let (lines, line, stored) = (Arc::clone(self), SafeLsnLine::default(), [0; SAFE_LSN_LINE_WORDS]);
+        Some(OpenLine { lines, memory, index, nonce, epoch, asked: now, line, stored })
     }
 }
 
@@ -89,7 +97,7 @@ pub(super) struct OpenLine {
     asked: Nanos,
     line: SafeLsnLine,
     /// Its words in the memory.
-    shown: [u64; SAFE_LSN_LINE_WORDS],
+    stored: [u64; SAFE_LSN_LINE_WORDS],
 }
 
 impl OpenLine {
@@ -99,10 +107,16 @@ impl OpenLine {
         self.store(self.line.words(self.nonce));
     }
 
+    /// Shows nothing until it is shown again.
+    pub(super) fn hide(&mut self) {
+        let [readable_until, lsn, wall, _] = self.stored;
+        self.store([readable_until, lsn, wall, 0]);
+    }
+
     fn store(&mut self, words: [u64; SAFE_LSN_LINE_WORDS]) {
-        for (at, (word, shown)) in words.into_iter().zip(&mut self.shown).enumerate() {
-            if *shown != word {
-                *shown = word;
+        for (at, (word, stored)) in words.into_iter().zip(&mut self.stored).enumerate() {
+            if *stored != word {
+                *stored = word;
                 self.memory.store_u64(self.index * SAFE_LSN_LINE_BYTES + at * WORD, word);
             }
         }
@@ -158,3 +172,7 @@ impl Serving {
         self.direct_reads.line.as_ref().is_some_and(|line| now - line.asked > UNUSED || line.epoch != epoch)
     }
 }
+
+#[cfg(test)]
+#[path = "safe_lsn_line_tests.rs"]
+mod tests;
