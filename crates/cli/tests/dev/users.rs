@@ -92,8 +92,12 @@ fn users_are_kept_at_zookeeper_and_stay_known_while_it_is_away() {
     assert_eq!(comes_in(2, "shop", "no").1, WRONG);
     ensemble.signal(0, "CONT");
 
-    // The request is carried out once the session is back, and both connections end.
-    root.remove_users(Some(vec!["shop".parse().expect("a name")])).expect("it is removed");
+    // Once a session is back, the request is carried out, and both connections end. Until then it may be refused.
+    let shop = || Some(vec!["shop".parse().expect("a name")]);
+    wait_for("it is removed", || match root.remove_users(shop()) {
+        Err(ClientError::Op(OpError::Invalid(why))) if why.contains("the coordinator cannot be reached") => false,
+        outcome => outcome.map(|()| true).expect("it is removed"),
+    });
     for (mut client, node) in open.into_iter().zip(1..) {
         wait_for("the connection ends", || client.is_ended());
         wait_for("shop is unknown", || comes_in(node, "shop", "pw").1 == WRONG);
