@@ -118,7 +118,11 @@ fn grown(server: &Server) -> Vec<GroupConfig> {
 
 #[test]
 fn a_table_that_grows_is_split_by_the_master_and_no_write_fails() {
-    let cluster = Cluster::start_with(3, |config| config.master.split_cooldown_seconds = 1);
+    let cluster = Cluster::start_with(3, |config| {
+        config.master.split_cooldown_seconds = 1;
+        // A machine that builds meanwhile gives a node no turn for longer than the usual lease.
+        config.replication.lease_ms = 3_000;
+    });
     let first = &cluster.servers[0];
     let table = TableOptions { name: "grows".into(), split_bytes: 32 << 20, ..TableOptions::default() };
     let table = Box::new(NewTable::new(table, Vec::new()));
