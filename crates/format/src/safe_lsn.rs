@@ -6,7 +6,7 @@
 //! ```
 //! The line stands for the answer to a question: between a read of the line and the instant `readable until` of the primary's
 //! clock, no other node was primary, and the primary had acknowledged nothing beyond the safe LSN that was there when the line
-//! was read. A backup bounds the primary's clock as clients of a hash index do ([`ClockSample`]).
+//! was read. A backup bounds the primary's clock as clients of a hash index do ([`ClockSample`](crate::hash_index::ClockSample)).
 //!
 //! Rules of the primary:
 //! - The safe LSN and the wall time are in the line before any answer leaves that shows them.
@@ -16,7 +16,6 @@
 //! A reader may see words of different instants: then the check does not fit, and it reads again. Pure functions; any thread
 //! may call them.
 
-use crate::hash_index::ClockSample;
 use crate::{Lsn, UnixMs, filter};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -53,11 +52,6 @@ impl SafeLsnLine {
         let line = SafeLsnLine { readable_until: word(readable_until), lsn: Lsn(word(lsn)), wall: UnixMs(word(wall)) };
         let [.., expected] = line.words(nonce);
         (expected == word(check)).then_some(line)
-    }
-
-    /// Whether the line counts: `now` is the reader's clock after it has read the line.
-    pub fn counts(self, now: u64, primary: ClockSample) -> bool {
-        primary.latest(now) < self.readable_until
     }
 }
 

@@ -1,6 +1,7 @@
 //! A line counts only whole, under its own nonce, and while the primary's clock is certainly below its instant.
 
 use super::*;
+use crate::hash_index::ClockSample;
 
 const NONCE: u64 = 7;
 
@@ -39,7 +40,7 @@ fn words_of_two_instants_are_no_line() {
 fn a_line_counts_while_the_primarys_clock_is_certainly_below_its_instant() {
     let sample = ClockSample { asked: 100, answered: 5_000 };
     let shown = line(5_125, 1, 1);
-    assert!(shown.counts(199, sample), "at most 5,124");
-    assert!(!shown.counts(200, sample), "perhaps 5,125");
-    assert!(!shown.counts(99, sample), "a clock that has gone back bounds nothing");
+    assert!(sample.is_readable(199, shown.readable_until), "at most 5,124");
+    assert!(!sample.is_readable(200, shown.readable_until), "perhaps 5,125");
+    assert!(!sample.is_readable(99, shown.readable_until), "a clock that has gone back bounds nothing");
 }

@@ -119,7 +119,7 @@ impl Index {
         read: impl Fn(&ReadableDescriptor, u64, &mut [u8]) -> ReadNow,
         now: impl Fn() -> Nanos,
     ) -> Option<Outcome> {
-        if self.board.is_some_and(|board| clock.is_readable(now().0, board)) {
+        if self.board.is_some_and(|board| clock.is_readable(now().0, board.readable_until)) {
             return None;
         }
         let mut bytes = [0; BOARD_BYTES];
@@ -129,7 +129,7 @@ impl Index {
         if let Some(board) = Board::read(self.grant.nonce, &bytes) {
             self.board = Some(board);
         }
-        let is_good = self.board.is_some_and(|board| clock.is_readable(now().0, board));
+        let is_good = self.board.is_some_and(|board| clock.is_readable(now().0, board.readable_until));
         (!is_good).then_some(Outcome::TooOld)
     }
 }

@@ -67,9 +67,9 @@ impl ClockSample {
         u64::try_from(latest).unwrap_or(u64::MAX)
     }
 
-    /// Whether an answer counts: `now` is the client's clock after the last read of the table, and `board` what it has
-    /// read of the board by then, at any time.
-    pub fn is_readable(self, now: u64, board: Board) -> bool {
-        self.latest(now) < board.readable_until
+    /// Whether what was read counts: `now` is the reader's clock after the last read, and `readable_until` what the
+    /// primary has published, as the reader has read it by then, at any time.
+    pub fn is_readable(self, now: u64, readable_until: u64) -> bool {
+        self.latest(now) < readable_until
     }
 }

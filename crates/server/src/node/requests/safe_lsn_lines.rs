@@ -59,7 +59,7 @@ impl Shown {
     /// Whether it counts, now that this node's clocks show `now` and, in this turn, `wall`.
     pub(super) fn counts(self, now: Nanos, wall: UnixMs) -> bool {
         let is_recent = wall.0.abs_diff(self.line.wall.0) <= MOST_WALL_LAG_MS;
-        is_recent && self.line.counts(now.0, self.sample)
+        is_recent && self.sample.is_readable(now.0, self.line.readable_until)
     }
 }
 
@@ -91,9 +91,8 @@ impl Lines {
 
     /// A server refuses that its memory is mapped.
     pub(super) fn refused(&mut self, now: Nanos, server: ServerId) {
-        self.posted.remove(&server);
+        self.link_changed(server);
         self.refused.insert(server, now);
-        self.granted.retain(|_, granted| granted.subject.session.primary != server);
     }
 
     /// Whether to ask a server for the right to read a line.

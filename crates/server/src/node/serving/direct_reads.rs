@@ -36,8 +36,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// An index for which no client has asked for so long is closed: writes pay for it.
-const UNUSED: Nanos = Nanos::from_secs(60);
+/// An index for which no client has asked for so long is closed, and a line for which no backup has: each write pays for them.
+pub(super) const UNUSED: Nanos = Nanos::from_secs(60);
 /// When a client may ask again that gets no grant: where the table has no index; and where there is none at the moment.
 const AGAIN_MS: u32 = 10_000;
 const SOON_MS: u32 = 200;

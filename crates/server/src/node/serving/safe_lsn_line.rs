@@ -18,7 +18,7 @@
 //! [`Primary::readable_until`]: leeward_replication::primary::Primary::readable_until
 
 use super::Serving;
-use super::direct_reads::{REST, nonce};
+use super::direct_reads::{REST, UNUSED, nonce};
 use leeward_fabric::{Fabric, ReadableMemory};
 use leeward_format::safe_lsn::{SAFE_LSN_LINE_BYTES, SAFE_LSN_LINE_WORDS, SafeLsnLine, SafeLsnLineGrant};
 use leeward_format::{Epoch, Incarnation, Lsn, RegionId, UnixMs};
@@ -28,8 +28,6 @@ use std::sync::Arc;
 
 /// Most lines of a node. Backups ask about further regions.
 const MOST_LINES: usize = 1024;
-/// A line for which no backup has asked for so long is closed. They ask again before their bound on the clock gets useless.
-const UNUSED: Nanos = Nanos::from_secs(60);
 const WORD: usize = size_of::<u64>();
 
 /// The lines of a node.

@@ -213,7 +213,8 @@ impl DirectReader {
     fn check(&mut self, now: Nanos, value: Bytes) -> Next {
         let nonce = self.look.as_ref().map_or(0, Look::nonce);
         let clock = self.clock.at(now);
-        let is_readable = |index: &Index| index.board.is_some_and(|board| index.sample.is_readable(clock, board));
+        let is_readable =
+            |index: &Index| index.board.is_some_and(|board| index.sample.is_readable(clock, board.readable_until));
         if !self.index(nonce).is_some_and(is_readable) && !planted(Bug::ReadWithoutLease) {
             self.counts.too_old += 1;
             self.read_board_if_due(now, nonce);
