@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Deref, RangeInclusive};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The table that is made with the cluster. Operations that name no table go to it.
 pub const DEFAULT_TABLE: &str = "default";
@@ -63,9 +63,12 @@ pub fn unknown_table(name: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName(Arc<str>);
 
+/// Most messages name this table: its name is not allocated for each.
+static DEFAULT_NAME: LazyLock<TableName> = LazyLock::new(|| TableName(DEFAULT_TABLE.into()));
+
 impl Default for TableName {
     fn default() -> Self {
-        TableName(DEFAULT_TABLE.into())
+        DEFAULT_NAME.clone()
     }
 }
 
@@ -85,6 +88,9 @@ impl fmt::Display for TableName {
 impl FromStr for TableName {
     type Err = String;
     fn from_str(name: &str) -> Result<TableName, String> {
+        if name == DEFAULT_TABLE {
+            return Ok(TableName::default());
+        }
         check_table_name(name).map_or_else(|| Ok(TableName(name.into())), Err)
     }
 }
