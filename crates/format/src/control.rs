@@ -3,7 +3,8 @@
 //!
 //! Bulk data never travels here. One-sided writes put records and segments into the backup's registered memory. A
 //! message only announces them, and is sent after the writes have completed: the fabric and this channel have no common
-//! order. Each message is one [`crate::frame`] of kind `Control`.
+//! order. Each message is one [`crate::frame`] of kind `Control`. Several frames may travel as one message of the
+//! fabric, if all are operations or answers to such.
 
 use crate::cluster::{Member, TableOptions};
 use crate::frame::FRAME_HEADER_BYTES;

@@ -325,6 +325,7 @@ impl Node {
         for (id, op) in self.context.agent.take_ops() {
             self.coordinator.submit(id, op);
         }
+        self.context.send_batches();
         let _at = cpu::at(Activity::Mirroring.of_primary());
         self.context.fabric.flush();
         out.jobs.append(&mut self.context.jobs);

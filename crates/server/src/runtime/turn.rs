@@ -12,6 +12,7 @@ use super::event_loop::EventLoop;
 use crate::admin::Snapshot;
 use crate::commands::figures_last;
 use crate::node::Input;
+use crate::node::peers::link::frames_in;
 use crate::protocol_session::Submission;
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota, STEP_UNITS};
 use crate::shares::Shares;
@@ -177,9 +178,9 @@ impl EventLoop {
         let mut quota = Quota::default();
         while let Some((server, event)) = self.backlog.forwarded.pop_front() {
             if let LinkEvent::Message(bytes) = &event {
+                quota.take(OPERATION_UNITS * frames_in(bytes));
                 quota.take_bytes(bytes.len());
             }
-            quota.take(OPERATION_UNITS);
             self.driver.handle(now, Input::Link(server, event));
             if quota.is_used_up() {
                 quota = Quota::default();

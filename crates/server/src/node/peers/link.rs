@@ -1,13 +1,18 @@
 //! Links to the other servers: one to each live server. The fabric keeps them up. A message that is sent over a link that is
 //! down is lost, except answers (`Context::answer`), which wait for the link. The asking server has a link of its own, which
 //! may have come up earlier: after a restart it does.
+//!
+//! Operations that are forwarded, and answers to such, are many and small. Those of one turn go to a server as one
+//! message of several frames, since a message costs both sides more than a frame.
+//!
+//! Invariant: nothing of a batch outlives its link or its turn. Belongs to the node's thread.
 
 use crate::node::requests::stale::ClockHeard;
 use crate::node::{Context, requests::forward};
-use leeward_fabric::{Descriptor, PeerId};
+use leeward_fabric::{Descriptor, Fabric, PeerId};
 use leeward_format::ServerId;
-use leeward_format::control::Control;
-use leeward_format::frame::{FrameKind, write_frame};
+use leeward_format::control::{Control, MAX_CONTROL_BYTES};
+use leeward_format::frame::{FrameKind, frame_bytes, write_frame};
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
@@ -35,6 +40,8 @@ pub(crate) struct Link {
     pub(crate) up: bool,
     /// The clock readings that the server has sent since the link came up.
     pub(crate) clock: ClockHeard,
+    /// Frames of operations and answers that go out at the end of the turn.
+    batch: Vec<u8>,
     /// Encoded answers that wait until the link is up, and since when.
     unsent: VecDeque<(Nanos, Vec<u8>)>,
     /// Bytes of `unsent`.
@@ -52,7 +59,36 @@ const UNSENT_BYTES: usize = 16 << 20;
 /// room.
 const MOST_QUEUED_BYTES: usize = 8 << 20;
 
+/// Bytes from which on a batch is sent before the turn ends: a few hundred operations. A receiver looks at the time only
+/// between batches.
+const BATCH_BYTES: usize = 8 << 10;
+
+/// Frames in a message. What follows a damaged header counts as one.
+pub(crate) fn frames_in(mut message: &[u8]) -> u32 {
+    let mut frames = 0;
+    while !message.is_empty() {
+        let len = frame_bytes(FrameKind::Control, message, MAX_CONTROL_BYTES).ok().flatten();
+        message = len.and_then(|len| message.get(len..)).unwrap_or_default();
+        frames += 1;
+    }
+    frames
+}
+
 impl Link {
+    /// The link came up, or went down: what was to go over it is lost.
+    pub(super) fn changed(&mut self, up: bool) {
+        (self.up, self.clock) = (up, ClockHeard::default());
+        self.batch.clear();
+    }
+
+    fn send_batch(&mut self, to: ServerId, fabric: &dyn Fabric) {
+        if !self.batch.is_empty() {
+            fabric.send(peer(to), &self.batch);
+            self.batch.clear();
+            self.batch.shrink_to(2 * BATCH_BYTES);
+        }
+    }
+
     /// Drops the oldest answers while `is_spent` says so. It takes the time since when the oldest waits, and the bytes of all.
     fn drop_unsent(&mut self, is_spent: impl Fn(Nanos, usize) -> bool) {
         while self.unsent.front().is_some_and(|(since, _)| is_spent(*since, self.unsent_bytes)) {
@@ -63,14 +99,32 @@ impl Link {
 }
 
 impl Context {
-    /// Sends an answer that another node waits for: now, or when the link is up and has room.
+    /// Sends an operation, or an answer, by the end of the turn.
+    pub(crate) fn send_in_batch(&mut self, to: ServerId, message: &Control) {
+        let link = self.links.entry(to).or_default();
+        write_frame(FrameKind::Control, message, &mut link.batch);
+        if link.batch.len() >= BATCH_BYTES {
+            link.send_batch(to, &*self.fabric);
+        }
+    }
+
+    /// The turn ends: sends all batches.
+    pub(crate) fn send_batches(&mut self) {
+        for (to, link) in &mut self.links {
+            link.send_batch(*to, &*self.fabric);
+        }
+    }
+
+    /// Sends an answer that another node waits for: by the end of the turn, or when the link is up and has room.
     pub(crate) fn answer(&mut self, to: ServerId, answer: Control) {
         let link = self.links.entry(to).or_default();
         if link.up {
-            if !link.waiting.is_empty() || self.fabric.queued_bytes(peer(to)) > MOST_QUEUED_BYTES {
+            // One look for all answers of a batch: it takes the link's lock.
+            let has_no_room = || self.fabric.queued_bytes(peer(to)) > MOST_QUEUED_BYTES;
+            if !link.waiting.is_empty() || link.batch.is_empty() && has_no_room() {
                 return link.waiting.push_back((self.clock.now, answer));
             }
-            return self.send(to, &answer);
+            return self.send_in_batch(to, &answer);
         }
         let mut frame = Vec::new();
         write_frame(FrameKind::Control, &answer, &mut frame);
@@ -109,3 +163,7 @@ impl Context {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -3,7 +3,6 @@
 use crate::node::peers::link;
 use crate::node::requests::forward::{Unrouted, Way};
 use crate::node::requests::fresh::{Answer, Question};
-use crate::node::requests::stale::ClockHeard;
 use crate::node::serving::ReplyTo;
 use crate::node::{MAX_CONTROL_BYTES, Node};
 use leeward_fabric::LinkEvent;
@@ -21,8 +20,7 @@ impl Node {
             LinkEvent::Up | LinkEvent::Down => {
                 let up = event == LinkEvent::Up;
                 self.idle.touch_all();
-                let link = self.context.links.entry(from).or_default();
-                (link.up, link.clock) = (up, ClockHeard::default());
+                self.context.links.entry(from).or_default().changed(up);
                 self.fresh.link_changed(from);
                 if up {
                     self.context.send_unsent(from);
@@ -61,11 +59,21 @@ impl Node {
                     slot.act_as_primary(&mut self.context);
                 }
             }
-            LinkEvent::Message(bytes) => match read_frame(FrameKind::Control, &bytes, MAX_CONTROL_BYTES) {
-                Ok(Some((message, _))) => self.message(now, from, message),
-                Ok(None) => tracing::error!(server = %from, "half a control message"),
-                Err(error) => tracing::error!(server = %from, %error, "a control message cannot be decoded"),
-            },
+            LinkEvent::Message(bytes) => self.frames(now, from, &bytes),
+        }
+    }
+
+    /// A message: one frame, or several of operations.
+    fn frames(&mut self, now: Nanos, from: ServerId, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match read_frame(FrameKind::Control, bytes, MAX_CONTROL_BYTES) {
+                Ok(Some((message, len))) => {
+                    self.message(now, from, message);
+                    bytes = &bytes[len..];
+                }
+                Ok(None) => return tracing::error!(server = %from, "half a control message"),
+                Err(error) => return tracing::error!(server = %from, %error, "a control message cannot be decoded"),
+            }
         }
     }
 

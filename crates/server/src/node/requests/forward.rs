@@ -30,7 +30,9 @@ use leeward_format::request::{Attempts, Heard, Once, RequestIds, Verdict};
 use leeward_format::table::TableName;
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Nanos, Rng};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
 
 /// How long the node tries an operation before it answers that it failed.
 pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -136,7 +138,8 @@ pub(crate) enum Next {
 pub(crate) struct Forwarding {
     /// The id of the last message.
     last: u64,
-    sent: BTreeMap<u64, Forwarded>,
+    /// By the id of the message.
+    sent: FxHashMap<u64, Forwarded>,
     pub(super) in_flight: InFlight,
     pub(crate) total: u64,
     /// Request ids that this node gives.
@@ -156,7 +159,7 @@ impl Forwarding {
         let (last, ids) = (rng.u64(), RequestIds::new(rng.u64()));
         Forwarding {
             last,
-            sent: BTreeMap::new(),
+            sent: FxHashMap::default(),
             in_flight: InFlight::new(memory),
             total: 0,
             ids,
@@ -203,10 +206,11 @@ impl Forwarding {
 
     /// The answer of `server` to message `id`.
     pub(crate) fn answered(&mut self, now: Nanos, server: ServerId, id: u64, result: OpResult) -> Option<Next> {
-        if self.sent.get(&id)?.server != server {
+        let Entry::Occupied(sent) = self.sent.entry(id) else { return None };
+        if sent.get().server != server {
             return None;
         }
-        let Forwarded { mut unrouted, region, is_at_backup, bytes, .. } = self.sent.remove(&id)?;
+        let Forwarded { mut unrouted, region, is_at_backup, bytes, .. } = sent.remove();
         self.in_flight.ended(server, bytes, Some(&result));
         if is_at_backup && matches!(result, OpResult::Error(_)) {
             return Some(Next::ToPrimary { unrouted, region, backup: server });
@@ -263,9 +267,7 @@ impl Forwarding {
     }
 
     fn take_back(&mut self, now: Nanos, is_lost: impl Fn(&Forwarded) -> bool) -> Vec<Next> {
-        let lost: Vec<Forwarded> =
-            self.sent.extract_if(.., |_, forwarded| is_lost(forwarded)).map(|(_, one)| one).collect();
-        lost.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
+        let lost = self.take_out(is_lost);
         let next = |Forwarded { mut unrouted, region, server, is_at_backup, .. }: Forwarded| match &mut unrouted.naming
         {
             _ if is_at_backup => Next::ToPrimary { unrouted, region, backup: server },
@@ -277,6 +279,14 @@ impl Forwarding {
             _ => Next::Again(unrouted),
         };
         lost.into_iter().map(next).collect()
+    }
+
+    /// Takes out operations that will not be answered, in the order in which they were sent.
+    fn take_out(&mut self, is_meant: impl Fn(&Forwarded) -> bool) -> Vec<Forwarded> {
+        let mut taken: Vec<(u64, Forwarded)> = self.sent.extract_if(|_, forwarded| is_meant(forwarded)).collect();
+        taken.sort_unstable_by_key(|(id, _)| *id);
+        taken.iter().for_each(|(_, one)| self.in_flight.ended(one.server, one.bytes, None));
+        taken.into_iter().map(|(_, one)| one).collect()
     }
 
     /// A node has forwarded an operation, which is to be carried out once if there is a `region`.
@@ -298,9 +308,7 @@ impl Forwarding {
 
     /// Gives up operations that were not answered in time.
     pub(crate) fn expire(&mut self, now: Nanos) -> Vec<Answer> {
-        let old = self.sent.extract_if(.., |_, forwarded| now - forwarded.unrouted.since >= TIMEOUT);
-        let old: Vec<Forwarded> = old.map(|(_, one)| one).collect();
-        old.iter().for_each(|one| self.in_flight.ended(one.server, one.bytes, None));
+        let old = self.take_out(|forwarded| now - forwarded.unrouted.since >= TIMEOUT);
         old.into_iter().map(|one| (one.unrouted.to, unknown(one.region, &one.unrouted.op))).collect()
     }
 }

@@ -125,7 +125,8 @@ impl Node {
                 }
                 let (table, op) = (unrouted.table.clone(), unrouted.op.clone());
                 let (id, once) = self.forwarding.send(unrouted, region, primary.server);
-                return self.context.send(primary.server, &Control::Forward { id, table, op, once, epoch });
+                let message = Control::Forward { id, table, op, once, epoch };
+                return self.context.send_in_batch(primary.server, &message);
             }
             _ => self.not_serving(region),
         };

@@ -223,6 +223,23 @@ fn any_of_three_nodes_takes_any_command() {
     assert_eq!(snapshot.map.servers.len(), 3);
 }
 
+/// What a turn forwards goes out in batches: more operations than one takes, and values longer than one.
+#[test]
+fn a_pipeline_is_answered_whole_and_in_order_by_nodes_that_forward_it() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).run_until_served("SET n 0"), "+OK");
+    let long = "v".repeat(20_000);
+    for node in 0..3 {
+        let mut client = cluster.client(node);
+        assert_eq!(client.run_until_served(&format!("SET long {long}")), "+OK");
+        client.send("INCR n\r\nGET long\r\nGET n\r\n".repeat(500).as_bytes());
+        for number in node * 500 + 1..=(node + 1) * 500 {
+            let replies = [client.reply(), client.reply(), client.reply()];
+            assert!(replies == [format!(":{number}"), long.clone(), number.to_string()], "{number} at node {node}");
+        }
+    }
+}
+
 #[test]
 fn a_native_client_gets_the_map_and_its_results() {
     let cluster = Cluster::start(1);
