@@ -7,6 +7,7 @@
 //! - Pairs are gathered in batches, each twice as large as the one before. The values of a batch that are in the log
 //!   are read together, several in flight; so are the first leaves of all levels. A caller that knows how many pairs it
 //!   needs sets [`ScanBounds::limit`], and they are gathered at once.
+//! - Keys and small values are copied into memory that several pairs share (`pieces`).
 //!
 //! One thread at a time; it reads the device as it goes.
 
@@ -22,10 +23,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 mod cover;
+mod pieces;
 #[cfg(test)]
 mod tests;
 
 use cover::{Cover, covers};
+use pieces::Pieces;
 
 /// Range and options of a scan. The default is everything, in ascending order of the keys.
 ///
@@ -44,7 +47,8 @@ pub struct ScanBounds {
     pub limit: Option<u64>,
 }
 
-/// One pair of a scan.
+/// One pair of a scan. Small keys and values share memory with those of pairs close to it: who keeps one for long should
+/// copy it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanEntry {
     /// The key.
@@ -81,6 +85,8 @@ pub struct Cursor {
     key: Vec<u8>,
     /// Pairs that were gathered but not returned yet.
     ready: VecDeque<ScanEntry>,
+    /// Memory for keys and values of `ready`.
+    pieces: Pieces,
     /// Size of the next batch.
     ahead: usize,
     /// Pairs that may still be gathered.
@@ -125,6 +131,16 @@ impl Source {
         Ok(())
     }
 
+    /// The current key; `None` at the end.
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Source::L0(cursor) => cursor.key(),
+            Source::Level(cursor) => cursor.key(),
+        }
+    }
+
+    /// Current key, stamp and contents; `None` at the end.
     #[inline]
     fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
         match self {
@@ -155,6 +171,7 @@ impl Cursor {
             order: None,
             key: Vec::new(),
             ready: VecDeque::new(),
+            pieces: Pieces::default(),
             ahead,
             left,
             steps: 0,
@@ -232,7 +249,7 @@ impl Cursor {
                     Bytes::new()
                 }
             };
-            self.ready.push_back(ScanEntry { key: Bytes::copy_from_slice(&self.key), lsn, expires, value });
+            self.ready.push_back(ScanEntry { key: self.pieces.copy(&self.key), lsn, expires, value });
         }
         self.left -= self.ready.len() as u64;
         if in_log.is_empty() {
@@ -275,7 +292,7 @@ impl Cursor {
                 Entry::Tombstone => None,
                 _ if stamp.is_over(self.now) => None,
                 _ if self.bounds.keys_only => Some(Found::Value(Bytes::new())),
-                Entry::InPlace(value) => Some(Found::Value(Bytes::copy_from_slice(value))),
+                Entry::InPlace(value) => Some(Found::Value(self.pieces.copy(value))),
                 Entry::InLog { pointer, value_bytes } => Some(Found::InLog(pointer, value_bytes)),
             };
             if entry == Entry::Tombstone {
@@ -300,7 +317,7 @@ impl Cursor {
         let mut order = self.order.take().expect("the cursor has started");
         let first = order[0];
         for &source in &order {
-            let is_inside = self.sources[source].current().is_some_and(|(key, ..)| window.has(key));
+            let is_inside = self.sources[source].key().is_some_and(|key| window.has(key));
             if is_inside && source > by && !is_over {
                 self.sources[source].start(Some(bound), reverse)?;
                 self.steps += 1;
@@ -310,7 +327,7 @@ impl Cursor {
             }
         }
         order.retain(|source| {
-            let key = self.sources[*source].current().map(|(key, ..)| key);
+            let key = self.sources[*source].key();
             key.is_some_and(|key| *source <= by || !is_over || !window.has(key))
         });
         order.sort_by(|a, b| self.compare(*a, *b));
@@ -323,10 +340,10 @@ impl Cursor {
     fn pass_tombstones(&mut self) -> Result<()> {
         let order = self.order.as_deref().unwrap_or_default();
         let (first, next) = (order[0], order.get(1).copied());
-        let bound = next.and_then(|next| self.sources[next].current()).map(|(key, ..)| key.to_vec());
+        let bound = next.and_then(|next| self.sources[next].key()).map(<[u8]>::to_vec);
         if let Source::Level(cursor) = &mut self.sources[first] {
             cursor.pass_tombstones(bound.as_deref(), self.bounds.reverse)?;
-            if let Some((key, ..)) = cursor.current() {
+            if let Some(key) = cursor.key() {
                 self.key.clear();
                 self.key.extend_from_slice(key);
             }
@@ -346,7 +363,7 @@ impl Cursor {
         for source in &mut self.sources {
             source.start(bound, self.bounds.reverse)?;
         }
-        let mut order: Vec<usize> = (0..self.sources.len()).filter(|i| self.sources[*i].current().is_some()).collect();
+        let mut order: Vec<usize> = (0..self.sources.len()).filter(|i| self.sources[*i].key().is_some()).collect();
         order.sort_by(|a, b| self.compare(*a, *b));
         self.order = Some(order);
         Ok(())
@@ -355,9 +372,9 @@ impl Cursor {
     /// Reads the first leaves of all levels, those that are not in memory in parallel.
     fn read_first_leaves(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let mut missing = Vec::new();
-        for (i, source) in self.sources.iter().enumerate() {
+        for (i, source) in self.sources.iter_mut().enumerate() {
             if let Source::Level(cursor) = source
-                && let Some(leaf) = cursor.missing(bound)?
+                && let Some(leaf) = cursor.find_leaf(bound)?
             {
                 missing.push((i, leaf));
             }
@@ -379,12 +396,12 @@ impl Cursor {
     fn pass_key(&mut self) -> Result<()> {
         let mut order = self.order.take().expect("the cursor has started");
         while let Some(&first) = order.first() {
-            if self.sources[first].current().is_none_or(|(key, ..)| key != self.key) {
+            if self.sources[first].key().is_none_or(|key| key != self.key) {
                 break;
             }
             self.steps += 1;
             self.sources[first].step(self.bounds.reverse)?;
-            if self.sources[first].current().is_none() {
+            if self.sources[first].key().is_none() {
                 order.remove(0);
                 continue;
             }
@@ -401,7 +418,7 @@ impl Cursor {
 
     /// Order of two sources.
     fn compare(&self, a: usize, b: usize) -> std::cmp::Ordering {
-        let key = |source: usize| self.sources[source].current().map(|(key, ..)| key);
+        let key = |source: usize| self.sources[source].key();
         let keys = if self.bounds.reverse { key(b).cmp(&key(a)) } else { key(a).cmp(&key(b)) };
         keys.then(a.cmp(&b))
     }

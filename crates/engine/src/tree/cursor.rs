@@ -28,12 +28,23 @@ pub(crate) struct LevelCursor {
     chunk: Option<(usize, u32, Bytes)>,
     /// Leaves to read when the next one is not in memory.
     ahead: usize,
-    /// A leaf that was read for the next seek: position of its segment, its offset, and itself.
-    supplied: Option<(usize, u32, Arc<Leaf>)>,
+    /// The leaf of the next seek.
+    found: Option<FoundLeaf>,
     /// The segments from the current to this one are skipped by the next step.
     passed: Option<usize>,
     /// Buffer for comparisons.
     edge: Vec<u8>,
+}
+
+/// A leaf that was found before the seek that needs it.
+struct FoundLeaf {
+    /// Position of its segment in the level.
+    segment: usize,
+    /// Its offset there.
+    offset: u32,
+    leaf: Arc<Leaf>,
+    /// It was not in memory.
+    was_read: bool,
 }
 
 /// A leaf that is not in memory.
@@ -80,7 +91,7 @@ impl LevelCursor {
             key: Vec::new(),
             chunk: None,
             ahead: 1,
-            supplied: None,
+            found: None,
             passed: None,
             edge: Vec::new(),
         }
@@ -111,23 +122,26 @@ impl LevelCursor {
         if after == 0 { self.step_back() } else { Ok(()) }
     }
 
-    /// The leaf that a seek to `bound` needs and that is not in memory, and where to read it.
-    pub(crate) fn missing(&self, bound: Option<&[u8]>) -> Result<Option<Missing>> {
+    /// Finds the leaf that a seek to `bound` needs, and keeps it for that seek. Returns where to read it if it is not in
+    /// memory.
+    pub(crate) fn find_leaf(&mut self, bound: Option<&[u8]>) -> Result<Option<Missing>> {
         let Some((segment, places, place)) = self.target(bound)? else { return Ok(None) };
         let (source, wanted) = (&self.level.segments()[segment], places[place]);
-        let is_here = self.here.as_ref().is_some_and(|here| (here.segment, here.place) == (segment, place));
-        if is_here || source.cached_leaf(wanted).is_some() {
+        if self.here.as_ref().is_some_and(|here| (here.segment, here.place) == (segment, place)) {
+            return Ok(None);
+        }
+        if let Some(leaf) = source.cached_leaf(wanted) {
+            self.found = Some(FoundLeaf { segment, offset: wanted.offset, leaf, was_read: false });
             return Ok(None);
         }
         let at = (source.segment().no(), wanted.offset);
         Ok(Some(Missing { segment, place: wanted, at }))
     }
 
-    /// Gives the cursor a leaf that was [`LevelCursor::missing`].
-    pub(crate) fn supply(&mut self, missing: &Missing, bytes: Vec<u8>) -> Result<()> {
-        let source = &self.level.segments()[missing.segment];
-        let leaf = source.supply_leaf(&self.reads, bytes.into(), missing.place)?;
-        self.supplied = Some((missing.segment, missing.place.offset, leaf));
+    /// Gives the cursor a [`Missing`] leaf.
+    pub(crate) fn supply(&mut self, Missing { segment, place, .. }: &Missing, bytes: Vec<u8>) -> Result<()> {
+        let leaf = self.level.segments()[*segment].supply_leaf(&self.reads, bytes.into(), *place)?;
+        self.found = Some(FoundLeaf { segment: *segment, offset: place.offset, leaf, was_read: true });
         Ok(())
     }
 
@@ -242,6 +256,12 @@ impl LevelCursor {
         Ok(())
     }
 
+    /// The current key; `None` at the end.
+    #[inline]
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.here.as_ref().map(|_| &self.key[..])
+    }
+
     /// Current key, stamp and contents; `None` at the end.
     #[inline]
     pub(crate) fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
@@ -274,9 +294,11 @@ impl LevelCursor {
     fn leaf(&mut self, segment: usize, places: &Places, place: usize, way: Way) -> Result<Arc<Leaf>> {
         let source = Arc::clone(&self.level.segments()[segment]);
         let wanted = places[place];
-        if let Some((.., leaf)) = self.supplied.take_if(|(of, offset, _)| (*of, *offset) == (segment, wanted.offset)) {
-            self.ahead = 2;
-            return Ok(leaf);
+        if let Some(found) = self.found.take_if(|found| (found.segment, found.offset) == (segment, wanted.offset)) {
+            if found.was_read {
+                self.ahead = 2;
+            }
+            return Ok(found.leaf);
         }
         if let Some(leaf) = source.cached_leaf(wanted) {
             return Ok(leaf);

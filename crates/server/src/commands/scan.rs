@@ -166,7 +166,11 @@ impl ScanWork {
             unmatched.first = glob::Match::default();
             if let Some((key, value)) = unmatched.entries.next().filter(|_| is_wanted) {
                 self.bytes += key.len() + value.len();
-                self.found.push((key, value));
+                // Small keys and values share memory with others: the few that match would keep all of it.
+                self.found.push(match self.pattern {
+                    Some(_) => (Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)),
+                    None => (key, value),
+                });
             }
         }
         let resume = self.unmatched.take().and_then(|unmatched| unmatched.resume);
