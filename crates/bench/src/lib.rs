@@ -38,6 +38,8 @@ mod plot;
 mod process;
 pub mod ranges;
 mod records;
+pub mod redis;
+mod redis_benchmark;
 pub mod replicas;
 pub mod replication;
 mod report;

@@ -8,16 +8,15 @@ use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, verdict};
 use crate::json::{check_json, write_json};
 use crate::operator::{Made, Operator};
+use crate::redis_benchmark::{KEYS, Requests, drive};
 use crate::replication::Failure;
 use clap::{Args, value_parser};
 use leeward_client::Grant;
 use leeward_format::cluster::TableOptions;
 use serde::Serialize;
 use std::fmt;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -27,18 +26,12 @@ mod tests;
 
 /// The ratio that is wanted at least.
 const WANTED: f64 = 0.97;
-/// Keys, and bytes of a value.
-const KEYS: u64 = 100_000;
-const VALUE_BYTES: u32 = 100;
-/// Connections, and commands in flight on each.
-const CONNECTIONS: u32 = 50;
+/// Commands in flight on each connection.
 const DEPTH: u32 = 16;
 /// How long nodes may take to follow a change of users.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 /// Memory of the node: all data is in memory, so that nothing hides the checks.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// The program that sends the commands.
-const DRIVER: &str = "redis-benchmark";
 
 /// Options of the measurement.
 #[derive(Args, Clone, Debug)]
@@ -115,11 +108,11 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     let mut cluster = Cluster::start(plan)?;
     cluster.wait_until_ready(true, || false)?;
     let node = cluster.plan().ports.resp(1);
-    drive(node, "set", 2 * KEYS, None)?;
+    drive(node, Requests { test: "set", count: 2 * KEYS, depth: DEPTH }, None)?;
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         eprintln!("round {number} of {}", options.rounds);
-        let without = drive(node, "get", options.gets, None)?;
+        let without = drive(node, gets(options), None)?;
         let with = with_users(options, &cluster.addresses(), node)?;
         rounds.push(Round { without, with });
     }
@@ -138,10 +131,14 @@ fn with_users(options: &Options, addresses: &[String], node: SocketAddr) -> Resu
     }
     thread::sleep(FOLLOWED_WITHIN);
     let password = String::from_utf8_lossy(made.password.bytes()).into_owned();
-    let rate = drive(node, "get", options.gets, Some((&user(options.users.div_ceil(2)), &password)))?;
+    let rate = drive(node, gets(options), Some((&user(options.users.div_ceil(2)), &password)))?;
     operator.remove_all()?;
     thread::sleep(FOLLOWED_WITHIN);
     Ok(rate)
+}
+
+fn gets(options: &Options) -> Requests {
+    Requests { test: "get", count: options.gets, depth: DEPTH }
 }
 
 fn user(number: u32) -> String {
@@ -152,30 +149,4 @@ fn user(number: u32) -> String {
 fn grants(count: u32) -> Result<Vec<Grant>, Failure> {
     let prefixes = (1..count).map(|number| format!("p{number:02}:")).chain(["key:".into()]);
     Ok(prefixes.map(|prefix| format!("read,write@default:{prefix}").parse()).collect::<Result<_, String>>()?)
-}
-
-/// Runs `redis-benchmark`. Returns the commands per second.
-fn drive(node: SocketAddr, test: &str, commands: u64, user: Option<(&str, &str)>) -> Result<f64, Failure> {
-    let mut command = Command::new(DRIVER);
-    command.args(["-h", &node.ip().to_string(), "-p", &node.port().to_string(), "-t", test, "--csv"]);
-    command.args(["-n", &commands.to_string(), "-c", &CONNECTIONS.to_string(), "-P", &DEPTH.to_string()]);
-    command.args(["-d", &VALUE_BYTES.to_string(), "-r", &KEYS.to_string()]);
-    if let Some((user, password)) = user {
-        command.args(["--user", user, "-a", password]);
-    }
-    let output = command.output().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => format!("{DRIVER} is not installed: it comes with Redis (package redis-tools)"),
-        _ => format!("{DRIVER}: {error}"),
-    })?;
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let rate = rate_of(&text, test).filter(|_| output.status.success());
-    Ok(rate.ok_or_else(|| format!("{DRIVER} has no result: {text}{errors}"))?)
-}
-
-/// The rate in the CSV of `redis-benchmark`: the second field of the line of this test.
-fn rate_of(csv: &str, test: &str) -> Option<f64> {
-    let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_owned()).collect::<Vec<_>>();
-    let line =
-        csv.lines().map(fields).find(|fields| fields.first().is_some_and(|name| name.eq_ignore_ascii_case(test)));
-    line?.get(1)?.parse().ok()
 }

@@ -1,15 +1,6 @@
-//! The rate is found in what `redis-benchmark` prints, and the grant that gives the right is the last.
+//! The grant that gives the right is the last.
 
 use super::*;
-
-#[test]
-fn the_rate_is_that_of_the_test() {
-    let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"1.50\",\"2\"\n\"GET\",\"123456.78\",\"0.5\"\n";
-    assert_eq!((rate_of(csv, "get"), rate_of(csv, "set")), (Some(123_456.78), Some(1.5)));
-    for odd in ["", "\"GET\"\n", "\"GET\",\"many\"\n", "ERR\n"] {
-        assert_eq!(rate_of(odd, "get"), None, "{odd}");
-    }
-}
 
 #[test]
 fn only_the_last_grant_is_of_the_keys() {

@@ -32,7 +32,8 @@ enum Chore {
     Panics,
     /// Run seeds of the simulated cluster, or repeat one with its log.
     Simulate(simulate::Simulate),
-    /// Measure what only developers measure: an idle cluster, routes, pauses, moves, splits, faults, rights, rotation.
+    /// Measure what only developers measure: an idle cluster, routes, pauses, moves, splits, faults, rights,
+    /// rotation, Redis.
     Measure(measure::Measure),
     /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
     /// miri,rust-src`).

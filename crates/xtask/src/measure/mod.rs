@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use idle::IdleArgs;
 use leeward_bench::dev::Starter;
 use leeward_bench::replication::Failure;
-use leeward_bench::{faults, moves, pauses, rights, rotation, splits};
+use leeward_bench::{faults, moves, pauses, redis, rights, rotation, splits};
 use routes::RoutesArgs;
 use std::env;
 use std::path::PathBuf;
@@ -115,6 +115,17 @@ Three nodes with TLS serve YCSB A to a user. In each round all nodes get new cer
 clients change to it, and the old one is removed.
 Exit code 1: a request failed.")]
     Rotation(rotation::Options),
+    /// What a request of a Redis client costs, beside Redis
+    #[command(after_help = "\
+Examples:
+  cargo xtask measure redis
+  cargo xtask measure redis --rounds 5 --requests 2000000 --json redis.json
+
+Three nodes with three copies of one region run beside a redis-server with two replicas, which must be installed (packages
+redis-server and redis-tools). redis-benchmark with 50 connections drives them in turn. Printed is the CPU time of all server
+processes. Redis keeps its data in memory only, and acknowledges a write before replicas have it.
+Exit code 1: a request cost more than it should.")]
+    Redis(redis::Options),
 }
 
 /// Runs a measurement. The exit code is 1 if a target was missed or something failed in a run, and 2 if there is no
@@ -143,6 +154,7 @@ impl Measure {
             What::Faults(options) => faults::run(options, &starter()?),
             What::Rights(options) => rights::run(options, self.program()?, data),
             What::Rotation(options) => rotation::run(options, self.program()?, data),
+            What::Redis(options) => redis::run(options, self.program()?, data),
         }
     }
 
