@@ -89,7 +89,7 @@ const fn step(name: &'static str, title: &'static str, workload: Workload, ops_p
 
 /// Gets by one client and by many, updates, and the workloads of YCSB. Each follows on the one before.
 const POINTS: [Step; 9] = [
-    Step { threads: 1, depth: 1, ..step("c-1-1", "Run C, one thread, depth 1", Workload::C, 20) },
+    Step { threads: 1, depth: 1, ..step("c-1-1", "Run C, one thread, depth 1", Workload::C, 100) },
     step("c-2-16", "Run C, two threads, depth 16", Workload::C, 400),
     Step { depth: 64, ..step("c-2-64", "Run C, two threads, depth 64", Workload::C, 400) },
     step("u", "Updates", Workload::U, 100),
