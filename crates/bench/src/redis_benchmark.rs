@@ -15,7 +15,7 @@ const DRIVER: &str = "redis-benchmark";
 
 /// Commands of one kind, of random keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Requests {
+pub(crate) struct Commands {
     /// The kind, as `redis-benchmark` names it: `get` or `set`.
     pub(crate) test: &'static str,
     /// How many.
@@ -24,12 +24,12 @@ pub(crate) struct Requests {
     pub(crate) depth: u32,
 }
 
-/// Sends the requests to a node, as a user with a password if one is given. Returns the commands per second.
+/// Sends the commands to a node, as a user with a password if one is given. Returns the commands per second.
 ///
 /// # Errors
 /// `redis-benchmark` is not installed, or fails.
-pub(crate) fn drive(node: SocketAddr, requests: Requests, user: Option<(&str, &str)>) -> Result<f64, Failure> {
-    let Requests { test, count, depth } = requests;
+pub(crate) fn drive(node: SocketAddr, commands: Commands, user: Option<(&str, &str)>) -> Result<f64, Failure> {
+    let Commands { test, count, depth } = commands;
     let mut command = Command::new(DRIVER);
     command.args(["-h", &node.ip().to_string(), "-p", &node.port().to_string(), "-t", test, "--csv"]);
     command.args(["-n", &count.to_string(), "-c", &CONNECTIONS.to_string(), "-P", &depth.to_string()]);

@@ -8,7 +8,7 @@ use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, verdict};
 use crate::json::{check_json, write_json};
 use crate::operator::{Made, Operator};
-use crate::redis_benchmark::{KEYS, Requests, drive};
+use crate::redis_benchmark::{Commands, KEYS, drive};
 use crate::replication::Failure;
 use clap::{Args, value_parser};
 use leeward_client::Grant;
@@ -108,7 +108,7 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     let mut cluster = Cluster::start(plan)?;
     cluster.wait_until_ready(true, || false)?;
     let node = cluster.plan().ports.resp(1);
-    drive(node, Requests { test: "set", count: 2 * KEYS, depth: DEPTH }, None)?;
+    drive(node, Commands { test: "set", count: 2 * KEYS, depth: DEPTH }, None)?;
     let mut rounds = Vec::new();
     for number in 1..=options.rounds {
         eprintln!("round {number} of {}", options.rounds);
@@ -137,8 +137,8 @@ fn with_users(options: &Options, addresses: &[String], node: SocketAddr) -> Resu
     Ok(rate)
 }
 
-fn gets(options: &Options) -> Requests {
-    Requests { test: "get", count: options.gets, depth: DEPTH }
+fn gets(options: &Options) -> Commands {
+    Commands { test: "get", count: options.gets, depth: DEPTH }
 }
 
 fn user(number: u32) -> String {

@@ -10,7 +10,7 @@ use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, number, verdict};
 use crate::json::{check_json, write_json};
 use crate::process::{ProcessSpent, seconds};
-use crate::redis_benchmark::{KEYS, Requests, drive};
+use crate::redis_benchmark::{Commands, KEYS, drive};
 use crate::replication::Failure;
 use crate::ycsb::DevCluster;
 use clap::{Args, value_parser};
@@ -70,7 +70,7 @@ impl Kind {
         matches!(self, Kind::Forwarded | Kind::Forwarded16)
     }
 
-    fn requests(self, options: &Options) -> Requests {
+    fn commands(self, options: &Options) -> Commands {
         let (test, depth) = match self {
             Kind::Get | Kind::Forwarded => ("get", 1),
             Kind::Get16 | Kind::Forwarded16 => ("get", 16),
@@ -78,7 +78,7 @@ impl Kind {
             Kind::Set16 => ("set", 16),
         };
         let count = if depth == 1 { options.requests / PART_ONE_BY_ONE } else { options.requests };
-        Requests { test, count, depth }
+        Commands { test, count, depth }
     }
 
     /// The kind whose cost of Redis it is compared with: Redis forwards nothing.
@@ -199,7 +199,7 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     let directory = temporary(data)?;
     let redis = Servers::start(NODES as usize - 1, directory.path())?;
     let mut leeward = Leeward::start(program, &directory.path().join("leeward"))?;
-    let load = Requests { test: "set", count: 4 * KEYS, depth: 16 };
+    let load = Commands { test: "set", count: 4 * KEYS, depth: 16 };
     for node in [redis.address(), leeward.primary] {
         drive(node, load, None)?;
     }
@@ -207,13 +207,12 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     for round in 1..=options.rounds {
         for kind in Kind::ALL {
             eprintln!("round {round} of {}: {kind}", options.rounds);
-            let requests = kind.requests(options);
-            let of_redis = match kind.is_forwarded() {
-                true => None,
-                false => Some(cost(redis.address(), requests, &redis.pids())?),
+            let commands = kind.commands(options);
+            let (node, of_redis) = match kind.is_forwarded() {
+                true => (leeward.other, None),
+                false => (leeward.primary, Some(cost(redis.address(), commands, &redis.pids())?)),
             };
-            let node = if kind.is_forwarded() { leeward.other } else { leeward.primary };
-            rounds.push((kind, of_redis, cost(node, requests, &leeward.pids()?)?));
+            rounds.push((kind, of_redis, cost(node, commands, &leeward.pids()?)?));
         }
         redis.check()?;
         leeward.check()?;
@@ -224,11 +223,11 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     Ok(report.rows.iter().all(Row::is_met))
 }
 
-/// What the requests cost all servers.
-fn cost(node: SocketAddr, requests: Requests, servers: &[u32]) -> Result<Cost, Failure> {
+/// What the commands cost all servers.
+fn cost(node: SocketAddr, commands: Commands, servers: &[u32]) -> Result<Cost, Failure> {
     let before = cpu_seconds(servers)?;
-    let rate = drive(node, requests, None)?;
-    Ok(Cost { cpu_us: (cpu_seconds(servers)? - before) * 1e6 / requests.count as f64, rate })
+    let rate = drive(node, commands, None)?;
+    Ok(Cost { cpu_us: (cpu_seconds(servers)? - before) * 1e6 / commands.count as f64, rate })
 }
 
 fn cpu_seconds(servers: &[u32]) -> Result<f64, Failure> {

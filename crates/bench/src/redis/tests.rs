@@ -42,6 +42,6 @@ fn without_rounds_there_is_no_report() {
 #[test]
 fn one_in_flight_gets_a_quarter_of_the_requests() {
     let options = Options { rounds: 1, requests: 400_000, json: None };
-    let counts = Kind::ALL.map(|kind| (kind.requests(&options).depth, kind.requests(&options).count));
+    let counts = Kind::ALL.map(|kind| (kind.commands(&options).depth, kind.commands(&options).count));
     assert!(counts.iter().all(|count| [(1, 100_000), (16, 400_000)].contains(count)), "{counts:?}");
 }
