@@ -139,7 +139,12 @@ impl Finish {
             Source::Sorted { sorted, .. } => Some(Ingested { span: sorted.span(), last: sorted.last() }),
             _ => None,
         };
+        let merged = match &context.source {
+            Source::Segments { target, .. } => Some(target - 1),
+            _ => None,
+        };
         CompactionDone {
+            merged,
             ingested,
             edit,
             added: self.added,

@@ -135,6 +135,8 @@ pub struct CompactionDone {
     pub ends_run_merge: bool,
     /// It merged pieces of a two-layer log into a sorted run (DEPART 4.3).
     pub merges_pieces: bool,
+    /// Position of the level that a part of was merged into the next one; for runs of L1, the last of theirs.
+    pub(crate) merged: Option<usize>,
     /// The ingested pairs, if it was an ingest.
     pub(crate) ingested: Option<Ingested>,
     /// How far the sweep has come, if it was part of one.
@@ -165,7 +167,7 @@ pub struct CompactionTotals {
     pub value_bytes_read: u64,
     /// Bytes of segments written to the device.
     pub bytes_written: u64,
-    /// Bytes of values that the collection of garbage has moved.
+    /// Bytes of values that sweeps have moved, to collect garbage or into key order.
     pub relocated_bytes: u64,
     /// Entries that went in.
     pub entries_read: u64,

@@ -1,4 +1,5 @@
-//! Garbage collection of the large log: when a sweep begins, which segments it empties, and how far it is.
+//! Garbage collection of the large log, and its order: when a sweep begins, which segments it empties, and how far it
+//! is.
 //!
 //! A *sweep* chooses victims, the segments with the least live data. Every merge that passes moves values out of them.
 //! Merges read and write the leaves anyway, so that is enough while there is not much more garbage than allowed. Beyond
@@ -6,6 +7,10 @@
 //! point into them (`relocate`), level by level from the top. Values move into sorted runs, and entries keep their
 //! LSNs. A victim is freed, like any segment, by the edit that kills its last record. So no pointer ever leads to a
 //! freed segment, nothing competes with writers, and backups need no part in it.
+//!
+//! Such a sweep also brings values into key order, where scans pay for their being scattered
+//! ([`ScanCosts`](crate::scan::ScanCosts)). Its victims are then the oldest segments that hold values in the order of
+//! their writes. The values move into sorted runs, as always.
 //!
 //! The sweep starts from the top: compacted data goes down, so the sweep meets it later or has met it already. If L1
 //! has several runs, the sweep merges them into L2, in one round. That reads L2 no more often than it is rewritten
@@ -74,6 +79,17 @@ struct Complete<'a> {
     holders: u64,
 }
 
+impl Complete<'_> {
+    fn dead(&self) -> u64 {
+        self.bytes - self.live_in_all
+    }
+
+    fn victim(&self, ledger: &Ledger<'_>) -> Victim {
+        let name = self.segment.name(ledger.state.options.addressing);
+        Victim { name, live: self.live, gain: self.dead() / self.holders }
+    }
+}
+
 /// Percent of a region's live bytes that one sweep moves at most: it takes this space before it gives any back.
 const MOVED_PERCENT: u64 = 8;
 /// Segments of runs that a compaction of a sweep should fill: the last of them is half empty on average.
@@ -82,6 +98,19 @@ const RUNS_OF_A_PART: u64 = 8;
 const MOST_REWRITTEN: (usize, usize) = (2, 32);
 /// Live bytes that one sweep may always move, in segments.
 const MOVED_SEGMENTS: u64 = 8;
+/// [`MOVED_PERCENT`] of a sweep that orders values: the fewer sweeps, the fewer runs a scan meets.
+const ORDERED_PERCENT: u64 = 25;
+/// Space that such a sweep leaves below the limit, in percent of the live bytes.
+const ORDERED_MARGIN_PERCENT: u64 = 4;
+
+/// What a sweep is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// At most so many bytes of garbage.
+    Garbage(u64),
+    /// Values in key order. Meanwhile the space may be this percentage of the live bytes.
+    Order { max_space_percent: u32 },
+}
 
 impl Accounts {
     /// Garbage, in segments, that is worth a sweep; after a sweep that gained nothing, new garbage.
@@ -147,9 +176,34 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// The segments to empty so that at most `goal` bytes of garbage are left, or as many as one sweep takes. If only
-/// `left` segments are free, the moved values must fit into a part of them.
-pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
+/// The segments to empty for `goal`, or as many as one sweep takes. If only `left` segments are free, the moved values
+/// must fit into a part of them.
+pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (Goal, u32)) -> Victims {
+    match goal {
+        Goal::Garbage(goal) => choose_emptiest(ledger, (goal, left)),
+        Goal::Order { max_space_percent } => choose_unordered(ledger, u64::from(max_space_percent), left),
+    }
+}
+
+/// The oldest segments that hold values in the order of their writes.
+fn choose_unordered(ledger: Ledger<'_>, max_space_percent: u64, left: u32) -> Victims {
+    let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
+    let limit = max_space_percent.saturating_sub(100 + ORDERED_MARGIN_PERCENT);
+    let within_limit = (accounts.live_bytes * limit / 100).saturating_sub(accounts.garbage_bytes());
+    let room = (accounts.live_bytes * ORDERED_PERCENT / 100).min(within_limit);
+    let mut room = room.min(taken_of(left) * segment_bytes);
+    let mut victims = Victims::new();
+    for complete in ledger.complete().filter(|complete| !complete.segment.is_run()) {
+        if room < u64::from(complete.live) {
+            break;
+        }
+        room -= u64::from(complete.live);
+        victims.insert(complete.segment.id, complete.victim(&ledger));
+    }
+    victims
+}
+
+fn choose_emptiest(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
     let mut all: Vec<_> = ledger.complete().collect();
     // A part is full with less than a whole segment.
@@ -158,14 +212,13 @@ pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (u64, u32)) -> Victims {
     let room = (accounts.live_bytes * MOVED_PERCENT / 100).max(MOVED_SEGMENTS * segment_bytes);
     let mut room = room.min(taken_of(left) * segment_bytes);
     let mut victims = Victims::new();
-    for Complete { segment, bytes, live, live_in_all, holders } in all {
-        let dead = bytes - live_in_all;
-        if garbage <= goal || room < u64::from(live) || dead * 20 < bytes {
+    for complete in all {
+        let (victim, live) = (complete.victim(&ledger), u64::from(complete.live));
+        if garbage <= goal || room < live || complete.dead() * 20 < complete.bytes {
             break;
         }
-        let gain = dead / holders;
-        (garbage, room) = (garbage.saturating_sub(gain), room - u64::from(live));
-        victims.insert(segment.id, Victim { name: segment.name(ledger.state.options.addressing), live, gain });
+        (garbage, room) = (garbage.saturating_sub(victim.gain), room - live);
+        victims.insert(complete.segment.id, victim);
     }
     victims
 }
@@ -202,6 +255,8 @@ pub(super) struct Sweep {
     is_driven: bool,
     /// Hardly any other garbage than that of a split existed.
     is_of_split: bool,
+    /// It brings values into key order.
+    is_ordering: bool,
 }
 
 impl Sweep {
@@ -222,13 +277,21 @@ impl Sweep {
             resume: Vec::new(),
             began_with,
             expected: victims.values().map(|victim| victim.gain).sum(),
-            moving: victims.values().map(|victim| u64::from(victim.live)).sum(),
+            moving: Sweep::bytes_of(&victims),
             filled: 0,
             stuck: victims.is_empty().then_some(began_with),
             victims,
             is_driven,
             is_of_split,
+            is_ordering: false,
         };
+    }
+
+    /// Begins to bring the values in `victims` into key order. There is no driven sweep.
+    pub(super) fn begin_ordering(&mut self, victims: Victims, accounts: &Accounts) {
+        let stuck = self.stuck;
+        self.begin(victims, true, false, accounts);
+        (self.stuck, self.is_ordering) = (stuck, true);
     }
 
     /// Leaf segments that one compaction should rewrite of a level with `leaf_segments`, so that it fills several
@@ -237,6 +300,11 @@ impl Sweep {
         let wanted = RUNS_OF_A_PART * segment_bytes * leaf_segments as u64 / self.moving.max(1);
         let most = MOST_REWRITTEN.1.min(taken_of(left) as usize);
         (wanted as usize).clamp(MOST_REWRITTEN.0.min(most), most)
+    }
+
+    /// Bytes of values that it should move.
+    pub(super) fn bytes_of(victims: &Victims) -> u64 {
+        victims.values().map(|victim| u64::from(victim.live)).sum()
     }
 
     /// Names of the remaining victims.
@@ -286,7 +354,7 @@ impl Sweep {
     /// Ends it if no victim is left. It has gained nothing if the segments that it filled take as much space: large values
     /// leave the end of a segment unused, so that another sweep would choose the same values.
     pub(super) fn end_if_complete(&mut self, accounts: &Accounts, segment_bytes: u64) {
-        if self.expected > 0 && self.victims.is_empty() {
+        if (self.expected > 0 || self.is_ordering) && self.victims.is_empty() {
             let gained = (self.expected + self.moving).saturating_sub(self.filled);
             self.end_with(gained, accounts.garbage_bytes(), segment_bytes);
         }
@@ -300,6 +368,7 @@ impl Sweep {
 
     fn end_with(&mut self, gained: u64, garbage: u64, segment_bytes: u64) {
         let is_poor = gained < segment_bytes.min(self.expected / 2).max(1) || gained < self.expected / 4;
-        *self = Sweep { serial: self.serial, stuck: is_poor.then_some(garbage), ..Sweep::default() };
+        let stuck = if self.is_ordering { self.stuck } else { is_poor.then_some(garbage) };
+        *self = Sweep { serial: self.serial, stuck, ..Sweep::default() };
     }
 }

@@ -461,6 +461,9 @@ impl Db {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn scan(&self, bounds: ScanBounds) -> Cursor {
+        if self.region.scans_call() {
+            self.workers.call();
+        }
         self.snapshot().cursor(bounds)
     }
 

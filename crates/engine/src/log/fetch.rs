@@ -19,6 +19,8 @@ const READ_BYTES: u64 = 256 << 10;
 
 /// Bytes read in parallel, unless memory is short; a single read may be larger.
 const TOGETHER_BYTES: usize = 2 << 20;
+/// Reads in flight: more do not make a device faster, and readers would wait behind them.
+const TOGETHER: usize = 64;
 
 /// A record whose value is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ impl LogReader {
         let most = self.volume.memory().piece(TOGETHER_BYTES);
         let mut pieces = &pieces[..];
         while !pieces.is_empty() {
-            let (now, later) = pieces.split_at(how_many(pieces, most, |piece| piece.bytes));
+            let (now, later) = pieces.split_at(how_many(pieces, most, |piece| piece.bytes).min(TOGETHER));
             self.fetch_pieces(wanted, now, &mut fetched)?;
             pieces = later;
         }

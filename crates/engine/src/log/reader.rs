@@ -11,6 +11,7 @@ use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Expiry, LogKind, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// A pointer to a value, and what must be there.
@@ -24,6 +25,20 @@ pub(crate) struct ValueAt<'a> {
     pub(crate) value_bytes: u32,
     /// Its expiry.
     pub(crate) expires: Option<Expiry>,
+}
+
+/// Gap between two records that is read rather than skipped, in bytes: one block.
+const GAP_BYTES: usize = 4 << 10;
+/// Bytes of one read at most, except for a larger record.
+const READ_BYTES: usize = 128 << 10;
+
+/// Values that were read.
+#[derive(Debug, Default)]
+pub(crate) struct Values {
+    /// In the order of the request.
+    pub(crate) values: Vec<Bytes>,
+    /// Bytes of those that took a read of their own.
+    pub(crate) scattered_bytes: u64,
 }
 
 /// Place of a record.
@@ -118,25 +133,45 @@ impl LogReader {
     }
 
     /// The values of the records at these pointers, CRCs checked: from memory as far as they are there, the rest from
-    /// the device, several at a time. Not cached here.
+    /// the device, several at a time, and neighbours with one read. Not cached here.
     ///
     /// # Errors
     /// [`Error::Damaged`] if the record is not there, or is another one; [`Error::Io`].
-    pub(crate) fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+    pub(crate) fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         let mut values: Vec<Option<Bytes>> =
             wanted.iter().map(|at| self.value_in_memory(at.pointer, at.key, at.value_bytes)).collect();
-        let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
-        let (mut places, mut reads) = (Vec::with_capacity(missing.len()), Vec::with_capacity(missing.len()));
-        for i in &missing {
-            let at = self.at(wanted[*i].pointer)?;
-            reads.push(((at.no, at.offset), vec![0; self.record_bytes(&wanted[*i], at)?]));
-            places.push(at);
+        let mut missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
+        missing.sort_unstable_by_key(|i| wanted[*i].pointer);
+        let (mut reads, mut read_by) = (Vec::<((SegmentNo, u32), Vec<u8>)>::new(), Vec::with_capacity(missing.len()));
+        for i in missing {
+            let at = self.at(wanted[i].pointer)?;
+            let end = at.offset as usize + self.record_bytes(&wanted[i], at)?;
+            match reads.last_mut() {
+                Some(((no, start), bytes)) if *no == at.no && is_near((*start, bytes.len()), (at.offset, end)) => {
+                    bytes.resize(bytes.len().max(end - *start as usize), 0);
+                }
+                _ => reads.push(((at.no, at.offset), vec![0; end - at.offset as usize])),
+            }
+            read_by.push((i, at, reads.len() - 1));
         }
         self.volume.read_many(&mut reads)?;
-        for ((i, at), (_, bytes)) in missing.into_iter().zip(places).zip(reads) {
-            values[i] = Some(self.decode(&wanted[i], at, bytes)?);
+        let mut scattered_bytes = 0;
+        for same in read_by.chunk_by(|a, b| a.2 == b.2) {
+            let ((_, start), bytes) = &mut reads[same[0].2];
+            for (i, at, _) in same {
+                let place = self.decode(&wanted[*i], *at, (bytes, *start))?;
+                values[*i] = Some(match same.len() {
+                    1 => Bytes::from(std::mem::take(bytes)).slice(place),
+                    // A slice would keep its neighbours in memory.
+                    _ => Bytes::copy_from_slice(&bytes[place]),
+                });
+            }
+            if let [(i, ..)] = same {
+                scattered_bytes += u64::from(wanted[*i].value_bytes);
+            }
         }
-        Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
+        let values = values.into_iter().map(|value| value.expect("each was found or read")).collect();
+        Ok(Values { values, scattered_bytes })
     }
 
     /// Bytes to read for a record, within its segment. Whether it has a request id is known only after the read.
@@ -148,10 +183,12 @@ impl LogReader {
         Ok(bytes + room.min(REQUEST_ID_BYTES))
     }
 
-    /// The value of the record that `bytes` begin with.
-    fn decode(&self, wanted: &ValueAt<'_>, at: RecordAt, bytes: Vec<u8>) -> Result<Bytes> {
-        let end = self.record(at, &bytes, |record| is_wanted(record, wanted.key, wanted.value_bytes))?.bytes();
-        Ok(Bytes::from(bytes).slice(end - wanted.value_bytes as usize..end))
+    /// Where the value of the record at `at` is in `bytes`, which begin at the offset `start` of its segment.
+    fn decode(&self, wanted: &ValueAt<'_>, at: RecordAt, (bytes, start): (&[u8], u32)) -> Result<Range<usize>> {
+        let start = (at.offset - start) as usize;
+        let record = self.record(at, &bytes[start..], |record| is_wanted(record, wanted.key, wanted.value_bytes))?;
+        let end = start + record.bytes();
+        Ok(end - wanted.value_bytes as usize..end)
     }
 
     /// The record at `at`, which `bytes` begin with and which must be the wanted one; its CRC checked.
@@ -172,6 +209,11 @@ impl LogReader {
         let offset = self.volume.file_offset(at.no, at.offset);
         Error::Damaged { file: self.volume.name().to_owned(), offset, detail, advice: RESTORE }
     }
+}
+
+/// Whether a record from `offset` to `end` is read with those before it, of which the read has `bytes` from `start` on.
+fn is_near((start, bytes): (u32, usize), (offset, end): (u32, usize)) -> bool {
+    offset as usize <= start as usize + bytes + GAP_BYTES && end - start as usize <= READ_BYTES
 }
 
 fn is_wanted(record: &Record<'_>, key: &[u8], value_bytes: u32) -> bool {

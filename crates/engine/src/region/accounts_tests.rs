@@ -54,8 +54,12 @@ fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
 }
 
 pub(super) fn open_with(disk: &SimDisk, options: TableOptions) -> Arc<Region> {
-    let file = disk.open("volume").expect("a simulated file opens");
     let volume_options = VolumeOptions { segment_bytes: SEGMENT_BYTES, ..VolumeOptions::default() };
+    open_in(disk, volume_options, options)
+}
+
+pub(super) fn open_in(disk: &SimDisk, volume_options: VolumeOptions, options: TableOptions) -> Arc<Region> {
+    let file = disk.open("volume").expect("a simulated file opens");
     let (volume, replicas) = Volume::open(file, VolumeId(1), volume_options).expect("the volume opens");
     let replica = match replicas.into_iter().next() {
         Some(replica) => replica,

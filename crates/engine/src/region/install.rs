@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::log::LogSegment;
 use crate::memtable::MemTable;
 use crate::volume::{Durability, Segment};
-use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind};
+use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind, level_at};
 use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
 use std::sync::Arc;
@@ -46,6 +46,11 @@ impl Region {
     /// [is called](Region::is_called).
     pub fn is_idle(&self, now: UnixMs) -> bool {
         !self.is_unsynced() && !self.wants_tails() && !self.waits_for_time(Lane::Any, now) && !self.is_called()
+    }
+
+    /// Whether scans have read so much that there may be a compaction, although nothing was written.
+    pub(crate) fn scans_call(&self) -> bool {
+        self.view.load().version.reads().scan_costs.call()
     }
 
     /// Whether other regions need something of it: the memory of its L0, or a new count of shared segments. See
@@ -139,6 +144,7 @@ impl Region {
             }
         }
         self.show(done, retired);
+        self.count_merge(done);
         self.compactions.lock().add(done);
         self.count_garbage()?;
         let mut picker = self.picker.lock();
@@ -147,6 +153,15 @@ impl Region {
         drop(picker);
         self.volume.release_space();
         Ok(())
+    }
+
+    /// Subtracts a merge of levels from what scans have paid for their number.
+    fn count_merge(&self, done: &CompactionDone) {
+        let Some(position) = done.merged else { return };
+        let view = self.view.load();
+        let is_over = !view.version.positions().iter().any(|filled| level_at(*filled) == level_at(position));
+        let bytes = if is_over { u64::MAX } else { done.bytes_read + done.value_bytes_read + done.bytes_written };
+        view.version.reads().scan_costs.merged(position, bytes);
     }
 
     /// Segments that nothing needs once `edit` is installed, except tails that are still in memory.

@@ -26,6 +26,8 @@ mod install;
 mod middle;
 mod open;
 mod requests;
+#[cfg(test)]
+mod scan_costs_tests;
 mod split;
 #[cfg(test)]
 mod split_tests;

@@ -8,6 +8,7 @@
 //!   are read together, several in flight; so are the first leaves of all levels. A caller that knows how many pairs it
 //!   needs sets [`ScanBounds::limit`], and they are gathered at once.
 //! - Keys and small values are copied into memory that several pairs share (`pieces`).
+//! - What scans read because of how the data lies is counted, and leads to merges (`costs`).
 //!
 //! One thread at a time; it reads the device as it goes.
 
@@ -22,11 +23,13 @@ use leeward_format::{Expiry, Lsn, Pointer, Stamp, UnixMs};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod costs;
 mod cover;
 mod pieces;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use costs::ScanCosts;
 use cover::{Cover, covers};
 use pieces::Pieces;
 
@@ -76,6 +79,8 @@ pub struct Cursor {
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,
+    /// Positions of the levels among them, which come last.
+    positions: Arc<[usize]>,
     /// Range tombstones of the sources that have some.
     covers: Vec<Cover>,
     /// Sources that are not at their end, the one with the next key first; of equal keys, the newest first. `None`
@@ -167,6 +172,7 @@ impl Cursor {
             _pin: version.pin(),
             bounds,
             sources,
+            positions: Arc::clone(version.positions()),
             covers: covers(version, at),
             order: None,
             key: Vec::new(),
@@ -261,7 +267,7 @@ impl Cursor {
             (ValueAt { pointer: *pointer, key: &entry.key, value_bytes, expires }, entry.lsn)
         };
         let places: Vec<_> = in_log.iter().map(at).collect();
-        let values = self.reads.values(&places, self.generation);
+        let values = self.reads.scanned_values(&places, self.generation);
         let values = values.inspect_err(|_| self.ready.clear())?;
         for ((i, ..), value) in in_log.iter().zip(values) {
             self.ready[*i].value = value;
@@ -378,6 +384,10 @@ impl Cursor {
             {
                 missing.push((i, leaf));
             }
+        }
+        let l0s = self.sources.len() - self.positions.len();
+        for (i, leaf) in missing.iter().filter(|(i, _)| i + 1 < self.sources.len()) {
+            self.reads.scan_costs.read_leaf(self.positions[i - l0s], leaf.bytes() as u64);
         }
         if missing.len() < 2 {
             return Ok(());

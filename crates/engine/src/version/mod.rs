@@ -81,12 +81,16 @@ struct Levels {
     all: Vec<Arc<Level>>,
     /// Those with data, newest first: what a read passes. Most positions are empty.
     filled: Vec<Arc<Level>>,
+    /// The position of each of these.
+    positions: Arc<[usize]>,
 }
 
 impl Levels {
     fn new(all: Vec<Arc<Level>>) -> Arc<Levels> {
-        let filled = all.iter().filter(|level| !level.is_empty()).cloned().collect();
-        Arc::new(Levels { all, filled })
+        let is_filled = |(_, level): &(usize, &Arc<Level>)| !level.is_empty();
+        let filled = all.iter().enumerate().filter(is_filled).map(|(position, level)| (position, Arc::clone(level)));
+        let (positions, filled): (Vec<_>, Vec<_>) = filled.unzip();
+        Arc::new(Levels { all, filled, positions: positions.into() })
     }
 }
 
@@ -129,6 +133,10 @@ impl Version {
     /// The levels that have data, newest first.
     pub(crate) fn filled(&self) -> &[Arc<Level>] {
         &self.levels.filled
+    }
+    /// The position of each of [`Version::filled`].
+    pub(crate) fn positions(&self) -> &Arc<[usize]> {
+        &self.levels.positions
     }
     /// The version after the active L0 froze and `active` replaced it.
     #[must_use]
@@ -267,7 +275,7 @@ impl Version {
         let value = match self.reads.value_in_memory(at, lsn) {
             Some(value) => value,
             None if reach == Reach::Memory => return Ok(Lookup::NotInMemory),
-            None => self.reads.load_values(&[(*at, lsn)], self.generation)?.remove(0),
+            None => self.reads.load_values(&[(*at, lsn)], self.generation)?.values.remove(0),
         };
         Ok(Lookup::Found { lsn, expires: at.expires, value })
     }

@@ -7,8 +7,9 @@
 use super::NEWEST;
 use crate::cache::Cached;
 use crate::error::{Error, Result};
-use crate::log::{Fetched, LogReader, ValueAt, Wanted};
+use crate::log::{Fetched, LogReader, ValueAt, Values, Wanted};
 use crate::memtable::{Entry, MemTable};
+use crate::scan::ScanCosts;
 use crate::volume::{Segment, Volume};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -27,7 +28,7 @@ pub(crate) trait ValueLog: Send + Sync {
     ///
     /// # Errors
     /// The device fails, or holds no such record.
-    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>>;
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values>;
     /// Values of many records, for a merge that moves them.
     ///
     /// # Errors
@@ -41,7 +42,7 @@ impl ValueLog for LogReader {
     fn value_in_memory(&self, pointer: Pointer, key: &[u8], value_bytes: u32) -> Option<Bytes> {
         LogReader::value_in_memory(self, pointer, key, value_bytes)
     }
-    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         LogReader::values(self, wanted)
     }
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
@@ -70,6 +71,8 @@ pub(crate) struct Reads {
     deleted: ArcSwap<RangeTombstones>,
     /// Whether `deleted` is not empty.
     has_deleted: AtomicBool,
+    /// What scans pay for how the data lies.
+    pub(crate) scan_costs: ScanCosts,
 }
 
 /// Most deleted ranges to check for each cached record; beyond that all hidden records are removed from the cache.
@@ -94,6 +97,7 @@ impl Reads {
             ingested: AtomicU64::new(0),
             deleted: ArcSwap::default(),
             has_deleted: AtomicBool::new(false),
+            scan_costs: ScanCosts::default(),
         })
     }
 
@@ -171,10 +175,10 @@ impl Reads {
 
     /// Values in the log, with the LSNs of their records, for a version of `generation`: reads them from the device,
     /// several at a time, and caches them.
-    pub(super) fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+    pub(super) fn load_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
         let places: Vec<ValueAt<'_>> = wanted.iter().map(|(at, _)| *at).collect();
         let values = self.log.values(&places)?;
-        for ((at, lsn), value) in wanted.iter().zip(&values) {
+        for ((at, lsn), value) in wanted.iter().zip(&values.values) {
             self.volume.cache().count_miss();
             let stamp = Stamp { lsn: *lsn, expires: at.expires };
             self.keep(at.key, filter::hash(at.key), (stamp, Some(value)), wanted.len(), generation);
@@ -184,15 +188,30 @@ impl Reads {
 
     /// [`Reads::load_values`] for the values that are not in memory; the others come from there.
     pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+        Ok(self.values_and_scattered(wanted, generation)?.values)
+    }
+
+    /// [`Reads::values`] of neighbours in key order, for a scan.
+    pub(crate) fn scanned_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+        let Values { values, scattered_bytes } = self.values_and_scattered(wanted, generation)?;
+        self.scan_costs.read_values(scattered_bytes);
+        Ok(values)
+    }
+
+    fn values_and_scattered(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
         let mut values: Vec<Option<Bytes>> = wanted.iter().map(|(at, lsn)| self.value_in_memory(at, *lsn)).collect();
         let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
+        let mut scattered_bytes = 0;
         if !missing.is_empty() {
             let places: Vec<_> = missing.iter().map(|i| wanted[*i]).collect();
-            for (i, value) in missing.into_iter().zip(self.load_values(&places, generation)?) {
+            let loaded = self.load_values(&places, generation)?;
+            scattered_bytes = loaded.scattered_bytes;
+            for (i, value) in missing.into_iter().zip(loaded.values) {
                 values[i] = Some(value);
             }
         }
-        Ok(values.into_iter().map(|value| value.expect("each was found or read")).collect())
+        let values = values.into_iter().map(|value| value.expect("each was found or read")).collect();
+        Ok(Values { values, scattered_bytes })
     }
 
     /// The entries of `l0s`, oldest first, are about to become part of the levels: updates the cache, and returns the

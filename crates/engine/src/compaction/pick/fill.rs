@@ -1,10 +1,12 @@
 //! Which levels are over their size.
 
-use super::Picker;
+use super::{LEAST_BY_SCANS, Picker};
 use crate::compaction::runs;
 use crate::tree::Level;
 use crate::version::Version;
+use leeward_format::cluster::CompactionMode;
 use leeward_format::manifest::{L1, L1_RUNS, LevelState, PIECES};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Size of L1, in L0s, where it is one run: a compaction of L0s rewrites all of it. Measured against 8.
@@ -15,6 +17,8 @@ const L1_L0S: u64 = 4;
 const RUN_SHARE: f64 = 1.25;
 /// Number of runs of L1 from which on they are merged however small they are.
 const MOST_RUNS: usize = 7;
+/// Part of a level that a merge because of scans takes, approximately.
+const PART_BY_SCANS: u64 = 8;
 /// Pieces of a two-layer log from which on they are merged into a run, as many as DEPART's global log has segments
 /// before it is split. More can come meanwhile.
 const MOST_PIECES: usize = 20;
@@ -35,13 +39,15 @@ impl Picker {
         let has_runs = self.has_runs(levels);
         let below = levels.iter().enumerate().skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
-            (position, level.bytes() as f64 / self.target_bytes(version, position) as f64)
+            let own = level.bytes() as f64 / self.target_bytes(version, position) as f64;
+            (position, own.max(self.fill_by_scans(version, position..position + 1)))
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if has_runs {
             // Runs of a table that has none are those of a two-layer log that the primary role came to.
             let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short());
-            full.push((L1, self.fill_of_runs(levels).max(f64::from(u8::from(must)))));
+            let by_scans = self.fill_by_scans(version, PIECES..L1_RUNS);
+            full.push((L1, self.fill_of_runs(levels).max(by_scans).max(f64::from(u8::from(must)))));
         }
         full.retain(|(_, fill)| *fill >= 1.0);
         full.extend(pieces);
@@ -65,6 +71,17 @@ impl Picker {
             }
             _ => own,
         }
+    }
+
+    /// Fill of the level at these positions by what scans have read of it: 1 once they have paid for a merge of a part
+    /// into the next level, which reads and writes both. Never more: nothing is late.
+    fn fill_by_scans(&self, version: &Version, positions: Range<usize>) -> f64 {
+        let (levels, below) = (version.levels(), positions.end);
+        let own: u64 = levels.iter().take(below).skip(positions.start).map(|level| level.bytes()).sum();
+        let bytes = 2 * (own + levels.get(below).map_or(0, |below| below.bytes()));
+        let parts = if self.mode == CompactionMode::Partial { PART_BY_SCANS } else { 1 };
+        let read = version.reads().scan_costs.level(below - 1);
+        f64::from(u8::from(own > 0 && read >= (bytes / parts).max(LEAST_BY_SCANS)))
     }
 
     /// Percent of a level that the one above may hide.

@@ -2,7 +2,7 @@
 
 use super::claims::Claims;
 use super::runs::{self, NewRun};
-use super::sweep::{Accounts, Sweep, Victims};
+use super::sweep::{Accounts, Goal, Sweep, Victims};
 use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
 use crate::memtable::MemTable;
 use crate::tree::Level;
@@ -35,6 +35,8 @@ const EVERY_SECOND_PERCENT: u32 = 200;
 /// Bytes that sweeps of the garbage of a split may read and write per second, if the table does not say. Such garbage
 /// appears all at once, and no writer waits for its space.
 const SPLIT_RATE: u64 = 16 << 20;
+/// Bytes of work that scans must have paid for at least before anything is done about it.
+const LEAST_BY_SCANS: u64 = 8 << 20;
 
 /// Decides what to compact next. One a region, used by one thread at a time.
 pub(crate) struct Picker {
@@ -58,6 +60,8 @@ pub(crate) struct Picker {
     /// Earliest time of the next part of a sweep.
     sweeps_from: UnixMs,
     max_space_percent: u32,
+    /// Values are not brought into key order before scans have paid this many bytes.
+    orders_from: u64,
 }
 
 /// State that a pick changes before it is known whether the picked compaction will be done.
@@ -111,7 +115,7 @@ impl L0s<'_> {
 pub(crate) struct Logs<'a> {
     pub(crate) accounts: Accounts,
     /// See [`super::sweep::choose`].
-    pub(crate) choose: &'a dyn Fn(u64, u32) -> Victims,
+    pub(crate) choose: &'a dyn Fn(Goal, u32) -> Victims,
 }
 
 impl Picker {
@@ -146,6 +150,7 @@ impl Picker {
             sweep_waits: false,
             sweeps_from: UnixMs(0),
             max_space_percent,
+            orders_from: 0,
         }
     }
 
@@ -307,7 +312,9 @@ impl Picker {
             // A driven sweep reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             let is_of_split = !self.has_garbage(&accounts.own(), 100);
-            self.sweep.begin((logs.choose)(goal, left), is_driven, is_of_split, accounts);
+            self.sweep.begin((logs.choose)(Goal::Garbage(goal), left), is_driven, is_of_split, accounts);
+        } else if self.sweep.place().is_none() && self.ordering_degree.is_none() {
+            self.begin_ordering(version, logs, left);
         }
         loop {
             let (position, resume) = self.sweep.place()?;
@@ -339,6 +346,24 @@ impl Picker {
                 Some(source) => return self.unless_claimed(source),
                 None => self.sweep.next_level(),
             }
+        }
+    }
+
+    /// Begins to bring values into key order if scans have paid for it: for the bytes that are moved, and those
+    /// of the leaves, which are read and written.
+    fn begin_ordering(&mut self, version: &Version, logs: &Logs<'_>, left: u32) {
+        let costs = &version.reads().scan_costs;
+        let paid = costs.values();
+        if paid < self.orders_from.max(LEAST_BY_SCANS) || runs::pieces(version.levels()).next().is_some() {
+            return;
+        }
+        let victims = (logs.choose)(Goal::Order { max_space_percent: self.max_space_percent }, left);
+        let leaf_bytes: u64 = version.filled().iter().map(|level| level.bytes()).sum();
+        let cost = Sweep::bytes_of(&victims) + 2 * leaf_bytes;
+        self.orders_from = if victims.is_empty() { paid + LEAST_BY_SCANS } else { cost };
+        if paid >= self.orders_from {
+            costs.order_values(cost);
+            self.sweep.begin_ordering(victims, &logs.accounts);
         }
     }
 

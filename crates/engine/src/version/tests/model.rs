@@ -2,7 +2,7 @@
 //! scans and compactions share.
 
 use crate::compaction::{Accounts, Compaction, CompactionDone, Lane, Logs, Picker, Step};
-use crate::log::{Fetched, Wanted};
+use crate::log::{Fetched, Values, Wanted};
 use crate::version::reads::ValueLog;
 use crate::version::*;
 use crate::volume::{Volume, VolumeOptions};
@@ -61,7 +61,7 @@ impl ValueLog for ModelLog {
         assert!(of == key && value.len() == value_bytes as usize);
         Some(value.clone())
     }
-    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Vec<Bytes>> {
+    fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         let values = self.values.lock();
         let value = |at: &ValueAt<'_>| {
@@ -73,7 +73,7 @@ impl ValueLog for ModelLog {
             assert!(of == at.key && value.len() == at.value_bytes as usize);
             value.clone()
         };
-        Ok(wanted.iter().map(value).collect())
+        Ok(Values { values: wanted.iter().map(value).collect(), scattered_bytes: 0 })
     }
     fn fetch(&self, wanted: &[Wanted]) -> Result<Fetched> {
         let fetch = |wanted: &Wanted| {
