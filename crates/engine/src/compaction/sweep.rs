@@ -185,7 +185,8 @@ pub(crate) fn choose(ledger: Ledger<'_>, (goal, left): (Goal, u32)) -> Victims {
     }
 }
 
-/// The oldest segments that hold values in the order of their writes.
+/// The oldest segments that hold values in the order of their writes, without those that stay when this region gives them
+/// up: other regions or checkpoints have them too.
 fn choose_unordered(ledger: Ledger<'_>, max_space_percent: u64, left: u32) -> Victims {
     let (accounts, segment_bytes) = (Accounts::of(ledger), ledger.segment_bytes as u64);
     let limit = max_space_percent.saturating_sub(100 + ORDERED_MARGIN_PERCENT);
@@ -193,7 +194,11 @@ fn choose_unordered(ledger: Ledger<'_>, max_space_percent: u64, left: u32) -> Vi
     let room = (accounts.live_bytes * ORDERED_PERCENT / 100).min(within_limit);
     let mut room = room.min(taken_of(left) * segment_bytes);
     let mut victims = Victims::new();
-    for complete in ledger.complete().filter(|complete| !complete.segment.is_run()) {
+    let stays = |complete: &Complete<'_>| {
+        let mut checkpoints = ledger.state.checkpoints.values();
+        complete.holders > 1 || checkpoints.any(|base| base.segment(complete.segment.id).is_some())
+    };
+    for complete in ledger.complete().filter(|complete| !complete.segment.is_run() && !stays(complete)) {
         if room < u64::from(complete.live) {
             break;
         }
@@ -300,6 +305,16 @@ impl Sweep {
         let wanted = RUNS_OF_A_PART * segment_bytes * leaf_segments as u64 / self.moving.max(1);
         let most = MOST_REWRITTEN.1.min(taken_of(left) as usize);
         (wanted as usize).clamp(MOST_REWRITTEN.0.min(most), most)
+    }
+
+    /// Whether it brings values into key order.
+    pub(super) fn is_ordering(&self) -> bool {
+        self.is_ordering
+    }
+
+    /// Ends it before all of its victims are empty.
+    pub(super) fn give_up(&mut self) {
+        *self = Sweep { serial: self.serial, stuck: self.stuck, ..Sweep::default() };
     }
 
     /// Bytes of values that it should move.

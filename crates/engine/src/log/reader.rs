@@ -37,7 +37,7 @@ const READ_BYTES: usize = 128 << 10;
 pub(crate) struct Values {
     /// In the order of the request.
     pub(crate) values: Vec<Bytes>,
-    /// Bytes of those that took a read of their own.
+    /// Bytes of those that took a read of their own, because they lie in the order of writes.
     pub(crate) scattered_bytes: u64,
 }
 
@@ -47,6 +47,8 @@ pub(super) struct RecordAt {
     pub(super) no: SegmentNo,
     pub(super) offset: u32,
     pub(super) seed: RecordSeed,
+    /// It is in a sorted run.
+    pub(super) in_run: bool,
 }
 
 /// Reads records of one region's logs that leaves point to.
@@ -65,13 +67,15 @@ pub(crate) struct LogSegment {
     id: SegmentId,
     no: SegmentNo,
     origin: RegionId,
+    /// It is a sorted run, and no segment in the order of writes.
+    is_run: bool,
     /// Dead once the segment is free: then no reader can meet a pointer to it.
     held: Weak<Segment>,
 }
 
 impl LogSegment {
-    pub(crate) fn new(log: LogKind, id: SegmentId, segment: &Arc<Segment>) -> LogSegment {
-        LogSegment { log, id, no: segment.no(), origin: segment.origin(), held: Arc::downgrade(segment) }
+    pub(crate) fn new(log: LogKind, id: SegmentId, segment: &Arc<Segment>, is_run: bool) -> LogSegment {
+        LogSegment { log, id, no: segment.no(), origin: segment.origin(), is_run, held: Arc::downgrade(segment) }
     }
 }
 
@@ -119,7 +123,7 @@ impl LogReader {
             return Err(Error::Damaged { file: self.volume.name().to_owned(), offset: 0, detail, advice: RESTORE });
         };
         let seed = RecordSeed::new(segment.origin, segment.log, segment.id);
-        Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed })
+        Ok(RecordAt { no: segment.no, offset: pointer.offset(), seed, in_run: segment.is_run })
     }
 
     /// The value of the record at `pointer` if a tail in memory has it, its CRC checked. `None` also if the check
@@ -166,8 +170,8 @@ impl LogReader {
                     _ => Bytes::copy_from_slice(&bytes[place]),
                 });
             }
-            if let [(i, ..)] = same {
-                scattered_bytes += u64::from(wanted[*i].value_bytes);
+            if let [(i, at, _)] = same {
+                scattered_bytes += scattered(at, wanted[*i].value_bytes as usize);
             }
         }
         let values = values.into_iter().map(|value| value.expect("each was found or read")).collect();
@@ -214,6 +218,11 @@ impl LogReader {
 /// Whether a record from `offset` to `end` is read with those before it, of which the read has `bytes` from `start` on.
 fn is_near((start, bytes): (u32, usize), (offset, end): (u32, usize)) -> bool {
     offset as usize <= start as usize + bytes + GAP_BYTES && end - start as usize <= READ_BYTES
+}
+
+/// What a value of `bytes` that took a read of its own counts. Two large ones take two reads in any order.
+fn scattered(at: &RecordAt, bytes: usize) -> u64 {
+    if at.in_run || bytes > READ_BYTES / 2 { 0 } else { bytes as u64 }
 }
 
 fn is_wanted(record: &Record<'_>, key: &[u8], value_bytes: u32) -> bool {

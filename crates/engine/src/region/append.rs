@@ -423,7 +423,7 @@ impl Region {
         }
         let prepared = self.prepared.lock()[index].take().expect("the caller prepared a tail");
         if log == LogKind::Large {
-            self.reads_log(log, prepared.id, &prepared.segment);
+            self.reads_log(log, prepared.id, &prepared.segment, false);
         }
         let first = Lsn(writer.next.0 + first);
         let open = OpenTail::new(self.id(), log, writer.next_index[index], prepared, first);

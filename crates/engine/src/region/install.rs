@@ -140,7 +140,7 @@ impl Region {
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
         for (id, kind, segment, _) in &done.added {
             if let SegmentKind::Log(log) = kind {
-                self.reads_log(*log, *id, segment);
+                self.reads_log(*log, *id, segment, true);
             }
         }
         self.show(done, retired);
@@ -160,8 +160,11 @@ impl Region {
         let Some(position) = done.merged else { return };
         let view = self.view.load();
         let is_over = !view.version.positions().iter().any(|filled| level_at(*filled) == level_at(position));
-        let bytes = if is_over { u64::MAX } else { done.bytes_read + done.value_bytes_read + done.bytes_written };
-        view.version.reads().scan_costs.merged(position, bytes);
+        let costs = &view.version.reads().scan_costs;
+        match is_over {
+            true => costs.forget_level(position),
+            false => costs.merged(position, done.bytes_read + done.value_bytes_read + done.bytes_written),
+        }
     }
 
     /// Segments that nothing needs once `edit` is installed, except tails that are still in memory.
@@ -170,10 +173,10 @@ impl Region {
         state.trimmable(edit).into_iter().filter(|id| !tails.contains(id)).collect()
     }
 
-    /// Allows leaves to point to a segment of this log from now on.
-    pub(crate) fn reads_log(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
+    /// Allows leaves to point to a segment of this log from now on. It may be a sorted run.
+    pub(crate) fn reads_log(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>, is_run: bool) {
         let name = self.options.addressing.name(id, segment.no());
-        self.reader.add(name, LogSegment::new(log, id, segment));
+        self.reader.add(name, LogSegment::new(log, id, segment, is_run));
     }
 
     /// Shows the new version to new readers.

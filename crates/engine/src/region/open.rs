@@ -131,7 +131,7 @@ pub(super) fn value_reader(
     let mut segments = LogSegments::default();
     for log in [LogKind::Large, LogKind::Medium] {
         for segment in state.log_segments(log) {
-            let found = LogSegment::new(log, segment.id, &held[&segment.id]);
+            let found = LogSegment::new(log, segment.id, &held[&segment.id], segment.is_run());
             segments.add(segment.name(state.options.addressing), found);
         }
     }

@@ -17,7 +17,7 @@ const KEYS: u64 = 6000;
 /// A region whose cache holds hardly anything.
 fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
     let volume = VolumeOptions { segment_bytes: SEGMENT_BYTES, memory_budget: 1 << 20, ..VolumeOptions::default() };
-    let table = TableOptions { l1_runs: 8, l0_bytes: 256 << 10, max_space_percent: 130, ..options(placement) };
+    let table = TableOptions { l1_runs: 8, l0_bytes: 256 << 10, max_space_percent: 115, ..options(placement) };
     open_in(disk, volume, table)
 }
 
@@ -77,15 +77,20 @@ fn scans_merge_levels_that_they_pay_for() {
     let before = above_the_last(&region);
     scan(&region, &model);
     assert!(!compact(&region), "a few scans have not paid for a merge: {:?}", paid(&region));
-    let mut merges = 0;
+    let rounds = (0..150).take_while(|_| {
+        scan(&region, &model);
+        !compact(&region)
+    });
+    assert!(rounds.count() < 140, "they pay in the end");
+    while compact(&region) {}
+    let after = above_the_last(&region);
+    assert!(after < before && after * 2 > before, "a part is merged at a time: {after} bytes are left of {before}");
     for _ in 0..150 {
         scan(&region, &model);
-        merges += (0..).take_while(|_| compact(&region)).count();
+        while compact(&region) {}
     }
-    assert!(merges > 5, "they are merged part by part");
     let after = above_the_last(&region);
     assert!(after * 2 < before, "{after} bytes are above the last level, which were {before}");
-    assert!(paid(&region).0 < 10 << 20, "merges are subtracted: {:?}", paid(&region));
     scan(&region, &model);
 }
 
@@ -111,15 +116,15 @@ fn scans_bring_values_into_key_order_within_the_space_of_the_table() {
     let scattered = one_scan(&region);
     assert!(!compact(&region), "a few scans have not paid for the order: {:?}", paid(&region));
     let mut most_space = 0;
-    for _ in 0..40 {
+    for _ in 0..100 {
         scan(&region, &model);
         while compact(&region) {
             let log = region.stats().large_log;
             most_space = most_space.max(log.space_bytes * 100 / log.live_bytes);
         }
     }
-    assert!(unordered() < 8, "{} of {before} segments are still in the order of the writes", unordered());
-    assert!(most_space <= 130, "{most_space} % of the live bytes");
+    assert!(unordered() * 16 < before, "{} of {before} segments are still in the order of the writes", unordered());
+    assert!(most_space <= 115, "{most_space} % of the live bytes");
     let ordered = one_scan(&region);
     assert!(ordered * 8 < scattered, "{ordered} bytes are scattered, which were {scattered}");
     let moved = region.stats().compactions.relocated_bytes;
@@ -128,4 +133,24 @@ fn scans_bring_values_into_key_order_within_the_space_of_the_table() {
         while compact(&region) {}
     }
     assert_eq!(region.stats().compactions.relocated_bytes, moved, "what is in order stays where it is");
+}
+
+/// A segment that a checkpoint has would stay: to move its values would only take space.
+#[test]
+fn values_that_a_checkpoint_has_stay_where_they_are() {
+    let region = open(&SimDisk::new(1, u64::MAX), Placement::SEPARATED);
+    let mut model = Model::new();
+    fill(&region, 1000, &mut model);
+    region.checkpoint("before").expect("a sound disk");
+    for _ in 0..40 {
+        scan(&region, &model);
+        while compact(&region) {}
+    }
+    assert!(region.stats().compactions.relocated_bytes < 500_000, "{:?}", region.stats().compactions);
+    region.drop_checkpoint("before").expect("it is there");
+    for _ in 0..40 {
+        scan(&region, &model);
+        while compact(&region) {}
+    }
+    assert!(region.stats().compactions.relocated_bytes > 2_000_000, "{:?}", region.stats().compactions);
 }

@@ -239,7 +239,7 @@ impl Replica {
         let follower = self.follower.as_mut().expect("just seen");
         for (id, kind) in &edit.added {
             if let (SegmentKind::Log(log), Some(segment)) = (kind, self.volume.segment(state.region, *id)) {
-                follower.region.reads_log(*log, *id, &segment);
+                follower.region.reads_log(*log, *id, &segment, true);
             }
         }
         follower.kept.extend(retired);
@@ -268,7 +268,7 @@ impl Follower {
     /// A tail begins.
     pub(super) fn open(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
         if log == LogKind::Large {
-            self.region.reads_log(log, id, segment);
+            self.region.reads_log(log, id, segment, false);
         }
     }
 

@@ -81,6 +81,8 @@ pub struct Cursor {
     sources: Vec<Source>,
     /// Positions of the levels among them, which come last.
     positions: Arc<[usize]>,
+    /// What it reads counts as costs of scans.
+    counts: bool,
     /// Range tombstones of the sources that have some.
     covers: Vec<Cover>,
     /// Sources that are not at their end, the one with the next key first; of equal keys, the newest first. `None`
@@ -163,6 +165,8 @@ impl Cursor {
             version.filled().iter().map(|level| Source::Level(LevelCursor::new(Arc::clone(reads), Arc::clone(level))));
         let sources = l0s.chain(levels).collect();
         let left = bounds.limit.unwrap_or(u64::MAX);
+        // Without a limit it may be one over everything, an export or a comparison of copies.
+        let counts = bounds.limit.is_some_and(|limit| limit > 1);
         // Without a limit, one pair at first: the caller may want only one.
         let ahead = if bounds.limit.is_some() { MOST_AHEAD } else { 1 };
         Cursor {
@@ -173,6 +177,7 @@ impl Cursor {
             bounds,
             sources,
             positions: Arc::clone(version.positions()),
+            counts,
             covers: covers(version, at),
             order: None,
             key: Vec::new(),
@@ -267,7 +272,7 @@ impl Cursor {
             (ValueAt { pointer: *pointer, key: &entry.key, value_bytes, expires }, entry.lsn)
         };
         let places: Vec<_> = in_log.iter().map(at).collect();
-        let values = self.reads.scanned_values(&places, self.generation);
+        let values = self.reads.scanned_values(&places, self.generation, self.counts);
         let values = values.inspect_err(|_| self.ready.clear())?;
         for ((i, ..), value) in in_log.iter().zip(values) {
             self.ready[*i].value = value;
@@ -386,7 +391,7 @@ impl Cursor {
             }
         }
         let l0s = self.sources.len() - self.positions.len();
-        for (i, leaf) in missing.iter().filter(|(i, _)| i + 1 < self.sources.len()) {
+        for (i, leaf) in missing.iter().filter(|(i, _)| self.counts && i + 1 < self.sources.len()) {
             self.reads.scan_costs.read_leaf(self.positions[i - l0s], leaf.bytes() as u64);
         }
         if missing.len() < 2 {

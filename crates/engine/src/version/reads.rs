@@ -191,10 +191,17 @@ impl Reads {
         Ok(self.values_and_scattered(wanted, generation)?.values)
     }
 
-    /// [`Reads::values`] of neighbours in key order, for a scan.
-    pub(crate) fn scanned_values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
+    /// [`Reads::values`] of neighbours in key order, for a scan whose costs may count.
+    pub(crate) fn scanned_values(
+        &self,
+        wanted: &[(ValueAt<'_>, Lsn)],
+        generation: u64,
+        counts: bool,
+    ) -> Result<Vec<Bytes>> {
         let Values { values, scattered_bytes } = self.values_and_scattered(wanted, generation)?;
-        self.scan_costs.read_values(scattered_bytes);
+        if counts && wanted.len() > 1 {
+            self.scan_costs.read_values(scattered_bytes);
+        }
         Ok(values)
     }
 

@@ -81,7 +81,8 @@ impl Picker {
         let bytes = 2 * (own + levels.get(below).map_or(0, |below| below.bytes()));
         let parts = if self.mode == CompactionMode::Partial { PART_BY_SCANS } else { 1 };
         let read = version.reads().scan_costs.level(below - 1);
-        f64::from(u8::from(own > 0 && read >= (bytes / parts).max(LEAST_BY_SCANS)))
+        let is_due = own > 0 && read >= (bytes / parts).max(LEAST_BY_SCANS);
+        f64::from(u8::from(is_due && !version.reads().volume.is_short_of_space()))
     }
 
     /// Percent of a level that the one above may hide.

@@ -35,6 +35,8 @@ const EVERY_SECOND_PERCENT: u32 = 200;
 /// Bytes that sweeps of the garbage of a split may read and write per second, if the table does not say. Such garbage
 /// appears all at once, and no writer waits for its space.
 const SPLIT_RATE: u64 = 16 << 20;
+/// Part of the live values that a sweep brings into key order at least: it looks at all leaves.
+const LEAST_ORDERED: u64 = 20;
 /// Bytes of work that scans must have paid for at least before anything is done about it.
 const LEAST_BY_SCANS: u64 = 8 << 20;
 
@@ -191,8 +193,12 @@ impl Picker {
     ) -> Option<Source> {
         let accounts = &logs.accounts;
         let is_beyond = accounts.is_beyond(self.max_space_percent);
-        let turns =
-            if is_beyond { TURNS_BEYOND_LIMIT } else { u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)) };
+        let turns = match is_beyond {
+            true => TURNS_BEYOND_LIMIT,
+            // What it has moved is garbage until it is done.
+            false if self.sweep.is_ordering() => 0,
+            false => u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)),
+        };
         let must = is_beyond || version.reads().volume.is_short_of_space();
         let swept = if must || !self.sweep_is_throttled(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
@@ -304,8 +310,13 @@ impl Picker {
         let volume = &version.reads().volume;
         let (segment_bytes, left) = (volume.segment_bytes() as u64, volume.segments_left());
         let accounts = &logs.accounts;
-        let is_driven = accounts.is_beyond(self.max_space_percent) || self.has_garbage(accounts, DRIVEN_PERCENT);
+        let is_beyond = accounts.is_beyond(self.max_space_percent);
+        let is_driven = is_beyond || self.has_garbage(accounts, DRIVEN_PERCENT);
         self.sweep.end_if_complete(accounts, segment_bytes);
+        if self.sweep.is_ordering() && (is_beyond || volume.is_short_of_space()) {
+            // It gives space back only at its end. What it has made garbage is collected first.
+            self.sweep.give_up();
+        }
         let is_due = self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes);
         self.sweep_waits = is_due && runs::pieces(version.levels()).next().is_some();
         if is_due && !self.sweep_waits {
@@ -313,7 +324,7 @@ impl Picker {
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             let is_of_split = !self.has_garbage(&accounts.own(), 100);
             self.sweep.begin((logs.choose)(Goal::Garbage(goal), left), is_driven, is_of_split, accounts);
-        } else if self.sweep.place().is_none() && self.ordering_degree.is_none() {
+        } else if self.sweep.place().is_none() && self.may_order() && !volume.is_short_of_space() {
             self.begin_ordering(version, logs, left);
         }
         loop {
@@ -349,8 +360,14 @@ impl Picker {
         }
     }
 
-    /// Begins to bring values into key order if scans have paid for it: for the bytes that are moved, and those
-    /// of the leaves, which are read and written.
+    /// Whether values may be brought into key order. Where levels are merged as a whole, each part of a sweep would rewrite
+    /// L2; a two-layer log sorts less on purpose.
+    fn may_order(&self) -> bool {
+        self.ordering_degree.is_none() && self.mode == CompactionMode::Partial
+    }
+
+    /// Begins to bring values into key order if scans have paid for it: for the bytes that are moved, and those of the
+    /// leaves, all of which are read and written.
     fn begin_ordering(&mut self, version: &Version, logs: &Logs<'_>, left: u32) {
         let costs = &version.reads().scan_costs;
         let paid = costs.values();
@@ -358,10 +375,17 @@ impl Picker {
             return;
         }
         let victims = (logs.choose)(Goal::Order { max_space_percent: self.max_space_percent }, left);
+        let (moved, live) = (Sweep::bytes_of(&victims), logs.accounts.live_bytes);
         let leaf_bytes: u64 = version.filled().iter().map(|level| level.bytes()).sum();
-        let cost = Sweep::bytes_of(&victims) + 2 * leaf_bytes;
-        self.orders_from = if victims.is_empty() { paid + LEAST_BY_SCANS } else { cost };
-        if paid >= self.orders_from {
+        let cost = 2 * (moved + leaf_bytes);
+        if victims.is_empty() {
+            costs.forget_values();
+        } else if moved < live / LEAST_ORDERED {
+            self.orders_from = paid + LEAST_BY_SCANS;
+        } else if paid < cost {
+            self.orders_from = cost;
+        } else {
+            self.orders_from = 0;
             costs.order_values(cost);
             self.sweep.begin_ordering(victims, &logs.accounts);
         }
