@@ -1,12 +1,20 @@
 //! Users of a measurement's cluster: made, given passwords and removed by the measurement, as by an operator. Any thread.
 
 use crate::replication::Failure;
-use leeward_client::{Client, ClientOptions, Grant, Password, PasswordId, Presence, UserChange, UserName, UserRule};
+use leeward_client::{
+    Client, ClientError, ClientOptions, Grant, OpError, Password, PasswordId, Presence, UserChange, UserName, UserRule,
+};
 use leeward_format::user::PasswordHash;
 use leeward_security::passwords;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The user that may do everything.
 const ROOT: &str = "root";
+
+/// Time for every node to learn of a new user, and between two tries to connect as it.
+const KNOWN_WITHIN: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A password that was made for a user, with what the cluster keeps of it.
 pub(crate) struct Made {
@@ -46,7 +54,16 @@ impl Operator {
         first.change_user(UserChange { name: name(ROOT)?, presence: Presence::New, rules })?;
         let options = ClientOptions { password: Some(made.password), ..ClientOptions::default() };
         let addresses: Vec<String> = addresses.iter().map(|address| as_user(address, ROOT)).collect();
-        Ok(Operator(Client::connect(&addresses, options)?))
+        let begun = Instant::now();
+        loop {
+            match Client::connect(&addresses, options.clone()) {
+                // A node that is behind learns of the user late.
+                Err(ClientError::Op(OpError::Unauthenticated(_))) if begun.elapsed() < KNOWN_WITHIN => {
+                    thread::sleep(LOOK);
+                }
+                connected => return Ok(Operator(connected?)),
+            }
+        }
     }
 
     /// Makes a user that is enabled, with a password.
