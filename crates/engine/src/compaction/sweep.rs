@@ -312,7 +312,7 @@ impl Sweep {
         self.is_ordering
     }
 
-    /// Ends it before all of its victims are empty.
+    /// Ends it, whatever it has gained.
     pub(super) fn give_up(&mut self) {
         *self = Sweep { serial: self.serial, stuck: self.stuck, ..Sweep::default() };
     }
@@ -382,8 +382,10 @@ impl Sweep {
     }
 
     fn end_with(&mut self, gained: u64, garbage: u64, segment_bytes: u64) {
+        if self.is_ordering {
+            return self.give_up();
+        }
         let is_poor = gained < segment_bytes.min(self.expected / 2).max(1) || gained < self.expected / 4;
-        let stuck = if self.is_ordering { self.stuck } else { is_poor.then_some(garbage) };
-        *self = Sweep { serial: self.serial, stuck, ..Sweep::default() };
+        *self = Sweep { serial: self.serial, stuck: is_poor.then_some(garbage), ..Sweep::default() };
     }
 }

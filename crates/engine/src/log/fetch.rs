@@ -4,18 +4,16 @@
 //! Any thread may read. The caller asks only for records that were written to the device.
 
 use super::LogReader;
-use super::reader::RecordAt;
+use super::reader::{Neighbours, RecordAt};
 use crate::error::Result;
 use bytes::Bytes;
 use leeward_format::node::BLOCK_BYTES;
-use leeward_format::record::record_bytes;
+use leeward_format::record::{Record, record_bytes};
 use leeward_format::request::REQUEST_ID_BYTES;
 use leeward_format::{Pointer, Stamp};
 
-/// Gap between two records that is read rather than skipped, in bytes.
-const GAP_BYTES: u64 = 16 << 10;
-/// Bytes of one read at most, except for a larger record.
-const READ_BYTES: u64 = 256 << 10;
+/// Records that one read takes.
+const NEIGHBOURS: Neighbours = Neighbours { gap_bytes: 16 << 10, read_bytes: 256 << 10 };
 
 /// Bytes read in parallel, unless memory is short; a single read may be larger.
 const TOGETHER_BYTES: usize = 2 << 20;
@@ -126,13 +124,9 @@ impl LogReader {
 
     /// The value of a record of `piece`, which has these `bytes`.
     fn value_within(&self, wanted: &Wanted, piece: &Piece<'_>, bytes: &Bytes) -> Result<Bytes> {
-        let start = (wanted.pointer.offset() - piece.start) as usize;
         let at = RecordAt { offset: wanted.pointer.offset(), ..piece.first };
-        let record = self.record(at, &bytes[start..], |record| {
-            record.stamp == wanted.stamp && record.value.len() == wanted.value_bytes as usize
-        })?;
-        let end = start + record.bytes();
-        Ok(bytes.slice(end - wanted.value_bytes as usize..end))
+        let is_wanted = |record: &Record<'_>| record.stamp == wanted.stamp;
+        Ok(bytes.slice(self.value_place(at, (bytes, piece.start), wanted.value_bytes, is_wanted)?))
     }
 }
 
@@ -150,14 +144,15 @@ pub(crate) fn how_many<T>(items: &[T], most: usize, bytes_of: impl Fn(&T) -> usi
 /// Number of leading records in `order` that one read takes: in one segment, near each other, and not too many bytes.
 fn neighbours(wanted: &[Wanted], order: &[usize]) -> usize {
     let first = wanted[order[0]].pointer;
-    let mut end = u64::from(first.offset());
+    let mut bytes = 0;
     let is_near = |i: &&usize| {
-        let (pointer, bytes) = (wanted[**i].pointer, wanted[**i].bytes());
-        let offset = u64::from(pointer.offset());
+        let Wanted { pointer, .. } = wanted[**i];
+        let end = pointer.offset() as usize + wanted[**i].bytes() as usize;
         let near = pointer.segment() == first.segment()
-            && offset <= end + GAP_BYTES
-            && (offset + bytes <= u64::from(first.offset()) + READ_BYTES || offset == u64::from(first.offset()));
-        end = offset + bytes;
+            && (pointer == first || NEIGHBOURS.are((first.offset(), bytes), (pointer.offset(), end)));
+        if near {
+            bytes = end - first.offset() as usize;
+        }
         near
     };
     order.iter().take_while(is_near).count().max(1)

@@ -27,10 +27,24 @@ pub(crate) struct ValueAt<'a> {
     pub(crate) expires: Option<Expiry>,
 }
 
-/// Gap between two records that is read rather than skipped, in bytes: one block.
-const GAP_BYTES: usize = 4 << 10;
-/// Bytes of one read at most, except for a larger record.
-const READ_BYTES: usize = 128 << 10;
+/// Which records of a segment are read at once.
+pub(super) struct Neighbours {
+    /// Gap between two of them that is read rather than skipped, in bytes.
+    pub(super) gap_bytes: usize,
+    /// Bytes of one read at most, except for a larger record.
+    pub(super) read_bytes: usize,
+}
+
+impl Neighbours {
+    /// Whether a record from `offset` to `end` is read with those before it, of which the read has `bytes` from `start`
+    /// on.
+    pub(super) fn are(&self, (start, bytes): (u32, usize), (offset, end): (u32, usize)) -> bool {
+        offset as usize <= start as usize + bytes + self.gap_bytes && end - start as usize <= self.read_bytes
+    }
+}
+
+/// For readers: a gap of a block.
+const NEIGHBOURS: Neighbours = Neighbours { gap_bytes: 4 << 10, read_bytes: 128 << 10 };
 
 /// Values that were read.
 #[derive(Debug, Default)]
@@ -151,7 +165,9 @@ impl LogReader {
             let at = self.at(wanted[i].pointer)?;
             let end = at.offset as usize + self.record_bytes(&wanted[i], at)?;
             match reads.last_mut() {
-                Some(((no, start), bytes)) if *no == at.no && is_near((*start, bytes.len()), (at.offset, end)) => {
+                Some(((no, start), bytes))
+                    if *no == at.no && NEIGHBOURS.are((*start, bytes.len()), (at.offset, end)) =>
+                {
                     bytes.resize(bytes.len().max(end - *start as usize), 0);
                 }
                 _ => reads.push(((at.no, at.offset), vec![0; end - at.offset as usize])),
@@ -163,7 +179,8 @@ impl LogReader {
         for same in read_by.chunk_by(|a, b| a.2 == b.2) {
             let ((_, start), bytes) = &mut reads[same[0].2];
             for (i, at, _) in same {
-                let place = self.decode(&wanted[*i], *at, (bytes, *start))?;
+                let ValueAt { key, value_bytes, .. } = wanted[*i];
+                let place = self.value_place(*at, (bytes, *start), value_bytes, |record| record.key == key)?;
                 values[*i] = Some(match same.len() {
                     1 => Bytes::from(std::mem::take(bytes)).slice(place),
                     // A slice would keep its neighbours in memory.
@@ -187,16 +204,24 @@ impl LogReader {
         Ok(bytes + room.min(REQUEST_ID_BYTES))
     }
 
-    /// Where the value of the record at `at` is in `bytes`, which begin at the offset `start` of its segment.
-    fn decode(&self, wanted: &ValueAt<'_>, at: RecordAt, (bytes, start): (&[u8], u32)) -> Result<Range<usize>> {
-        let start = (at.offset - start) as usize;
-        let record = self.record(at, &bytes[start..], |record| is_wanted(record, wanted.key, wanted.value_bytes))?;
+    /// Where the value of the record at `at` is in `bytes`, which begin at the offset `start` of its segment. It must be
+    /// the wanted one, with a value of `value_bytes`; its CRC is checked.
+    pub(super) fn value_place(
+        &self,
+        at: RecordAt,
+        (bytes, start): (&[u8], u32),
+        value_bytes: u32,
+        is_wanted: impl FnOnce(&Record<'_>) -> bool,
+    ) -> Result<Range<usize>> {
+        let (start, value_bytes) = ((at.offset - start) as usize, value_bytes as usize);
+        let record =
+            self.record(at, &bytes[start..], |record| is_wanted(record) && record.value.len() == value_bytes)?;
         let end = start + record.bytes();
-        Ok(end - wanted.value_bytes as usize..end)
+        Ok(end - value_bytes..end)
     }
 
     /// The record at `at`, which `bytes` begin with and which must be the wanted one; its CRC checked.
-    pub(super) fn record<'b>(
+    fn record<'b>(
         &self,
         at: RecordAt,
         bytes: &'b [u8],
@@ -215,14 +240,9 @@ impl LogReader {
     }
 }
 
-/// Whether a record from `offset` to `end` is read with those before it, of which the read has `bytes` from `start` on.
-fn is_near((start, bytes): (u32, usize), (offset, end): (u32, usize)) -> bool {
-    offset as usize <= start as usize + bytes + GAP_BYTES && end - start as usize <= READ_BYTES
-}
-
 /// What a value of `bytes` that took a read of its own counts. Two large ones take two reads in any order.
 fn scattered(at: &RecordAt, bytes: usize) -> u64 {
-    if at.in_run || bytes > READ_BYTES / 2 { 0 } else { bytes as u64 }
+    if at.in_run || bytes > NEIGHBOURS.read_bytes / 2 { 0 } else { bytes as u64 }
 }
 
 fn is_wanted(record: &Record<'_>, key: &[u8], value_bytes: u32) -> bool {

@@ -22,17 +22,18 @@ fn open(disk: &SimDisk, placement: Placement) -> Arc<Region> {
 }
 
 /// Writes each key once, in random order.
-fn fill(region: &Region, value_bytes: usize, model: &mut Model) {
+fn fill(region: &Region) -> Model {
+    let mut model = Model::new();
     let mut order: Vec<u64> = (0..KEYS).collect();
-    let mut rng = Rng::new(1);
-    (1..order.len()).rev().for_each(|i| order.swap(i, rng.index(i + 1)));
+    Rng::new(4).shuffle(&mut order);
     for n in order {
-        let (key, value) = (format!("key{n:05}").into_bytes(), vec![n as u8; value_bytes]);
+        let (key, value) = (format!("key{n:05}").into_bytes(), vec![n as u8; 1000]);
         write(region, &key, Some(&value), None);
         model.insert(key, (value, None));
     }
     region.freeze();
     while compact(region) {}
+    model
 }
 
 /// Scans of 50 pairs each from evenly spread keys, whose pairs are checked.
@@ -46,6 +47,14 @@ fn scan(region: &Region, model: &Model) {
             let found = cursor.next().expect("a sound disk").expect("a pair is next");
             assert_eq!((&found.key[..], &found.value[..]), (&key[..], &value[..]));
         }
+    }
+}
+
+/// So many rounds of scans, and all compactions after each.
+fn scan_and_compact(region: &Region, model: &Model, rounds: usize) {
+    for _ in 0..rounds {
+        scan(region, model);
+        while compact(region) {}
     }
 }
 
@@ -65,8 +74,7 @@ fn above_the_last(region: &Region) -> u64 {
 #[test]
 fn scans_merge_levels_that_they_pay_for() {
     let region = open(&SimDisk::new(1, u64::MAX), Placement::IN_PLACE);
-    let mut model = Model::new();
-    fill(&region, 1000, &mut model);
+    let mut model = fill(&region);
     // Some newer pairs, which are a level of their own.
     for (key, (value, _)) in model.iter_mut().step_by(10) {
         value.fill(1);
@@ -85,10 +93,7 @@ fn scans_merge_levels_that_they_pay_for() {
     while compact(&region) {}
     let after = above_the_last(&region);
     assert!(after < before && after * 2 > before, "a part is merged at a time: {after} bytes are left of {before}");
-    for _ in 0..150 {
-        scan(&region, &model);
-        while compact(&region) {}
-    }
+    scan_and_compact(&region, &model, 150);
     let after = above_the_last(&region);
     assert!(after * 2 < before, "{after} bytes are above the last level, which were {before}");
     scan(&region, &model);
@@ -97,8 +102,7 @@ fn scans_merge_levels_that_they_pay_for() {
 #[test]
 fn scans_bring_values_into_key_order_within_the_space_of_the_table() {
     let region = open(&SimDisk::new(1, u64::MAX), Placement::SEPARATED);
-    let mut model = Model::new();
-    fill(&region, 1000, &mut model);
+    let model = fill(&region);
     let unordered = || {
         let of = |state: &leeward_format::manifest::RegionState| {
             let large = state.segments.values().filter(|segment| segment.kind == SegmentKind::Log(LogKind::Large));
@@ -128,10 +132,7 @@ fn scans_bring_values_into_key_order_within_the_space_of_the_table() {
     let ordered = one_scan(&region);
     assert!(ordered * 8 < scattered, "{ordered} bytes are scattered, which were {scattered}");
     let moved = region.stats().compactions.relocated_bytes;
-    for _ in 0..40 {
-        scan(&region, &model);
-        while compact(&region) {}
-    }
+    scan_and_compact(&region, &model, 40);
     assert_eq!(region.stats().compactions.relocated_bytes, moved, "what is in order stays where it is");
 }
 
@@ -139,18 +140,11 @@ fn scans_bring_values_into_key_order_within_the_space_of_the_table() {
 #[test]
 fn values_that_a_checkpoint_has_stay_where_they_are() {
     let region = open(&SimDisk::new(1, u64::MAX), Placement::SEPARATED);
-    let mut model = Model::new();
-    fill(&region, 1000, &mut model);
+    let model = fill(&region);
     region.checkpoint("before").expect("a sound disk");
-    for _ in 0..40 {
-        scan(&region, &model);
-        while compact(&region) {}
-    }
+    scan_and_compact(&region, &model, 40);
     assert!(region.stats().compactions.relocated_bytes < 500_000, "{:?}", region.stats().compactions);
     region.drop_checkpoint("before").expect("it is there");
-    for _ in 0..40 {
-        scan(&region, &model);
-        while compact(&region) {}
-    }
+    scan_and_compact(&region, &model, 40);
     assert!(region.stats().compactions.relocated_bytes > 2_000_000, "{:?}", region.stats().compactions);
 }

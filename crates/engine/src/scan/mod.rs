@@ -13,7 +13,7 @@
 //! One thread at a time; it reads the device as it goes.
 
 use crate::error::Result;
-use crate::log::ValueAt;
+use crate::log::{ValueAt, Values};
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
 use crate::version::{Reads, Retired, Version};
@@ -272,8 +272,11 @@ impl Cursor {
             (ValueAt { pointer: *pointer, key: &entry.key, value_bytes, expires }, entry.lsn)
         };
         let places: Vec<_> = in_log.iter().map(at).collect();
-        let values = self.reads.scanned_values(&places, self.generation, self.counts);
-        let values = values.inspect_err(|_| self.ready.clear())?;
+        let found = self.reads.values(&places, self.generation);
+        let Values { values, scattered_bytes } = found.inspect_err(|_| self.ready.clear())?;
+        if self.counts && in_log.len() > 1 {
+            self.reads.scan_costs.read_values(scattered_bytes);
+        }
         for ((i, ..), value) in in_log.iter().zip(values) {
             self.ready[*i].value = value;
         }

@@ -146,7 +146,7 @@ impl Version {
             (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes, expires }, at.stamp.lsn)
         };
         let places: Vec<_> = in_log.iter().map(place).collect();
-        for (at, value) in in_log.iter().zip(self.reads.values(&places, self.generation)?) {
+        for (at, value) in in_log.iter().zip(self.reads.values(&places, self.generation)?.values) {
             let Stamp { lsn, expires } = at.stamp;
             answers[at.i] = Lookup::Found { lsn, expires, value };
         }

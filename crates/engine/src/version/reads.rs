@@ -187,25 +187,7 @@ impl Reads {
     }
 
     /// [`Reads::load_values`] for the values that are not in memory; the others come from there.
-    pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Vec<Bytes>> {
-        Ok(self.values_and_scattered(wanted, generation)?.values)
-    }
-
-    /// [`Reads::values`] of neighbours in key order, for a scan whose costs may count.
-    pub(crate) fn scanned_values(
-        &self,
-        wanted: &[(ValueAt<'_>, Lsn)],
-        generation: u64,
-        counts: bool,
-    ) -> Result<Vec<Bytes>> {
-        let Values { values, scattered_bytes } = self.values_and_scattered(wanted, generation)?;
-        if counts && wanted.len() > 1 {
-            self.scan_costs.read_values(scattered_bytes);
-        }
-        Ok(values)
-    }
-
-    fn values_and_scattered(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
+    pub(crate) fn values(&self, wanted: &[(ValueAt<'_>, Lsn)], generation: u64) -> Result<Values> {
         let mut values: Vec<Option<Bytes>> = wanted.iter().map(|(at, lsn)| self.value_in_memory(at, *lsn)).collect();
         let missing: Vec<usize> = (0..wanted.len()).filter(|i| values[*i].is_none()).collect();
         let mut scattered_bytes = 0;

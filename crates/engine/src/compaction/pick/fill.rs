@@ -77,12 +77,14 @@ impl Picker {
     /// into the next level, which reads and writes both. Never more: nothing is late.
     fn fill_by_scans(&self, version: &Version, positions: Range<usize>) -> f64 {
         let (levels, below) = (version.levels(), positions.end);
+        let read = version.reads().scan_costs.level(below - 1);
+        if read < LEAST_BY_SCANS || version.reads().volume.is_short_of_space() {
+            return 0.0;
+        }
         let own: u64 = levels.iter().take(below).skip(positions.start).map(|level| level.bytes()).sum();
         let bytes = 2 * (own + levels.get(below).map_or(0, |below| below.bytes()));
         let parts = if self.mode == CompactionMode::Partial { PART_BY_SCANS } else { 1 };
-        let read = version.reads().scan_costs.level(below - 1);
-        let is_due = own > 0 && read >= (bytes / parts).max(LEAST_BY_SCANS);
-        f64::from(u8::from(is_due && !version.reads().volume.is_short_of_space()))
+        f64::from(u8::from(own > 0 && read >= bytes / parts))
     }
 
     /// Percent of a level that the one above may hide.
