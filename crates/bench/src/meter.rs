@@ -63,6 +63,8 @@ pub(crate) struct Totals {
     pub(crate) backup_l0_bytes: u64,
     /// Bytes of the segments of all nodes, as of the last sample in which all have answered.
     pub(crate) space_bytes: Amount,
+    /// Memory of compactions, of all nodes, as of the last sample: more than 0 while one runs.
+    pub(crate) compaction_memory: u64,
     /// Copies in the role of backup, and regions with a primary, most in one sample.
     pub(crate) backup_copies: u64,
     pub(crate) regions: u64,
@@ -122,6 +124,7 @@ impl Meter {
                 continue;
             };
             space_bytes = plus(space_bytes, status.device.map(|device| device.segment_bytes_used));
+            now.compaction_memory += status.memory.compactions;
             status.regions.iter().for_each(|region| now.look_at(region));
             let pid = status.pid.filter(|_| is_local(&address));
             let spent = pid.map_or_else(Spent::default, process_spent);
@@ -129,6 +132,7 @@ impl Meter {
         }
         self.totals.keep_most(&now);
         self.totals.space_bytes = space_bytes.or(self.totals.space_bytes);
+        self.totals.compaction_memory = now.compaction_memory;
     }
 
     /// What was spent since the last call.

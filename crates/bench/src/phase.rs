@@ -168,7 +168,8 @@ pub(crate) fn settle(meter: &Mutex<Meter>) -> Settled {
         let written = now.all.engine_written_bytes.zip(before.all.engine_written_bytes);
         let quiet = written.is_none_or(|(now, before)| now - before <= SETTLE_BYTES);
         let still = now.primaries == before.primaries && now.backups == before.backups;
-        alike = if quiet && still { alike + 1 } else { 0 };
+        let idle = now.compaction_memory == 0;
+        alike = if quiet && still && idle { alike + 1 } else { 0 };
         // The counters of a compaction change when it ends. A tail that is flushed later is no work that is still owed.
         if !still {
             worked = started.elapsed().as_secs_f64();

@@ -6,11 +6,14 @@ use super::figure::Figure;
 use super::plan::Setup;
 use super::{Options, rebuild, recovery, variant};
 use crate::dev::{Started, Starter, Wanted};
-use crate::keys::Mix;
+use crate::keys::{Mix, key};
 use crate::report::PhaseReport;
 use crate::ycsb::{self, BenchError, Workload};
+use leeward_client::{Op, OpResult, Session};
 use leeward_format::cluster::IndexKind;
 use std::ops::RangeInclusive;
+use std::thread;
+use std::time::{Duration, Instant};
 
 #[cfg(test)]
 #[path = "measure_tests.rs"]
@@ -24,6 +27,11 @@ const MIN_RUN_MERGES: u64 = 2;
 const MERGING_DEGREE: u8 = 20;
 /// The part of the reads which backups should answer that they must answer. They forward some to primaries.
 const MIN_READS_OF_BACKUPS: f64 = 0.5;
+/// How long backups may take after other work until they answer so many, and the pause between two looks.
+const BACKUPS_WITHIN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+/// Reads that show whether they do.
+const LOOKS: u64 = 120;
 /// Bytes that a record of a hash index needs beside the pair: its head, the rest of its lines, its place in a bucket.
 const RECORD_BYTES: u64 = 80;
 /// Bytes that an L0 needs for an entry beside the pair.
@@ -80,6 +88,9 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
             let mut phases = run(setup, &load, None)?;
             for &read_members in members {
                 let reads = ycsb::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
+                if read_members > 1 {
+                    wait_for_backups(setup, &reads)?;
+                }
                 phases.extend(run(setup, &reads, None)?);
             }
             Ok(phases)
@@ -139,6 +150,24 @@ fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<V
         reads_of(work.read_members).clone_into(&mut phase.workload);
     }
     Ok(phases)
+}
+
+/// Waits until backups answer reads: a copy begins once its L0s fit its memory and it has heard from its primary.
+/// [`check`] refuses the phase if they still do not.
+fn wait_for_backups(setup: Setup, reads: &ycsb::Options) -> Result<(), BenchError> {
+    let mut session = Session::connect(&reads.seeds, ycsb::reading_options(reads))?;
+    let backups = f64::from(setup.replicas - 1) / f64::from(setup.replicas);
+    let begun = Instant::now();
+    while begun.elapsed() < BACKUPS_WITHIN {
+        let sample = (0..LOOKS).map(|part| Op::Get { key: key(reads.records * part / LOOKS) });
+        let results = session.execute(sample.collect())?;
+        let answered = results.iter().filter(|result| matches!(result, OpResult::Stale { .. })).count();
+        if answered as f64 >= LOOKS as f64 * backups * MIN_READS_OF_BACKUPS {
+            break;
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// Refuses a phase that would prove nothing.
