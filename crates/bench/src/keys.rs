@@ -162,24 +162,26 @@ pub(crate) fn value(record: u64, sequence: u64, bytes: usize) -> Bytes {
 pub fn fill_value(value: &mut Vec<u8>, record: u64, sequence: u64, bytes: usize) {
     value.clear();
     value.extend_from_slice(&sequence.to_le_bytes());
-    for block in filler(record, sequence) {
-        let left = bytes.saturating_sub(value.len());
-        if left == 0 {
-            break;
-        }
-        value.extend_from_slice(&block[..left.min(block.len())]);
-    }
+    value.resize(bytes.max(SEQUENCE_BYTES), 0);
+    let (blocks, rest) = value[SEQUENCE_BYTES..].as_chunks_mut();
+    let last = filler(record, sequence, blocks.len());
+    blocks.iter_mut().enumerate().for_each(|(at, block)| *block = filler(record, sequence, at));
+    rest.copy_from_slice(&last[..rest.len()]);
 }
 
 /// The sequence number of the write that made `value`; `None` if it is not a value of `record` of that many bytes.
 pub fn sequence_of(record: u64, value: &[u8], bytes: usize) -> Option<u64> {
     let (sequence, filled) = value.split_first_chunk::<SEQUENCE_BYTES>()?;
     let sequence = u64::from_le_bytes(*sequence);
-    let whole = filled.chunks(8).zip(filler(record, sequence)).all(|(found, block)| found == &block[..found.len()]);
-    (value.len() == bytes && whole).then_some(sequence)
+    let (blocks, rest) = filled.as_chunks();
+    let last = filler(record, sequence, blocks.len());
+    let whole = blocks.iter().enumerate().all(|(at, block)| *block == filler(record, sequence, at));
+    (value.len() == bytes && whole && *rest == last[..rest.len()]).then_some(sequence)
 }
 
-fn filler(record: u64, sequence: u64) -> impl Iterator<Item = [u8; 8]> {
+/// Block number `at` of the bytes behind the sequence number.
+#[inline]
+fn filler(record: u64, sequence: u64, at: usize) -> [u8; 8] {
     let seed = mix64(record) ^ mix64(!sequence);
-    (0u64..).map(move |block| seed.rotate_left((block % 63) as u32).wrapping_add(block).to_le_bytes())
+    seed.rotate_left((at % 63) as u32).wrapping_add(at as u64).to_le_bytes()
 }

@@ -2,7 +2,8 @@
 
 use crate::replication::Failure;
 use leeward_client::{
-    Client, ClientError, ClientOptions, Grant, OpError, Password, PasswordId, Presence, UserChange, UserName, UserRule,
+    Client, ClientError, ClientOptions, Grant, OpError, Password, PasswordId, Presence, Session, UserChange, UserName,
+    UserRule,
 };
 use leeward_format::user::PasswordHash;
 use leeward_security::passwords;
@@ -12,9 +13,10 @@ use std::time::{Duration, Instant};
 /// The user that may do everything.
 const ROOT: &str = "root";
 
-/// Time for every node to learn of a new user, and between two tries to connect as it.
-const KNOWN_WITHIN: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(100);
+/// How long nodes may take to follow a change: to accept a new password, to refuse a removed one.
+pub(crate) const IN_FORCE_WITHIN: Duration = Duration::from_secs(60);
+/// How often that is checked.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A password that was made for a user, with what the cluster keeps of it.
 pub(crate) struct Made {
@@ -52,18 +54,10 @@ impl Operator {
         let first = Client::connect(addresses, ClientOptions::default())?;
         let rules = vec![UserRule::Enable(true), made.rule(), UserRule::AddGrant(Grant::everything())];
         first.change_user(UserChange { name: name(ROOT)?, presence: Presence::New, rules })?;
+        wait_until(addresses, ROOT, &made, Verdict::Accepted)?;
         let options = ClientOptions { password: Some(made.password), ..ClientOptions::default() };
         let addresses: Vec<String> = addresses.iter().map(|address| as_user(address, ROOT)).collect();
-        let begun = Instant::now();
-        loop {
-            match Client::connect(&addresses, options.clone()) {
-                // A node that is behind learns of the user late.
-                Err(ClientError::Op(OpError::Unauthenticated(_))) if begun.elapsed() < KNOWN_WITHIN => {
-                    thread::sleep(LOOK);
-                }
-                connected => return Ok(Operator(connected?)),
-            }
-        }
+        Ok(Operator(Client::connect(&addresses, options)?))
     }
 
     /// Makes a user that is enabled, with a password.
@@ -82,6 +76,46 @@ impl Operator {
     pub(crate) fn remove_all(self) -> Result<(), Failure> {
         Ok(self.0.remove_users(None)?)
     }
+}
+
+/// Whether a node lets in who gives a password.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It does.
+    Accepted,
+    /// It does not.
+    Refused,
+}
+
+/// Waits until every node says `wanted` to the password of `user`: a node that is behind follows changes late. Answers to
+/// failed tries are delayed, up to 5 s once there were many.
+pub(crate) fn wait_until(addresses: &[String], user: &str, made: &Made, wanted: Verdict) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let (deadline, connect_within) = (IN_FORCE_WITHIN, IN_FORCE_WITHIN);
+    for address in addresses {
+        let seed = as_user(address, user);
+        loop {
+            let password = Some(made.password.clone());
+            let options = ClientOptions { password, deadline, connect_within, ..ClientOptions::default() };
+            let (verdict, outcome) = match Session::connect(std::slice::from_ref(&seed), options) {
+                Err(ClientError::Op(OpError::Unauthenticated(why))) => (Some(Verdict::Refused), why),
+                Err(error) => (None, error.to_string()),
+                Ok(_) => (Some(Verdict::Accepted), "it is accepted".into()),
+            };
+            if verdict == Some(wanted) {
+                break;
+            }
+            if begun.elapsed() > IN_FORCE_WITHIN {
+                let change = match wanted {
+                    Verdict::Accepted => "a new password is not accepted",
+                    Verdict::Refused => "a removed password is not refused",
+                };
+                return Err(format!("after {IN_FORCE_WITHIN:?} {change} at {seed}: {outcome}").into());
+            }
+            thread::sleep(LOOK);
+        }
+    }
+    Ok(())
 }
 
 fn name(user: &str) -> Result<UserName, Failure> {

@@ -7,7 +7,7 @@
 use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, verdict};
 use crate::json::{check_json, write_json};
-use crate::operator::{Made, Operator};
+use crate::operator::{Made, Operator, Verdict, wait_until};
 use crate::redis_benchmark::{Commands, KEYS, drive};
 use crate::replication::Failure;
 use clap::{Args, value_parser};
@@ -28,7 +28,7 @@ mod tests;
 const WANTED: f64 = 0.97;
 /// Commands in flight on each connection.
 const DEPTH: u32 = 16;
-/// How long nodes may take to follow a change of users.
+/// How long a node takes to follow the removal of all users.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 /// Memory of the node: all data is in memory, so that nothing hides the checks.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -129,7 +129,8 @@ fn with_users(options: &Options, addresses: &[String], node: SocketAddr) -> Resu
     for number in 1..=options.users {
         operator.add(&user(number), &made, &grants)?;
     }
-    thread::sleep(FOLLOWED_WITHIN);
+    let last = user(options.users);
+    wait_until(addresses, &last, &made, Verdict::Accepted)?;
     let password = String::from_utf8_lossy(made.password.bytes()).into_owned();
     let rate = drive(node, gets(options), Some((&user(options.users.div_ceil(2)), &password)))?;
     operator.remove_all()?;

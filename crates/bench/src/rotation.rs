@@ -8,12 +8,12 @@
 use crate::dev::{Cluster, DevError, Plan, temporary};
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, while_working};
-use crate::operator::{Made, Operator, as_user};
+use crate::operator::{IN_FORCE_WITHIN, LOOK, Made, Operator, Verdict, as_user, wait_until};
 use crate::replication::{Failure, NODES};
 use crate::worker::Measured;
 use crate::ycsb::{self, DevCluster, Workload};
 use clap::{Args, value_parser};
-use leeward_client::{ClientError, ClientOptions, Grant, OpError, Session, UserRule};
+use leeward_client::{Grant, UserRule};
 use leeward_format::cluster::TableOptions;
 use serde::Serialize;
 use std::fmt;
@@ -32,10 +32,6 @@ const USER: &str = "load";
 const GRANT: &str = "read,write@default";
 /// How long nodes that are not behind take to follow a change of users.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
-/// How long nodes may take to use new certificates, to accept a new password, and to refuse a removed one.
-const IN_FORCE_WITHIN: Duration = Duration::from_secs(60);
-/// How often that is checked.
-const LOOK: Duration = Duration::from_millis(100);
 /// Line of a node's log when it uses new certificates.
 const RELOADED: &str = "new certificates count for new connections";
 
@@ -96,11 +92,12 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
 }
 
 fn rotate(options: &Options, cluster: &mut Cluster) -> Result<Report, Failure> {
-    let operator = Operator::make(&cluster.addresses())?;
+    let addresses = cluster.addresses();
+    let operator = Operator::make(&addresses)?;
     let first = Made::new();
     operator.add(USER, &first, &[GRANT.parse::<Grant>()?])?;
     thread::sleep(FOLLOWED_WITHIN);
-    wait_until(cluster.plan(), &first, Verdict::Accepted)?;
+    wait_until(&addresses, USER, &first, Verdict::Accepted)?;
     let load = options.load.of_seeds(seeds(cluster.plan(), &first)?);
     ycsb::run(&ycsb::Options { workloads: vec![Workload::Load], ..load }, None)?;
     let begun = Instant::now();
@@ -112,11 +109,11 @@ fn rotate(options: &Options, cluster: &mut Cluster) -> Result<Report, Failure> {
         let made = Made::new();
         operator.change(USER, vec![made.rule()])?;
         thread::sleep(FOLLOWED_WITHIN);
-        wait_until(cluster.plan(), &made, Verdict::Accepted)?;
+        wait_until(&addresses, USER, &made, Verdict::Accepted)?;
         let before = std::mem::replace(&mut clients, Clients::start(options, cluster.plan(), made)?);
         let old = before.end(&mut measured)?;
         operator.change(USER, vec![UserRule::RemovePassword(old.id())])?;
-        wait_until(cluster.plan(), &old, Verdict::Refused)?;
+        wait_until(&addresses, USER, &old, Verdict::Refused)?;
     }
     clients.end(&mut measured)?;
     cluster.check()?;
@@ -188,42 +185,6 @@ fn replace_certificates(plan: &Plan) -> Result<(), Failure> {
             return Err(format!("after {IN_FORCE_WITHIN:?} a node does not use its new certificate").into());
         }
         thread::sleep(LOOK);
-    }
-    Ok(())
-}
-
-/// Whether a node lets in who gives a password.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Accepted,
-    Refused,
-}
-
-/// Waits until every node says `wanted` to the password: a node that is behind follows changes late. Answers to failed tries
-/// are delayed, up to 5 s once there were many.
-fn wait_until(plan: &Plan, made: &Made, wanted: Verdict) -> Result<(), Failure> {
-    let begun = Instant::now();
-    let (deadline, connect_within) = (IN_FORCE_WITHIN, IN_FORCE_WITHIN);
-    for seed in seeds(plan, made)? {
-        loop {
-            let options = ClientOptions { deadline, connect_within, ..ClientOptions::default() };
-            let (verdict, outcome) = match Session::connect(std::slice::from_ref(&seed), options) {
-                Err(ClientError::Op(OpError::Unauthenticated(why))) => (Some(Verdict::Refused), why),
-                Err(error) => (None, error.to_string()),
-                Ok(_) => (Some(Verdict::Accepted), "it is accepted".into()),
-            };
-            if verdict == Some(wanted) {
-                break;
-            }
-            if begun.elapsed() > IN_FORCE_WITHIN {
-                let change = match wanted {
-                    Verdict::Accepted => "a new password is not accepted",
-                    Verdict::Refused => "a removed password is not refused",
-                };
-                return Err(format!("after {IN_FORCE_WITHIN:?} {change} at {seed}: {outcome}").into());
-            }
-            thread::sleep(LOOK);
-        }
     }
     Ok(())
 }

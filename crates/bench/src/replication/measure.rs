@@ -88,9 +88,7 @@ pub(super) fn measure(options: &Options, setup: Setup, starter: &Starter) -> Res
             let mut phases = run(setup, &load, None)?;
             for &read_members in members {
                 let reads = ycsb::Options { workloads: vec![Workload::C], read_members, ..load.clone() };
-                if read_members > 1 {
-                    wait_for_backups(setup, &reads)?;
-                }
+                wait_for_backups(setup, &reads)?;
                 phases.extend(run(setup, &reads, None)?);
             }
             Ok(phases)
@@ -152,9 +150,12 @@ fn run(setup: Setup, work: &ycsb::Options, cluster: Option<Started>) -> Result<V
     Ok(phases)
 }
 
-/// Waits until backups answer reads: a copy begins once its L0s fit its memory and it has heard from its primary.
-/// [`check`] refuses the phase if they still do not.
+/// Waits until backups answer reads, if several members are asked: a copy begins once its L0s fit its memory and it has
+/// heard from its primary. [`check`] refuses the phase if they still do not.
 fn wait_for_backups(setup: Setup, reads: &ycsb::Options) -> Result<(), BenchError> {
+    if reads.read_members == 1 {
+        return Ok(());
+    }
     let mut session = Session::connect(&reads.seeds, ycsb::reading_options(reads))?;
     let backups = f64::from(setup.replicas - 1) / f64::from(setup.replicas);
     let begun = Instant::now();
