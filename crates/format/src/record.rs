@@ -17,6 +17,8 @@ use crate::{DecodeError, Expiry, LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, R
 
 /// Bytes that every record begins with.
 pub const RECORD_HEADER_BYTES: usize = 20;
+/// Those of its CRC, at its start.
+const CRC_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 8;
 /// Bytes of the version in a refusal.
 const VERSION_BYTES: usize = size_of::<Lsn>();
@@ -112,30 +114,30 @@ impl Record<'_> {
     #[inline]
     pub fn write_to(&self, seed: RecordSeed, out: &mut [u8]) {
         debug_assert!(!self.key.is_empty() && self.key.len() <= MAX_KEY_BYTES && self.value.len() <= MAX_VALUE_BYTES);
-        let (header, rest) = out.split_at_mut(RECORD_HEADER_BYTES);
-        header[4..6].copy_from_slice(&(self.key.len() as u16).to_le_bytes());
-        header[6] = self.kind as u8;
-        header[7] = self.flags;
-        header[8..16].copy_from_slice(&self.stamp.lsn.0.to_le_bytes());
-        header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
-        let mut rest = rest;
-        if let Some(expires) = self.stamp.expires {
-            header[7] |= FLAG_EXPIRES;
-            let (field, behind) = rest.split_at_mut(EXPIRY_BYTES);
-            field.copy_from_slice(&expires.ms().to_le_bytes());
+        let expires = self.stamp.expires.map(|expires| expires.ms().to_le_bytes());
+        let request = self.request.map(|request| request.to_bytes());
+        let flags = self.flags
+            | if expires.is_some() { FLAG_EXPIRES } else { 0 }
+            | if request.is_some() { FLAG_REQUEST } else { 0 };
+        let header = self.key.len() as u128
+            | u128::from(self.kind as u8) << 16
+            | u128::from(flags) << 24
+            | u128::from(self.stamp.lsn.0) << 32
+            | (self.value.len() as u128) << 96;
+        let header = header.to_le_bytes();
+        let expires = expires.as_ref().map_or(&[][..], |field| &field[..]);
+        let request = request.as_ref().map_or(&[][..], |field| &field[..]);
+        let parts = [&header[..], expires, request, self.key, self.value];
+        let filled = parts.into_iter().filter(|part| !part.is_empty());
+        // Of the parts, not of `out`: that is often cold, and to read it back would wait for its cache lines.
+        let crc = filled.clone().fold(seed.0, crc32c::crc32c_append);
+        let (first, mut rest) = out.split_at_mut(CRC_BYTES);
+        first.copy_from_slice(&crc.to_le_bytes());
+        for part in filled {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
             rest = behind;
         }
-        if let Some(request) = self.request {
-            header[7] |= FLAG_REQUEST;
-            let (field, behind) = rest.split_at_mut(REQUEST_ID_BYTES);
-            field.copy_from_slice(&request.to_bytes());
-            rest = behind;
-        }
-        let (key, value) = rest.split_at_mut(self.key.len());
-        key.copy_from_slice(self.key);
-        value.copy_from_slice(self.value);
-        let crc = crc32c::crc32c_append(seed.0, &out[4..]);
-        out[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
     /// Appends it to `out`.

@@ -332,11 +332,18 @@ impl Cache {
     }
 
     /// A pair was written whose value only the log has. It replaces an older record of its key; a key without a record
-    /// gets one, on probation.
-    pub(crate) fn write_record(&self, owner: u32, key: &[u8], key_hash: u64, stamp: Stamp, value: &[u8]) {
+    /// gets one, on probation, if the levels know nothing newer yet: see [`Cache::insert_record`].
+    pub(crate) fn write_record(
+        &self,
+        owner: u32,
+        key: &[u8],
+        key_hash: u64,
+        (stamp, value): (Stamp, &[u8]),
+        is_current: impl FnOnce() -> bool,
+    ) {
         let fresh = Fresh { owner, key, stamp, value: Some(value) };
         if fresh.bytes() <= self.0.page_bytes {
-            self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), true);
+            self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), is_current);
         }
     }
 
@@ -357,7 +364,7 @@ impl Cache {
     ) {
         let fresh =
             value.map(|value| Fresh { owner, key, stamp, value }).filter(|fresh| fresh.bytes() <= self.0.page_bytes);
-        self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, false);
+        self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, fresh, || false);
     }
 
     /// Removes an owner's records for which `is_stale` (key, LSN) is true. Visits every record.
@@ -413,11 +420,18 @@ impl Inner {
 
     /// Replaces an older record of the key by `fresh`, or removes it if there is none. If the key has no record, it
     /// gets one if it `is_wanted`. A record that is not older stays.
-    fn renew(&self, (owner, key): (u32, &[u8]), hash: u64, lsn: Lsn, fresh: Option<Fresh<'_>>, is_wanted: bool) {
+    fn renew(
+        &self,
+        (owner, key): (u32, &[u8]),
+        hash: u64,
+        lsn: Lsn,
+        fresh: Option<Fresh<'_>>,
+        is_wanted: impl FnOnce() -> bool,
+    ) {
         let mut shard = self.shard(hash).lock();
         let (ring, uses) = match shard.find(hash, owner, key) {
             Some((ring, known)) if known < lsn => (ring, shard.remove(hash, owner, key)),
-            None if is_wanted => (Ring::Probation, 0),
+            None if is_wanted() => (Ring::Probation, 0),
             _ => return,
         };
         if let Some(fresh) = fresh {

@@ -79,7 +79,7 @@ fn a_record_is_of_one_owner_and_instant() {
 fn a_written_value_replaces_its_record_and_displaces_none_that_is_used() {
     let cache = cache_of(1 << 20);
     let hash = filter::hash(b"key");
-    let write = |key: &[u8], lsn| cache.write_record(0, key, filter::hash(key), Lsn(lsn).into(), b"written");
+    let write = |key: &[u8], lsn| cache.write_record(0, key, filter::hash(key), (Lsn(lsn).into(), b"written"), || true);
     write(b"key", 8);
     assert_eq!(get(&cache, b"key"), Some((Lsn(8).into(), Some("written".into()))));
     put(&cache, b"key", 7, b"older");
@@ -96,6 +96,8 @@ fn a_written_value_replaces_its_record_and_displaces_none_that_is_used() {
     assert!(get(&cache, b"key").is_some(), "what was written and never asked for took its place");
     write(b"new", 9);
     assert!(get(&cache, b"new").is_some());
+    cache.write_record(0, b"late", filter::hash(b"late"), (Lsn(9).into(), b"written"), || false);
+    assert!(get(&cache, b"late").is_none(), "the levels may know a newer one");
     put(&cache, b"known", 9, b"before");
     write(b"known", 10);
     assert_eq!(get(&cache, b"known"), Some((Lsn(10).into(), Some("written".into()))));

@@ -37,7 +37,7 @@ impl Db {
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
         // Earlier writes must be committed; their commit may be on its way.
-        self.commit(sorted.last(), false)?;
+        self.commit(sorted.last())?;
         loop {
             let seen = self.workers.progress();
             let turn = self.workers.turn();

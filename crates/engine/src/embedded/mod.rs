@@ -192,6 +192,9 @@ impl Db {
         let region = replica.serve(term)?;
         // A store without replicas has committed everything that it has.
         region.set_commit(region.last_lsn());
+        if options.sync != SyncMode::Always {
+            region.commit_written();
+        }
         let workers = Workers::start(&region, options.sync, &clock)?;
         Ok(Db {
             workers,
@@ -268,7 +271,7 @@ impl Db {
             let has_something_to_do = pair.is_some() || write.value.is_some();
             if !has_something_to_do || !when.holds(pair.as_ref().map(|(value, _)| (lsn, &value[..]))) {
                 // The reported result must not be undone by a crash.
-                self.commit(lsn, false)?;
+                self.commit(lsn)?;
                 return Ok(Written { done: false, version: pair.map(|_| lsn) });
             }
             write.expires = lifetime.expiry(pair.and_then(|(_, expires)| expires), now);
@@ -337,7 +340,7 @@ impl Db {
     }
 
     /// Makes everything up to `lsn` as durable as acknowledged writes must be, and shows it to readers.
-    fn commit(&self, lsn: Lsn, is_written: bool) -> Result<()> {
+    fn commit(&self, lsn: Lsn) -> Result<()> {
         if self.region.commit() >= lsn {
             return Ok(());
         }
@@ -346,7 +349,7 @@ impl Db {
             if self.region.synced_lsn() < lsn {
                 self.region.sync_tails()?;
             }
-        } else if !is_written {
+        } else {
             self.region.write_tails()?;
         }
         self.region.set_commit(lsn);
@@ -355,7 +358,9 @@ impl Db {
 
     /// Ends a write that was appended.
     fn finish(&self, appended: &Appended) -> Result<()> {
-        self.commit(appended.last, appended.is_written)?;
+        if !appended.is_committed {
+            self.commit(appended.last)?;
+        }
         if appended.wants_upkeep {
             self.workers.call();
         }

@@ -121,11 +121,13 @@ impl OpenTail {
         self.appender.append(bytes, |spare| record.write_to(seed, spare)) as u32
     }
 
-    /// Shows appended records to readers.
+    /// Shows appended records to readers. Returns whether the tail became half full by them.
     #[inline]
-    pub(crate) fn publish(&mut self, volume: &Volume) -> Result<()> {
+    pub(crate) fn publish(&mut self, volume: &Volume) -> Result<bool> {
+        let was_half_full = self.tail.is_half_full();
         self.tail.last_lsn.store(self.last_lsn.0, Ordering::Release);
-        volume.publish(&mut self.appender)
+        volume.publish(&mut self.appender)?;
+        Ok(!was_half_full && self.tail.is_half_full())
     }
 
     /// Ends the tail: no more records follow.

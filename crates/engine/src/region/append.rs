@@ -153,6 +153,8 @@ pub struct Appended {
     pub last: Lsn,
     /// The batch is in the page cache, and survives the process. Otherwise [`Region::write_tails`] must follow.
     pub is_written: bool,
+    /// It is committed: see [`Region::commit_written`].
+    pub is_committed: bool,
     /// How long its writer should pause before the next append, so that compactions keep up; usually zero.
     pub pause: Duration,
     /// It opened a tail, filled one to the half, or froze an L0: there is upkeep to do.
@@ -184,13 +186,6 @@ pub(super) struct Need {
     pub(super) bytes: usize,
     /// Position in the batch of its first record in this log.
     pub(super) first: Option<u64>,
-}
-
-impl Writer {
-    /// For each log, whether the open tail is half full.
-    fn half_full(&self) -> [bool; 2] {
-        self.current.each_ref().map(|open| open.as_ref().is_some_and(|open| open.tail.is_half_full()))
-    }
 }
 
 impl Region {
@@ -230,7 +225,13 @@ impl Region {
         let mut writer = self.writer.lock();
         // An earlier holder of the lock may have failed in the middle of a write: then no other write may follow.
         self.volume.check()?;
-        self.volume.in_doubt(|| self.append_now(&mut writer, writes, needs, may))
+        let appended = self.volume.in_doubt(|| self.append_now(&mut writer, writes, needs, may))?;
+        let view = needs[LogKind::Large.index()].first.is_some().then(|| self.view.load());
+        drop(writer);
+        if let (Some(appended), Some(view)) = (&appended, view) {
+            self.keep_large(&view, writes, appended.first);
+        }
+        Ok(appended)
     }
 
     fn append_now(
@@ -258,25 +259,29 @@ impl Region {
         }
         let first = writer.next;
         let last = Lsn(first.0 + writes.len() as u64 - 1);
-        let half_full = writer.half_full();
-        let large_at = self.log_batch(writer, writes)?;
-        wants_upkeep |= writer.half_full() != half_full;
+        let large_at = self.log_batch(writer, writes);
+        for log in LogKind::APPENDED.into_iter().filter(|log| needs[log.index()].first.is_some()) {
+            let open = writer.current[log.index()].as_mut().expect("room was made in this log");
+            wants_upkeep |= open.publish(&self.volume)?;
+        }
         let is_written = writer.current.iter().flatten().all(|open| open.is_mapped());
         let l0 = view.version.active();
         let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());
         self.show_batch(writer, l0, writes, large_at);
-        if needs[LogKind::Large.index()].first.is_some() {
-            self.keep_large(&view, writes, first);
-        }
         if l0.memory_bytes() > memory_before {
             self.volume.memory().relieve();
         }
         let pause = self.pause(&view, l0_before);
         writer.next = last.next();
         self.last.store(last.0, Ordering::Release);
+        let is_committed = is_written && self.commits_written.load(Ordering::Relaxed);
+        if is_committed {
+            // No LSN that anyone commits is higher, so this lowers nothing.
+            self.commit.store(last.0, Ordering::Release);
+        }
         let user_bytes: usize = writes.iter().map(Write::record).map(|(_, key, value)| key.len() + value.len()).sum();
         self.user_bytes_written.fetch_add(user_bytes as u64, Ordering::Relaxed);
-        Ok(Some(Appended { first, last, is_written, pause, wants_upkeep }))
+        Ok(Some(Appended { first, last, is_written, is_committed, pause, wants_upkeep }))
     }
 
     /// Largest sum of key and value of a write on this volume, in bytes: below the general limits only where segments
@@ -434,7 +439,7 @@ impl Region {
     }
 
     /// Writes the batch's records to the tails, which have room; returns the offset of the first one in the large log.
-    fn log_batch(&self, writer: &mut Writer, writes: &[Write<'_>]) -> Result<u32, Error> {
+    fn log_batch(&self, writer: &mut Writer, writes: &[Write<'_>]) -> u32 {
         let mut large_at = None;
         let first = writer.next.0;
         for (position, write) in writes.iter().enumerate() {
@@ -449,17 +454,17 @@ impl Region {
                 large_at.get_or_insert(offset);
             }
         }
-        writer.current.iter_mut().flatten().try_for_each(|open| open.publish(&self.volume))?;
-        Ok(large_at.unwrap_or(0))
+        large_at.unwrap_or(0)
     }
 
-    /// Caches those values of the batch that only the log has, if the cache wants them.
+    /// Caches those values of the batch that only the log has, if the cache wants them. `view` was current while the
+    /// batch was in the active L0, so that the cache can tell whether the levels may know newer ones since.
     fn keep_large(&self, view: &View, writes: &[Write<'_>], first: Lsn) {
         for (lsn, write) in (first.0..).zip(writes) {
             if let (RecordKind::Put, key, value) = write.record()
                 && self.log_of(write) == LogKind::Large
             {
-                view.version.reads().written(key, write.stamp(Lsn(lsn)), value);
+                view.version.keep_written(key, write.stamp(Lsn(lsn)), value);
             }
         }
     }

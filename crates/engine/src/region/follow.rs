@@ -158,7 +158,7 @@ impl Region {
 fn keep_large(view: &View, found: &Replayed<'_>) {
     let record = &found.record;
     if (record.kind, found.log) == (RecordKind::Put, LogKind::Large) {
-        view.version.reads().written(record.key, record.stamp, record.value);
+        view.version.keep_written(record.key, record.stamp, record.value);
     }
 }
 

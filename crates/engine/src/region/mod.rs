@@ -56,7 +56,7 @@ use leeward_format::manifest::{LevelState, LogExtent, Parent, RegionState, level
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// L0s that may be frozen at a time; then writes wait for a compaction.
@@ -134,6 +134,8 @@ pub struct Region {
     commit: AtomicU64,
     synced: AtomicU64,
     user_bytes_written: AtomicU64,
+    /// See [`Region::commit_written`].
+    commits_written: AtomicBool,
     /// Its L0s belong to rounds.
     is_two_layer: bool,
 }
@@ -208,6 +210,12 @@ impl Region {
     /// Raises the commit LSN to `lsn`. A lower LSN changes nothing.
     pub fn set_commit(&self, lsn: Lsn) {
         self.commit.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
+    /// From now on, [`Region::append`] commits what it appends, if that is in the page cache then. The writer has its lock
+    /// and the cache lines meanwhile, so that is cheaper than [`Region::set_commit`] afterwards.
+    pub(crate) fn commit_written(&self) {
+        self.commits_written.store(true, Ordering::Relaxed);
     }
 
     /// The commit LSN.

@@ -21,7 +21,7 @@ use leeward_format::request::{REQUEST_ID_BYTES, RequestId};
 use leeward_format::{Epoch, LogKind, Lsn, Pointer, SegmentId, SegmentName, SegmentNo, Stamp};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Region {
@@ -114,6 +114,7 @@ impl Region {
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),
             synced: AtomicU64::new(last.0),
             user_bytes_written: AtomicU64::new(0),
+            commits_written: AtomicBool::new(false),
             is_two_layer: ordering_degree.is_some(),
         });
         region.count_garbage()?;

@@ -30,8 +30,14 @@ fn a_batch_goes_to_the_logs_by_size_and_is_marked_as_one() {
     let region = region(32 << 10, 1 << 20);
     let large = [9; 300];
     let batch = [put(b"a", b"1"), put(b"b", &large), Write::delete(b"a")];
-    let appended =
-        Appended { first: Lsn(1), last: Lsn(3), is_written: true, pause: Duration::ZERO, wants_upkeep: true };
+    let appended = Appended {
+        first: Lsn(1),
+        last: Lsn(3),
+        is_written: true,
+        is_committed: false,
+        pause: Duration::ZERO,
+        wants_upkeep: true,
+    };
     assert_eq!(region.append(&batch).unwrap(), appended);
     let read = |log: LogKind| {
         let tail = &region.tails(log)[0];

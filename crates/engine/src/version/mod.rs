@@ -284,6 +284,12 @@ impl Version {
         self.generation
     }
 
+    /// Caches a pair that was appended to the active L0 of this version, and whose value is in the large log, unless that
+    /// L0 may be a part of the levels by now.
+    pub(crate) fn keep_written(&self, key: &[u8], stamp: Stamp, value: &[u8]) {
+        self.reads.written(key, stamp, value, self.generation);
+    }
+
     pub(crate) fn reads(&self) -> &Arc<Reads> {
         &self.reads
     }

@@ -159,9 +159,10 @@ impl Reads {
         self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
     }
 
-    /// Caches an appended pair whose value is in the large log.
-    pub(crate) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8]) {
-        self.volume.cache().write_record(self.owner, key, filter::hash(key), stamp, value);
+    /// Caches an appended pair whose value is in the large log, unless the generation is newer than `generation`.
+    pub(super) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8], generation: u64) {
+        let is_current = || self.generation.load(Ordering::Acquire) == generation;
+        self.volume.cache().write_record(self.owner, key, filter::hash(key), (stamp, value), is_current);
     }
 
     /// The value of a record in the log, if it is in memory.

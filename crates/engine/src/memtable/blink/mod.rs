@@ -348,19 +348,19 @@ impl BLink {
             }
             here = self.child(node, key, lsn);
         }
-        self.add(&mut room, &path, 0, at);
+        self.add(&mut room, &path, 0, at, (key, lsn));
         self.last_lsn.store(self.last_lsn.load(Relaxed).max(lsn.0), Release);
         self.len.store(self.len.load(Relaxed) + 1, Release);
     }
 
-    /// Adds an entry, or a node that its left neighbour already links to, to the node of `level` on the path.
-    fn add(&self, room: &mut Room, path: &[At; MAX_LEVELS], level: u8, at: At) {
+    /// Adds an entry, or a node that its left neighbour already links to, to the node of `level` on the path. Its lowest
+    /// entry is given: one that was just written would have to be read back from cold memory.
+    fn add(&self, room: &mut Room, path: &[At; MAX_LEVELS], level: u8, at: At, (key, lsn): (&[u8], Lsn)) {
         let node = self.node(path[usize::from(level)]);
-        let (key, lsn) = (self.lowest(level, at).key(), self.lowest(level, at).lsn());
         let hint = self.hint(node, key);
         let slot = self.position(node, hint, key, lsn);
         if level == 0 {
-            self.count_version(node, slot, hint, self.entry(at));
+            self.count_version(node, slot, hint, (key, lsn));
         }
         if node.count() < SLOTS {
             node.insert(slot, at, hint);
@@ -368,21 +368,22 @@ impl BLink {
             self.grow(room, node, slot, at);
         } else {
             let right = self.split(room, node, slot, at);
-            self.add(room, path, level + 1, right);
+            let lowest = self.lowest(level + 1, right);
+            self.add(room, path, level + 1, right, (lowest.key(), lowest.lsn()));
         }
     }
 
     /// Counts a version, before readers see the new entry at this slot of a leaf.
-    fn count_version(&self, leaf: &Node, slot: usize, hint: u16, new: EntryRef<'_>) {
+    fn count_version(&self, leaf: &Node, slot: usize, hint: u16, (key, lsn): (&[u8], Lsn)) {
         let after = if slot < leaf.count() {
             (leaf.hints[slot].load(Relaxed) == hint).then(|| self.entry(leaf.slot(slot)))
         } else {
             self.first_of(leaf.next.load(Relaxed)).map(|right| right.entry)
         };
-        let older = after.filter(|after| after.key() == new.key());
-        debug_assert!(older.is_none_or(|older| older.lsn() < new.lsn()), "an LSN was inserted twice");
+        let older = after.filter(|after| after.key() == key);
+        debug_assert!(older.is_none_or(|older| older.lsn() < lsn), "an LSN was inserted twice");
         // An entry that does not come in LSN order may have a newer version, in any place.
-        if older.is_some() || new.lsn() < self.last_lsn() {
+        if older.is_some() || lsn < self.last_lsn() {
             self.versions.store(self.versions.load(Relaxed) + 1, Relaxed);
         }
     }
