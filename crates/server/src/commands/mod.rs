@@ -42,7 +42,7 @@ use crate::quota::Quota;
 use crate::resp::Reply;
 use crate::users::Gate;
 use leeward_cluster::Routes;
-use leeward_format::op::{Op, OpError, RangeOp, Read, check_range};
+use leeward_format::op::{Op, OpError, OpResult, RangeOp, Read, check_range};
 use leeward_format::status::NodeStatus;
 use leeward_format::table::{TableName, unknown_table};
 use leeward_format::user::{UserRule, Users};
@@ -61,7 +61,7 @@ const REGION_UNITS: u32 = 10;
 
 /// The state of the node that commands see in one turn of the event loop.
 pub struct Context<'a> {
-    /// Now.
+    /// A reading of the clock since the bytes came that the session has.
     pub now: Nanos,
     /// Regions as the node knows them.
     pub routes: &'a Routes,
@@ -111,12 +111,14 @@ pub(crate) fn figures_last(regions: usize) -> Nanos {
     Nanos::from_millis(1) + Nanos::from_micros(50 * regions as u64)
 }
 
-/// The source of the node's figures. Gathering them has a cost, so it is done on demand only.
+/// What a command asks the node at once: its figures, which have a cost, and reads that memory can answer.
 pub trait Figures {
     /// The figures, as of now.
     fn status(&self) -> NodeStatus;
     /// The last committed LSN of a region, as far as the node knows.
     fn committed(&self, region: RegionId) -> Option<Lsn>;
+    /// See [`Node::read_at_once`].
+    fn read_at_once(&self, heard: Nanos, table: &str, op: &Op) -> Option<OpResult>;
 }
 
 impl Figures for Node {
@@ -126,6 +128,10 @@ impl Figures for Node {
 
     fn committed(&self, region: RegionId) -> Option<Lsn> {
         Node::committed(self, region)
+    }
+
+    fn read_at_once(&self, heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
+        Node::read_at_once(self, heard, table, op)
     }
 }
 

@@ -8,7 +8,8 @@
 //! Invariants:
 //! - A step ends when its quota is used up; the next step continues from there ([`ProtocolSession::has_work`]).
 //!   Answers go first, then operations, then new commands, so that a backlog shrinks before it grows.
-//! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came.
+//! - Replies leave in the order of the commands, encoded for the protocol version spoken when the command came. A read that
+//!   the node can answer at once is encoded at once, if no command before it is left.
 //! - No command waits for the one before it, so the commands of one step are one batch. But a scan waits for earlier
 //!   writes, and a write for earlier scans.
 //! - All memory of a session is charged to the account of all clients ([`crate::client_memory`]). While that is full,
@@ -205,6 +206,14 @@ impl Session {
         };
         let spec = &table::all()[position];
         let work = spec.start(args, was_asking, self, context);
+        // A read must see the writes before it, and replies leave in order.
+        let is_next = self.commands.is_empty() && self.terms.at_most_ms.is_none();
+        if is_next && let Some(reply) = work.at_once(&self.terms.table, context) {
+            context.quota.take(OPERATION_UNITS);
+            self.age_ms = 0;
+            encode(&reply, (self.terms.protocol, Some(position), context.now), &mut self.output, context);
+            return spec.name;
+        }
         self.push(Some(position), taken, work, context.now);
         spec.name
     }
@@ -295,11 +304,7 @@ impl Session {
                     return;
                 }
             }
-            reply.encode(head.terms.protocol, &mut self.output);
-            context.quota.take(COMMAND_UNITS);
-            context.quota.take_bytes(self.output.len() - before);
-            let nanos = context.now.0.saturating_sub(head.begun.0);
-            context.shared.metrics.command(head.spec, nanos, matches!(reply, Reply::Error(_)));
+            encode(reply, (head.terms.protocol, head.spec, head.begun), &mut self.output, context);
             self.age_ms = head.age_ms.unwrap_or(self.age_ms);
             self.holdings.end(&head.share);
             self.commands.pop_front();
@@ -317,6 +322,21 @@ impl Session {
         let queues = self.commands.memory_bytes() + self.in_flight.memory_bytes();
         self.holdings.settle(self.input.memory_bytes(oldest) + queues + self.output.capacity());
     }
+}
+
+/// Encodes the reply to a command, of this position in the table, that came at this time.
+fn encode(
+    reply: &Reply,
+    (protocol, spec, begun): (Protocol, Option<usize>, Nanos),
+    output: &mut BytesMut,
+    context: &mut Context,
+) {
+    let before = output.len();
+    reply.encode(protocol, output);
+    context.quota.take(COMMAND_UNITS);
+    context.quota.take_bytes(output.len() - before);
+    let nanos = context.now.0.saturating_sub(begun.0);
+    context.shared.metrics.command(spec, nanos, matches!(reply, Reply::Error(_)));
 }
 
 impl ProtocolSession for Session {

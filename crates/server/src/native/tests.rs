@@ -9,7 +9,7 @@ use crate::users::{Audit, Gate};
 use bytes::Bytes;
 use leeward_cluster::{Change, CoordinatorEvent, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
-use leeward_format::op::{Condition, Lifetime, Op};
+use leeward_format::op::{Condition, Lifetime, Op, OpResult};
 use leeward_format::request::RequestId;
 use leeward_format::status::NodeStatus;
 use leeward_format::table::TableName;
@@ -29,6 +29,10 @@ impl Figures for NoFigures {
 
     fn committed(&self, region: RegionId) -> Option<Lsn> {
         Some(Lsn(u64::from(region.0) * 100))
+    }
+
+    fn read_at_once(&self, _heard: Nanos, _table: &str, _op: &Op) -> Option<OpResult> {
+        None
     }
 }
 

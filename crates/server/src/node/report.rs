@@ -168,7 +168,7 @@ impl Serving {
             waits_for: self.reshape().waits_for(),
         });
         let received = status.counters;
-        status.counters = *self.counters();
+        status.counters = self.counters();
         status.counters.compactions += received.compactions;
         status.counters.compaction_bytes_read += received.compaction_bytes_read;
         status.counters.compaction_bytes_written += received.compaction_bytes_written;

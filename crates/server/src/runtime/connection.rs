@@ -7,7 +7,7 @@ use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::STEP_UNITS;
 use bytes::{Buf, BytesMut};
 use leeward_format::op::OpResult;
-use leeward_platform::Nanos;
+use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::{Channel, NodeTls};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
@@ -61,6 +61,8 @@ pub(super) struct Connection {
     pub(super) unsubmitted: VecDeque<Submission>,
     /// Nothing was read yet.
     is_new: bool,
+    /// When its last bytes had come: the session gets no earlier time with them.
+    heard: Nanos,
 }
 
 impl Connection {
@@ -83,6 +85,7 @@ impl Connection {
             newest: 0,
             unsubmitted: VecDeque::new(),
             is_new: true,
+            heard: now,
         }
     }
 
@@ -148,6 +151,7 @@ impl Connection {
                     self.protocol_session.stop();
                 }
                 Ok(len) => {
+                    self.heard = BootClock.now();
                     // A short read has emptied the socket: more bytes raise an event.
                     self.is_readable = len == buffer.len() || self.is_closed_by_peer || self.channel.is_encrypted();
                     context.quota.take_bytes(len);
@@ -164,6 +168,7 @@ impl Connection {
                 }
             }
         }
+        context.now = context.now.max(self.heard);
         self.protocol_session.advance(context, submit);
     }
 
@@ -199,6 +204,7 @@ impl Connection {
         context: &mut Context,
         submit: &mut Vec<Submission>,
     ) -> Option<Dropped> {
+        context.now = context.now.max(self.heard);
         loop {
             self.protocol_session.advance(context, submit);
             let unsent = self.protocol_session.output().len();

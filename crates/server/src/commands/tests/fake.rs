@@ -35,6 +35,8 @@ pub(super) struct FakeNode {
     pub(super) gathered: Cell<u32>,
     /// The result of the next operation, which is not carried out then.
     pub(super) error: Option<OpError>,
+    /// It answers reads at once.
+    pub(super) is_quick: bool,
 }
 
 impl Figures for FakeNode {
@@ -45,6 +47,17 @@ impl Figures for FakeNode {
 
     fn committed(&self, _: RegionId) -> Option<Lsn> {
         None
+    }
+
+    fn read_at_once(&self, _heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
+        let key = op.key().filter(|_| self.is_quick)?;
+        let table: TableName = table.parse().expect("a name");
+        let value = self.tables.get(&table).and_then(|keys| keys.get(key)).cloned();
+        let current = Current { lsn: Lsn(1), pair: value.map(|value| (value, None)) };
+        match decide(op, current, self.wall) {
+            Decision::Answer(answer) => Some(answer),
+            Decision::Put(..) | Decision::Delete(_) => None,
+        }
     }
 }
 
@@ -71,8 +84,8 @@ impl FakeNode {
         regions.push(GroupConfig { table, region, start, end, backups, ..regions[0].clone() });
         let tables = [DEFAULT_TABLE, ORDERS].map(|name| TableOptions { name: name.into(), ..TableOptions::default() });
         let (pairs, expiries, view) = (BTreeMap::new(), BTreeMap::new(), View::default());
-        let mut node =
-            FakeNode { tables: pairs, expiries, wall: UnixMs(1_000_000), view, gathered: Cell::new(0), error: None };
+        let (wall, gathered) = (UnixMs(1_000_000), Cell::new(0));
+        let mut node = FakeNode { tables: pairs, expiries, wall, view, gathered, error: None, is_quick: false };
         tables.iter().for_each(|table| node.set(&ClusterPath::Table(table.name.clone()), Some(encode_value(table))));
         regions.iter().for_each(|config| node.configure(config.region, Some(config)));
         node

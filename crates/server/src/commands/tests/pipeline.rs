@@ -27,6 +27,32 @@ fn a_pipeline_is_submitted_whole_and_answered_in_order() {
 }
 
 #[test]
+fn a_read_that_the_node_answers_at_once_is_answered_where_nothing_is_before_it() {
+    let mut fake = Fake::new(&[]);
+    fake.run_bytes(b"SET a 1\r\n");
+    fake.node.is_quick = true;
+    fake.feed(b"GET a\r\nSTRLEN a\r\nGET b\r\n");
+    assert_eq!((fake.take_output().as_str(), fake.waiting.len()), ("$1|1|:1|$-1|", 0));
+    fake.feed(b"GET a\r\nSET a 22\r\nGET a\r\nPING\r\n");
+    assert_eq!(fake.take_output(), "$1|1|");
+    assert_eq!(fake.waiting.len(), 2, "what follows a write waits for it, and for its reply");
+    fake.answer(0);
+    fake.answer(0);
+    assert_eq!(fake.take_output(), "+OK|$2|22|+PONG|");
+    fake.feed(b"PING\r\nGET a\r\n");
+    assert_eq!((fake.take_output().as_str(), fake.waiting.len()), ("+PONG|", 1), "a reply before it has not left");
+    fake.answer(0);
+    assert_eq!(fake.take_output(), "$2|22|");
+    let mut rest = String::new();
+    for _ in 0..3 {
+        fake.units = 1;
+        fake.feed(b"GET a\r\nGET a\r\n");
+        rest += &fake.take_output();
+    }
+    assert_eq!(rest, "$2|22|".repeat(6), "a step that is cut goes on");
+}
+
+#[test]
 fn a_scan_sees_the_writes_before_it_and_none_after_it() {
     let mut fake = Fake::new(&["m"]);
     fake.feed(b"SET a 1\r\nKEYS *\r\nGET a\r\nSET b 2\r\nSET z 3\r\nKEYS *\r\n");

@@ -30,6 +30,7 @@ use merge::{Gathered, MergeState, RegionMerge};
 use quiesce::{Quiesce, QuiesceReason};
 use samples::Samples;
 use split::{PendingChild, Split};
+use std::cell::RefCell;
 use trim::Trim;
 
 /// How far a region has come with changes of its primary or its bounds.
@@ -42,7 +43,8 @@ pub(crate) struct Reshape {
     /// Most bytes of pairs that are copied when this region is merged into its neighbour.
     merge_bytes: u64,
     trim: Trim,
-    samples: Samples,
+    /// In a cell, since reads that are answered at once only borrow the region.
+    samples: RefCell<Samples>,
     /// Set while the region is a pending child, in no configuration yet.
     pending_child: Option<PendingChild>,
 }
@@ -77,7 +79,7 @@ impl Reshape {
             merge: MergeState::default(),
             merge_bytes,
             trim: Trim::FIRST,
-            samples: Samples::new(region),
+            samples: RefCell::new(Samples::new(region)),
             pending_child: None,
         }
     }
@@ -103,13 +105,13 @@ impl Reshape {
     }
 
     /// An operation comes to the region.
-    pub(crate) fn note(&mut self, op: &Op) {
-        self.samples.note(op);
+    pub(crate) fn note(&self, op: &Op) {
+        self.samples.borrow_mut().note(op);
     }
 
     /// A key with about half of the latest operations below it.
     pub(crate) fn middle(&self) -> Option<bytes::Bytes> {
-        self.samples.middle()
+        self.samples.borrow().middle()
     }
 
     /// Why the region is not split or merged yet, if anything keeps it from that.
@@ -128,7 +130,7 @@ impl Reshaping {
 impl Serving {
     /// The region has other bounds: what was known of its keys in use says little.
     fn forget_samples(&mut self) {
-        self.reshape_mut().samples = Samples::new(self.id());
+        self.reshape_mut().samples = RefCell::new(Samples::new(self.id()));
     }
 
     /// A job for a split or a merge ended.

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `execute`, `decide` | operations, from their begin to an answer |
+//! | `at_once` | reads that memory answers at once |
 //! | `queues`, `for_memory` | operations that wait |
 //! | `answers` | answers that have not left yet |
 //! | `upkeep` | tails and compactions; what is shipped to backups |
@@ -22,6 +23,7 @@
 //! - Nothing here blocks: what touches the device is a [`Job`]. A region is given up only when no job runs.
 
 mod answers;
+mod at_once;
 mod bases;
 pub(crate) mod checkpoint;
 pub(crate) mod decide;
@@ -57,6 +59,7 @@ use leeward_replication::mirror::TailView;
 use leeward_replication::primary::{Ops, Primary};
 pub(crate) use queues::Pending;
 use queues::Queues;
+use std::cell::Cell;
 use std::sync::Arc;
 use upkeep::Upkeep;
 pub(crate) use upkeep::UpkeepDone;
@@ -107,6 +110,8 @@ pub(crate) struct Serving {
     requests: Requests,
     direct_reads: DirectReads,
     counters: RegionCounters,
+    /// Reads of `at_once`, which `counters` lack.
+    reads_at_once: Cell<u64>,
     jobs: Jobs,
 }
 
@@ -133,6 +138,7 @@ impl Serving {
             ),
             requests,
             counters: RegionCounters::default(),
+            reads_at_once: Cell::new(0),
             jobs: Jobs::default(),
         }
     }
@@ -170,8 +176,8 @@ impl Serving {
         &mut self.requests
     }
 
-    pub(crate) fn counters(&self) -> &RegionCounters {
-        &self.counters
+    pub(crate) fn counters(&self) -> RegionCounters {
+        RegionCounters { reads: self.counters.reads + self.reads_at_once.get(), ..self.counters }
     }
 
     pub(crate) fn counters_mut(&mut self) -> &mut RegionCounters {

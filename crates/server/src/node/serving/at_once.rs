@@ -1,0 +1,62 @@
+//! Reads of a key that memory answers at once, past the queues and the held answers of the other operations.
+//!
+//! Such an answer may leave before the end of the turn, where the others check the lease last. It shows the key as of an
+//! instant at which the request was here already, this node held the lease, and all that it shows was acknowledged. That
+//! instant is between call and answer, however late the answer leaves: only the node's thread changes the region, so nothing
+//! changes between the reading of the clock and the look at memory. Anything else that an operation may have to wait for
+//! sends the read the usual way.
+
+use super::Serving;
+use super::decide::{Decision, decide};
+use super::execute::current;
+use crate::client_memory::SMALL_BYTES;
+use crate::node::Node;
+use crate::node::region::Holding;
+use leeward_engine::{Lookup, Reach};
+use leeward_format::op::{Op, OpResult};
+use leeward_format::{Lsn, MAX_KEY_BYTES};
+use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
+
+impl Node {
+    /// The answer to a read of a key, if memory has it and nothing must be waited for. `heard` is a reading of the clock since
+    /// the request came.
+    pub fn read_at_once(&self, heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
+        // What the coordinator has said may change who serves the region.
+        if self.has_heard_coordinator {
+            return None;
+        }
+        let (region, ..) = self.region_of(op, table)?;
+        match &self.slots.get(&region)?.holding {
+            Holding::Serving(serving) => serving.read_at_once(heard, op),
+            _ => None,
+        }
+    }
+}
+
+impl Serving {
+    fn read_at_once(&self, heard: Nanos, op: &Op) -> Option<OpResult> {
+        let (Op::Get { key } | Op::GetPair { key, .. }) = op else { return None };
+        let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
+        // While a hash index is open, a read may fill it.
+        let is_quiet = self.is_active() && !self.direct_reads.is_open() && !self.region.volume().is_failed();
+        let holds_lease = || self.primary.holds_lease(heard) || planted(Bug::SkipLeaseCheck);
+        if !(is_valid && self.is_open() && is_quiet && self.queues.has_none_before(key) && holds_lease()) {
+            return None;
+        }
+        let found = self.region.get(key, Reach::Memory, &|| self.wall.now()).ok()?;
+        let lsn = match &found {
+            Lookup::Found { value, .. } if value.len() > SMALL_BYTES => return None,
+            Lookup::Found { lsn, .. } | Lookup::Deleted { lsn } => *lsn,
+            Lookup::Absent => Lsn(0),
+            Lookup::NotInMemory => return None,
+        };
+        if lsn > self.answers.acknowledged() && !planted(Bug::ServeUncommitted) {
+            return None;
+        }
+        let Decision::Answer(answer) = decide(op, current(found), self.wall.now()) else { return None };
+        self.reads_at_once.set(self.reads_at_once.get() + 1);
+        self.reshape.note(op);
+        Some(answer)
+    }
+}
