@@ -2,9 +2,9 @@
 //!
 //! Such an answer may leave before the end of the turn, where the others check the lease last. It shows the key as of an
 //! instant at which the request was here already, this node held the lease, and all that it shows was acknowledged. That
-//! instant is between call and answer, however late the answer leaves: only the node's thread changes the region, so nothing
-//! changes between the reading of the clock and the look at memory. Anything else that an operation may have to wait for
-//! sends the read the usual way.
+//! instant is between call and answer, however late the answer leaves. What the region has got since that reading of the clock
+//! is above the acknowledged LSN, and is not shown: only the end of a turn raises that LSN, under the same reading by which
+//! [`Serving::release`] checks the lease. Anything else that an operation may have to wait for sends the read the usual way.
 
 use super::Serving;
 use super::decide::{Decision, decide};
