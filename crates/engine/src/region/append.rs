@@ -153,7 +153,7 @@ pub struct Appended {
     pub last: Lsn,
     /// The batch is in the page cache, and survives the process. Otherwise [`Region::write_tails`] must follow.
     pub is_written: bool,
-    /// It is committed: see [`Region::commit_written`].
+    /// It is committed already: a region of a [`Db`](crate::Db) commits what is in the page cache.
     pub is_committed: bool,
     /// How long its writer should pause before the next append, so that compactions keep up; usually zero.
     pub pause: Duration,
