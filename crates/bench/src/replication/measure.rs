@@ -157,18 +157,22 @@ fn wait_for_backups(setup: Setup, reads: &ycsb::Options) -> Result<(), BenchErro
         return Ok(());
     }
     let mut session = Session::connect(&reads.seeds, ycsb::reading_options(reads))?;
-    let backups = f64::from(setup.replicas - 1) / f64::from(setup.replicas);
     let begun = Instant::now();
     while begun.elapsed() < BACKUPS_WITHIN {
         let sample = (0..LOOKS).map(|part| Op::Get { key: key(reads.records * part / LOOKS) });
         let results = session.execute(sample.collect())?;
         let answered = results.iter().filter(|result| matches!(result, OpResult::Stale { .. })).count();
-        if answered as f64 >= LOOKS as f64 * backups * MIN_READS_OF_BACKUPS {
+        if answered as f64 >= LOOKS as f64 * part_of_backups(setup) * MIN_READS_OF_BACKUPS {
             break;
         }
         thread::sleep(LOOK);
     }
     Ok(())
+}
+
+/// The part of reads that backups answer if all members are asked in turn.
+fn part_of_backups(setup: Setup) -> f64 {
+    f64::from(setup.replicas - 1) / f64::from(setup.replicas)
 }
 
 /// Refuses a phase that would prove nothing.
@@ -186,7 +190,7 @@ fn check(setup: Setup, phase: &PhaseReport, read_members: u32) -> Result<(), Ben
     }
     if let Some(stale_reads) = phase.stale_reads.filter(|_| read_members > 1) {
         let answered = stale_reads as f64 / phase.ops.max(1) as f64;
-        let wanted = f64::from(read_members * (setup.replicas - 1)) / f64::from(setup.replicas);
+        let wanted = f64::from(read_members) * part_of_backups(setup);
         if answered < wanted * MIN_READS_OF_BACKUPS {
             return Err(BenchError::Primaries { answered, wanted });
         }

@@ -155,13 +155,13 @@ impl Reads {
     /// Caches the answer of the levels of a version of `generation` for `key`, read `together` with others, unless a
     /// newer generation has begun.
     pub(super) fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), together: usize, generation: u64) {
-        let is_current = || self.generation.load(Ordering::Acquire) == generation;
+        let is_current = || self.generation() == generation;
         self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
     }
 
     /// Caches an appended pair whose value is in the large log, unless the generation is newer than `generation`.
     pub(super) fn written(&self, key: &[u8], stamp: Stamp, value: &[u8], generation: u64) {
-        let is_current = || self.generation.load(Ordering::Acquire) == generation;
+        let is_current = || self.generation() == generation;
         self.volume.cache().write_record(self.owner, key, filter::hash(key), (stamp, value), is_current);
     }
 

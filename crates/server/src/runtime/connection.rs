@@ -61,7 +61,7 @@ pub(super) struct Connection {
     pub(super) unsubmitted: VecDeque<Submission>,
     /// Nothing was read yet.
     is_new: bool,
-    /// When its last bytes had come: the session gets no earlier time with them.
+    /// When the last bytes of a Redis client had come: the session, which may answer at once, gets no earlier time with them.
     heard: Nanos,
 }
 
@@ -151,7 +151,9 @@ impl Connection {
                     self.protocol_session.stop();
                 }
                 Ok(len) => {
-                    self.heard = BootClock.now();
+                    if self.kind == Kind::Resp {
+                        self.heard = BootClock.now();
+                    }
                     // A short read has emptied the socket: more bytes raise an event.
                     self.is_readable = len == buffer.len() || self.is_closed_by_peer || self.channel.is_encrypted();
                     context.quota.take_bytes(len);

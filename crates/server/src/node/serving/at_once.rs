@@ -8,13 +8,12 @@
 
 use super::Serving;
 use super::decide::{Decision, decide};
-use super::execute::current;
+use super::execute::{check, current};
 use crate::client_memory::SMALL_BYTES;
 use crate::node::Node;
 use crate::node::region::Holding;
 use leeward_engine::{Lookup, Reach};
 use leeward_format::op::{Op, OpResult};
-use leeward_format::{Lsn, MAX_KEY_BYTES};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
 
@@ -37,24 +36,27 @@ impl Node {
 impl Serving {
     fn read_at_once(&self, heard: Nanos, op: &Op) -> Option<OpResult> {
         let (Op::Get { key } | Op::GetPair { key, .. }) = op else { return None };
-        let is_valid = (1..=MAX_KEY_BYTES).contains(&key.len());
         // While a hash index is open, a read may fill it.
         let is_quiet = self.is_active() && !self.direct_reads.is_open() && !self.region.volume().is_failed();
         let holds_lease = || self.primary.holds_lease(heard) || planted(Bug::SkipLeaseCheck);
-        if !(is_valid && self.is_open() && is_quiet && self.queues.has_none_before(key) && holds_lease()) {
+        if !(check(op, false).is_ok()
+            && self.is_open()
+            && is_quiet
+            && self.queues.has_none_before(key)
+            && holds_lease())
+        {
             return None;
         }
         let found = self.region.get(key, Reach::Memory, &|| self.wall.now()).ok()?;
-        let lsn = match &found {
-            Lookup::Found { value, .. } if value.len() > SMALL_BYTES => return None,
-            Lookup::Found { lsn, .. } | Lookup::Deleted { lsn } => *lsn,
-            Lookup::Absent => Lsn(0),
+        let current = match found {
             Lookup::NotInMemory => return None,
+            Lookup::Found { value, .. } if value.len() > SMALL_BYTES => return None,
+            found => current(found),
         };
-        if lsn > self.answers.acknowledged() && !planted(Bug::ServeUncommitted) {
+        if current.lsn > self.answers.acknowledged() && !planted(Bug::ServeUncommitted) {
             return None;
         }
-        let Decision::Answer(answer) = decide(op, current(found), self.wall.now()) else { return None };
+        let Decision::Answer(answer) = decide(op, current, self.wall.now()) else { return None };
         self.reads_at_once.set(self.reads_at_once.get() + 1);
         self.reshape.note(op);
         Some(answer)

@@ -76,7 +76,7 @@ pub(super) const fn queue() -> Queue {
 impl Queues {
     /// Whether no operation waits that an operation on `key` would have to wait for.
     pub(super) fn has_none_before(&self, key: &[u8]) -> bool {
-        self.behind.is_empty() && (self.locked.is_empty() || !self.locked.contains_key(key))
+        self.behind.is_empty() && !self.locked.contains_key(key)
     }
 
     pub(super) fn new() -> Queues {
