@@ -9,11 +9,12 @@
 //!   at once (`Cache::write_record`).
 //! - *Objects*, leaves above all (`objects`): a leaf serves all of its keys, and for a large value it saves the read
 //!   that finds the value's place. When memory is short, a leaf is admitted on its second miss in a while, or when a
-//!   merge makes it of cached leaves.
+//!   merge makes it of cached leaves. A second miss of the same key asks for its record only. A key that is found in a
+//!   cached leaf gets a record too: one key in use would keep a leaf that takes the memory of a hundred records.
 //!
 //! Records and objects share the memory that indexes leave. Recent evictions are remembered (`ghosts`). A miss of
 //! something evicted recently shows which of the two should have had more memory, and moves the bound between them a
-//! little (ARC: Megiddo and Modha, FAST'03).
+//! little (ARC: Megiddo and Modha, FAST'03). A miss of a leaf that was refused shows nothing.
 //!
 //! Leaves and indexes are filed under numbers that are never reused for other bytes ([`Segment::serial`]). Hashing and
 //! eviction are deterministic. Any thread may call anything. Only shards are locked, one at a time, never across I/O;
@@ -55,8 +56,10 @@ const MAX_SHARDS: u64 = 64;
 const LARGEST_SHARD_BYTES: u64 = 2 << 30;
 /// A miss of what was evicted less than this part of the budget ago moves the bound between records and objects.
 const WINDOW_SHARE: u64 = 8;
-/// Least part of the budget that records or objects may keep.
-const LEAST_SHARE: u64 = 16;
+/// Parts of the memory that indexes leave, of which objects have some and records the others.
+const PARTS: u64 = 1 << 16;
+/// Least number of parts that records or objects keep.
+const LEAST_PARTS: u64 = PARTS / 16;
 /// Part of the volume's budget that resident indexes may have.
 const RESIDENT_SHARE: u64 = 4;
 /// Misses within that window that move the bound by a whole window.
@@ -80,10 +83,12 @@ struct Inner {
     /// Shard of records that is evicted from next.
     turn: AtomicUsize,
     objects: Objects,
-    /// Objects that were evicted or refused.
+    /// Objects that were evicted.
     object_ghosts: Ghosts,
-    /// Bytes that objects may keep when there is not enough for all.
-    objects_share: AtomicU64,
+    /// Leaves that were refused when they were missed.
+    refused: Ghosts,
+    /// Of [`PARTS`], those that objects may keep when there is not enough for all.
+    objects_parts: AtomicU64,
     misses: AtomicU64,
     owners: AtomicU64,
 }
@@ -179,9 +184,10 @@ impl Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
         let record_ghosts = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
-        let object_ghosts = Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
+        let for_objects = || Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
+        let (object_ghosts, refused) = (for_objects(), for_objects());
         let budget = Budget { accounts, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
-        budget.take((record_ghosts.bytes() + object_ghosts.bytes()).min(bytes / 32));
+        budget.take((record_ghosts.bytes() + object_ghosts.bytes() + refused.bytes()).min(bytes / 32));
         let page_bytes = page_bytes(bytes / shards as u64);
         Cache(Arc::new(Inner {
             budget,
@@ -191,7 +197,8 @@ impl Cache {
             turn: AtomicUsize::new(0),
             objects: Objects::new(shards),
             object_ghosts,
-            objects_share: AtomicU64::new(bytes / 2),
+            refused,
+            objects_parts: AtomicU64::new(PARTS / 2),
             misses: AtomicU64::new(0),
             owners: AtomicU64::new(0),
         }))
@@ -245,14 +252,16 @@ impl Cache {
             return false;
         }
         let hash = Key::new(LEAF, serial, u64::from(offset)).hash();
-        let age = self.0.object_ghosts.age(hash);
-        if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
+        let evicted = self.0.object_ghosts.age(hash);
+        // A larger share would not have kept one that was refused.
+        if evicted.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_objects();
         }
-        let stays = self.0.objects.bytes().max(self.0.objects_share.load(Relaxed));
-        let is_wanted = !self.0.budget.is_tight() || age.is_some_and(|age| age < stays);
+        let stays = self.0.objects.bytes().max(self.0.objects_share());
+        let is_recent = |age: Option<u64>| age.is_some_and(|age| age < stays);
+        let is_wanted = !self.0.budget.is_tight() || is_recent(evicted) || is_recent(self.0.refused.age(hash));
         if !is_wanted {
-            self.0.object_ghosts.note(hash, u64::from(bytes));
+            self.0.refused.note(hash, u64::from(bytes));
         }
         is_wanted
     }
@@ -293,20 +302,27 @@ impl Cache {
         self.0.shard(hash).lock().get(hash, owner, key, at)
     }
 
+    /// Whether records would have the key with this hash if they had the whole cache: its record was evicted lately.
+    pub(crate) fn misses_record(&self, owner: u32, key_hash: u64) -> bool {
+        let age = self.0.record_ghosts.age(hash_of(owner, key_hash));
+        age.is_some_and(|age| age < self.0.budget.bytes())
+    }
+
     /// Keeps what the levels know of an owner's key. `is_current` says whether the levels know nothing newer yet; it
-    /// runs under the lock that `Cache::replace_record` takes. `together` is the number of reads that were in flight at
-    /// a time with this one: such a miss costs little beside the miss of a leaf, which others wait for.
+    /// runs under the lock that `Cache::replace_record` takes. `reads`: how many reads of the device were in flight at
+    /// a time, this one included. Where they are many, a miss costs little beside that of a leaf, which others wait for.
+    /// Where there was none, the leaf is in the cache: nothing was missed, and as long as there is room it stays.
     pub(crate) fn insert_record(
         &self,
         owner: u32,
         key: &[u8],
         key_hash: u64,
         (stamp, value): (Stamp, Option<&[u8]>),
-        together: usize,
+        reads: usize,
         is_current: impl FnOnce() -> bool,
     ) {
         let fresh = Fresh { owner, key, stamp, value };
-        if self.0.budget.accounts.budget() == 0 {
+        if self.0.budget.accounts.budget() == 0 || reads == 0 && self.has_room_to_spare() {
             return;
         }
         if fresh.bytes() > self.0.page_bytes {
@@ -321,7 +337,7 @@ impl Cache {
         let age = self.0.record_ghosts.age(hash);
         let age = age.map(|age| age * shard.times_as_large(fresh.bytes()));
         if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
-            self.0.lean_to_records(together);
+            self.0.lean_to_records(reads);
         }
         if is_current() && shard.find(hash, owner, key).is_none() {
             let ring = if age.is_some_and(|age| age < self.0.budget.bytes()) { Ring::Main } else { Ring::Probation };
@@ -441,9 +457,14 @@ impl Inner {
         self.make_room();
     }
 
+    /// Bytes that objects may keep when there is not enough for all.
+    fn objects_share(&self) -> u64 {
+        let shared = self.budget.bytes().saturating_sub(self.budget.resident.load(Relaxed));
+        (u128::from(shared) * u128::from(self.objects_parts.load(Relaxed)) / u128::from(PARTS)) as u64
+    }
+
     fn objects_exceed_share(&self) -> bool {
-        let bytes = self.budget.bytes();
-        self.objects.bytes() > self.objects_share.load(Relaxed).min(bytes - bytes / LEAST_SHARE)
+        self.objects.bytes() > self.objects_share()
     }
 
     fn evict_object(&self) -> bool {
@@ -479,22 +500,21 @@ impl Inner {
 
     /// A leaf was missed that objects would still have with a larger share.
     fn lean_to_objects(&self) {
-        let most = self.budget.bytes() - self.budget.bytes() / LEAST_SHARE;
-        self.shift_share(|share, step| (share + step).min(most));
+        self.move_bound(|parts, step| (parts + step).min(PARTS - LEAST_PARTS));
     }
 
-    /// A record was missed that records would still have with a larger share.
-    fn lean_to_records(&self, together: usize) {
-        let least = self.budget.bytes() / LEAST_SHARE;
-        let part = together.clamp(1, MOST_TOGETHER) as u64;
-        self.shift_share(|share, step| share.saturating_sub(step / part).max(least));
+    /// A record was missed that records would still have with a larger share. `reads` were in flight.
+    fn lean_to_records(&self, reads: usize) {
+        if let divisor @ 1.. = reads.min(MOST_TOGETHER) as u64 {
+            self.move_bound(|parts, step| parts.saturating_sub(step / divisor).max(LEAST_PARTS));
+        }
     }
 
-    fn shift_share(&self, to: impl Fn(u64, u64) -> u64) {
+    fn move_bound(&self, to: impl Fn(u64, u64) -> u64) {
         if self.budget.is_tight() {
-            let step = self.budget.bytes() / WINDOW_SHARE / WINDOW_STEPS;
             // A lost race loses one step of thousands.
-            self.objects_share.store(to(self.objects_share.load(Relaxed), step), Relaxed);
+            let parts = to(self.objects_parts.load(Relaxed), PARTS / WINDOW_SHARE / WINDOW_STEPS);
+            self.objects_parts.store(parts, Relaxed);
         }
     }
 }

@@ -250,9 +250,9 @@ impl Shard {
         self.hits
     }
 
-    /// The size of a record of `bytes` bytes as a multiple of the mean.
+    /// The size of a record of `bytes` bytes as a multiple of the mean; 1 where there is none to compare it with.
     pub(super) fn times_as_large(&self, bytes: usize) -> u64 {
-        times(self.mean_bytes(), bytes) as u64
+        if self.is_empty() { 1 } else { times(self.mean_bytes(), bytes) as u64 }
     }
 
     /// Mean size of a record, in bytes.

@@ -200,7 +200,7 @@ fn holes_are_closed_before_anything_else_gives_way() {
     (0..60).for_each(|n| assert!(offer(&cache, n * 8192, &leaf), "there is room to spare"));
     let keys: Vec<_> = (0..200u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| put(&cache, key, 1, &[1; 1000]));
-    cache.0.objects_share.store(0, Relaxed);
+    cache.0.objects_parts.store(0, Relaxed);
     for n in 0..40_000u64 {
         let key = &keys[n as usize % keys.len()];
         cache.replace_record(0, key, filter::hash(key), Lsn(n + 2).into(), Some(Some(&[2; 1000])));
@@ -210,6 +210,17 @@ fn holes_are_closed_before_anything_else_gives_way() {
     assert!(records > 180 && leaves > 40, "{records} records and {leaves} leaves are left");
 }
 
+/// Leaves that take most of a cache of 4 MiB are read in random order.
+fn read_leaves(cache: &Cache, leaf: &Arc<Leaf>) {
+    let mut rng = Rng::new(1);
+    for _ in 0..200_000 {
+        let offset = rng.below(450) as u32 * 8192;
+        if cache.leaf(1, offset).is_none() {
+            offer(cache, offset, leaf);
+        }
+    }
+}
+
 /// The kind that saves more reads gets more memory: objects where leaves are reread, records where they are not.
 #[test]
 fn the_bound_between_records_and_objects_moves() {
@@ -217,24 +228,50 @@ fn the_bound_between_records_and_objects_moves() {
     let cache = cache_of(4 << 20);
     let filled = |cache: &Cache| (0..40_000u64).for_each(|n| put(cache, &n.to_be_bytes(), 1, &[1; 100]));
     filled(&cache);
-    for n in 0..200_000u32 {
-        offer(&cache, n % 55 * 8192, &leaf);
-        offer(&cache, n % 31 * 8192, &leaf);
-    }
-    let leaned = cache.0.objects_share.load(Relaxed);
+    read_leaves(&cache, &leaf);
+    let leaned = cache.0.objects_share();
     assert!(leaned > 3 << 20, "{leaned}");
     for _ in 0..40 {
         filled(&cache);
     }
-    assert!(cache.0.objects_share.load(Relaxed) <= leaned, "records that are never missed again take nothing");
-    for n in 0..2_000_000u64 {
-        let key = (n % 30_000).to_be_bytes();
+    assert!(cache.0.objects_share() <= leaned, "records that are never missed again take nothing");
+    let mut rng = Rng::new(1);
+    for _ in 0..400_000 {
+        let key = rng.below(30_000).to_be_bytes();
         if get(&cache, &key).is_none() {
             put(&cache, &key, 1, &[1; 100]);
         }
     }
-    let leaned = cache.0.objects_share.load(Relaxed);
+    let leaned = cache.0.objects_share();
     assert!(leaned < 1 << 20, "{leaned}");
+}
+
+/// Records that got no memory while leaves were all that was missed get some once they are missed, also where indexes have
+/// a part of it.
+#[test]
+fn records_that_had_nothing_get_memory_once_they_are_missed() {
+    let leaf = leaf();
+    let cache = cache_of(4 << 20);
+    let _indexes = cache.reserve(512 << 10).expect("an eighth of the budget");
+    read_leaves(&cache, &leaf);
+    let leaned = cache.0.objects_share();
+    let first = 1u64.to_be_bytes();
+    assert_eq!(cache.0.shard(hash_of(0, filter::hash(&first))).lock().times_as_large(56), 1, "no record, so no mean");
+    (0..500u64).for_each(|n| put(&cache, &n.to_be_bytes(), 1, &[1; 40]));
+    let kept = (0..500u64).filter(|n| get(&cache, &n.to_be_bytes()).is_some()).count();
+    assert!(kept > 400, "leaves and indexes left room for {kept} of 500");
+    let (mut rng, mut found) = (Rng::new(1), 0);
+    for n in 0..400_000u64 {
+        // Every miss of a record is also one of its leaf.
+        let number = rng.below(10_000);
+        if get(&cache, &number.to_be_bytes()).is_some() {
+            found += u64::from(n >= 200_000);
+        } else {
+            put(&cache, &number.to_be_bytes(), 1, &[1; 40]);
+            offer(&cache, (number % 2_000) as u32 * 8192, &leaf);
+        }
+    }
+    assert!(cache.0.objects_share() < leaned / 2 && found > 180_000, "{found} of 200,000 in {cache:?}");
 }
 
 #[test]

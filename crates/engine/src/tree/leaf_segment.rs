@@ -34,8 +34,8 @@ pub(crate) enum Probe {
         stamp: Stamp,
         /// Its contents.
         found: Found,
-        /// The leaf that it comes from is in memory.
-        is_kept: bool,
+        /// What they come from.
+        from: Source,
     },
     /// The level has no entry of the key.
     Absent,
@@ -51,6 +51,17 @@ pub(crate) enum Place<'a> {
     Leaf(Arc<Leaf>, Option<Lsn>),
     /// In this leaf of a segment; the leaf is not in memory.
     Device(&'a LeafSegment, LeafPlace, Option<Lsn>),
+}
+
+/// What a result comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A leaf that the cache had.
+    Memory,
+    /// A leaf that was read.
+    Device,
+    /// A range tombstone.
+    Range,
 }
 
 /// Contents of an entry that was found.
@@ -194,16 +205,15 @@ impl LeafSegment {
         }
         let place = index.leaves()[index.leaf_of(key)];
         if let Some(leaf) = self.cached_leaf(place) {
-            return Ok(search(&leaf, key, true).or_else(|| deleted(&index, key)));
+            return Ok(search(&leaf, key, Source::Memory).or_else(|| deleted(&index, key)));
         }
         if reach == Reach::Memory {
             return Ok(Probe::NotInMemory);
         }
         self.cache.count_miss();
-        let is_wanted = self.cache.wants_leaf(self.segment.serial(), place.offset, place.bytes);
         let found = with_scratch(place.bytes as usize, |bytes| {
             reads.volume.read(self.segment.no(), place.offset, bytes)?;
-            self.search_stored(reads, bytes, place, (key, is_wanted))
+            self.search_stored(reads, bytes, place, (key, hash))
         });
         Ok(found?.or_else(|| deleted(&index, key)))
     }
@@ -250,35 +260,42 @@ impl LeafSegment {
         read_leaf(stored, self.address.at(place.offset)).map_err(|error| self.damaged(reads, place, &error))
     }
 
-    /// Looks up a key in the `stored` bytes of the leaf at `place`. Caches the leaf if `is_kept`.
+    /// Looks up a key, and its hash, in the `stored` bytes of the leaf at `place`. Offers the leaf to the cache.
     fn search_stored(
         &self,
         reads: &Reads,
         stored: &[u8],
         place: LeafPlace,
-        (key, is_kept): (&[u8], bool),
+        (key, hash): (&[u8], u64),
     ) -> Result<Probe> {
         let address = self.address.at(place.offset);
         let probe = if packed::is_packed(stored) {
-            packed::read_leaf::<Vec<u8>>(stored, address).map(|leaf| self.search_read(&leaf, place, key, is_kept))
+            packed::read_leaf::<Vec<u8>>(stored, address).map(|leaf| self.search_read(reads, &leaf, place, (key, hash)))
         } else {
             let leaf = read_plain_leaf(stored, address, |len| &stored[..len]);
-            leaf.map(|leaf| self.search_read(&leaf, place, key, is_kept))
+            leaf.map(|leaf| self.search_read(reads, &leaf, place, (key, hash)))
         };
         probe.map_err(|error| self.damaged(reads, place, &error))
     }
 
-    fn search_read<B: Deref<Target = [u8]>>(
+    /// Looks up a key, and its hash, in a leaf that was read from the device. Keeps the leaf if the cache wants it. A leaf is
+    /// for many keys: for one that was missed before, its record is enough.
+    pub(crate) fn search_read<B: Deref<Target = [u8]>>(
         &self,
+        reads: &Reads,
         leaf: &Node<B>,
         place: LeafPlace,
-        key: &[u8],
-        is_kept: bool,
+        (key, hash): (&[u8], u64),
     ) -> Probe {
-        if is_kept {
-            self.cache.insert_leaf(self.segment.serial(), place.offset, leaf);
+        let probe = search(leaf, key, Source::Device);
+        let has_record = matches!(probe, Probe::Found { found: Found::InPlace(_) | Found::Tombstone, .. });
+        let serial = self.segment.serial();
+        if !(has_record && self.cache.misses_record(reads.owner, hash))
+            && self.cache.wants_leaf(serial, place.offset, place.bytes)
+        {
+            self.cache.insert_leaf(serial, place.offset, leaf);
         }
-        search(leaf, key, is_kept)
+        probe
     }
 
     fn damaged(&self, reads: &Reads, place: LeafPlace, error: &DecodeError) -> Error {
@@ -305,9 +322,13 @@ impl Drop for LeafSegment {
 }
 
 impl Probe {
+    fn range(deleted: Lsn) -> Probe {
+        Probe::Found { stamp: deleted.into(), found: Found::Tombstone, from: Source::Range }
+    }
+
     /// No entry, or the tombstone of a deleted range.
     pub(crate) fn absent(deleted: Option<Lsn>) -> Probe {
-        deleted.map_or(Probe::Absent, |lsn| Probe::Found { stamp: lsn.into(), found: Found::Tombstone, is_kept: true })
+        deleted.map_or(Probe::Absent, Probe::range)
     }
 
     /// The result of the leaf; if it has none, the tombstone of a deleted range, if there is one.
@@ -323,8 +344,8 @@ fn deleted(index: &LeafIndex, key: &[u8]) -> Option<Lsn> {
     if index.ranges().is_empty() { None } else { index.ranges().covering(key).map(|range| range.lsn) }
 }
 
-/// Looks up `key` in a leaf. `is_kept`: the leaf is in memory.
-pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kept: bool) -> Probe {
+/// Looks up `key` in a leaf.
+pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], from: Source) -> Probe {
     let Ok(i) = leaf.search(key) else { return Probe::Absent };
     let (stamp, entry) = leaf.entry(i);
     let found = match entry {
@@ -332,5 +353,5 @@ pub(crate) fn search<B: Deref<Target = [u8]>>(leaf: &Node<B>, key: &[u8], is_kep
         Entry::InLog { pointer, value_bytes } => Found::InLog(pointer, value_bytes),
         Entry::Tombstone => Found::Tombstone,
     };
-    Probe::Found { stamp, found, is_kept }
+    Probe::Found { stamp, found, from }
 }

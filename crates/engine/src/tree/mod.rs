@@ -32,7 +32,7 @@ pub(crate) mod tests;
 
 pub(crate) use cursor::LevelCursor;
 pub(crate) use index::{BuiltIndexSegment, build_index};
-pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Place, Probe, search};
+pub(crate) use leaf_segment::{Found, IndexRef, LeafSegment, Place, Probe, Source, search};
 
 /// An index segment of a level.
 pub(crate) type IndexSegment = (SegmentId, Arc<Segment>);

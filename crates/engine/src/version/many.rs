@@ -10,11 +10,10 @@ use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memory::Purpose;
 use crate::memtable::Entry;
-use crate::tree::{LeafSegment, Place, Probe, search};
+use crate::tree::{LeafSegment, Place, Probe, Source, search};
 use leeward_format::leaf_segment::LeafPlace;
 use leeward_format::{Lsn, Pointer, SegmentNo, Stamp, filter};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Most keys of a batch: it holds a leaf in memory for each.
 const MOST_KEYS: usize = 128;
@@ -79,12 +78,15 @@ impl<'a> Leaves<'a> {
         })
     }
 
-    fn read(mut self, version: &Version) -> Result<Vec<Arc<Leaf>>> {
+    fn read(mut self, version: &Version) -> Result<Vec<(Leaf, &'a LeafSegment, LeafPlace)>> {
         let bytes = self.reads.iter().map(|(_, bytes)| bytes.len()).sum();
         let _reservation = version.reads.volume.memory().take(Purpose::Reads, bytes);
         version.reads.volume.read_many(&mut self.reads)?;
-        let read = self.reads.into_iter().zip(self.from);
-        read.map(|((_, bytes), (segment, place))| segment.supply_leaf(&version.reads, bytes.into(), place)).collect()
+        let read = self.reads.into_iter().zip(self.from).map(|((_, bytes), (segment, place))| {
+            version.reads.volume.cache().count_miss();
+            Ok((segment.parse_leaf(&version.reads, &bytes.into(), place)?, segment, place))
+        });
+        read.collect()
     }
 }
 
@@ -182,7 +184,7 @@ impl Version {
                         break;
                     }
                     Place::Leaf(leaf, deleted) => {
-                        see(at, search(&leaf, key, true).or_else(|| deleted), answers);
+                        see(at, search(&leaf, key, Source::Memory).or_else(|| deleted), answers);
                         break;
                     }
                     Place::Device(segment, place, deleted) => {
@@ -194,14 +196,16 @@ impl Version {
         }
         let leaves = leaves.read(self)?;
         for (at, leaf, deleted) in waiting {
-            see(at, search(&leaves[leaf], keys[at.i].0, false).or_else(|| deleted), answers);
+            let (leaf, segment, place) = &leaves[leaf];
+            let probe = segment.search_read(&self.reads, leaf, *place, (keys[at.i].0, at.hash));
+            see(at, probe.or_else(|| deleted), answers);
         }
         Ok(still)
     }
 
     fn seen(&self, key: &[u8], at: Pending, probe: Probe, now: Now<'_>) -> Seen {
-        let Probe::Found { stamp, found, is_kept } = probe else { return Seen::Below };
-        match self.found(key, at.hash, stamp, found, is_kept, now) {
+        let Probe::Found { stamp, found, from } = probe else { return Seen::Below };
+        match self.found(key, at.hash, stamp, (found, from), now) {
             Ok(answer) => Seen::Answer(answer),
             Err(ValueAt { pointer, value_bytes, .. }) => Seen::InLog(InLog { i: at.i, stamp, pointer, value_bytes }),
         }

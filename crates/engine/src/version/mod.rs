@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::log::ValueAt;
 use crate::memtable::{Entry, MemTable};
 use crate::scan::{Cursor, ScanBounds};
-use crate::tree::{Found, Level, Probe};
+use crate::tree::{Found, Level, Probe, Source};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::{Expiry, Lsn, Stamp, UnixMs, filter};
@@ -224,8 +224,8 @@ impl Version {
             match level.get(&self.reads, key, hash, reach)? {
                 Probe::Absent => {}
                 Probe::NotInMemory => return Ok(Lookup::NotInMemory),
-                Probe::Found { stamp, found, is_kept } => {
-                    return match self.found(key, hash, stamp, found, is_kept, now) {
+                Probe::Found { stamp, found, from } => {
+                    return match self.found(key, hash, stamp, (found, from), now) {
                         Ok(answer) => Ok(answer),
                         Err(at) => self.in_log(&at, stamp.lsn, reach),
                     };
@@ -246,14 +246,13 @@ impl Version {
         self.in_l0(key, filter::hash(key), NEWEST).map(|(stamp, _)| stamp.lsn).filter(|lsn| *lsn > since)
     }
 
-    /// The answer for a level's entry, or the place of its value. Caches a record whose leaf is not cached.
+    /// The answer for a level's entry, or the place of its value. Caches a record of it.
     fn found<'k>(
         &self,
         key: &'k [u8],
         hash: u64,
         stamp: Stamp,
-        found: Found,
-        is_kept: bool,
+        (found, from): (Found, Source),
         now: Now<'_>,
     ) -> std::result::Result<Lookup, ValueAt<'k>> {
         let value = match found {
@@ -264,8 +263,10 @@ impl Version {
             Found::InPlace(value) => Some(value),
             Found::Tombstone => None,
         };
-        if !is_kept {
-            self.reads.keep(key, hash, (stamp, value.as_deref()), 1, self.generation);
+        // Also where the cache has the leaf: that may be evicted before the record.
+        if from != Source::Range {
+            let reads = usize::from(from == Source::Device);
+            self.reads.keep(key, hash, (stamp, value.as_deref()), reads, self.generation);
         }
         Ok(answer(stamp, value, now))
     }

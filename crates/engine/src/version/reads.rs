@@ -152,11 +152,13 @@ impl Reads {
         (lsn <= at).then_some((lsn.into(), None))
     }
 
-    /// Caches the answer of the levels of a version of `generation` for `key`, read `together` with others, unless a
-    /// newer generation has begun.
-    pub(super) fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), together: usize, generation: u64) {
+    /// Caches the answer of the levels of a version of `generation` for `key`, unless a newer generation has begun. `reads`:
+    /// see [`Cache::insert_record`].
+    ///
+    /// [`Cache::insert_record`]: crate::cache::Cache::insert_record
+    pub(super) fn keep(&self, key: &[u8], hash: u64, answer: (Stamp, Option<&[u8]>), reads: usize, generation: u64) {
         let is_current = || self.generation() == generation;
-        self.volume.cache().insert_record(self.owner, key, hash, answer, together, is_current);
+        self.volume.cache().insert_record(self.owner, key, hash, answer, reads, is_current);
     }
 
     /// Caches an appended pair whose value is in the large log, unless the generation is newer than `generation`.
