@@ -4,8 +4,8 @@ mod golden;
 
 use bytes::Bytes;
 use golden::check;
-use leeward_format::leaf_segment::{LeafIndex, LeafSegmentBuilder, write_index};
-use leeward_format::node::{Address, Child, Entry, LeafBuilder, NODE_BYTES, Node};
+use leeward_format::leaf_segment::{LeafIndex, LeafPlace, LeafSegmentBuilder, write_index};
+use leeward_format::node::{Address, BLOCK_BYTES, Child, Entry, LeafBuilder, NODE_BYTES, Node};
 use leeward_format::packed::{self, Codec};
 use leeward_format::range::RangeTombstone;
 use leeward_format::superblock::MIN_SEGMENT_BYTES;
@@ -33,19 +33,28 @@ fn leaf_segments() {
     let built = builder.finish();
     check("leaf-segment.hex", include_str!("golden/leaf-segment.hex"), &built.bytes);
     let footer = &built.footer;
-    assert_eq!((footer.tree_at, footer.root_at, footer.filter_at, footer.end), (8192, 8192, 16384, 20480));
-    let leaf = Node::parse(&built.bytes[..NODE_BYTES], address()).expect("it was just built");
+    assert_eq!((footer.tree_at, footer.root_at, footer.filter_at, footer.end), (4096, 4096, 12288, 16384));
+    read_leaf_segment(built.bytes, BLOCK_BYTES);
+    // Until November 2026 no leaf was smaller than 8 KiB.
+    read_leaf_segment(golden::bytes(include_str!("golden/leaf-segment-8k.hex")), NODE_BYTES);
+}
+
+/// Reads the segment of `leaf_segments`, whose leaf has `leaf_bytes`.
+fn read_leaf_segment(bytes: Vec<u8>, leaf_bytes: usize) {
+    let stamp = Stamp { lsn: Lsn(260), expires: Expiry::from_ms(0x0192_a5b6_c7d8) };
+    let leaf = Node::parse(&bytes[..leaf_bytes], address()).expect("it is a leaf");
     assert_eq!(leaf.entry(leaf.search(b"user2").expect("it is there")), (Lsn(300).into(), Entry::Tombstone));
     assert_eq!(leaf.entry(leaf.search(b"user4").expect("it is there")), (stamp, Entry::InPlace(b"lee")));
-    let tree = Bytes::copy_from_slice(&built.bytes[NODE_BYTES..]);
-    let index = LeafIndex::parse(&tree, address().at(NODE_BYTES as u32), no).expect("it was just built");
+    let tree = Bytes::from(bytes).slice(leaf_bytes..);
+    let index = LeafIndex::parse(&tree, address().at(leaf_bytes as u32), SegmentName(7)).expect("an index follows");
+    assert_eq!(index.leaves()[..], [LeafPlace { offset: 0, bytes: leaf_bytes as u32 }]);
     assert!(index.may_contain(filter::hash(b"user33")));
     assert_eq!(index.ranges().covering(b"user6").map(|range| range.lsn), Some(Lsn(301)));
 }
 
 #[test]
 fn uniform_leaves() {
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(NODE_BYTES);
     for (key, lsn, value) in [(b"user17", 258, b"wind"), (b"user33", 300, b"calm")] {
         assert!(builder.push(key, Lsn(lsn), Entry::InPlace(value)));
     }

@@ -30,7 +30,7 @@ use crate::memory::Accounts;
 use bytes::Bytes;
 use ghosts::Ghosts;
 use leeward_format::leaf_segment::LeafIndex;
-use leeward_format::node::{NODE_BYTES, Node};
+use leeward_format::node::{BLOCK_BYTES, Node};
 use leeward_format::{Lsn, Stamp};
 use leeward_platform::Pool;
 use objects::Objects;
@@ -184,7 +184,7 @@ impl Cache {
         let bytes = accounts.budget();
         let shards = (bytes / SHARD_BYTES).clamp(1, MAX_SHARDS).max(bytes / LARGEST_SHARD_BYTES) as usize;
         let record_ghosts = Ghosts::new((bytes / BYTES_PER_GHOST).clamp(64, 1 << 24), bytes);
-        let for_objects = || Ghosts::new((bytes / NODE_BYTES as u64).clamp(64, 1 << 24), bytes);
+        let for_objects = || Ghosts::new((bytes / BLOCK_BYTES as u64).clamp(64, 1 << 24), bytes);
         let (object_ghosts, refused) = (for_objects(), for_objects());
         let budget = Budget { accounts, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
         budget.take((record_ghosts.bytes() + object_ghosts.bytes() + refused.bytes()).min(bytes / 32));
@@ -326,10 +326,6 @@ impl Cache {
             return;
         }
         if fresh.bytes() > self.0.page_bytes {
-            if let Some(value) = value {
-                let key = Key::new(VALUE, u64::from(owner), stamp.lsn.0);
-                self.insert_object(key, Item::Value(self.0.budget.pool().copy(value)));
-            }
             return;
         }
         let hash = hash_of(owner, key_hash);
@@ -345,6 +341,15 @@ impl Cache {
         }
         drop(shard);
         self.0.make_room();
+    }
+
+    /// Keeps a value that was read from the log, if it is too long for a record: see [`Cache::long_value`].
+    pub(crate) fn insert_long_value(&self, owner: u32, key: &[u8], stamp: Stamp, value: &[u8]) {
+        let fresh = Fresh { owner, key, stamp, value: Some(value) };
+        if fresh.bytes() > self.0.page_bytes {
+            let key = Key::new(VALUE, u64::from(owner), stamp.lsn.0);
+            self.insert_object(key, Item::Value(self.0.budget.pool().copy(value)));
+        }
     }
 
     /// A pair was written whose value only the log has. It replaces an older record of its key; a key without a record

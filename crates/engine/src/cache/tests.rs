@@ -2,7 +2,7 @@
 
 use super::*;
 use leeward_format::filter;
-use leeward_format::node::{Address, Entry, LeafBuilder};
+use leeward_format::node::{Address, Entry, LeafBuilder, NODE_BYTES};
 use leeward_format::{Expiry, RegionId, SegmentId};
 use leeward_platform::Rng;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ fn cache_of(bytes: u64) -> Cache {
 }
 
 fn leaf() -> Arc<Leaf> {
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(NODE_BYTES);
     builder.push(b"key", Lsn(1), Entry::InPlace(b"value"));
     let mut bytes = Vec::new();
     let address = Address { region: RegionId(1), segment: SegmentId(1), offset: 0 };
@@ -106,7 +106,12 @@ fn a_written_value_replaces_its_record_and_displaces_none_that_is_used() {
 #[test]
 fn a_value_too_long_for_a_record_is_found_by_its_lsn() {
     let cache = cache_of(1 << 20);
-    put(&cache, b"key", 8, &vec![7; cache.0.page_bytes]);
+    let value = vec![7; cache.0.page_bytes];
+    put(&cache, b"key", 8, &value);
+    assert!(cache.long_value(0, Lsn(8)).is_none(), "only the log's are found by an LSN");
+    cache.insert_long_value(0, b"key", Lsn(8).into(), &value);
+    cache.insert_long_value(0, b"short", Lsn(9).into(), b"value");
+    assert!(cache.long_value(0, Lsn(9)).is_none());
     assert!(get(&cache, b"key").is_none());
     assert_eq!(cache.long_value(0, Lsn(8)).map(|value| value.len()), Some(cache.0.page_bytes));
     assert!(cache.long_value(1, Lsn(8)).is_none());

@@ -15,7 +15,7 @@ use leeward_format::segment::LOG_HEADER_BYTES;
 use leeward_format::{DecodeError, LogKind, Lsn, RegionId, SegmentId, SegmentNo};
 use leeward_platform::disk::DIRECT_ALIGN;
 use leeward_platform::{Block, Bug, Pool, planted};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A record on its way through a replay.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct End {
 }
 
 /// Contents of segments that are not read from the device.
-pub(crate) type Overlays = HashMap<SegmentId, Vec<u8>>;
+pub(crate) type Overlays = BTreeMap<SegmentId, Vec<u8>>;
 
 /// The valid prefix of both logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) struct Prefix {
 }
 
 /// End of the records of each segment.
-pub(crate) type Ends = HashMap<SegmentId, End>;
+pub(crate) type Ends = BTreeMap<SegmentId, End>;
 
 /// The merge of both logs.
 pub(crate) struct Replay<'a> {

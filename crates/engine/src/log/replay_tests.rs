@@ -33,7 +33,7 @@ fn segment(log: LogKind, id: u64, lsns: &[(u64, bool)]) -> Vec<u8> {
 struct Logs {
     volume: Arc<Volume>,
     state: RegionState,
-    overlays: HashMap<SegmentId, Vec<u8>>,
+    overlays: BTreeMap<SegmentId, Vec<u8>>,
 }
 
 impl Logs {
@@ -42,7 +42,7 @@ impl Logs {
         let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
         let (volume, _) = Volume::open(file, VolumeId(1), options).unwrap();
         let mut state = RegionState::new(REGION, TableOptions::default());
-        let mut overlays = HashMap::new();
+        let mut overlays = BTreeMap::new();
         for (number, (log, lsns)) in (1..).zip(segments) {
             let id = SegmentId(number);
             state.segments.insert(id, SegmentState::new(REGION, id, SegmentNo(number as u32), SegmentKind::Log(*log)));
@@ -56,7 +56,7 @@ impl Logs {
     }
 
     /// The LSNs of the valid prefix, and the ends of the segments.
-    fn replay(&self) -> (Vec<u64>, HashMap<SegmentId, End>) {
+    fn replay(&self) -> (Vec<u64>, BTreeMap<SegmentId, End>) {
         let mut replay = Replay::new(&self.volume, &self.state, &self.overlays);
         let mut lsns = Vec::new();
         while let Some(found) = replay.next().unwrap() {
@@ -205,7 +205,7 @@ fn on_device(counts: &[u64], memory_budget: u64) -> (Logs, Vec<Arc<Segment>>) {
         state.segments.insert(id, known);
         held.push(segment);
     }
-    (Logs { volume, state, overlays: HashMap::new() }, held)
+    (Logs { volume, state, overlays: BTreeMap::new() }, held)
 }
 
 #[test]

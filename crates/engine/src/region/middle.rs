@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// If there are fewer leaf segments than this, their leaves are weighed.
 const FEW_SEGMENTS: usize = 16;
 /// Approximate number of pieces of those few segments, or of an L0.
-const SAMPLES: usize = 64;
+const SAMPLES: usize = 256;
 /// Approximate number of leaf segments of a level whose index is read from the device if it is not in memory.
 const READ_SEGMENTS: usize = 16;
 
@@ -38,7 +38,7 @@ impl Region {
     /// newer versions hide them. `None` if there is no such key.
     ///
     /// Values in logs count where their pairs are. L0s count only if there are no levels. May read from the device: one
-    /// index for each sixteenth of each level; or, if there are few leaf segments, their indexes and about 64 leaves.
+    /// index for each sixteenth of each level; or, if there are few leaf segments, their indexes and about 256 leaves.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.

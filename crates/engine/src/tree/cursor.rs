@@ -10,7 +10,7 @@ use crate::memory::Purpose;
 use crate::version::Reads;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace};
-use leeward_format::node::Entry;
+use leeward_format::node::{BLOCK_BYTES, Entry};
 use leeward_format::{SegmentNo, Stamp};
 use std::sync::Arc;
 
@@ -307,7 +307,7 @@ impl LevelCursor {
             return source.parse_leaf(&self.reads, &bytes, wanted).map(Arc::new);
         }
         let ahead = self.ahead;
-        self.ahead = (ahead * 2).min(CHUNK_BYTES / leeward_format::node::NODE_BYTES);
+        self.ahead = (ahead * 2).min(CHUNK_BYTES / BLOCK_BYTES);
         if ahead <= 2 || self.reads.volume.memory().is_short(Purpose::Reads) {
             return source.load_leaf(&self.reads, wanted);
         }

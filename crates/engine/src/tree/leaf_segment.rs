@@ -8,7 +8,7 @@ use crate::version::{Reach, Reads};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{LeafIndex, LeafPlace, read_leaf, read_plain_leaf};
-use leeward_format::node::{Address, Child, Entry, NODE_BYTES, Node};
+use leeward_format::node::{Address, BLOCK_BYTES, Child, Entry, Node};
 use leeward_format::{DecodeError, Lsn, Pointer, SegmentId, Stamp, packed};
 use leeward_platform::disk::with_scratch;
 use std::ops::Deref;
@@ -314,7 +314,7 @@ impl Drop for LeafSegment {
             Some(index) => self.cache.forget(self.segment.serial(), index.leaves().iter().map(|leaf| leaf.offset)),
             // Packed leaves may begin anywhere: they stay until others need their room.
             None => {
-                let leaves = (0..self.tree.pointer.offset()).step_by(NODE_BYTES);
+                let leaves = (0..self.tree.pointer.offset()).step_by(BLOCK_BYTES);
                 self.cache.forget(self.segment.serial(), leaves);
             }
         }

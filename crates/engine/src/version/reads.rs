@@ -185,6 +185,7 @@ impl Reads {
             self.volume.cache().count_miss();
             let stamp = Stamp { lsn: *lsn, expires: at.expires };
             self.keep(at.key, filter::hash(at.key), (stamp, Some(value)), wanted.len(), generation);
+            self.volume.cache().insert_long_value(self.owner, at.key, stamp, value);
         }
         Ok(values)
     }

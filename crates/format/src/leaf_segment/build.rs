@@ -83,7 +83,8 @@ impl<S: Sink> LeafSegmentBuilder<S> {
             codec,
             unpacked: Vec::new(),
             packed: Vec::new(),
-            leaf: LeafBuilder::default(),
+            // Larger leaves pack better.
+            leaf: LeafBuilder::new(if codec == Codec::None { BLOCK_BYTES } else { NODE_BYTES }),
             pivot: Vec::new(),
             children: Vec::new(),
             shape: Shape::default(),
@@ -126,9 +127,9 @@ impl<S: Sink> LeafSegmentBuilder<S> {
     #[must_use]
     pub fn push(&mut self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> bool {
         let stamp = stamp.into();
-        let leaves_end = self.out_bytes + if self.leaf.is_empty() { 0 } else { self.leaf.node_bytes() };
+        let leaves_end = self.out_bytes + if self.leaf.is_empty() { 0 } else { self.leaf.most_bytes() };
         if self.leaf.is_empty() {
-            if !self.has_room(LeafBuilder::single_bytes(key, stamp, entry), 1, key) {
+            if !self.has_room(self.leaf.single_bytes(key, stamp, entry), 1, key) {
                 return false;
             }
             self.begin_at(key);
@@ -138,7 +139,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
             return false;
         } else if !self.leaf.push(key, stamp, entry) {
             let pivot = separator(self.leaf.last_key(), key);
-            let with_leaf = leaves_end + LeafBuilder::single_bytes(key, stamp, entry);
+            let with_leaf = leaves_end + self.leaf.single_bytes(key, stamp, entry);
             if !self.has_room(with_leaf, self.shape.nodes_with(pivot), key) {
                 return false;
             }
@@ -159,8 +160,8 @@ impl<S: Sink> LeafSegmentBuilder<S> {
     #[must_use]
     pub fn push_range(&mut self, range: &RangeTombstone) -> bool {
         let (leaves_end, nodes) = match self.leaf.is_empty() {
-            true => (LeafBuilder::single_bytes(&range.start, range.lsn, Entry::Tombstone), 1),
-            false => (self.out_bytes + self.leaf.node_bytes(), self.shape.nodes()),
+            true => (self.leaf.single_bytes(&range.start, range.lsn, Entry::Tombstone), 1),
+            false => (self.out_bytes + self.leaf.most_bytes(), self.shape.nodes()),
         };
         let bytes = self.ranges_bytes + fragment_bytes(range);
         let is_first = self.is_empty() && self.ranges.is_empty();
@@ -191,7 +192,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
             // Where the last range tombstone will be cut is not known yet, so its end is assumed to be the longest key.
             _ => (MAX_KEY_BYTES, CRC_BYTES + ranges_bytes),
         };
-        let filter_at = leaves_end.next_multiple_of(NODE_BYTES) + index_nodes * NODE_BYTES;
+        let filter_at = leaves_end.next_multiple_of(BLOCK_BYTES) + index_nodes * NODE_BYTES;
         end_of(filter_at, self.hashes.len() + 1, ranges_bytes, first_bytes + last_bytes) <= self.segment_bytes
     }
 
@@ -271,7 +272,7 @@ impl<S: Sink> LeafSegmentBuilder<S> {
         }
         let span = self.span();
         self.write_leaf();
-        let tree_at = self.out_bytes.next_multiple_of(NODE_BYTES);
+        let tree_at = self.out_bytes.next_multiple_of(BLOCK_BYTES);
         // The rest after the leaves, from `leaves_end` on.
         let (leaves_end, mut rest) = (self.out_bytes, vec![0; tree_at - self.out_bytes]);
         let (address, name, out) = (self.address, self.name, &mut rest);

@@ -4,8 +4,8 @@
 //! ```text
 //!  0                                      tree                          filter                                       end
 //!  | leaf | leaf | ...                    | index node | ... | root     | filter | ranges | zeroes | keys | trailer |
-//!  | 8 KiB each, jumbo ones more, or      | 8 KiB each, bottom up       |        |        |                         |
-//!  | packed; zeroes up to 8 KiB           |                             |        |        |                         |
+//!  | 4 or 8 KiB, jumbo ones more, or      | 8 KiB each, bottom up       |        |        |                         |
+//!  | packed; zeroes up to 4 KiB           |                             |        |        |                         |
 //!
 //!  keys     | first key | last key |
 //!  trailer  0        4     5        8            12         16         20            24             28
@@ -185,14 +185,14 @@ impl Footer {
 
     fn check(&self) -> Result<(), DecodeError> {
         let [end, tree, root, filter] = [self.end, self.tree_at, self.root_at, self.filter_at].map(|at| at as usize);
-        let node = |at: usize| at.is_multiple_of(NODE_BYTES);
         let ordered = 0 < tree && tree <= root && root + NODE_BYTES == filter && end <= MAX_SEGMENT_BYTES;
+        let aligned = || tree.is_multiple_of(BLOCK_BYTES) && (root - tree).is_multiple_of(NODE_BYTES);
         let counted = self.entries > 0
             && (self.ranges == 0) == (self.ranges_bytes == 0)
             && self.ranges_bytes <= self.end
             && filter_bytes(self.entries as usize) == self.filter_bytes as usize
             && end == end_of(filter, self.entries as usize, self.ranges_bytes as usize, self.key_bytes());
-        if !(ordered && counted && node(tree) && node(root)) {
+        if !(ordered && counted && aligned()) {
             return Err(DecodeError::invalid(WHAT, "footer out of range"));
         }
         Ok(())
@@ -418,7 +418,7 @@ fn leaves_below(nodes: &[Node<Bytes>], footer: &Footer, name: SegmentName) -> Re
                     return Err(DecodeError::invalid(WHAT, "a pointer out of the segment"));
                 }
                 if offset < footer.tree_at {
-                    if !place_leaf(&mut leaves, offset, room) || !child.bytes().is_multiple_of(NODE_BYTES) {
+                    if !place_leaf(&mut leaves, offset, room) {
                         return Err(DecodeError::invalid(WHAT, "leaves out of order"));
                     }
                     room = offset as usize + child.bytes();

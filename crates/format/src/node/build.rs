@@ -10,8 +10,12 @@ use super::{
 use crate::{Expiry, Stamp};
 
 /// Collects the entries of one leaf.
-#[derive(Debug, Default)]
+///
+/// A leaf takes as many units as its entries need, in [`NODE_BYTES`] at most unless it is a jumbo one. It ends within the first
+/// unit if they fill seven eighths of it.
+#[derive(Debug)]
 pub struct LeafBuilder {
+    unit: usize,
     keys: Vec<u8>,
     values: Vec<u8>,
     entries: Vec<Pending>,
@@ -40,7 +44,7 @@ impl Size {
         (64 - (self.max_lsn - self.min_lsn).leading_zeros() as usize).div_ceil(8)
     }
 
-    /// Bytes of the node, before they are rounded up to a multiple of [`NODE_BYTES`].
+    /// Bytes of the node, before they are rounded up.
     fn bytes(&self) -> usize {
         let entries = match self.uniform {
             Some(shape) => SHAPE_BYTES + self.entries * shape.behind(self.prefix_bytes).body_bytes(self.lsn_bytes()),
@@ -65,6 +69,11 @@ struct Pending {
 }
 
 impl LeafBuilder {
+    /// Leaves that are a multiple of `unit` bytes, [`BLOCK_BYTES`] or [`NODE_BYTES`].
+    pub fn new(unit: usize) -> LeafBuilder {
+        LeafBuilder { unit, keys: Vec::new(), values: Vec::new(), entries: Vec::new(), size: Size::default() }
+    }
+
     /// Number of entries taken so far.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -81,15 +90,27 @@ impl LeafBuilder {
     }
 
     /// Bytes of a leaf with only this entry.
-    pub fn single_bytes(key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
+    pub fn single_bytes(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
         let shape = Shape::of(key, stamp.into().expires, entry);
         let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape);
-        bytes.next_multiple_of(NODE_BYTES)
+        bytes.next_multiple_of(self.unit)
     }
 
     /// Bytes of the node with the entries so far.
     pub fn node_bytes(&self) -> usize {
-        self.size.bytes().next_multiple_of(NODE_BYTES)
+        self.size.bytes().next_multiple_of(self.unit)
+    }
+
+    /// Most bytes that the node may have with further entries.
+    pub fn most_bytes(&self) -> usize {
+        self.node_bytes().max(NODE_BYTES)
+    }
+
+    /// Whether the leaf ends before an entry that makes it so large.
+    fn ends_before(&self, size: Size) -> bool {
+        let (bytes, with_entry) = (self.size.bytes(), size.bytes());
+        let fills_unit = self.unit - self.unit / 8 <= bytes && bytes <= self.unit;
+        with_entry > NODE_BYTES || fills_unit && with_entry > self.unit
     }
 
     /// Takes an entry. Returns `false` if it does not fit beside those already taken. An empty leaf takes any entry,
@@ -102,7 +123,7 @@ impl LeafBuilder {
         debug_assert!(self.is_empty() || self.last_key() < key, "keys out of order");
         let shape = Shape::of(key, expires, entry);
         let size = self.size_with(key, lsn.0, shape);
-        if !self.is_empty() && size.bytes() > NODE_BYTES {
+        if !self.is_empty() && self.ends_before(size) {
             return false;
         }
         let key_at = self.keys.len();

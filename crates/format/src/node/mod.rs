@@ -1,4 +1,4 @@
-//! The node of a level's B+-tree: 8 KiB of sorted entries, searched in place.
+//! The node of a level's B+-tree: 4 or 8 KiB of sorted entries, searched in place.
 //!
 //! ```text
 //!  0        4     5      6          7      8            12        14             16         24
@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Invariants:
-//! - A node is a multiple of 8 KiB; only a leaf with a single entry may be larger than 8 KiB (a *jumbo* leaf, for a
-//!   value in place that fits no other).
+//! - An index node has 8 KiB, a leaf 4 or 8 KiB. Only a leaf with a single entry may be larger (a *jumbo* leaf, for a
+//!   value in place that fits no other), a multiple of 4 KiB.
 //! - Keys ascend strictly. A key is the common prefix followed by its suffix. In an index node entry 0 has no pivot:
 //!   it leads to everything below pivot 1, so two children fit whatever their keys are.
 //! - A leaf of two entries or more whose entries have the same kind and lengths is uniform: it has no slots, and a
@@ -44,9 +44,9 @@ mod tests;
 
 pub use build::{IndexNodeBuilder, LeafBuilder};
 
-/// Size of a node, in bytes; a jumbo leaf is a multiple of it.
+/// Size of an index node, and most of a leaf with several entries, in bytes.
 pub const NODE_BYTES: usize = 8 * 1024;
-/// Unit in which an index entry counts its child's bytes.
+/// Every node is a multiple of it. Unit in which an index entry counts its child's bytes.
 pub const BLOCK_BYTES: usize = 4 * 1024;
 /// Version written into every node; others are refused.
 pub const NODE_VERSION: u8 = 3;
@@ -175,7 +175,7 @@ pub fn node_bytes(start: &[u8]) -> Result<usize, DecodeError> {
     if start[4] != NODE_VERSION {
         return Err(DecodeError::invalid(WHAT, format!("version {} where {NODE_VERSION} is known", start[4])));
     }
-    if bytes == 0 || !bytes.is_multiple_of(NODE_BYTES) || bytes > MAX_SEGMENT_BYTES {
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) || bytes > MAX_SEGMENT_BYTES {
         return Err(DecodeError::invalid(WHAT, format!("length of {bytes} bytes")));
     }
     Ok(bytes)
@@ -221,7 +221,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Ok(node)
     }
 
-    /// Reads the header of `bytes` without checks. Their length is a multiple of [`NODE_BYTES`].
+    /// Reads the header of `bytes` without checks. Their length is a multiple of [`BLOCK_BYTES`].
     fn unchecked(bytes: B) -> Node<B> {
         Node {
             kind: if bytes[5] == LEAF { NodeKind::Leaf } else { NodeKind::Index },
@@ -239,8 +239,11 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     fn check(&self) -> Result<u16, DecodeError> {
         let bytes = &*self.bytes;
         let data = self.prefix_at() + usize::from(self.prefix_bytes);
-        let single = self.kind == NodeKind::Leaf && self.entries == 1;
-        if self.entries == 0 || (bytes.len() > NODE_BYTES && !single) || data > bytes.len() {
+        let has_length = match self.kind {
+            NodeKind::Leaf => self.entries == 1 || bytes.len() <= NODE_BYTES,
+            NodeKind::Index => bytes.len() == NODE_BYTES,
+        };
+        if self.entries == 0 || !has_length || data > bytes.len() {
             return Err(DecodeError::invalid(WHAT, format!("{} entries in {} bytes", self.entries, bytes.len())));
         }
         if self.lsn_bytes > 8 || usize::from(self.prefix_bytes) > MAX_KEY_BYTES {

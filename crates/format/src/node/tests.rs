@@ -70,9 +70,14 @@ fn any_model(entries: std::ops::Range<usize>) -> impl Strategy<Value = Model> {
     prop_oneof![1 => same, 1 => btree_map(any_key(), any_entry(), entries)]
 }
 
-/// A leaf of as many entries of `model` as fit, and their number.
+/// A leaf of at most 8 KiB with as many entries of `model` as fit, and their number.
 fn build_leaf(model: &Model) -> (Vec<u8>, usize) {
-    let mut builder = LeafBuilder::default();
+    build_leaf_of(NODE_BYTES, model)
+}
+
+/// [`build_leaf`] of a leaf that is a multiple of `unit`.
+fn build_leaf_of(unit: usize, model: &Model) -> (Vec<u8>, usize) {
+    let mut builder = LeafBuilder::new(unit);
     for (key, (stamp, owned)) in model {
         if !builder.push(key, *stamp, owned.as_entry()) {
             break;
@@ -242,6 +247,26 @@ fn a_uniform_leaf_says_once_what_its_entries_are_made_of() {
     assert!(small_leaf(false).1 < entries * 11 / 16, "each entry has a slot and two lengths");
 }
 
+/// Small pairs fill a block. Where that would waste more than an eighth of it, a leaf takes two.
+#[test]
+fn a_leaf_has_one_block_or_two() {
+    let leaf_of = |value_bytes: usize, lengths: usize| {
+        let entry = |i: usize| (Lsn(9).into(), Owned::InPlace(vec![7; value_bytes + i % lengths]));
+        let model = (0..1000u32).map(|i| (i.to_be_bytes().to_vec(), entry(i as usize))).collect();
+        let (bytes, entries) = build_leaf_of(BLOCK_BYTES, &model);
+        assert_eq!(Node::parse(&bytes[..], HERE).unwrap().len(), entries);
+        (bytes.len(), entries)
+    };
+    for lengths in [1, 2] {
+        assert_eq!(leaf_of(9, lengths).0, BLOCK_BYTES);
+        assert_eq!(leaf_of(400, lengths).0, BLOCK_BYTES);
+        assert_eq!(leaf_of(1100, lengths), (NODE_BYTES, 7), "three would leave a fifth of a block");
+        assert_eq!(leaf_of(2100, lengths), (NODE_BYTES, 3), "one would leave half of it");
+        assert_eq!(leaf_of(3700, lengths), (BLOCK_BYTES, 1));
+        assert_eq!(leaf_of(5000, lengths), (NODE_BYTES, 1));
+    }
+}
+
 #[test]
 fn a_shape_that_no_entry_has_is_refused() {
     let (bytes, entries) = small_leaf(true);
@@ -291,13 +316,13 @@ fn a_node_belongs_to_one_address() {
 #[test]
 fn the_largest_pair_makes_a_jumbo_leaf() {
     let (key, value) = (vec![9; MAX_KEY_BYTES], vec![1; MAX_VALUE_BYTES]);
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(BLOCK_BYTES);
     let stamp = Stamp { lsn: Lsn(5), expires: Expiry::from_ms(7) };
     assert!(builder.push(&key, stamp, Entry::InPlace(&value)));
     assert!(!builder.push(&[vec![9; MAX_KEY_BYTES - 1], vec![10]].concat(), Lsn(6), Entry::Tombstone));
     let mut bytes = Vec::new();
     builder.finish(HERE, &mut bytes);
-    assert_eq!(bytes.len(), LeafBuilder::single_bytes(&key, stamp, Entry::InPlace(&value)));
+    assert_eq!(bytes.len(), builder.single_bytes(&key, stamp, Entry::InPlace(&value)));
     let node = Node::parse(&bytes[..], HERE).unwrap();
     assert_eq!(node.search(&key), Ok(0));
     assert_eq!(node.entry(0), (stamp, Entry::InPlace(&value)));

@@ -11,7 +11,7 @@ const HERE: Address = Address { region: RegionId(3), segment: SegmentId(9 << 40 
 
 /// A leaf that compresses well, every third entry of it in a log.
 fn leaf(entries: u32) -> Vec<u8> {
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(NODE_BYTES);
     for n in 0..entries {
         let key = format!("user{n:08}");
         let entry = match n % 3 {
@@ -62,7 +62,7 @@ fn a_leaf_comes_back_from_fewer_bytes() {
 
 #[test]
 fn what_does_not_shrink_is_stored_as_it_is() {
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(NODE_BYTES);
     let mut state = 1u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -77,7 +77,7 @@ fn what_does_not_shrink_is_stored_as_it_is() {
         assert_eq!(packed(codec, &node), node);
     }
     // Pointers and the CRC are put back.
-    let mut builder = LeafBuilder::default();
+    let mut builder = LeafBuilder::new(NODE_BYTES);
     for n in 0..40u32 {
         let key = &noise[n as usize * 190..][..190];
         builder.push(
@@ -162,7 +162,7 @@ proptest! {
         pairs in btree_map(vec(0u8..5, 1..20), (1u64..1000, vec(0u8..9, 0..60)), 1..60),
         codec in prop_oneof![Just(Codec::Lz4), Just(Codec::Zstd)],
     ) {
-        let mut builder = LeafBuilder::default();
+        let mut builder = LeafBuilder::new(NODE_BYTES);
         for (key, (lsn, value)) in &pairs {
             let pointer = Pointer::new(SegmentName(*lsn), 8);
             let in_log = Entry::InLog { pointer, value_bytes: value.len() as u32 };

@@ -36,7 +36,7 @@ const EVERY_SECOND_PERCENT: u32 = 200;
 /// appears all at once, and no writer waits for its space.
 const SPLIT_RATE: u64 = 16 << 20;
 /// Part of the live values that a sweep brings into key order at least: it looks at all leaves.
-const LEAST_ORDERED: u64 = 20;
+const LEAST_ORDERED: u64 = 40;
 /// Bytes of work that scans must have paid for at least before anything is done about it.
 const LEAST_BY_SCANS: u64 = 8 << 20;
 
