@@ -69,7 +69,7 @@ struct Pending {
 }
 
 impl LeafBuilder {
-    /// Leaves that are a multiple of `unit` bytes, [`BLOCK_BYTES`] or [`NODE_BYTES`].
+    /// Leaves that are a multiple of `unit` bytes, [`BLOCK_BYTES`](super::BLOCK_BYTES) or [`NODE_BYTES`].
     pub fn new(unit: usize) -> LeafBuilder {
         LeafBuilder { unit, keys: Vec::new(), values: Vec::new(), entries: Vec::new(), size: Size::default() }
     }
