@@ -1,6 +1,6 @@
 //! Building leaf segments and the index above them, bottom up and left to right.
 //!
-//! After each entry the builder knows the exact size of the finished segment, so it fills a segment to the last leaf
+//! After each entry the builder knows the size of the finished segment but for a block, so it fills a segment to the last leaf
 //! that fits. It belongs to one thread.
 
 use super::{Footer, LeafBuilder, Span, end_of};
