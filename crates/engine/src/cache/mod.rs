@@ -332,7 +332,7 @@ impl Cache {
         let mut shard = self.0.shard(hash).lock();
         let age = self.0.record_ghosts.age(hash);
         let age = age.map(|age| age * shard.times_as_large(fresh.bytes()));
-        if age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
+        if reads > 0 && age.is_some_and(|age| age < self.0.budget.bytes() / WINDOW_SHARE) {
             self.0.lean_to_records(reads);
         }
         if is_current() && shard.find(hash, owner, key).is_none() {
@@ -510,9 +510,8 @@ impl Inner {
 
     /// A record was missed that records would still have with a larger share. `reads` were in flight.
     fn lean_to_records(&self, reads: usize) {
-        if let divisor @ 1.. = reads.min(MOST_TOGETHER) as u64 {
-            self.move_bound(|parts, step| parts.saturating_sub(step / divisor).max(LEAST_PARTS));
-        }
+        let divisor = reads.min(MOST_TOGETHER) as u64;
+        self.move_bound(|parts, step| parts.saturating_sub(step / divisor).max(LEAST_PARTS));
     }
 
     fn move_bound(&self, to: impl Fn(u64, u64) -> u64) {
