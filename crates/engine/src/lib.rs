@@ -87,6 +87,7 @@ mod scan;
 mod tree;
 mod volume;
 
+pub use cache::CacheContents;
 pub use compaction::{Accounts, CompactionTotals};
 pub use embedded::{Db, DbOptions, Pair, Stalls, Stats, SyncMode};
 pub use error::{Error, Result};

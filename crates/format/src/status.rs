@@ -40,7 +40,7 @@ pub struct NodeStatus {
     pub device: Option<DeviceStatus>,
     /// Bytes moved over the fabric; `None` if not sent.
     pub network: Option<NetworkStatus>,
-    /// Look-ups of the cache.
+    /// Look-ups and contents of the cache.
     pub cache: CacheStatus,
     /// How its memory is split.
     pub memory: MemoryStatus,
@@ -106,7 +106,7 @@ pub struct NetworkStatus {
     pub bytes_received: u64,
 }
 
-/// Look-ups of the cache.
+/// Look-ups and contents of the cache.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheStatus {
@@ -114,6 +114,12 @@ pub struct CacheStatus {
     pub hits: u64,
     /// Look-ups that went to the device.
     pub misses: u64,
+    /// Bytes of indexes and filters that stay as long as their segments.
+    pub index_bytes: u64,
+    /// Bytes of leaves, further indexes, and long values.
+    pub object_bytes: u64,
+    /// Bytes of single pairs.
+    pub record_bytes: u64,
 }
 
 /// How `memory_budget` is split, in bytes.

@@ -6,7 +6,7 @@
 //! series cannot be told from a zero.
 
 use crate::commands::{self, Class};
-use leeward_format::status::{CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
+use leeward_format::status::{CacheStatus, CpuSpent, CpuStatus, MemoryStatus, NodeStatus, RegionStatus, Role};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -301,6 +301,11 @@ struct PurposeLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ContentsLabel {
+    contents: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRegion {
     region: u32,
 }
@@ -337,6 +342,7 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     );
     gauge(registry, "memory_budget_bytes", "Bytes of memory that regions may use", status.memory.budget);
     register_memory(registry, &status.memory);
+    register_cache(registry, &status.cache);
     register_cpu(registry, status.cpu.as_ref());
     counter(registry, "forwarded", "Operations forwarded to another node", status.forwarded);
     counter(
@@ -370,6 +376,16 @@ fn register_cpu(registry: &mut Registry, cpu: Option<&CpuStatus>) {
         family.get_or_create(&label).inc_by(*nanos as f64 / 1e9);
     }
     registry.register_with_unit("cpu", "CPU time of the process, by activity and role", Unit::Seconds, family);
+}
+
+fn register_cache(registry: &mut Registry, cache: &CacheStatus) {
+    let family = Family::<ContentsLabel, Gauge>::default();
+    let &CacheStatus { hits: _, misses: _, index_bytes, object_bytes, record_bytes } = cache;
+    for (contents, bytes) in [("indexes", index_bytes), ("objects", object_bytes), ("records", record_bytes)] {
+        let gauge = family.get_or_create(&ContentsLabel { contents });
+        gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+    registry.register("cache_bytes", "Memory of the cache, by what it holds", family);
 }
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {

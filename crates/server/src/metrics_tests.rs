@@ -26,6 +26,7 @@ fn figures_add_up_by_role_and_zeros_are_told() {
     let spent = |role: &str, nanos| CpuSpent { activity: "compaction".into(), role: role.into(), nanos };
     status.cpu = Some(CpuStatus { process_ns: 0, spent: vec![spent("primary", 2_500_000_000), spent("backup", 0)] });
     (status.memory.budget, status.memory.l0s) = (1000, 50);
+    (status.cache.record_bytes, status.cache.index_bytes) = (30, 7);
     status.regions[0].peers.push(PeerStatus { server: ServerId(3), lag_bytes: 12, ..PeerStatus::default() });
     let text = Metrics::default().encode(&status);
     for line in [
@@ -45,6 +46,9 @@ fn figures_add_up_by_role_and_zeros_are_told() {
         "leeward_cpu_seconds_total{activity=\"compaction\",role=\"backup\"} 0.0",
         "leeward_memory_bytes{purpose=\"l0s\"} 50",
         "leeward_memory_bytes{purpose=\"cache\"} 0",
+        "leeward_cache_bytes{contents=\"records\"} 30",
+        "leeward_cache_bytes{contents=\"indexes\"} 7",
+        "leeward_cache_bytes{contents=\"objects\"} 0",
         "leeward_regions{role=\"backup\"} 1",
         "leeward_connections{protocol=\"resp\"} 0",
     ] {

@@ -69,6 +69,17 @@ const MOST_TOGETHER: usize = 4;
 /// Bytes of budget per ghost of a record.
 const BYTES_PER_GHOST: u64 = 512;
 
+/// What a cache holds now, in bytes. Notes on what was evicted are in none of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheContents {
+    /// Indexes and filters that stay as long as their segments.
+    pub indexes: u64,
+    /// Leaves, further indexes, and values too long for a record.
+    pub objects: u64,
+    /// Single pairs of key and value.
+    pub records: u64,
+}
+
 /// The cache of one volume. Clones are the same cache.
 #[derive(Clone)]
 pub struct Cache(Arc<Inner>);
@@ -187,9 +198,8 @@ impl Cache {
         let for_objects = || Ghosts::new((bytes / BLOCK_BYTES as u64).clamp(64, 1 << 24), bytes);
         let (object_ghosts, refused) = (for_objects(), for_objects());
         let budget = Budget { accounts, used: AtomicU64::new(0), resident: AtomicU64::new(0) };
-        budget.take((record_ghosts.bytes() + object_ghosts.bytes() + refused.bytes()).min(bytes / 32));
         let page_bytes = page_bytes(bytes / shards as u64);
-        Cache(Arc::new(Inner {
+        let inner = Inner {
             budget,
             records: (0..shards).map(|_| Mutex::new(Shard::new(page_bytes))).collect(),
             page_bytes,
@@ -201,7 +211,9 @@ impl Cache {
             objects_parts: AtomicU64::new(PARTS / 2),
             misses: AtomicU64::new(0),
             owners: AtomicU64::new(0),
-        }))
+        };
+        inner.budget.take(inner.notes_bytes());
+        Cache(Arc::new(inner))
     }
 
     /// A new number to file records under.
@@ -212,6 +224,13 @@ impl Cache {
     /// Memory in use, in bytes.
     pub fn bytes(&self) -> u64 {
         self.0.budget.used.load(Relaxed)
+    }
+
+    /// What the memory in use holds.
+    pub fn contents(&self) -> CacheContents {
+        let (indexes, objects) = (self.0.budget.resident.load(Relaxed), self.0.objects.bytes());
+        let others = indexes + objects + self.0.notes_bytes();
+        CacheContents { indexes, objects, records: self.bytes().saturating_sub(others) }
     }
 
     /// Look-ups that the cache has answered so far.
@@ -432,6 +451,12 @@ impl Cache {
 impl Inner {
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         &self.records[(hash >> 32) as u32 as usize % self.records.len()]
+    }
+
+    /// Memory of what is noted of evicted and refused entries, in bytes.
+    fn notes_bytes(&self) -> u64 {
+        let notes = self.record_ghosts.bytes() + self.object_ghosts.bytes() + self.refused.bytes();
+        notes.min(self.budget.accounts.budget() / 32)
     }
 
     fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {

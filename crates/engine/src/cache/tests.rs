@@ -117,6 +117,23 @@ fn a_value_too_long_for_a_record_is_found_by_its_lsn() {
     assert!(cache.long_value(1, Lsn(8)).is_none());
 }
 
+#[test]
+fn contents_add_up_to_the_memory_in_use() {
+    let cache = cache_of(1 << 20);
+    let empty = cache.bytes();
+    assert_eq!(cache.contents(), CacheContents::default());
+    put(&cache, b"key", 8, b"value");
+    let CacheContents { indexes, objects, records } = cache.contents();
+    assert!(records > 0 && (indexes, objects) == (0, 0));
+    assert!(offer(&cache, 0, &leaf()));
+    let reserved = cache.reserve(1000);
+    let contents = cache.contents();
+    assert!(contents.indexes == 1000 && contents.objects >= NODE_BYTES as u64 && contents.records == records);
+    assert_eq!(cache.bytes() - empty, contents.indexes + contents.objects + contents.records);
+    drop(reserved);
+    assert_eq!(cache.contents().indexes, 0);
+}
+
 /// Every third record expires.
 fn stamp(lsn: u64) -> Stamp {
     Stamp { lsn: Lsn(lsn), expires: Expiry::from_ms(lsn).filter(|_| lsn.is_multiple_of(3)) }

@@ -1,6 +1,7 @@
 //! Figures of a [`Db`], for its operator. Each is exact when it is read; together they are not of one instant.
 
 use super::Db;
+use crate::cache::CacheContents;
 use crate::memory::MemoryStats;
 use crate::region::RegionStats;
 use leeward_platform::DeviceCounters;
@@ -18,6 +19,8 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Those that read the device.
     pub cache_misses: u64,
+    /// What the cache holds now.
+    pub cache: CacheContents,
     /// Bytes moved to and from the device.
     pub device: DeviceCounters,
     /// Total time that writers have waited, over all of them.
@@ -49,6 +52,7 @@ impl Db {
             memory: self.volume.memory().stats(),
             cache_hits: self.volume.cache().hits(),
             cache_misses: self.volume.cache().misses(),
+            cache: self.volume.cache().contents(),
             device: self.volume.counters(),
             stalls: Stalls { slowed: slowed.get(), l0_full: l0_full.get(), tail_busy: tail_busy.get() },
             used_bytes,

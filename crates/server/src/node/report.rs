@@ -4,7 +4,7 @@ use crate::node::Node;
 use crate::node::region::{Holding, Slot};
 use crate::node::serving::Serving;
 use bytes::Bytes;
-use leeward_engine::MemoryStats;
+use leeward_engine::{CacheContents, MemoryStats};
 use leeward_format::cluster::Plan;
 use leeward_format::manifest::{LevelState, PIECES, level_at};
 use leeward_format::partition::Partition;
@@ -44,7 +44,7 @@ impl Node {
                 capacity_bytes: context.volume.capacity(),
             }),
             network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
-            cache: CacheStatus { hits: cache.hits(), misses: cache.misses() },
+            cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..contents(cache.contents()) },
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
@@ -179,6 +179,11 @@ impl Serving {
         status.counters.index_bytes_rewritten = received.index_bytes_rewritten;
         status.counters.installs = received.installs;
     }
+}
+
+fn contents(contents: CacheContents) -> CacheStatus {
+    let CacheContents { indexes, objects, records } = contents;
+    CacheStatus { index_bytes: indexes, object_bytes: objects, record_bytes: records, ..CacheStatus::default() }
 }
 
 fn memory_status(stats: &MemoryStats) -> MemoryStatus {
