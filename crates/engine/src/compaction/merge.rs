@@ -3,6 +3,7 @@
 use super::input::Run;
 use super::newest::{Input, Newest, of_l0s};
 use super::output::{Built, Outbox};
+use super::overlap::Sample;
 use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_segments};
 use super::ranges::Ranges;
@@ -12,7 +13,7 @@ use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Purpose};
 use crate::memtable::{Entry, MemCursor};
-use crate::tree::LeafSegment;
+use crate::tree::{LeafSegment, Level};
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegmentBuilder};
@@ -39,6 +40,8 @@ struct Out {
     /// Where leaf segments end: see [`super::runs`].
     guards: Vec<Bytes>,
     most_bytes: usize,
+    /// The levels below a new run.
+    older: Option<Vec<Arc<Level>>>,
     filling: Option<Filling>,
     outbox: Outbox,
 }
@@ -90,6 +93,8 @@ pub(super) struct Filling {
     id: SegmentId,
     segment: Arc<Segment>,
     pub(super) builder: LeafSegmentBuilder<Buffer>,
+    /// In a new run.
+    sample: Sample,
 }
 
 impl Merge {
@@ -139,6 +144,7 @@ impl Merge {
                 ranges,
                 guards: ends.guards.clone(),
                 most_bytes: ends.most_bytes,
+                older: context.source.new_run().map(|_| context.levels[target + 1..].to_vec()),
                 filling: None,
                 outbox: Outbox::default(),
             },
@@ -248,6 +254,9 @@ impl Out {
                 if let (Entry::InLog { value_bytes, .. }, true) = (entry, is_medium) {
                     filling.builder.count_medium(value_bytes);
                 }
+                if let Some(older) = &self.older {
+                    filling.sample.add(&context.reads, older, key);
+                }
                 return Ok(());
             }
             if filling.builder.is_empty() && filling.builder.has_no_ranges() {
@@ -301,23 +310,25 @@ impl Filling {
         let address = Address { region, segment: id, offset: 0 };
         let (out, name) = (Buffer::new(segment.bytes()), context.reads.name(id, &segment));
         let builder = LeafSegmentBuilder::new(segment.bytes(), address, name, context.codec(), out);
-        Ok(Filling { id, segment, builder })
+        Ok(Filling { id, segment, builder, sample: Sample::default() })
     }
 
     /// Writes the segment.
     pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
-        let Filling { id, segment, builder } = self;
+        let Filling { id, segment, builder, sample } = self;
         let BuiltLeafSegment { bytes, footer } = builder.finish();
         let bytes = bytes.hold(context.reads.volume.memory().reserve(Purpose::Compactions));
-        keep(context, counters, (id, segment), (bytes, footer), |index| were_kept(context, index))
+        let overlap = sample.overlap();
+        keep(context, counters, (id, segment, overlap), (bytes, footer), |index| were_kept(context, index))
     }
 }
 
-/// Writes a built leaf segment. Its leaves that `were_kept` before are kept in memory.
+/// Writes a built leaf segment, of whose keys older levels have a part. Its leaves that `were_kept` before are kept in
+/// memory.
 pub(super) fn keep(
     context: &Context,
     counters: &mut Counters,
-    (id, segment): (SegmentId, Arc<Segment>),
+    (id, segment, overlap): (SegmentId, Arc<Segment>, f32),
     (bytes, footer): (Bytes, Footer),
     were_kept: impl FnOnce(&LeafIndex) -> Vec<bool>,
 ) -> Result<(Output, BuiltSegment)> {
@@ -326,7 +337,7 @@ pub(super) fn keep(
     let name = context.reads.name(id, &segment);
     let tree =
         Child { pointer: Pointer::new(name, footer.tree_at), blocks: (footer.index_bytes() / BLOCK_BYTES) as u32 };
-    let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree);
+    let leaf = LeafSegment::new(&context.reads, id, Arc::clone(&segment), tree).with_overlap(overlap);
     // A copy: a slice would keep all of the segment in memory.
     let index = context.reads.volume.memory().pool().copy(&bytes[footer.tree_at as usize..]);
     let address = Address { region: context.reads.region, segment: id, offset: footer.tree_at };

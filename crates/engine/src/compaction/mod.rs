@@ -42,6 +42,7 @@ mod input;
 mod merge;
 mod newest;
 mod output;
+mod overlap;
 mod pick;
 mod placing;
 mod plan;

@@ -171,8 +171,9 @@ impl Relocate {
         let memory_bytes = copy.memory_bytes();
         let bytes = volume.memory().reserve(Purpose::Compactions).hold(copy, memory_bytes);
         counters.entries_written += u64::from(footer.entries);
-        let (output, built) =
-            keep(context, counters, (id, segment), (bytes, footer), |index| leaf.supersede_all(index.leaves()))?;
+        let (output, built) = keep(context, counters, (id, segment, leaf.overlap()), (bytes, footer), |index| {
+            leaf.supersede_all(index.leaves())
+        })?;
         self.outbox.leaf(context, counters, output, built)
     }
 

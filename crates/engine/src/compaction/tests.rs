@@ -5,7 +5,7 @@ use super::*;
 use crate::scan::ScanBounds;
 use crate::version::tests::model::{SEGMENT_BYTES, Store, key};
 use leeward_format::Lsn;
-use leeward_format::manifest::{L1, LevelState, level_at};
+use leeward_format::manifest::{L1, L1_RUNS, LevelState, PIECES, level_at};
 use leeward_platform::disk::FaultPlan;
 
 fn fill(store: &mut Store, keys: impl Iterator<Item = u32>, bytes: usize) {
@@ -190,6 +190,41 @@ fn levels_keep_their_sizes_and_every_range_gets_its_turn() {
     let small = |leaf: &&Arc<crate::tree::LeafSegment>| leaf.end() < SEGMENT_BYTES / 2;
     let deepest = store.version.levels().last().expect("there are levels").segments();
     assert!(deepest.iter().filter(small).count() * 4 <= deepest.len() + 4, "levels fill up with small segments");
+}
+
+/// Runs that are not empty, and what they say of older levels, the newest first.
+fn overlaps(store: &Store) -> Vec<f64> {
+    let levels = &store.version.levels()[PIECES..L1_RUNS];
+    levels.iter().filter(|run| !run.is_empty()).map(|run| run.overlap()).collect()
+}
+
+#[test]
+fn runs_are_merged_for_what_they_hide_and_not_for_new_keys() {
+    let mut store = Store::new(64 << 20, 4 << 20);
+    store.merge_as((4, CompactionMode::Partial));
+    for round in 0..7u32 {
+        fill(&mut store, (0..4000).map(|n| (n * 7 + round) * 4), 60);
+        store.settle();
+    }
+    assert!(overlaps(&store).is_empty() && !store.version.levels()[L1_RUNS].is_empty(), "so many runs are merged");
+    for part in 1..3 {
+        fill(&mut store, (0..7000).map(|n| n * 16 + part), 60);
+        store.settle();
+    }
+    let new = overlaps(&store);
+    assert!(new.len() == 2 && new.iter().all(|overlap| *overlap < 0.1), "half as many new keys hide nothing: {new:?}");
+    let before = store.version.levels()[L1_RUNS].state().entries;
+    fill(&mut store, (0..3000).map(|n| n * 36), 60);
+    store.settle();
+    let mixed = overlaps(&store);
+    assert!(mixed.len() == 3 && mixed[0] > 0.9, "a ninth of the keys was overwritten: {mixed:?}");
+    fill(&mut store, (0..7000).map(|n| n * 16), 60);
+    store.settle();
+    let merged = store.version.levels()[L1_RUNS].state().entries;
+    assert!(merged > before, "more than a quarter was overwritten, and takes new keys with it");
+    store.reopen();
+    let reopened = overlaps(&store);
+    assert!(!reopened.is_empty() && reopened.iter().all(|overlap| *overlap == 1.0), "unknown: {reopened:?}");
 }
 
 #[test]

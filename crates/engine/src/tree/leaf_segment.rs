@@ -23,6 +23,7 @@ pub(crate) struct LeafSegment {
     tree: Child,
     resident: OnceLock<(Arc<LeafIndex>, CacheReservation)>,
     cache: Cache,
+    overlap: f32,
 }
 
 /// Result of a look-up of a key in a level.
@@ -94,11 +95,23 @@ impl Deref for IndexRef<'_> {
 }
 
 impl LeafSegment {
+    /// A segment of whose keys older levels may have all.
     pub(crate) fn new(reads: &Reads, id: SegmentId, segment: Arc<Segment>, tree: Child) -> LeafSegment {
         let address = Address { region: segment.origin(), segment: id, offset: 0 };
         let cache = reads.volume.cache().clone();
         segment.begin_reading();
-        LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache }
+        LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache, overlap: 1.0 }
+    }
+
+    /// Older levels had this part of its keys when it was built.
+    pub(crate) fn with_overlap(mut self, overlap: f32) -> LeafSegment {
+        self.overlap = overlap;
+        self
+    }
+
+    /// Part of its keys that older levels have: 1 if that is unknown.
+    pub(crate) fn overlap(&self) -> f32 {
+        self.overlap
     }
 
     pub(crate) fn id(&self) -> SegmentId {

@@ -45,6 +45,8 @@ pub(crate) struct Level {
     state: LevelState,
     /// Positions of the leaf segments with range tombstones.
     ranged: Vec<usize>,
+    /// See [`Level::overlap`].
+    overlap: f64,
     /// For fences and segments; `None` if there are none.
     _reservation: Option<Reservation>,
 }
@@ -59,6 +61,7 @@ impl Level {
             index: Vec::new(),
             state,
             ranged: Vec::new(),
+            overlap: 0.0,
             _reservation: None,
         }
     }
@@ -76,7 +79,9 @@ impl Level {
         let (fences, segments): (_, Vec<Arc<LeafSegment>>) = leaves.into_iter().unzip();
         let known: HashSet<SegmentId> = state.ranged.iter().copied().collect();
         let ranged = (0..segments.len()).filter(|i| !known.is_empty() && known.contains(&segments[*i].id())).collect();
-        Level { fences: Fences::new(fences), segments, index, state, ranged, _reservation: reservation }
+        let overlaps = segments.iter().map(|segment| f64::from(segment.overlap()));
+        let overlap = overlaps.sum::<f64>() / segments.len().max(1) as f64;
+        Level { fences: Fences::new(fences), segments, index, state, ranged, overlap, _reservation: reservation }
     }
 
     /// Opens the level that `state` describes by walking its index. `segment` returns the live segment of a name.
@@ -107,6 +112,12 @@ impl Level {
     /// Bytes of keys and values in place.
     pub(crate) fn bytes(&self) -> u64 {
         self.state.bytes
+    }
+
+    /// Part of its keys that older levels have, approximately, if it is a run of L1; 1 if that is unknown. The mean of its
+    /// leaf segments.
+    pub(crate) fn overlap(&self) -> f64 {
+        self.overlap
     }
 
     /// Leaf segments, in key order.

@@ -54,20 +54,20 @@ impl Picker {
         full
     }
 
-    /// Fill of the runs: by their bytes, by their number, and by how much of L2 they may hide, which is unknown
-    /// garbage.
+    /// Fill of the runs: by their bytes, by their number, and by how much of L2 they hide, which is unknown garbage.
     fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
-        let sum = |of: fn(&LevelState) -> u64| {
-            levels.iter().take(L1_RUNS).skip(PIECES).map(|run| of(run.state())).sum::<u64>() as f64
-        };
-        let (bytes, entries, count) = (sum(|run| run.bytes), sum(|run| run.entries), runs::count(levels));
+        let runs = || levels.iter().take(L1_RUNS).skip(PIECES);
+        let (bytes, count) = (runs().map(|run| run.bytes()).sum::<u64>() as f64, runs::count(levels));
         let room = self.l0_bytes as f64 * self.l1_runs as f64 * RUN_SHARE;
         let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
         match levels.get(L1_RUNS).map(|l2| l2.state()) {
             Some(l2) if l2.entries > 0 && count > 1 => {
                 // As merging goes round, the runs are half empty on average.
                 let may_hide = self.space_share() as f64 / 200.0;
-                own.max(bytes / l2.bytes as f64 / may_hide).max(entries / l2.entries as f64 / may_hide)
+                let hidden = |of: fn(&LevelState) -> u64| {
+                    runs().map(|run| run.overlap() * of(run.state()) as f64).sum::<f64>() / of(l2) as f64
+                };
+                own.max(hidden(|level| level.bytes) / may_hide).max(hidden(|level| level.entries) / may_hide)
             }
             _ => own,
         }
