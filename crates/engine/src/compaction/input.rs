@@ -13,7 +13,7 @@ use crate::version::Reads;
 use crate::volume::Reading;
 use bytes::Bytes;
 use leeward_format::leaf_segment::LeafPlace;
-use leeward_format::node::Entry;
+use leeward_format::node::{Decoded, Entry};
 use leeward_format::{Pointer, Stamp};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,12 +38,19 @@ pub(super) struct Run {
     next_chunk: Option<(u32, Reading)>,
     /// Leaves of the chunk whose values are in `ahead` already.
     parsed: VecDeque<Leaf>,
-    here: Option<(Leaf, usize)>,
+    here: Option<Here>,
     key: Vec<u8>,
     /// Values of entries from the current one on, in their order.
     ahead: VecDeque<(Pointer, Bytes)>,
     /// For the values in `ahead`.
     reservation: Reservation,
+}
+
+/// The current entry.
+struct Here {
+    leaf: Leaf,
+    slot: usize,
+    entry: Decoded,
 }
 
 impl Input for Run {
@@ -54,17 +61,18 @@ impl Input for Run {
 
     #[inline]
     fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
-        let (leaf, slot) = self.here.as_ref()?;
-        let (stamp, entry) = leaf.entry(*slot);
-        Some((&self.key, stamp, entry))
+        let Here { leaf, entry, .. } = self.here.as_ref()?;
+        Some((&self.key, entry.stamp(), leaf.decoded_contents(entry)))
     }
 
     #[inline]
     fn step(&mut self, counters: &mut Counters) -> Result<()> {
-        let Some((leaf, slot)) = &mut self.here else { return Ok(()) };
+        let Some(Here { leaf, slot, entry }) = &mut self.here else { return Ok(()) };
         *slot += 1;
         if *slot < leaf.len() {
-            leaf.key_into(*slot, &mut self.key);
+            *entry = leaf.decode(*slot);
+            self.key.truncate(leaf.prefix().len());
+            self.key.extend_from_slice(leaf.decoded_suffix(entry));
             return Ok(());
         }
         self.next_leaf(counters)
@@ -121,7 +129,7 @@ impl Run {
     /// Fetches the values from the current entry on, as far as the chunk goes.
     fn look_ahead(&mut self, placing: &Placing, counters: &mut Counters) -> Result<()> {
         let mut wanted = Vec::new();
-        let (leaf, slot) = self.here.as_ref().expect("there is a current entry");
+        let Here { leaf, slot, .. } = self.here.as_ref().expect("there is a current entry");
         let mut room = ahead_bytes_of(&self.reads) as u64;
         let mut goes_on = want(placing, leaf, *slot, &mut room, &mut wanted);
         let mut looked_at = 0;
@@ -152,7 +160,7 @@ impl Run {
         };
         if let Some(leaf) = next {
             leaf.key_into(0, &mut self.key);
-            self.here = Some((leaf, 0));
+            self.here = Some(Here { entry: leaf.decode(0), leaf, slot: 0 });
         }
         Ok(())
     }
@@ -203,8 +211,9 @@ impl Run {
 /// no `room`.
 fn want(placing: &Placing, leaf: &Leaf, slot: usize, room: &mut u64, wanted: &mut Vec<Wanted>) -> bool {
     for i in slot..leaf.len() {
-        let key_bytes = leaf.prefix().len() + leaf.suffix(i).len();
-        let (stamp, entry) = leaf.entry(i);
+        let decoded = leaf.decode(i);
+        let key_bytes = leaf.prefix().len() + leaf.decoded_suffix(&decoded).len();
+        let (stamp, entry) = (decoded.stamp(), leaf.decoded_contents(&decoded));
         let Entry::InLog { pointer, value_bytes } = entry else { continue };
         if matches!(placing.of(key_bytes, stamp, &entry, false), Move::Stay | Move::Expire) {
             continue;

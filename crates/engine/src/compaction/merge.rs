@@ -1,7 +1,7 @@
 //! The merge of the source and what overlaps it below, into leaf segments and sorted runs, one a step.
 
 use super::input::Run;
-use super::newest::{Input, Newest, of_l0s};
+use super::newest::{Input, Newest, compare_ends, of_l0s};
 use super::output::{Built, Outbox};
 use super::overlap::Sample;
 use super::placing::{Move, Placing};
@@ -12,7 +12,7 @@ use super::sorted::Pairs;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Purpose};
-use crate::memtable::{Entry, MemCursor};
+use crate::memtable::{Entry, MemCursor, compare};
 use crate::tree::{LeafSegment, Level};
 use crate::volume::Segment;
 use bytes::Bytes;
@@ -164,19 +164,14 @@ impl Merge {
 
     /// Takes the next key of the inputs; `false` at their end.
     fn take(&mut self, context: &Context, counters: &mut Counters) -> Result<bool> {
-        let order = match (self.upper.key(), self.lower.key()) {
-            (None, None) => return Ok(false),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(upper), Some(lower)) => upper.cmp(lower),
-        };
+        let order = compare_ends(self.upper.key(), self.lower.key());
+        let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
+        let Some((key, stamp, entry)) = newest else { return Ok(false) };
         if order.is_eq()
             && let Some((key, stamp, older)) = self.lower.current()
         {
             counters.drop_entry(key, stamp, &older);
         }
-        let newest = if order.is_le() { self.upper.current() } else { self.lower.current() };
-        let (key, stamp, entry) = newest.expect("the order says which one is there");
         let from_l0 = order.is_le() && matches!(self.upper, Upper::L0(_));
         let place = self.placing.of(key.len(), stamp, &entry, from_l0);
         if self.out.ranges.hide(key, stamp.lsn)
@@ -184,8 +179,11 @@ impl Merge {
         {
             counters.drop_entry(key, stamp, &entry);
         } else {
-            self.push(context, counters, order, place)?;
             counters.entries_written += 1;
+            match place {
+                Move::Stay => self.out.push(context, counters, &self.placing, (key, stamp, entry))?,
+                _ => self.push_moved(context, counters, order, place)?,
+            }
         }
         if order.is_le() {
             self.upper.step(counters)?;
@@ -197,10 +195,10 @@ impl Merge {
     }
 
     /// Puts the newest of the current entries into the leaf segment, and its value where `place` says.
-    fn push(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
+    fn push_moved(&mut self, context: &Context, counters: &mut Counters, order: Ordering, place: Move) -> Result<()> {
         let in_log = |entry: Option<(&[u8], Stamp, Entry<'_>)>| matches!(entry, Some((.., Entry::InLog { .. })));
         let moved = match (place, order.is_le()) {
-            (Move::Stay | Move::Expire, _) => None,
+            (Move::Expire, _) => None,
             (_, true) if in_log(self.upper.current()) => Some(self.upper.moved(&self.placing, counters)?),
             (_, false) if in_log(self.lower.current()) => Some(self.lower.moved(&self.placing, counters)?),
             _ => None,
@@ -222,8 +220,7 @@ impl Merge {
             }
             _ => entry,
         };
-        let is_medium = matches!(placed, Entry::InLog { value_bytes, .. } if self.placing.is_medium(key.len(), value_bytes as usize));
-        self.out.push(context, counters, (key, stamp, placed), is_medium)
+        self.out.push(context, counters, &self.placing, (key, stamp, placed))
     }
 }
 
@@ -233,10 +230,10 @@ impl Out {
         &mut self,
         context: &Context,
         counters: &mut Counters,
+        placing: &Placing,
         (key, stamp, entry): (&[u8], Stamp, Entry<'_>),
-        is_medium: bool,
     ) -> Result<()> {
-        while let Some(guard) = self.guards.pop_if(|guard| &guard[..] <= key) {
+        while let Some(guard) = self.guards.pop_if(|guard| compare(guard, key).is_le()) {
             self.ranges.write_until(context, counters, (&mut self.filling, &mut self.outbox), Some(&guard))?;
             if let Some(mut full) = self.filling.take() {
                 self.ranges.cut_at(&mut full, &guard);
@@ -251,7 +248,9 @@ impl Out {
             };
             let has_room = filling.builder.is_empty() || filling.builder.bytes() < self.most_bytes;
             if has_room && filling.builder.push(key, stamp, entry) {
-                if let (Entry::InLog { value_bytes, .. }, true) = (entry, is_medium) {
+                if let Entry::InLog { value_bytes, .. } = entry
+                    && placing.is_medium(key.len(), value_bytes as usize)
+                {
                     filling.builder.count_medium(value_bytes);
                 }
                 if let Some(older) = &self.older {

@@ -4,11 +4,12 @@ use super::input::Run;
 use super::placing::Placing;
 use super::plan::Counters;
 use crate::error::Result;
-use crate::memtable::{Entry, MemCursor, MemTable};
+use crate::memtable::{Entry, MemCursor, MemTable, compare};
 use bytes::Bytes;
 use leeward_format::leaf_segment::Span;
 use leeward_format::range::NO_END;
 use leeward_format::{Lsn, Stamp};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// A sorted input, positioned on a key or at its end.
@@ -47,12 +48,14 @@ pub(super) struct Newest<I> {
     lowest: usize,
     /// The same among the others.
     second: Option<usize>,
+    /// Both stand on the same key.
+    is_tied: bool,
 }
 
 impl<I: Input> Newest<I> {
     /// Merges inputs that stand on their first keys, the newest first.
     pub(super) fn new(inputs: Vec<I>) -> Newest<I> {
-        let mut merged = Newest { inputs, lowest: 0, second: None };
+        let mut merged = Newest { inputs, lowest: 0, second: None, is_tied: false };
         merged.rank();
         merged
     }
@@ -72,18 +75,18 @@ impl<I: Input> Newest<I> {
         let Some(second) = self.second else {
             return self.inputs.get_mut(self.lowest).map_or(Ok(()), |only| only.step(counters));
         };
-        if self.inputs[second].key() == self.inputs[self.lowest].key() {
+        if self.is_tied {
             self.step_over_older(counters)?;
             self.inputs[self.lowest].step(counters)?;
-        } else {
-            self.inputs[self.lowest].step(counters)?;
-            if let (Some(here), Some(next)) = (self.inputs[self.lowest].key(), self.inputs[second].key())
-                && here < next
-            {
-                return Ok(());
-            }
+            self.rank();
+            return Ok(());
         }
-        self.rank();
+        self.inputs[self.lowest].step(counters)?;
+        match compare_ends(self.inputs[self.lowest].key(), self.inputs[second].key()) {
+            Ordering::Less => {}
+            Ordering::Equal => self.rank(),
+            Ordering::Greater => self.rank_behind(second),
+        }
         Ok(())
     }
 
@@ -101,17 +104,37 @@ impl<I: Input> Newest<I> {
     }
 
     fn rank(&mut self) {
-        let mut lowest: Option<(usize, &[u8])> = None;
-        let mut second = lowest;
-        for (at, input) in self.inputs.iter().enumerate() {
-            let Some(key) = input.key() else { continue };
-            if lowest.is_none_or(|(_, known)| key < known) {
-                second = lowest.replace((at, key));
-            } else if second.is_none_or(|(_, known)| key < known) {
-                second = Some((at, key));
+        let lowest = self.lowest_but(None).unwrap_or(0);
+        self.rank_behind(lowest);
+    }
+
+    /// `lowest` has the lowest key, or the newest version of it: finds the next one.
+    fn rank_behind(&mut self, lowest: usize) {
+        self.lowest = lowest;
+        self.second = self.lowest_but(Some(lowest));
+        self.is_tied = self.second.is_some_and(|second| self.inputs[second].key() == self.inputs[lowest].key());
+    }
+
+    /// The newest of the inputs with the lowest key, `but` one; `None` if all are at their end.
+    fn lowest_but(&self, but: Option<usize>) -> Option<usize> {
+        let mut found: Option<(usize, &[u8])> = None;
+        for (at, input) in self.inputs.iter().enumerate().filter(|(at, _)| Some(*at) != but) {
+            if let Some(key) = input.key()
+                && found.is_none_or(|(_, known)| compare(key, known).is_lt())
+            {
+                found = Some((at, key));
             }
         }
-        (self.lowest, self.second) = (lowest.map_or(0, |(at, _)| at), second.map(|(at, _)| at));
+        found.map(|(at, _)| at)
+    }
+}
+
+/// Order of two inputs by their keys; an input at its end comes last.
+#[inline]
+pub(super) fn compare_ends(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => compare(a, b),
+        (a, b) => b.is_some().cmp(&a.is_some()),
     }
 }
 

@@ -255,7 +255,7 @@ impl<'a> EntryRef<'a> {
 
 /// Byte order, word by word: most keys are a few words long, and a call of `memcmp` costs more than comparing them.
 #[inline]
-pub(super) fn compare(mut a: &[u8], mut b: &[u8]) -> Ordering {
+pub(crate) fn compare(mut a: &[u8], mut b: &[u8]) -> Ordering {
     while let (Some((a_word, a_rest)), Some((b_word, b_rest))) =
         (a.split_first_chunk::<8>(), b.split_first_chunk::<8>())
     {

@@ -29,6 +29,7 @@ mod ranges;
 mod tests;
 
 use blink::{BLink, Found, Position};
+pub(crate) use entry::compare;
 use key_filter::KeyFilter;
 use leeward_format::range::{RangeTombstone, RangeTombstones};
 pub(crate) use loader::Loader;

@@ -36,6 +36,8 @@ struct Size {
     /// The shape of all entries, with whole keys as suffixes, if there are several entries and they have the same
     /// shape.
     uniform: Option<Shape>,
+    /// Bytes of the node, before they are rounded up.
+    bytes: usize,
 }
 
 impl Size {
@@ -44,8 +46,9 @@ impl Size {
         (64 - (self.max_lsn - self.min_lsn).leading_zeros() as usize).div_ceil(8)
     }
 
-    /// Bytes of the node, before they are rounded up.
-    fn bytes(&self) -> usize {
+    /// With [`Size::bytes`], which follow from the others.
+    #[inline]
+    fn counted(self) -> Size {
         let entries = match self.uniform {
             Some(shape) => SHAPE_BYTES + self.entries * shape.behind(self.prefix_bytes).body_bytes(self.lsn_bytes()),
             None => {
@@ -53,7 +56,7 @@ impl Size {
                 self.entries * (SLOT_BYTES + self.lsn_bytes()) + suffixes + self.fixed_bytes
             }
         };
-        HEADER_BYTES + self.prefix_bytes + entries
+        Size { bytes: HEADER_BYTES + self.prefix_bytes + entries, ..self }
     }
 }
 
@@ -71,6 +74,7 @@ struct Pending {
 impl LeafBuilder {
     /// Leaves that are a multiple of `unit` bytes, [`BLOCK_BYTES`](super::BLOCK_BYTES) or [`NODE_BYTES`].
     pub fn new(unit: usize) -> LeafBuilder {
+        assert!(unit.is_power_of_two(), "nodes are made of blocks");
         LeafBuilder { unit, keys: Vec::new(), values: Vec::new(), entries: Vec::new(), size: Size::default() }
     }
 
@@ -92,13 +96,18 @@ impl LeafBuilder {
     /// Bytes of a leaf with only this entry.
     pub fn single_bytes(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) -> usize {
         let shape = Shape::of(key, stamp.into().expires, entry);
-        let bytes = HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape);
-        bytes.next_multiple_of(self.unit)
+        self.rounded(HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape))
+    }
+
+    /// The next multiple of the unit. A division would take longer than all else in [`LeafBuilder::push`].
+    #[inline]
+    fn rounded(&self, bytes: usize) -> usize {
+        (bytes + self.unit - 1) & !(self.unit - 1)
     }
 
     /// Bytes of the node with the entries so far.
     pub fn node_bytes(&self) -> usize {
-        self.size.bytes().next_multiple_of(self.unit)
+        self.rounded(self.size.bytes)
     }
 
     /// Most bytes that the node may have with further entries.
@@ -108,7 +117,7 @@ impl LeafBuilder {
 
     /// Whether the leaf ends before an entry that makes it so large.
     fn ends_before(&self, size: Size) -> bool {
-        let (bytes, with_entry) = (self.size.bytes(), size.bytes());
+        let (bytes, with_entry) = (self.size.bytes, size.bytes);
         let fills_unit = self.unit - self.unit / 8 <= bytes && bytes <= self.unit;
         with_entry > NODE_BYTES || fills_unit && with_entry > self.unit
     }
@@ -161,7 +170,9 @@ impl LeafBuilder {
             min_lsn: lsns.0,
             max_lsn: lsns.1,
             uniform,
+            bytes: 0,
         }
+        .counted()
     }
 
     /// Appends the node, which will live at `address`, to `out` and starts over with an empty leaf.

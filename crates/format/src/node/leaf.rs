@@ -31,6 +31,22 @@ pub(super) struct Shape {
     pub(super) value_bytes: u32,
 }
 
+/// A leaf entry, decoded: its stamp, and where its parts are in the leaf.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoded {
+    stamp: Stamp,
+    shape: Shape,
+    suffix_at: u32,
+}
+
+impl Decoded {
+    /// LSN and expiry of the entry.
+    #[inline]
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+}
+
 impl Shape {
     /// The shape with these numbers; `None` if no writer makes it after a common prefix of `prefix_bytes`.
     fn new(prefix_bytes: u16, suffix_bytes: u64, kind: u64, expires: bool, value_bytes: u64) -> Option<Shape> {
@@ -205,24 +221,58 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 
     /// LSN, expiry and contents of leaf entry `i`.
+    #[inline]
     pub fn entry(&self, i: usize) -> (Stamp, Entry<'_>) {
+        let decoded = self.decode(i);
+        (decoded.stamp, self.decoded_contents(&decoded))
+    }
+
+    /// Leaf entry `i`, for [`Node::decoded_suffix`] and [`Node::decoded_contents`].
+    #[inline]
+    pub fn decode(&self, i: usize) -> Decoded {
         let (shape, at) = self.leaf_entry(i);
-        let mut delta = [0; 8];
-        let (lsn_bytes, delta_at) = (usize::from(self.lsn_bytes), at + shape.delta_at());
-        delta[..lsn_bytes].copy_from_slice(&self.bytes[delta_at..delta_at + lsn_bytes]);
-        let lsn = Lsn(self.base_lsn.wrapping_add(u64::from_le_bytes(delta)));
-        let entry = match shape.kind {
+        let lsn_bytes = usize::from(self.lsn_bytes);
+        let lsn = Lsn(self.base_lsn.wrapping_add(self.delta(at + shape.delta_at(), lsn_bytes)));
+        let stamp = Stamp { lsn, expires: if shape.expires { self.expiry_at(at) } else { None } };
+        Decoded { stamp, shape, suffix_at: (at + shape.suffix_at(lsn_bytes)) as u32 }
+    }
+
+    /// A number of `bytes` bytes, eight at most.
+    #[inline]
+    fn delta(&self, at: usize, bytes: usize) -> u64 {
+        match self.bytes.get(at..at + 8).and_then(|word| word.first_chunk()) {
+            Some(word) if bytes < 8 => u64::from_le_bytes(*word) & ((1 << (8 * bytes)) - 1),
+            Some(word) => u64::from_le_bytes(*word),
+            None => {
+                let mut word = [0; 8];
+                word[..bytes].copy_from_slice(&self.bytes[at..at + bytes]);
+                u64::from_le_bytes(word)
+            }
+        }
+    }
+
+    /// Suffix of the key of an entry that this leaf has decoded.
+    #[inline]
+    pub fn decoded_suffix(&self, decoded: &Decoded) -> &[u8] {
+        let at = decoded.suffix_at as usize;
+        &self.bytes[at..at + usize::from(decoded.shape.suffix_bytes)]
+    }
+
+    /// Contents of an entry that this leaf has decoded.
+    #[inline]
+    pub fn decoded_contents(&self, decoded: &Decoded) -> Entry<'_> {
+        let (shape, at) = (decoded.shape, decoded.suffix_at as usize);
+        match shape.kind {
             IN_PLACE => {
-                let end = at + shape.body_bytes(lsn_bytes);
-                Entry::InPlace(&self.bytes[end - shape.value_bytes as usize..end])
+                let value_at = at + usize::from(shape.suffix_bytes);
+                Entry::InPlace(&self.bytes[value_at..value_at + shape.value_bytes as usize])
             }
             IN_LOG => Entry::InLog {
-                pointer: Pointer(u64_at(&self.bytes, delta_at + lsn_bytes)),
+                pointer: Pointer(u64_at(&self.bytes, at - POINTER_BYTES)),
                 value_bytes: shape.value_bytes,
             },
             _ => Entry::Tombstone,
-        };
-        (Stamp { lsn, expires: shape.expires.then(|| self.expiry_at(at)).flatten() }, entry)
+        }
     }
 
     /// Offset of the pointer of leaf entry `i`, if it has one.

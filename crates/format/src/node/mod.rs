@@ -43,6 +43,7 @@ mod leaf;
 mod tests;
 
 pub use build::{IndexNodeBuilder, LeafBuilder};
+pub use leaf::Decoded;
 
 /// Size of an index node, and most of a leaf with several entries, in bytes.
 pub const NODE_BYTES: usize = 8 * 1024;
