@@ -85,7 +85,7 @@ planted! {
     what_members_have_is_destroyed: DestroyNamed at 1,
     what_was_asked_for_before_is_carried_out_again: ForgetRequests at 2,
     what_was_asked_for_under_another_primary_is_carried_out_again: ForgetAtTakeover at 42,
-    a_region_is_split_before_every_member_has_the_child: ActivateBeforeInstalled at 77,
+    a_region_is_split_before_every_member_has_the_child: ActivateBeforeInstalled at 206,
     keys_of_the_child_are_deleted_before_the_split: TrimBeforeSplit at 10,
     another_attempt_to_split_a_region_has_the_term_of_the_first: ReuseTerm at 1,
     a_region_is_merged_before_every_member_of_the_target_has_all_of_it: MergeUnsettled at 150,

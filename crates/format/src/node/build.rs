@@ -99,7 +99,7 @@ impl LeafBuilder {
         self.rounded(HEADER_BYTES + SLOT_BYTES + key.len() + fixed_bytes(shape))
     }
 
-    /// The next multiple of the unit. A division would take longer than all else in [`LeafBuilder::push`].
+    /// The next multiple of the unit. The unit is a power of two.
     #[inline]
     fn rounded(&self, bytes: usize) -> usize {
         (bytes + self.unit - 1) & !(self.unit - 1)
