@@ -303,6 +303,14 @@ impl Cache {
         }
     }
 
+    /// [`Cache::index`] that is no hit, and does not keep the index in memory for longer.
+    pub(crate) fn peek_index(&self, serial: u64) -> Option<Arc<LeafIndex>> {
+        match self.0.objects.peek(&Key::new(INDEX, serial, 0))? {
+            Item::Index(index) => Some(index),
+            _ => None,
+        }
+    }
+
     pub(crate) fn insert_index(&self, serial: u64, index: Arc<LeafIndex>) {
         self.insert_object(Key::new(INDEX, serial, 0), Item::Index(index));
     }

@@ -61,6 +61,11 @@ impl Objects {
         Some(item)
     }
 
+    /// The object under `key`, which is not used.
+    pub(super) fn peek(&self, key: &Key) -> Option<Item> {
+        self.find(key, |chances| chances)
+    }
+
     /// The object under `key`, which others are about to replace: it is evicted before all objects that are still used.
     pub(super) fn supersede(&self, key: &Key) -> Option<Item> {
         self.find(key, |_| 0)

@@ -93,7 +93,7 @@ pub(super) struct Filling {
     id: SegmentId,
     segment: Arc<Segment>,
     pub(super) builder: LeafSegmentBuilder<Buffer>,
-    /// In a new run.
+    /// Stays empty unless it is a segment of a new run.
     sample: Sample,
 }
 
@@ -254,7 +254,7 @@ impl Out {
                     filling.builder.count_medium(value_bytes);
                 }
                 if let Some(older) = &self.older {
-                    filling.sample.add(&context.reads, older, key);
+                    filling.sample.add(older, key, entry);
                 }
                 return Ok(());
             }
@@ -322,7 +322,7 @@ impl Filling {
     }
 }
 
-/// Writes a built leaf segment, of whose keys older levels have a part. Its leaves that `were_kept` before are kept in
+/// Writes a built leaf segment; older levels have a part of its pairs. Its leaves that `were_kept` before are kept in
 /// memory.
 pub(super) fn keep(
     context: &Context,

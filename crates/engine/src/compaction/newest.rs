@@ -178,3 +178,7 @@ pub(super) fn span(l0s: &[Arc<MemTable>]) -> Span {
     }
     all
 }
+
+#[cfg(test)]
+#[path = "newest_tests.rs"]
+mod tests;

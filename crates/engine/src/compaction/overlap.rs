@@ -1,56 +1,79 @@
 //! How many pairs of a new run older levels have too, by a sample of its keys. Only these pairs hide something: a run
-//! of new keys wastes no space, and need not be merged for its sake.
+//! of new keys wastes no space, and need not be merged to save any.
 //!
-//! Memory only: what a filter cannot exclude counts as known, and so does all that a segment may have whose filter is
-//! not in memory.
+//! What is hidden may be large, in place or in a log, and its size is unknown. So the part that counts is that of the
+//! keys or that of the bytes of their pairs, whichever is more: most updates are about as large as what they replace.
+//!
+//! Memory only: what a filter cannot exclude counts as known, and so does what a segment may have whose filter is not
+//! in memory.
 
+use crate::memtable::Entry;
 use crate::tree::Level;
-use crate::version::{Reach, Reads};
 use leeward_format::filter::hash;
 use std::sync::Arc;
 
-/// One key in so many is looked up. A full segment of small pairs has some 40,000.
-const EVERY: u32 = 64;
+/// One key in so many is looked up. A full segment of small pairs has some 40,000. A prime: keys often come in groups of
+/// two, four or ten.
+const EVERY: u32 = 61;
 
 /// The sample of a leaf segment that is being filled.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     keys: u32,
-    looked_up: u32,
-    known: u32,
+    looked_up: Sum,
+    known: Sum,
+}
+
+/// Keys, and the bytes of their pairs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    keys: u32,
+    bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        (self.keys, self.bytes) = (self.keys + 1, self.bytes + bytes);
+    }
 }
 
 impl Sample {
-    /// The next key of the segment. `older` are the levels below.
+    /// The next pair of the segment. `older` are the levels below.
     #[inline]
-    pub(super) fn add(&mut self, reads: &Reads, older: &[Arc<Level>], key: &[u8]) {
+    pub(super) fn add(&mut self, older: &[Arc<Level>], key: &[u8], entry: Entry<'_>) {
         if self.keys.is_multiple_of(EVERY) {
-            self.look_up(reads, older, key);
+            self.look_up(older, key, entry);
         }
         self.keys += 1;
     }
 
-    fn look_up(&mut self, reads: &Reads, older: &[Arc<Level>], key: &[u8]) {
-        let hash = hash(key);
-        self.looked_up += 1;
-        self.known += u32::from(older.iter().any(|level| level.may_contain(reads, key, hash)));
+    fn look_up(&mut self, older: &[Arc<Level>], key: &[u8], entry: Entry<'_>) {
+        let value_bytes = match entry {
+            Entry::InPlace(value) => value.len() as u64,
+            Entry::InLog { value_bytes, .. } => u64::from(value_bytes),
+            Entry::Tombstone => 0,
+        };
+        let (hash, bytes) = (hash(key), key.len() as u64 + value_bytes);
+        self.looked_up.add(bytes);
+        if older.iter().any(|level| level.may_have(key, hash)) {
+            self.known.add(bytes);
+        }
     }
 
-    /// Part of the keys that older levels have.
+    /// Part of the pairs that older levels have.
     pub(super) fn overlap(&self) -> f32 {
-        if self.looked_up == 0 { 1.0 } else { self.known as f32 / self.looked_up as f32 }
+        let Sample { looked_up, known, .. } = self;
+        if looked_up.keys == 0 {
+            return 1.0;
+        }
+        let of_bytes = known.bytes as f32 / looked_up.bytes as f32;
+        of_bytes.max(known.keys as f32 / looked_up.keys as f32)
     }
 }
 
 impl Level {
     /// Whether the level may have `key`, which has this `hash`, as far as memory knows.
-    fn may_contain(&self, reads: &Reads, key: &[u8], hash: u64) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        match self.segments()[self.segment_of(key)].index(reads, Reach::Memory) {
-            Ok(Some(index)) => index.may_contain(hash),
-            _ => true,
-        }
+    fn may_have(&self, key: &[u8], hash: u64) -> bool {
+        !self.is_empty() && self.segments()[self.segment_of(key)].may_have(hash)
     }
 }

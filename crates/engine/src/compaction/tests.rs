@@ -228,6 +228,22 @@ fn runs_are_merged_for_what_they_hide_and_not_for_new_keys() {
 }
 
 #[test]
+fn a_few_large_pairs_that_are_overwritten_count_by_their_bytes() {
+    let mut store = Store::new(64 << 20, 4 << 20);
+    store.merge_as((4, CompactionMode::Partial));
+    fill(&mut store, (0..500).map(|n| n * 10), 10);
+    store.settle();
+    for n in 0..5000u32 {
+        let bytes = if n.is_multiple_of(10) { 600 } else { 10 };
+        store.write(&n.to_be_bytes(), Some(&vec![n as u8; bytes]));
+    }
+    store.freeze();
+    store.settle();
+    let found = overlaps(&store);
+    assert!(found.len() == 2 && (0.6..0.95).contains(&found[0]), "a tenth of the keys, 0.82 of the bytes: {found:?}");
+}
+
+#[test]
 fn what_an_unfinished_compaction_wrote_is_freed() {
     let mut store = Store::new(1 << 20, 16 << 10);
     fill(&mut store, 0..3000, 60);

@@ -95,7 +95,7 @@ impl Deref for IndexRef<'_> {
 }
 
 impl LeafSegment {
-    /// A segment of whose keys older levels may have all.
+    /// A segment with an [overlap](LeafSegment::overlap) of 1.
     pub(crate) fn new(reads: &Reads, id: SegmentId, segment: Arc<Segment>, tree: Child) -> LeafSegment {
         let address = Address { region: segment.origin(), segment: id, offset: 0 };
         let cache = reads.volume.cache().clone();
@@ -103,13 +103,13 @@ impl LeafSegment {
         LeafSegment { id, segment, address, tree, resident: OnceLock::new(), cache, overlap: 1.0 }
     }
 
-    /// Older levels had this part of its keys when it was built.
+    /// Sets the [overlap](LeafSegment::overlap).
     pub(crate) fn with_overlap(mut self, overlap: f32) -> LeafSegment {
         self.overlap = overlap;
         self
     }
 
-    /// Part of its keys that older levels have: 1 if that is unknown.
+    /// Part of its pairs that older levels had when it was built; 1 if that is unknown.
     pub(crate) fn overlap(&self) -> f32 {
         self.overlap
     }
@@ -192,6 +192,14 @@ impl LeafSegment {
     /// [`LeafSegment::index`], from the device if necessary.
     pub(crate) fn index_from_device(&self, reads: &Reads) -> Result<IndexRef<'_>> {
         Ok(self.index(reads, Reach::Device)?.expect("the device reaches everything"))
+    }
+
+    /// Whether it may have a key with this `hash`, as far as memory knows. To the cache that is no use of the index.
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        match self.resident.get() {
+            Some((index, _)) => index.may_contain(hash),
+            None => self.cache.peek_index(self.segment.serial()).is_none_or(|index| index.may_contain(hash)),
+        }
     }
 
     fn load_index(&self, reads: &Reads) -> Result<Arc<LeafIndex>> {

@@ -79,8 +79,7 @@ impl Level {
         let (fences, segments): (_, Vec<Arc<LeafSegment>>) = leaves.into_iter().unzip();
         let known: HashSet<SegmentId> = state.ranged.iter().copied().collect();
         let ranged = (0..segments.len()).filter(|i| !known.is_empty() && known.contains(&segments[*i].id())).collect();
-        let overlaps = segments.iter().map(|segment| f64::from(segment.overlap()));
-        let overlap = overlaps.sum::<f64>() / segments.len().max(1) as f64;
+        let overlap = overlap(&segments);
         Level { fences: Fences::new(fences), segments, index, state, ranged, overlap, _reservation: reservation }
     }
 
@@ -114,7 +113,7 @@ impl Level {
         self.state.bytes
     }
 
-    /// Part of its keys that older levels have, approximately, if it is a run of L1; 1 if that is unknown. The mean of its
+    /// Part of its pairs that older levels have, approximately, if it is a run of L1; 1 if that is unknown. The mean of its
     /// leaf segments.
     pub(crate) fn overlap(&self) -> f64 {
         self.overlap
@@ -186,6 +185,13 @@ impl fmt::Debug for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Level({} leaf segments, {} bytes)", self.segments.len(), self.bytes())
     }
+}
+
+/// Mean [overlap](LeafSegment::overlap) of segments, each by its bytes.
+fn overlap(segments: &[Arc<LeafSegment>]) -> f64 {
+    let sum = |of: &dyn Fn(&LeafSegment) -> f64| segments.iter().map(|segment| of(segment)).sum::<f64>();
+    let bytes = sum(&|segment| segment.end() as f64);
+    if bytes == 0.0 { 0.0 } else { sum(&|segment| segment.end() as f64 * f64::from(segment.overlap())) / bytes }
 }
 
 /// Lower bounds of leaf segments, laid out for searching: eight bytes of each, after the prefix that all share.

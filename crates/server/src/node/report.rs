@@ -44,7 +44,7 @@ impl Node {
                 capacity_bytes: context.volume.capacity(),
             }),
             network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
-            cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..contents(cache.contents()) },
+            cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..cache_contents(cache.contents()) },
             memory: memory_status(&context.volume.memory().stats()),
             regions,
             forwarded: self.forwarding.total,
@@ -181,7 +181,7 @@ impl Serving {
     }
 }
 
-fn contents(contents: CacheContents) -> CacheStatus {
+fn cache_contents(contents: CacheContents) -> CacheStatus {
     let CacheContents { indexes, objects, records } = contents;
     CacheStatus { index_bytes: indexes, object_bytes: objects, record_bytes: records, ..CacheStatus::default() }
 }

@@ -56,8 +56,8 @@ impl Picker {
 
     /// Fill of the runs: by their bytes, by their number, and by how much of L2 they hide, which is unknown garbage.
     fn fill_of_runs(&self, levels: &[Arc<Level>]) -> f64 {
-        let runs = || levels.iter().take(L1_RUNS).skip(PIECES);
-        let (bytes, count) = (runs().map(|run| run.bytes()).sum::<u64>() as f64, runs::count(levels));
+        let of_l1 = || levels.iter().take(L1_RUNS).skip(PIECES);
+        let (bytes, count) = (of_l1().map(|run| run.bytes()).sum::<u64>() as f64, runs::count(levels));
         let room = self.l0_bytes as f64 * self.l1_runs as f64 * RUN_SHARE;
         let own = (bytes / room).max(count as f64 / MOST_RUNS as f64);
         match levels.get(L1_RUNS).map(|l2| l2.state()) {
@@ -65,7 +65,7 @@ impl Picker {
                 // As merging goes round, the runs are half empty on average.
                 let may_hide = self.space_share() as f64 / 200.0;
                 let hidden = |of: fn(&LevelState) -> u64| {
-                    runs().map(|run| run.overlap() * of(run.state()) as f64).sum::<f64>() / of(l2) as f64
+                    of_l1().map(|run| run.overlap() * of(run.state()) as f64).sum::<f64>() / of(l2) as f64
                 };
                 own.max(hidden(|level| level.bytes) / may_hide).max(hidden(|level| level.entries) / may_hide)
             }
