@@ -296,16 +296,6 @@ struct SpentLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PurposeLabel {
-    purpose: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ContentsLabel {
-    contents: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfRegion {
     region: u32,
 }
@@ -378,18 +368,27 @@ fn register_cpu(registry: &mut Registry, cpu: Option<&CpuStatus>) {
     registry.register_with_unit("cpu", "CPU time of the process, by activity and role", Unit::Seconds, family);
 }
 
-fn register_cache(registry: &mut Registry, cache: &CacheStatus) {
-    let family = Family::<ContentsLabel, Gauge>::default();
-    let &CacheStatus { hits: _, misses: _, index_bytes, object_bytes, record_bytes } = cache;
-    for (contents, bytes) in [("indexes", index_bytes), ("objects", object_bytes), ("records", record_bytes)] {
-        let gauge = family.get_or_create(&ContentsLabel { contents });
-        gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+/// Registers a gauge of bytes with one label, whose values and bytes are `parts`.
+fn register_bytes(
+    registry: &mut Registry,
+    (name, help): (&str, &str),
+    label: &'static str,
+    parts: &[(&'static str, u64)],
+) {
+    let family = Family::<[(&'static str, &'static str); 1], Gauge>::default();
+    for (value, bytes) in parts {
+        family.get_or_create(&[(label, *value)]).set(i64::try_from(*bytes).unwrap_or(i64::MAX));
     }
-    registry.register("cache_bytes", "Memory of the cache, by what it holds", family);
+    registry.register(name, help, family);
+}
+
+fn register_cache(registry: &mut Registry, cache: &CacheStatus) {
+    let &CacheStatus { hits: _, misses: _, index_bytes, object_bytes, record_bytes } = cache;
+    let parts = [("indexes", index_bytes), ("objects", object_bytes), ("records", record_bytes)];
+    register_bytes(registry, ("cache_bytes", "Memory of the cache, by what it holds"), "contents", &parts);
 }
 
 fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
-    let family = Family::<PurposeLabel, Gauge>::default();
     let &MemoryStatus {
         budget: _,
         used: _,
@@ -416,10 +415,7 @@ fn register_memory(registry: &mut Registry, memory: &MemoryStatus) {
         ("clients", clients),
         ("hash-indexes", hash_indexes),
     ];
-    for (purpose, bytes) in by_purpose {
-        family.get_or_create(&PurposeLabel { purpose }).set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    }
-    registry.register("memory_bytes", "Bytes of memory in use, by purpose", family);
+    register_bytes(registry, ("memory_bytes", "Bytes of memory in use, by purpose"), "purpose", &by_purpose);
 }
 
 fn register_regions(registry: &mut Registry, status: &NodeStatus) {

@@ -13,7 +13,7 @@ use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Purpose};
 use crate::memtable::{Entry, MemCursor, compare};
-use crate::tree::{LeafSegment, Level};
+use crate::tree::LeafSegment;
 use crate::volume::Segment;
 use bytes::Bytes;
 use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegmentBuilder};
@@ -40,8 +40,6 @@ struct Out {
     /// Where leaf segments end: see [`super::runs`].
     guards: Vec<Bytes>,
     most_bytes: usize,
-    /// The levels below a new run.
-    older: Option<Vec<Arc<Level>>>,
     filling: Option<Filling>,
     outbox: Outbox,
 }
@@ -144,7 +142,6 @@ impl Merge {
                 ranges,
                 guards: ends.guards.clone(),
                 most_bytes: ends.most_bytes,
-                older: context.source.new_run().map(|_| context.levels[target + 1..].to_vec()),
                 filling: None,
                 outbox: Outbox::default(),
             },
@@ -253,9 +250,7 @@ impl Out {
                 {
                     filling.builder.count_medium(value_bytes);
                 }
-                if let Some(older) = &self.older {
-                    filling.sample.add(older, key, entry);
-                }
+                filling.sample.add(context, filling.builder.len() - 1, key, entry);
                 return Ok(());
             }
             if filling.builder.is_empty() && filling.builder.has_no_ranges() {

@@ -7,6 +7,7 @@
 //! Memory only: what a filter cannot exclude counts as known, and so does what a segment may have whose filter is not
 //! in memory.
 
+use super::Context;
 use crate::memtable::Entry;
 use crate::tree::Level;
 use leeward_format::filter::hash;
@@ -14,12 +15,11 @@ use std::sync::Arc;
 
 /// One key in so many is looked up. A full segment of small pairs has some 40,000. A prime: keys often come in groups of
 /// two, four or ten.
-const EVERY: u32 = 61;
+const EVERY: usize = 61;
 
 /// The sample of a leaf segment that is being filled.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
-    keys: u32,
     looked_up: Sum,
     known: Sum,
 }
@@ -38,15 +38,15 @@ impl Sum {
 }
 
 impl Sample {
-    /// The next pair of the segment. `older` are the levels below.
+    /// The pair of this number in the segment, from 0.
     #[inline]
-    pub(super) fn add(&mut self, older: &[Arc<Level>], key: &[u8], entry: Entry<'_>) {
-        if self.keys.is_multiple_of(EVERY) {
-            self.look_up(older, key, entry);
+    pub(super) fn add(&mut self, context: &Context, number: usize, key: &[u8], entry: Entry<'_>) {
+        if number.is_multiple_of(EVERY) && context.source.new_run().is_some() {
+            self.look_up(&context.levels[context.source.target() + 1..], key, entry);
         }
-        self.keys += 1;
     }
 
+    /// `older` are the levels below the new run.
     fn look_up(&mut self, older: &[Arc<Level>], key: &[u8], entry: Entry<'_>) {
         let value_bytes = match entry {
             Entry::InPlace(value) => value.len() as u64,

@@ -189,9 +189,11 @@ impl fmt::Debug for Level {
 
 /// Mean [overlap](LeafSegment::overlap) of segments, each by its bytes.
 fn overlap(segments: &[Arc<LeafSegment>]) -> f64 {
-    let sum = |of: &dyn Fn(&LeafSegment) -> f64| segments.iter().map(|segment| of(segment)).sum::<f64>();
-    let bytes = sum(&|segment| segment.end() as f64);
-    if bytes == 0.0 { 0.0 } else { sum(&|segment| segment.end() as f64 * f64::from(segment.overlap())) / bytes }
+    let (known, bytes) = segments.iter().fold((0.0, 0.0), |(known, bytes), segment| {
+        let own = segment.end() as f64;
+        (known + own * f64::from(segment.overlap()), bytes + own)
+    });
+    if bytes == 0.0 { 0.0 } else { known / bytes }
 }
 
 /// Lower bounds of leaf segments, laid out for searching: eight bytes of each, after the prefix that all share.
