@@ -55,8 +55,8 @@ use std::{fmt, io, ops::Range, sync::Arc};
 /// Unit in which registered memory is allocated and given back, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Longest control message, in bytes: 32 MiB.
-pub const MAX_MESSAGE_BYTES: usize = 32 << 20;
+/// Longest control message, in bytes: 64 MiB.
+pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// A process on the fabric, as its operator numbered it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

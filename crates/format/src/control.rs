@@ -17,10 +17,10 @@ use crate::table::TableName;
 use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, UnixMs};
 use serde::{Deserialize, Serialize};
 
-/// Longest control frame, in bytes: a base lists every segment of a region, 2 MiB each, about 32 bytes apiece.
+/// Longest control frame, in bytes: a base lists every segment of a region, with about 32 bytes for each.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024 * 1024;
 
-/// Mirror buffers a log: one fills while the other is being persisted (DESIGN "Mirroring").
+/// Mirror buffers a log: one fills while the other is being persisted.
 pub const MIRROR_BUFFERS: u64 = 2;
 
 /// Every message from one node to another.

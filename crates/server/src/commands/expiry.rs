@@ -2,7 +2,7 @@
 //!
 //! A relative time is added to the primary's clock when it carries the operation out.
 
-use super::strings::{many, one};
+use super::strings::one;
 use super::work::{Work, unexpected};
 use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
@@ -150,22 +150,22 @@ pub(super) fn persist(args: &[Bytes]) -> Work {
 
 /// `TTL key`
 pub(super) fn ttl(args: &[Bytes]) -> Work {
-    of_pair(args, |pair, expires| in_seconds(left_ms(pair, expires)))
+    of_pair(args, |result| time(result, |pair, expires| in_seconds(left_ms(pair, expires))))
 }
 
 /// `PTTL key`
 pub(super) fn pttl(args: &[Bytes]) -> Work {
-    of_pair(args, left_ms)
+    of_pair(args, |result| time(result, left_ms))
 }
 
 /// `EXPIRETIME key`
 pub(super) fn expiretime(args: &[Bytes]) -> Work {
-    of_pair(args, |_, expires| in_seconds(expires.ms()))
+    of_pair(args, |result| time(result, |_, expires| in_seconds(expires.ms())))
 }
 
 /// `PEXPIRETIME key`
 pub(super) fn pexpiretime(args: &[Bytes]) -> Work {
-    of_pair(args, |_, expires| expires.ms())
+    of_pair(args, |result| time(result, |_, expires| expires.ms()))
 }
 
 fn left_ms(pair: &Pair, expires: Expiry) -> u64 {
@@ -176,13 +176,15 @@ fn in_seconds(ms: u64) -> u64 {
     (ms + 500) / 1000
 }
 
+fn of_pair(args: &[Bytes], finish: fn(OpResult) -> Reply) -> Work {
+    one(Op::GetPair { key: args[1].clone(), want_value: false }, finish)
+}
+
 /// The reply about a key that expires; -1 if the key does not expire, -2 if it does not exist.
-fn of_pair(args: &[Bytes], answer: fn(&Pair, Expiry) -> u64) -> Work {
-    many(vec![Op::GetPair { key: args[1].clone(), want_value: false }], move |mut results| match results.pop() {
-        Some(OpResult::Pair(None)) => Reply::Integer(-2),
-        Some(OpResult::Pair(Some(pair))) => {
-            Reply::Integer(pair.expires.map_or(-1, |expires| answer(&pair, expires) as i64))
-        }
-        other => unexpected(&other.unwrap_or(OpResult::Done)),
-    })
+fn time(result: OpResult, answer: fn(&Pair, Expiry) -> u64) -> Reply {
+    match result {
+        OpResult::Pair(None) => Reply::Integer(-2),
+        OpResult::Pair(Some(pair)) => Reply::Integer(pair.expires.map_or(-1, |expires| answer(&pair, expires) as i64)),
+        other => unexpected(&other),
+    }
 }

@@ -6,7 +6,7 @@ use super::work::{Work, unexpected};
 use super::{Context, check_op, error_reply};
 use crate::resp::{Reply, parse_integer};
 use bytes::Bytes;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{Acknowledge, GroupConfig, TableOptions};
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult};
 use std::sync::Arc;
 
@@ -28,8 +28,12 @@ pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + S
     }
 }
 
-fn gets(keys: &[Bytes]) -> Vec<Op> {
-    keys.iter().map(|key| Op::Get { key: key.clone() }).collect()
+/// As [`many`]. The reply is the number of results for which `counts` holds.
+fn count(ops: Vec<Op>, counts: fn(&OpResult) -> bool) -> Work {
+    match ops.iter().try_for_each(check_op) {
+        Ok(()) => Work::count(ops, counts),
+        Err(error) => Work::Ready(error_reply(&error)),
+    }
 }
 
 fn put(key: &Bytes, value: &Bytes, when: Condition, lifetime: Lifetime) -> Op {
@@ -52,11 +56,6 @@ fn integer(result: OpResult) -> Reply {
         OpResult::Integer(number) => Reply::Integer(number),
         other => unexpected(&other),
     }
-}
-
-/// Number of results for which `counts` holds.
-fn count(results: &[OpResult], counts: fn(&OpResult) -> bool) -> Reply {
-    Reply::Integer(results.iter().filter(|result| counts(result)).count() as i64)
 }
 
 /// `GET key`
@@ -165,9 +164,8 @@ pub(super) fn getdel(args: &[Bytes]) -> Work {
 
 /// `MGET key [key ...]`
 pub(super) fn mget(args: &[Bytes]) -> Work {
-    many(gets(&args[1..]), |results| {
-        Reply::Array(results.into_iter().map(|result| value(result, Reply::bulk_or_null)).collect())
-    })
+    let gets = args[1..].iter().map(|key| Op::Get { key: key.clone() }).collect();
+    many(gets, |results| Reply::Array(results.into_iter().map(|result| value(result, Reply::bulk_or_null)).collect()))
 }
 
 /// `MSET key value [key value ...]`
@@ -181,7 +179,7 @@ pub(super) fn mset(args: &[Bytes]) -> Work {
 
 /// `DEL key [key ...]` and `UNLINK`
 pub(super) fn del(args: &[Bytes]) -> Work {
-    many(args[1..].iter().map(delete).collect(), |results| count(&results, was_deleted))
+    count(args[1..].iter().map(delete).collect(), was_deleted)
 }
 
 fn was_deleted(result: &OpResult) -> bool {
@@ -197,12 +195,13 @@ pub(super) fn delex(args: &[Bytes]) -> Work {
         (_, _, 4) => return Work::Ready(Reply::err("Invalid condition. Use IFEQ or IFNE")),
         _ => return Work::Ready(Reply::err("wrong number of arguments for 'delex' command")),
     };
-    many(vec![Op::Delete { key: args[1].clone(), when }], |results| count(&results, was_deleted))
+    count(vec![Op::Delete { key: args[1].clone(), when }], was_deleted)
 }
 
 /// `EXISTS key [key ...]`
 pub(super) fn exists(args: &[Bytes]) -> Work {
-    many(gets(&args[1..]), |results| count(&results, |result| matches!(result, OpResult::Value(Some(_)))))
+    let of = |key: &Bytes| Op::GetPair { key: key.clone(), want_value: false };
+    count(args[1..].iter().map(of).collect(), |result| matches!(result, OpResult::Pair(Some(_))))
 }
 
 /// `INCR key`
@@ -261,8 +260,8 @@ pub(super) fn sum(results: &[OpResult]) -> Option<i64> {
     })
 }
 
-/// `WAIT numreplicas timeout`, answered after all earlier commands of the connection. Every backup in sync holds each
-/// answered write, so there is nothing to wait for.
+/// `WAIT numreplicas timeout`, answered after all earlier commands of the connection. As many backups as the table's options
+/// say hold each answered write, so there is nothing to wait for.
 pub(super) fn wait(args: &[Bytes]) -> Work {
     if parse_integer(&args[1]).is_none() {
         return Work::Ready(Reply::err(NOT_AN_INTEGER));
@@ -271,8 +270,17 @@ pub(super) fn wait(args: &[Bytes]) -> Work {
         None => Work::Ready(Reply::err("timeout is not an integer or out of range")),
         Some(timeout) if timeout < 0 => Work::Ready(Reply::err("timeout is negative")),
         Some(_) => Work::InTurn(|context, table| {
-            let backups = context.routes.regions_of(table).map(|group| group.backups.len()).min();
-            Reply::Integer(backups.unwrap_or(0) as i64)
+            let options = context.routes.table(table);
+            let holding = |group: &Arc<GroupConfig>| options.map_or(0, |options| holding(options, group));
+            Reply::Integer(context.routes.regions_of(table).map(holding).min().unwrap_or(0) as i64)
         }),
+    }
+}
+
+/// Number of backups that hold each answered write of a region.
+fn holding(options: &TableOptions, group: &GroupConfig) -> usize {
+    match options.acknowledge {
+        Acknowledge::LastFlush => 0,
+        Acknowledge::LastWrite => options.needed_of(1 + group.backups.len()).saturating_sub(1),
     }
 }

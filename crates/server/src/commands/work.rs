@@ -42,6 +42,8 @@ pub(super) struct Many {
     waiting: usize,
     bytes: usize,
     keeps_errors: bool,
+    /// Of a result only this is kept, if anything: whether it counts.
+    counts: Option<fn(&OpResult) -> bool>,
     finish: Option<Box<dyn FnOnce(Vec<OpResult>) -> Reply + Send>>,
 }
 
@@ -59,6 +61,17 @@ impl Work {
     /// As [`Work::many`], but errors are handed to `finish` like other results.
     pub(super) fn many_with_errors(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
         Work::all(ops, true, finish)
+    }
+
+    /// Several operations. The reply is the number of results for which `counts` holds. What they read is not kept.
+    pub(super) fn count(ops: Vec<Op>, counts: fn(&OpResult) -> bool) -> Work {
+        let sum = |results: Vec<OpResult>| {
+            Reply::Integer(results.iter().filter(|result| **result == OpResult::Integer(1)).count() as i64)
+        };
+        match Work::many(ops, sum) {
+            Work::Many(many) => Work::Many(Many { counts: Some(counts), ..many }),
+            other => other,
+        }
     }
 
     /// The reply to a command that has nothing to do, and needs the rights of this operation all the same.
@@ -85,6 +98,7 @@ impl Work {
             waiting: count,
             bytes: 0,
             keeps_errors,
+            counts: None,
             finish: Some(Box::new(finish)),
         })
     }
@@ -191,6 +205,11 @@ impl Work {
 
 impl Many {
     fn answered(&mut self, position: usize, result: OpResult, most: usize) -> Option<Reply> {
+        let result = match (result, self.counts) {
+            (OpResult::Error(error), _) => OpResult::Error(error),
+            (result, Some(counts)) => OpResult::Integer(i64::from(counts(&result))),
+            (result, None) => result,
+        };
         self.bytes += result_bytes(&result);
         self.results[position] = Some(result);
         self.waiting -= 1;

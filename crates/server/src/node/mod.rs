@@ -150,11 +150,19 @@ struct Context {
     shared: Shared,
 }
 
+const _: () = assert!(MAX_CONTROL_BYTES <= leeward_fabric::MAX_MESSAGE_BYTES);
+
 impl Context {
     fn send(&mut self, to: ServerId, message: &Control) {
         // Room for most messages: growing in steps costs more than all else here.
         let mut frame = Vec::with_capacity(MESSAGE_BYTES);
         write_frame(FrameKind::Control, message, &mut frame);
+        if frame.len() > MAX_CONTROL_BYTES {
+            // Only a base may be so long. Its receiver stays a learner, and the region has a replica less.
+            let bytes = frame.len();
+            tracing::error!(%to, bytes, "a region has too many segments to bring a replica in sync: use larger segments");
+            return;
+        }
         self.fabric.send(link::peer(to), &frame);
     }
     fn table_options(&self, table: &str) -> Option<TableOptions> {

@@ -386,7 +386,8 @@ impl EventLoop {
             self.remove(id);
             return false;
         }
-        connection.has_work()
+        // Its replies wait until all that it has read before is submitted.
+        connection.has_work() || is_behind && connection.unsubmitted.is_empty()
     }
 }
 

@@ -52,9 +52,7 @@ impl Figures for FakeNode {
     fn read_at_once(&self, _heard: Nanos, table: &str, op: &Op) -> Option<OpResult> {
         let key = op.key().filter(|_| self.is_quick)?;
         let table: TableName = table.parse().expect("a name");
-        let value = self.tables.get(&table).and_then(|keys| keys.get(key)).cloned();
-        let current = Current { lsn: Lsn(1), pair: value.map(|value| (value, None)) };
-        match decide(op, current, self.wall) {
+        match decide(op, self.current(&table, key), self.wall) {
             Decision::Answer(answer) => Some(answer),
             Decision::Put(..) | Decision::Delete(_) => None,
         }
@@ -112,16 +110,22 @@ impl FakeNode {
         self.tables.entry(TableName::default()).or_default()
     }
 
+    /// The pair of a key, as a look-up may have found it: it may have expired since.
+    fn current(&self, table: &TableName, key: &Bytes) -> Current {
+        let expires = self.expiries.get(&(table.clone(), key.clone())).copied();
+        let value = self.tables.get(table).and_then(|keys| keys.get(key)).cloned();
+        Current { lsn: Lsn(1), pair: value.map(|value| (value, expires)) }
+    }
+
     pub(super) fn execute(&mut self, table: TableName, op: Op) -> OpResult {
         assert_eq!(check_op(&op), Ok(()), "commands check before they submit");
         if let Some(error) = self.error.take() {
             return OpResult::Error(error);
         }
-        let keys = self.tables.entry(table.clone()).or_default();
+        self.tables.entry(table.clone()).or_default();
         if let Some(key) = op.key() {
-            let expires = self.expiries.get(&(table.clone(), key.clone())).copied();
-            let pair = keys.get(key).cloned().filter(|_| expires.is_none_or(|expires| !expires.is_over(self.wall)));
-            let current = Current { lsn: Lsn(1), pair: pair.map(|value| (value, expires)) };
+            let current = self.current(&table, key);
+            let keys = self.tables.entry(table.clone()).or_default();
             let (pair, answer) = match decide(&op, current, self.wall) {
                 Decision::Answer(answer) => return answer,
                 Decision::Put(value, expires, answer) => (Some((value, expires)), answer),
@@ -149,7 +153,10 @@ impl FakeNode {
                 let group = self.view.routes().region_of(&table, &start).expect("a region");
                 let edge = group.end.clone().filter(|edge| end.as_ref().is_none_or(|end| edge < end));
                 let end = edge.clone().or(end);
-                keys.retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
+                self.tables
+                    .entry(table)
+                    .or_default()
+                    .retain(|key, _| *key < start || end.as_ref().is_some_and(|end| key >= end));
                 OpResult::RangeDeleted { resume: edge }
             }
             op if op.is_for_any_node() || matches!(op, Op::Checkpoint { .. }) => {

@@ -1,7 +1,9 @@
 //! Every command's replies, byte for byte (`|` is a line end), in RESP2, and in RESP3 where they differ.
 
 use super::fake::Fake;
+use leeward_format::cluster::{Acknowledge, ClusterPath, TableOptions, encode_value};
 use leeward_format::op::OpError;
+use leeward_format::table::DEFAULT_TABLE;
 use leeward_format::{Epoch, RegionId};
 
 /// Runs commands in order on one connection; each must answer as expected.
@@ -501,6 +503,21 @@ fn errors_say_what_to_do_and_keep_the_connection() {
     assert_eq!(fake.run("KEYS *"), "-LOADING region 3 is recovering; try again|");
     (1..=3).for_each(|region| fake.node.configure(RegionId(region), None));
     assert_eq!(fake.run("DBSIZE"), "-LOADING the table has no regions yet, or not all of them; try again|");
+}
+
+#[test]
+fn wait_counts_the_backups_that_hold_every_answered_write() {
+    let mut fake = Fake::new(&["m"]);
+    let default = TableOptions { name: DEFAULT_TABLE.into(), ..TableOptions::default() };
+    for (options, held) in [
+        (default.clone(), 2),
+        (TableOptions { quorum: Some(2), ..default.clone() }, 1),
+        (TableOptions { quorum: Some(5), ..default.clone() }, 2),
+        (TableOptions { acknowledge: Acknowledge::LastFlush, ..default.clone() }, 0),
+    ] {
+        fake.node.set(&ClusterPath::Table(DEFAULT_TABLE.into()), Some(encode_value(&options)));
+        assert_eq!(fake.run("WAIT 1 0"), format!(":{held}|"), "{options:?}");
+    }
 }
 
 #[test]

@@ -31,8 +31,8 @@ fn a_read_that_the_node_answers_at_once_is_answered_where_nothing_is_before_it()
     let mut fake = Fake::new(&[]);
     fake.run_bytes(b"SET a 1\r\n");
     fake.node.is_quick = true;
-    fake.feed(b"GET a\r\nSTRLEN a\r\nGET b\r\n");
-    assert_eq!((fake.take_output().as_str(), fake.waiting.len()), ("$1|1|:1|$-1|", 0));
+    fake.feed(b"GET a\r\nSTRLEN a\r\nGET b\r\nTTL a\r\n");
+    assert_eq!((fake.take_output().as_str(), fake.waiting.len()), ("$1|1|:1|$-1|:-1|", 0));
     fake.feed(b"GET a\r\nSET a 22\r\nGET a\r\nPING\r\n");
     assert_eq!(fake.take_output(), "$1|1|");
     assert_eq!(fake.waiting.len(), 2, "what follows a write waits for it, and for its reply");
@@ -203,6 +203,19 @@ fn a_reply_beyond_the_limit_is_an_error_and_lets_its_memory_go() {
     let reply = fake.run(&format!("MGET{keys}"));
     assert_eq!(reply, "-ERR the reply would be longer than 67108864 bytes: ask for less (LIMIT, SCAN)|");
     assert_eq!(fake.run("STRLEN k"), ":1048576|", "the connection goes on");
+}
+
+#[test]
+fn the_values_of_counted_keys_are_no_part_of_the_reply() {
+    let mut fake = Fake::new(&[]);
+    let value = Bytes::from(vec![b'v'; 1 << 20]);
+    let count = MAX_REPLY_BYTES / value.len() + 40;
+    let names: Vec<String> = (0..count).map(|number| format!("k{number}")).collect();
+    fake.node.keys().extend(names.iter().map(|name| (name.clone().into(), value.clone())));
+    for command in ["EXISTS", "DEL"] {
+        assert_eq!(fake.run(&format!("{command} {} none", names.join(" "))), format!(":{count}|"), "{command}");
+    }
+    assert!(fake.node.keys().is_empty());
 }
 
 #[test]

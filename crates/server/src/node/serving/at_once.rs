@@ -36,8 +36,9 @@ impl Node {
 impl Serving {
     fn read_at_once(&self, heard: Nanos, op: &Op) -> Option<OpResult> {
         let (Op::Get { key } | Op::GetPair { key, .. }) = op else { return None };
-        // While a hash index is open, a read may fill it.
-        let is_quiet = self.is_active() && !self.direct_reads.is_open() && !self.region.volume().is_failed();
+        // A read may fill the hash index. The line with the safe LSN must first show a wall time as late as the answer's:
+        // otherwise a backup could still show a pair that this answer says has expired.
+        let is_quiet = self.is_active() && !self.direct_reads.has_readers() && !self.region.volume().is_failed();
         let holds_lease = || self.primary.holds_lease(heard) || planted(Bug::SkipLeaseCheck);
         if !(check(op, false).is_ok()
             && self.is_open()

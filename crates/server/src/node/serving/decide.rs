@@ -14,6 +14,12 @@ pub(crate) struct Current {
 }
 
 impl Current {
+    /// What is current at `now`: a pair may have expired since it was looked up.
+    fn at(mut self, now: UnixMs) -> Current {
+        self.pair.take_if(|(_, expires)| expires.is_some_and(|expires| expires.is_over(now)));
+        self
+    }
+
     fn version(&self) -> Option<Lsn> {
         self.pair.is_some().then_some(self.lsn)
     }
@@ -41,9 +47,10 @@ pub(crate) enum Decision {
     Answer(OpResult),
 }
 
-/// What `op`, an operation on a key, comes to, given the pair that the key has `now`. The caller that carries a put out fills
+/// What `op`, an operation on a key, comes to `now`, given the pair that was looked up for the key. The caller that carries a put out fills
 /// its version in.
 pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
+    let current = current.at(now);
     let (version, expires) = (current.version(), current.expires());
     match op {
         Op::Get { .. } => Decision::Answer(OpResult::Value(current.value())),

@@ -46,6 +46,20 @@ fn a_condition_decides_on_the_current_pair() {
 }
 
 #[test]
+fn a_pair_that_has_expired_since_it_was_looked_up_is_absent() {
+    let decide = |op: &Op, expires| decide(op, old(Some(expires)), NOW);
+    let forever = ExpireIf { expires: Some(true), later: None };
+    let persist = Op::Expire { key: key(), lifetime: Lifetime::Forever, when: forever, want_old: false };
+    let nothing = |decision| matches!(decision, Decision::Answer(OpResult::Put { done: false, version: None, .. }));
+    assert!(nothing(decide(&persist, NOW.0)) && !nothing(decide(&persist, NOW.0 + 1)));
+    assert!(nothing(decide(&put(Condition::Present, false), NOW.0)));
+    let sum = Op::Append { key: key(), suffix: "x".into() };
+    assert!(matches!(decide(&sum, NOW.0), Decision::Put(value, None, _) if value == "x"));
+    let read = decide(&Op::Get { key: key() }, NOW.0);
+    assert!(matches!(read, Decision::Answer(OpResult::Value(None))));
+}
+
+#[test]
 fn a_delete_writes_only_if_there_is_something_and_the_condition_holds() {
     let decide = |when, current| decide(&Op::Delete { key: key(), when }, current, NOW);
     let deleted = |decision| matches!(decision, Decision::Delete(OpResult::Deleted { done: true, old: Some(_), .. }));
@@ -75,9 +89,9 @@ fn an_expiry_changes_only_in_the_direction_that_is_asked_for() {
     assert_eq!(change(0, None, None, old(None)), Some(0), "it has come already");
     assert_eq!(change(500, None, None, Current::default()), None);
     assert_eq!(change(500, Some(true), None, old(None)), None);
-    assert_eq!(change(500, Some(true), None, old(Some(9))), Some(1500));
+    assert_eq!(change(500, Some(true), None, old(Some(1009))), Some(1500));
     assert_eq!(change(500, Some(false), None, old(None)), Some(1500));
-    assert_eq!(change(500, Some(false), None, old(Some(9))), None);
+    assert_eq!(change(500, Some(false), None, old(Some(1009))), None);
     // A pair that stays expires after all others.
     assert_eq!(change(500, None, Some(true), old(None)), None);
     assert_eq!(change(500, None, Some(false), old(None)), Some(1500));
