@@ -12,6 +12,7 @@ mod rings;
 use crate::access::Access;
 use crate::handshake::odd_reply;
 use crate::options::{ClientError, Traffic};
+use crate::ring::{answers_value, value};
 use bytes::Bytes;
 use leeward_format::RegionId;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
@@ -35,6 +36,11 @@ const REQUEST_OPS: usize = 256;
 /// A request takes no more operations when its keys and values reach this size. With the largest record it stays far
 /// below [`MAX_MESSAGE_BYTES`].
 const REQUEST_BYTES: usize = 1 << 20;
+/// A request takes no more operations when the values that they are expected to answer reach this size. What does not fit
+/// [`MAX_MESSAGE_BYTES`] has to be asked for again.
+const ANSWER_BYTES: usize = MAX_MESSAGE_BYTES / 2;
+/// The size of a large value is forgotten by this part with each smaller one.
+const FORGOTTEN: usize = 64;
 
 /// One operation on its way.
 #[derive(Debug)]
@@ -96,6 +102,8 @@ pub(crate) struct Link {
     queued: u64,
     written: u64,
     received: u64,
+    /// Bytes of the largest values that the node has answered lately.
+    value_bytes: usize,
     input: Vec<u8>,
     rings: Option<Rings>,
     /// Questions about hash indexes that are not answered: the number of the request, and the region.
@@ -129,6 +137,7 @@ impl Link {
             queued: 0,
             written: 0,
             received: 0,
+            value_bytes: 0,
             input: Vec::new(),
             rings: rings.map(|options| Rings::new(options, token)),
             index_questions: Vec::new(),
@@ -204,11 +213,12 @@ impl Link {
             return self.write();
         }
         while !self.waiting.is_empty() {
-            let mut bytes = 0;
+            let (mut bytes, mut answer, value_bytes) = (0, 0, self.value_bytes);
             let table = self.waiting[0].table.clone();
             let fits = |pending: &Pending| {
                 bytes += op_bytes(&pending.op);
-                bytes < REQUEST_BYTES && pending.table == table
+                answer += if answers_value(&pending.op) { value_bytes } else { 0 };
+                bytes < REQUEST_BYTES && answer < ANSWER_BYTES && pending.table == table
             };
             let count = self.waiting.iter().take(REQUEST_OPS).take_while(fits_first(fits)).count();
             let request = self.request(count);
@@ -261,6 +271,12 @@ impl Link {
             // A reply with a scan may be larger than a request, but the node keeps it below the same limit.
             match read_frame(FrameKind::Reply, rest, MAX_MESSAGE_BYTES) {
                 Ok(Some((reply, bytes))) => {
+                    if let Reply::Results { results, .. } = &reply {
+                        self.value_bytes = results
+                            .iter()
+                            .filter_map(value)
+                            .fold(self.value_bytes, |before, value| value.len().max(before - before / FORGOTTEN));
+                    }
                     replies.push(reply);
                     taken += bytes;
                 }

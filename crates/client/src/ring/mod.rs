@@ -25,7 +25,7 @@ mod tests;
 
 pub(crate) use fabrics::{SHARED_MEMORY, bind, reads_now};
 pub(crate) use mailbox::Mailbox;
-pub(crate) use rooms::AnswerSizes;
+pub(crate) use rooms::{AnswerSizes, answers_value, value};
 
 use crate::options::Traffic;
 use leeward_fabric::{Descriptor, Fabric, LinkEvent, Memory, PeerId, ReadNow, ReadableDescriptor};

@@ -30,41 +30,51 @@ impl AnswerSizes {
 
     /// Room for the result of `op`.
     pub(crate) fn of(&self, op: &Op) -> usize {
-        let old = match op {
-            Op::Get { .. } | Op::Delete { .. } | Op::Stale { read: Read::Get { .. }, .. } => self.value_bytes,
-            Op::GetPair { want_value, .. } | Op::Stale { read: Read::GetPair { want_value, .. }, .. }
-                if *want_value =>
-            {
-                self.value_bytes
-            }
-            Op::Put { want_old: true, .. } | Op::Expire { want_old: true, .. } => self.value_bytes,
+        let bytes = match op {
+            op if answers_value(op) => self.value_bytes,
             Op::Scan(_)
             | Op::In { op: RangeOp::Scan(_), .. }
             | Op::Stale { read: Read::Scan(_) | Read::ScanIn { .. }, .. } => self.page_bytes,
             _ => 0,
         };
-        RESULT_BYTES + old
+        RESULT_BYTES + bytes
     }
 
     /// Learns from a result.
     pub(crate) fn learn(&mut self, result: &OpResult) {
         match result {
-            OpResult::Value(value)
-            | OpResult::Put { old: value, .. }
-            | OpResult::Deleted { old: value, .. }
-            | OpResult::Stale { result: ReadResult::Value(value), .. } => self.learn_value(value.as_ref()),
-            OpResult::Pair(Some(pair)) | OpResult::Stale { result: ReadResult::Pair(Some(pair)), .. } => {
-                self.learn_value(pair.value.as_ref());
-            }
             OpResult::Entries { entries, .. } | OpResult::Stale { result: ReadResult::Entries { entries, .. }, .. } => {
                 let bytes = entries.iter().map(|(key, value)| key.len() + value.len() + 8).sum();
                 self.page_bytes = self.page_bytes.max(bytes).min(self.most);
             }
-            _ => {}
+            result => {
+                let bytes = value(result).map_or(0, Bytes::len);
+                self.value_bytes = self.value_bytes.max(bytes).min(self.most);
+            }
         }
     }
+}
 
-    fn learn_value(&mut self, value: Option<&Bytes>) {
-        self.value_bytes = self.value_bytes.max(value.map_or(0, Bytes::len)).min(self.most);
+/// Whether the answer to `op` may have a value.
+pub(crate) fn answers_value(op: &Op) -> bool {
+    match op {
+        Op::Get { .. } | Op::Delete { .. } | Op::Stale { read: Read::Get { .. }, .. } => true,
+        Op::GetPair { want_value, .. } | Op::Stale { read: Read::GetPair { want_value, .. }, .. } => *want_value,
+        Op::Put { want_old, .. } | Op::Expire { want_old, .. } => *want_old,
+        _ => false,
+    }
+}
+
+/// The value in a result.
+pub(crate) fn value(result: &OpResult) -> Option<&Bytes> {
+    match result {
+        OpResult::Value(value)
+        | OpResult::Put { old: value, .. }
+        | OpResult::Deleted { old: value, .. }
+        | OpResult::Stale { result: ReadResult::Value(value), .. } => value.as_ref(),
+        OpResult::Pair(Some(pair)) | OpResult::Stale { result: ReadResult::Pair(Some(pair)), .. } => {
+            pair.value.as_ref()
+        }
+        _ => None,
     }
 }

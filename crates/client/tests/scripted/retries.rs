@@ -2,6 +2,7 @@
 //! when it gives up.
 
 use crate::fake::{Act, FakeNode, HEARD, map, succeed, success};
+use bytes::Bytes;
 use leeward_client::{
     Client, ClientError, ClientOptions, NewTable, Op, OpError, OpResult, Session, TableName, TableOptions,
 };
@@ -358,6 +359,36 @@ fn what_is_submitted_together_travels_together() {
     assert_eq!(deltas, (0..100).map(OpResult::Integer).collect::<Vec<_>>(), "in order");
     let traffic = session.traffic();
     assert!(traffic.sent > 2 << 20 && traffic.received > 0, "{traffic:?}");
+}
+
+#[test]
+fn values_that_do_not_fit_one_answer_are_asked_for_again_in_smaller_requests() {
+    let value = Bytes::from(vec![7; 1 << 20]);
+    // As a node does: what does not fit one frame is refused.
+    let script = move |ops: &[Op]| {
+        let result = |at| match at < 7 {
+            true => OpResult::Value(Some(value.clone())),
+            false => OpResult::Error(OpError::Overloaded(RegionId(0))),
+        };
+        Act::Results((0..ops.len()).map(result).collect())
+    };
+    let (node, client) = lone_node(options(), script);
+    drop(client);
+    let mut session = Session::connect(&[&node.address], options()).expect("the node answers");
+    for _ in 0..20 {
+        session.submit(vec![success_free_get()]).expect("there is room");
+    }
+    let mut done = Vec::new();
+    while session.outstanding() > 0 {
+        done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
+    }
+    assert_eq!(done.len(), 20);
+    for batch in done {
+        assert!(matches!(&batch.results[..], [OpResult::Value(Some(_))]), "{:?}", batch.results);
+    }
+    let sizes: Vec<usize> = node.requests().iter().map(|(_, size)| *size).collect();
+    assert_eq!(sizes[0], 20, "as long as the sizes of values are unknown, all go together");
+    assert!(sizes[1..].iter().all(|size| *size <= 3) && sizes[1..].iter().sum::<usize>() == 13, "{sizes:?}");
 }
 
 fn success_free_get() -> Op {

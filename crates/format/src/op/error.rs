@@ -43,8 +43,9 @@ pub enum OpError {
     /// commit LSN.
     #[error("region {0} does not remember requests that are so old")]
     Forgotten(RegionId),
-    /// Too many operations wait already: retry after a moment, with less at once. Nothing was changed.
-    #[error("too many operations wait in region {0}")]
+    /// Too many operations wait already; or, in no region, the answers to one request are too long together. Retry after a
+    /// moment, with less at once. Nothing was changed.
+    #[error("{}", overload(*.0))]
     Overloaded(RegionId),
     /// A write with a request id was decided by an earlier attempt, whose full answer is no longer known. Do not retry.
     #[error("it {} by an earlier attempt, and the value that there was is not known any more", if *.done { "was carried out" } else { "was refused" })]
@@ -70,5 +71,12 @@ impl OpError {
             OpError::Forgotten(_) | OpError::AnswerGone { .. } => false,
             OpError::Unauthenticated(_) | OpError::NotPermitted(_) => false,
         }
+    }
+}
+
+fn overload(region: RegionId) -> String {
+    match region {
+        RegionId(0) => "the answers to one request are too long together: ask for less at once".to_owned(),
+        region => format!("too many operations wait in region {region}"),
     }
 }

@@ -394,8 +394,9 @@ impl Session {
             _ if pending.bytes + bytes <= room => result,
             // Unknown, so that no client takes it for "nothing was changed".
             _ if is_write => OpResult::Error(OpError::Unknown("it was carried out, but its answer is too long".into())),
+            _ if pending.bytes > 0 => OpResult::Error(OpError::Overloaded(RegionId(0))),
             _ => OpResult::Error(OpError::Invalid(format!(
-                "the answers to one request would be longer than {MAX_MESSAGE_BYTES} bytes: ask for less at once"
+                "the answer would be longer than {MAX_MESSAGE_BYTES} bytes: ask for less"
             ))),
         };
         if !matches!(result, OpResult::Error(_)) {

@@ -283,7 +283,7 @@ fn answers_that_do_not_fit_a_frame_become_errors_that_tell_reads_from_writes() {
     let replies = wire.replies();
     let [Reply::Results { results, .. }] = &replies[..] else { panic!("one reply") };
     assert!(results[..7].iter().all(|result| matches!(result, OpResult::Value(Some(_)))));
-    assert!(matches!(results[8], OpResult::Error(OpError::Invalid(_))));
+    assert_eq!(results[8], OpResult::Error(OpError::Overloaded(RegionId(0))));
     assert!(matches!(results[9], OpResult::Error(OpError::Unknown(_))));
 }
 
