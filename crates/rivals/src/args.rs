@@ -83,6 +83,9 @@ pub(crate) struct RoundArgs {
     /// Engines, in order of the first round; each further round begins with the next
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = EngineName::built_in())]
     pub(crate) engines: Vec<EngineName>,
+    /// The program that runs `leeward-pgo`: this one, built by `cargo xtask pgo rivals`
+    #[arg(long, value_name = "PATH")]
+    pub(crate) pgo: Option<PathBuf>,
     /// Rounds; figures are medians over them
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,

@@ -14,6 +14,7 @@ pub(crate) fn series(engine: EngineName) -> Series {
         EngineName::LeewardGrowth4 => (86, 180, 233),
         EngineName::LeewardGrowth16 => (0, 60, 100),
         EngineName::LeewardInPlace => (120, 120, 120),
+        EngineName::LeewardPgo => (0, 60, 140),
         EngineName::Rocksdb => (213, 94, 0),
         EngineName::RocksdbLz4 => (230, 159, 0),
         EngineName::RocksdbBlob => (204, 121, 167),

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::work::Work;
 use serde::Serialize;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -64,7 +64,7 @@ pub(crate) fn run(plans: &[Plan], works: &[Work], args: &RoundArgs) -> Result<Re
         for plan in plans {
             for turn in 0..args.engines.len() {
                 let engine = args.engines[(turn + round as usize - 1) % args.engines.len()];
-                run_child(&mut results, plan, works, round, engine, &args.dir)?;
+                run_child(&mut results, plan, works, round, engine, args)?;
             }
         }
     }
@@ -77,12 +77,13 @@ fn run_child(
     works: &[Work],
     round: u32,
     engine: EngineName,
-    dir: &Path,
+    args: &RoundArgs,
 ) -> Result<(), Failure> {
+    let dir = &args.dir;
     let (mix, records) = (plan.mix.to_string(), plan.records);
     let directory = tempfile::Builder::new().prefix("leeward-rivals-").tempdir_in(dir);
     let directory = directory.map_err(|error| format!("--dir {}: {error}", dir.display()))?;
-    let mut child = start(plan, works, engine, directory.path())?;
+    let mut child = start(program(engine, args)?, plan, works, engine, directory.path())?;
     let output = child.stdout.take().expect("the output is a pipe");
     let over = AtomicBool::new(false);
     let read = thread::scope(|scope| {
@@ -119,13 +120,28 @@ fn listen(output: ChildStdout, mut take: impl FnMut(Measurement)) -> Result<Opti
     Ok(reason)
 }
 
-/// This program again, as a run of one engine.
-fn start(plan: &Plan, works: &[Work], engine: EngineName, directory: &Path) -> Result<Child, Failure> {
+/// The program that runs an engine: this one, but for `leeward-pgo`.
+fn program(engine: EngineName, args: &RoundArgs) -> Result<PathBuf, Failure> {
+    match engine {
+        EngineName::LeewardPgo => args.pgo.clone().ok_or_else(|| "leeward-pgo needs --pgo PATH".into()),
+        _ => Ok(std::env::current_exe()?),
+    }
+}
+
+/// A program, as a run of one engine.
+fn start(
+    program: PathBuf,
+    plan: &Plan,
+    works: &[Work],
+    engine: EngineName,
+    directory: &Path,
+) -> Result<Child, Failure> {
     let works: Vec<String> = works.iter().map(Work::to_string).collect();
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(&program);
     command.arg("run").args(plan.arguments()).args(["--engine", &engine.to_string()]);
     command.args(["--workloads", &works.join(",")]).arg("--dir").arg(directory);
-    Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?)
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    spawned.map_err(|error| format!("{}: {error}", program.display()).into())
 }
 
 fn tell(plan: &Plan, round: u32, engine: EngineName, measurement: &Measurement) {

@@ -4,13 +4,14 @@
 //! - `panics` lists the places that may panic in code that handles bytes from sockets and disks.
 //! - `simulate` runs seeds of the simulated cluster.
 //! - `measure` measures what only developers measure.
+//! - `pgo` builds a program for the work that it does.
 //! - `miri` looks for undefined behaviour in unsafe code.
 //! - `chaos` breaks a cluster of real processes.
 //! - `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use leeward_xtask::{measure, simulate, tidy};
+use leeward_xtask::{measure, pgo, simulate, tidy};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -35,6 +36,8 @@ enum Chore {
     /// Measure what only developers measure: an idle cluster, routes, pauses, moves, splits, faults, rights,
     /// rotation, Redis.
     Measure(measure::Measure),
+    /// Build a program with a profile of its own work (profile-guided optimization), below target/pgo.
+    Pgo(pgo::Pgo),
     /// Run the tests of the modules with unsafe code that Miri can follow (needs `rustup toolchain install nightly --component
     /// miri,rust-src`).
     Miri,
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Chore::Panics => panics(&root),
         Chore::Simulate(options) => simulate::simulate(&options),
         Chore::Measure(options) => measure::measure(&options),
+        Chore::Pgo(options) => pgo::pgo(&root, &options),
         Chore::Miri => miri(&root),
         Chore::Chaos { options } => chaos(&root, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),

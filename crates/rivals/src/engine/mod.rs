@@ -47,6 +47,8 @@ pub(crate) enum EngineName {
     LeewardGrowth16,
     /// Leeward with every value in leaves.
     LeewardInPlace,
+    /// Leeward, run by the program that `--pgo` names.
+    LeewardPgo,
     /// RocksDB without compression. The targets compare Leeward with it.
     Rocksdb,
     /// RocksDB with LZ4.
@@ -62,8 +64,8 @@ impl EngineName {
     const COMPARED: [EngineName; 5] =
         [EngineName::Leeward, EngineName::Rocksdb, EngineName::RocksdbLz4, EngineName::RocksdbBlob, EngineName::Fjall];
     /// Leeward with other options than its defaults.
-    const TUNED: [EngineName; 3] =
-        [EngineName::LeewardGrowth4, EngineName::LeewardGrowth16, EngineName::LeewardInPlace];
+    const TUNED: [EngineName; 4] =
+        [EngineName::LeewardGrowth4, EngineName::LeewardGrowth16, EngineName::LeewardInPlace, EngineName::LeewardPgo];
 
     /// Engines to compare that this program was built with.
     pub(crate) fn built_in() -> Vec<EngineName> {
@@ -85,7 +87,8 @@ impl EngineName {
             EngineName::Leeward
             | EngineName::LeewardGrowth4
             | EngineName::LeewardGrowth16
-            | EngineName::LeewardInPlace => None,
+            | EngineName::LeewardInPlace
+            | EngineName::LeewardPgo => None,
             EngineName::Rocksdb | EngineName::RocksdbLz4 | EngineName::RocksdbBlob => {
                 Some(("rocksdb", cfg!(feature = "rocksdb")))
             }
@@ -99,7 +102,7 @@ impl EngineName {
     /// An error of the engine, or this program was built without its driver.
     pub(crate) fn open(self, directory: &Path, plan: &Plan) -> Result<Box<dyn Engine>, Failure> {
         match self {
-            EngineName::Leeward => leeward::open(directory, plan, leeward::Tuning::Default),
+            EngineName::Leeward | EngineName::LeewardPgo => leeward::open(directory, plan, leeward::Tuning::Default),
             EngineName::LeewardGrowth4 => leeward::open(directory, plan, leeward::Tuning::Growth(4)),
             EngineName::LeewardGrowth16 => leeward::open(directory, plan, leeward::Tuning::Growth(16)),
             EngineName::LeewardInPlace => leeward::open(directory, plan, leeward::Tuning::InPlace),
@@ -124,6 +127,7 @@ impl fmt::Display for EngineName {
             EngineName::LeewardGrowth4 => "leeward-growth4",
             EngineName::LeewardGrowth16 => "leeward-growth16",
             EngineName::LeewardInPlace => "leeward-in-place",
+            EngineName::LeewardPgo => "leeward-pgo",
             EngineName::Rocksdb => "rocksdb",
             EngineName::RocksdbLz4 => "rocksdb-lz4",
             EngineName::RocksdbBlob => "rocksdb-blob",
