@@ -281,7 +281,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         };
         let primary = group.primary.map(|primary| primary.server);
         let state = match status {
-            _ if !waits_for(map, group).is_empty() => "waiting".into(),
+            _ if !waits_for(map, group).is_empty() => "waiting for a volume".into(),
             Some(status) if status.state == "serving" && reads_only(map, group) => "reads only".into(),
             Some(status) => status.state.clone(),
             None => "unknown".into(),

@@ -112,7 +112,7 @@ fn regions_are_listed_with_members_and_lag() {
     // All are gone, and the primary's server is back with another volume.
     map.servers = vec![live(Member { volume: VolumeId(0xab), ..member(1) })];
     let text = region_table(&map, &[&primary()]);
-    assert_eq!(cells(text.lines().nth(1).unwrap())[6], "waiting");
+    assert_eq!(cells(text.lines().nth(1).unwrap())[6], "waiting for a volume");
     assert!(
         text.contains("region 1 waits for volume 0000000000000001 of server 1, which is back with another"),
         "{text}"

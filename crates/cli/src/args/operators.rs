@@ -13,6 +13,7 @@ Examples:
 Each region's primary copies the region, as of one instant, to checkpoints/NAME/region-N in its data directory. It serves
 meanwhile. The instants of two regions differ. A copy is a store of its own: `leeward verify`, `leeward inspect` and the
 embedded engine open it, and `leeward ingest --from-store` reads it back. It takes as much space as the region.
+A part is on the node that was the region's primary; the command prints where.
 The name has 1 to 64 letters, digits, -, _ and ., and must be new on each node.")]
 pub(crate) struct CheckpointArgs {
     #[command(flatten)]
@@ -33,7 +34,8 @@ Examples:
   leeward ingest --from-store node-1/checkpoints/monday/region-3 --table orders
 A line is a key, a tab and a value, both escaped as `leeward scan` prints them: \\t, \\n, \\r, \\', \\\", \\\\ and \\xNN. Keys
 ascend, as bytes. `-` is the standard input. If a cluster returns an error, the lines before it stay written; the same
-command may be repeated.")]
+command may be repeated. A checkpoint has one directory for each region: run the command once for each. Pairs of a store lose
+their expiry in a table.")]
 pub(crate) struct IngestArgs {
     #[command(flatten)]
     pub(crate) place: InTable,

@@ -3,7 +3,7 @@
 //! ```text
 //!  0                                                                                    budget
 //!  | levels | tails | mirrors, rings, clients, hash indexes | reads | compactions | L0s of all regions |  cache: the rest  |
-//!                                                                    a quarter   frozen from a quarter on,
+//!                                                                    a quarter   frozen from 3/10 on,
 //!                                                                    admits new  3/8 make writers wait
 //! ```
 //! All memory but the cache's is in [`Reservation`]s, each of as many bytes as its owner holds at the moment. The cache

@@ -18,8 +18,8 @@ impl Region {
     /// all of it is committed. The compaction drops pairs that have expired by `now`. Freezes the L0 first, if another
     /// region needs its memory.
     ///
-    /// While the region is being written to, fewer than three frozen L0s wait for a second, because larger runs of L1
-    /// cause fewer writes. The region is quiet when all writes are durable and no L0 was compacted lately. L0s do not
+    /// While the region is being written to, fewer than three frozen L0s wait, because larger runs of L1 cause fewer
+    /// writes. The region is quiet when all writes are durable and no L0 was compacted lately. L0s do not
     /// wait while all L0s have more memory than their share, or while writers get no second L0 because space is short.
     pub fn next_compaction(&self, now: UnixMs) -> Option<Compaction> {
         self.next_compaction_in(Lane::Any, now)

@@ -105,7 +105,7 @@ impl Slot {
             Holding::Copy(_) if self.out_of_space.is_some() => "waiting for room on its device",
             Holding::Copy(_) | Holding::Working if self.backup.is_in_sync() => "in sync",
             Holding::Copy(_) | Holding::Working if self.backup.primary_session().is_some() => "syncing",
-            Holding::Copy(_) | Holding::Working => "waiting",
+            Holding::Copy(_) | Holding::Working => "no session",
         };
         status.state = state.to_owned();
         if let Holding::Copy(Some(copy)) = &self.holding {
