@@ -198,6 +198,8 @@ impl Cursor {
         if self.ready.is_empty()
             && let Err(error) = self.gather()
         {
+            // The values of some pairs were not read.
+            self.ready.clear();
             self.order = Some(Vec::new());
             return Err(error);
         }
@@ -272,8 +274,7 @@ impl Cursor {
             (ValueAt { pointer: *pointer, key: &entry.key, value_bytes, expires }, entry.lsn)
         };
         let places: Vec<_> = in_log.iter().map(at).collect();
-        let found = self.reads.values(&places, self.generation);
-        let Values { values, scattered_bytes } = found.inspect_err(|_| self.ready.clear())?;
+        let Values { values, scattered_bytes } = self.reads.values(&places, self.generation)?;
         if self.counts && in_log.len() > 1 {
             self.reads.scan_costs.read_values(scattered_bytes);
         }

@@ -80,30 +80,37 @@ proptest! {
     }
 }
 
+/// Some pairs of the batch that fails wait for values in the log.
 #[test]
 fn an_error_ends_a_scan() {
-    let mut store = Store::new(0, 8 << 10);
-    for n in 0..=255u8 {
-        store.write(&key(n), Some(&[n; 100]));
+    let mut store = Store::new(0, 1 << 20);
+    let value = |n: u32| vec![n as u8; if n.is_multiple_of(2) { 250 } else { 10 }];
+    for n in 0..4000u32 {
+        store.write(&n.to_be_bytes(), Some(&value(n)));
     }
     store.freeze();
     store.settle();
-    let last = *store.live.keys().next_back().expect("segments are live");
-    for offset in (0..crate::version::tests::model::SEGMENT_BYTES as u32).step_by(4096) {
-        store.disk.flip_bit("volume", store.volume.file_offset(last.no(), offset + 9), 0);
+    let segments = store.version.levels()[L1].segments();
+    let damaged = &segments[segments.len() / 2];
+    for offset in (0..damaged.tree().pointer.offset()).step_by(4096) {
+        store.disk.flip_bit("volume", store.volume.file_offset(damaged.segment().no(), offset + 9), 0);
     }
-    for reverse in [false, true] {
-        let mut cursor = store.snapshot().cursor(ScanBounds { reverse, ..ScanBounds::default() });
+    for (reverse, limit) in [(false, None), (true, None), (false, Some(3000)), (true, Some(3000))] {
+        let mut cursor = store.snapshot().cursor(ScanBounds { reverse, limit, ..ScanBounds::default() });
+        let mut found = 0;
         let error = loop {
             match cursor.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => break None,
-                Err(error) => break Some(error),
+                Ok(Some(ScanEntry { key, value: read, .. })) => {
+                    let n = u32::from_be_bytes(key[..].try_into().expect("four bytes"));
+                    assert!(read == value(n), "key {n} in reverse: {reverse}");
+                    found += 1;
+                }
+                Ok(None) => panic!("a damaged leaf was passed"),
+                Err(error) => break error,
             }
         };
-        if error.is_some() {
-            assert!(cursor.next().expect("it is over").is_none());
-        }
+        assert!(found > 100 && matches!(error, crate::Error::Damaged { .. }), "{error} after {found} pairs");
+        assert_eq!(cursor.next().expect("it is over"), None);
     }
 }
 
