@@ -102,7 +102,7 @@ pub struct Cursor {
     steps: u64,
 }
 
-/// Most pairs, and bytes of values in the log, of a batch; one value may exceed the bytes.
+/// Most pairs, and bytes of values, of a batch; one value may exceed the bytes.
 const MOST_AHEAD: usize = 128;
 const MOST_AHEAD_BYTES: usize = 256 << 10;
 
@@ -251,14 +251,17 @@ impl Cursor {
         }
         let most = self.ahead.min(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.ahead = (self.ahead * 2).min(MOST_AHEAD);
-        let (mut in_log, mut log_bytes) = (Vec::new(), 0);
-        while self.ready.len() < most && log_bytes < MOST_AHEAD_BYTES {
+        let (mut in_log, mut ahead_bytes) = (Vec::new(), 0);
+        while self.ready.len() < most && ahead_bytes < MOST_AHEAD_BYTES {
             let Some((Stamp { lsn, expires }, found)) = self.next_live()? else { break };
             let value = match found {
-                Found::Value(value) => value,
+                Found::Value(value) => {
+                    ahead_bytes += value.len();
+                    value
+                }
                 Found::InLog(pointer, value_bytes) => {
                     in_log.push((self.ready.len(), pointer, value_bytes));
-                    log_bytes += value_bytes as usize;
+                    ahead_bytes += value_bytes as usize;
                     Bytes::new()
                 }
             };

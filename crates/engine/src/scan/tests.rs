@@ -114,6 +114,34 @@ fn an_error_ends_a_scan() {
     }
 }
 
+/// In place in the L0 and in a level, and in the log.
+#[test]
+fn a_batch_ends_after_a_number_of_bytes_wherever_values_are() {
+    const VALUE_BYTES: usize = 50_000;
+    let mut store = Store::with_segments(1 << 20, 0, 64 << 20);
+    for n in 0..90u32 {
+        match n % 3 {
+            0 => store.write_to_log(&n.to_be_bytes(), &[n as u8; VALUE_BYTES]),
+            _ => store.write(&n.to_be_bytes(), Some(&[n as u8; VALUE_BYTES])),
+        }
+        if n == 45 {
+            store.freeze();
+            store.settle();
+        }
+    }
+    for reverse in [false, true] {
+        let mut cursor = store.snapshot().cursor(ScanBounds { reverse, limit: Some(90), ..ScanBounds::default() });
+        let mut pairs = 0;
+        while let Some(entry) = cursor.next().expect("a sound disk") {
+            assert_eq!(entry.value.len(), VALUE_BYTES);
+            let ahead = cursor.ready.iter().map(|entry| entry.value.len()).sum::<usize>();
+            assert!(ahead <= MOST_AHEAD_BYTES, "{ahead} bytes are ahead");
+            pairs += 1;
+        }
+        assert_eq!(pairs, 90);
+    }
+}
+
 /// A queue with a consumed head: 100,000 deleted keys before the first live one. They are in levels with nothing live
 /// below, so they cost a step per leaf or segment, not one per key.
 #[test]
