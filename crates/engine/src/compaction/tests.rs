@@ -5,7 +5,7 @@ use super::*;
 use crate::scan::ScanBounds;
 use crate::version::tests::model::{SEGMENT_BYTES, Store, key};
 use leeward_format::Lsn;
-use leeward_format::manifest::{L1, L1_RUNS, LevelState, PIECES, level_at};
+use leeward_format::manifest::{L1, L1_RUNS, LevelState, MAX_LEVELS, PIECES, level_at};
 use leeward_platform::disk::FaultPlan;
 
 fn fill(store: &mut Store, keys: impl Iterator<Item = u32>, bytes: usize) {
@@ -190,6 +190,23 @@ fn levels_keep_their_sizes_and_every_range_gets_its_turn() {
     let small = |leaf: &&Arc<crate::tree::LeafSegment>| leaf.end() < SEGMENT_BYTES / 2;
     let deepest = store.version.levels().last().expect("there are levels").segments();
     assert!(deepest.iter().filter(small).count() * 4 <= deepest.len() + 4, "levels fill up with small segments");
+}
+
+#[test]
+fn the_level_in_the_last_position_grows_without_limit() {
+    // L1 should have a few bytes, and the last level 256 KiB.
+    let mut store = Store::new(0, 2);
+    fill(&mut store, 0..10_000, 60);
+    store.settle();
+    let levels = store.version.levels();
+    assert_eq!(levels.len(), MAX_LEVELS);
+    assert!(levels[MAX_LEVELS - 1].bytes() > 256 << 10, "{} bytes", levels[MAX_LEVELS - 1].bytes());
+    fill(&mut store, 5000..5010, 60);
+    store.settle();
+    let mut cursor = store.snapshot().cursor(ScanBounds::default());
+    for n in 0..10_000u32 {
+        assert_eq!(cursor.next().expect("a sound disk").expect("every key is there").key[..], n.to_be_bytes());
+    }
 }
 
 /// Runs that are not empty, and what they say of older levels, the newest first.

@@ -5,7 +5,7 @@ use crate::compaction::runs;
 use crate::tree::Level;
 use crate::version::Version;
 use leeward_format::cluster::CompactionMode;
-use leeward_format::manifest::{L1, L1_RUNS, LevelState, PIECES};
+use leeward_format::manifest::{L1, L1_RUNS, LevelState, MAX_LEVELS, PIECES};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,7 +37,8 @@ impl Picker {
             return runs.into_iter().chain(pieces).collect();
         }
         let has_runs = self.has_runs(levels);
-        let below = levels.iter().enumerate().skip(if has_runs { L1_RUNS } else { L1 });
+        // The level in the last position has none to be merged into.
+        let below = levels.iter().enumerate().take(MAX_LEVELS - 1).skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
             let own = level.bytes() as f64 / self.target_bytes(version, position) as f64;
             (position, own.max(self.fill_by_scans(version, position..position + 1)))
