@@ -318,6 +318,24 @@ fn a_failed_read_fails_the_compaction() {
     assert_eq!(store.settle().len(), 1);
 }
 
+#[test]
+fn new_indexes_are_in_memory_although_resident_ones_have_no_room() {
+    let mut store = Store::new(4 << 20, 1 << 20);
+    let cache = store.volume.cache().clone();
+    let taken: Vec<_> = std::iter::from_fn(|| cache.reserve(1024)).collect();
+    assert!(taken.len() > 100);
+    fill(&mut store, 0..3000, 60);
+    store.settle();
+    let reads = store.version.reads();
+    let segments = store.version.levels()[L1].segments();
+    assert!(segments.len() > 2);
+    for leaf in segments {
+        let index = leaf.index(reads, crate::version::Reach::Memory).expect("a sound disk").expect("it was just built");
+        assert!(matches!(index, crate::tree::IndexRef::Cached(_)));
+    }
+    assert_eq!(cache.misses(), 0);
+}
+
 /// Levels of 5,000 small pairs, two deep at least.
 fn two_levels() -> Store {
     let mut store = Store::new(0, 16 << 10);

@@ -132,11 +132,14 @@ impl LeafSegment {
         self.tree.pointer.offset() as usize + self.tree.bytes()
     }
 
-    /// Keeps the index that was just built, if the cache has room.
+    /// Keeps the index that was just built or read: as long as the segment exists, or as an object of the cache if
+    /// resident indexes have no more room.
     pub(crate) fn keep_index(&self, index: Arc<LeafIndex>) {
         if let Some(reservation) = self.cache.reserve(index_memory_bytes(&index)) {
             // If another thread was faster, its index stays.
             let _ = self.resident.set((index, reservation));
+        } else if self.resident.get().is_none() {
+            self.cache.insert_index(self.segment.serial(), index);
         }
     }
 
@@ -212,9 +215,6 @@ impl LeafSegment {
             .map_err(|error| reads.damaged(self.segment.no(), offset, &error))?;
         let index = Arc::new(index);
         self.keep_index(Arc::clone(&index));
-        if self.resident.get().is_none() {
-            self.cache.insert_index(self.segment.serial(), Arc::clone(&index));
-        }
         Ok(index)
     }
 
