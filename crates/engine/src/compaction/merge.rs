@@ -5,7 +5,7 @@ use super::newest::{Input, Newest, compare_ends, of_l0s};
 use super::output::{Built, Outbox};
 use super::overlap::Sample;
 use super::placing::{Move, Placing};
-use super::plan::{Counters, Output, Plan, source_segments};
+use super::plan::{Counters, Output, Plan, source_ranges, source_segments};
 use super::ranges::Ranges;
 use super::runs::Ends;
 use super::sorted::Pairs;
@@ -342,14 +342,20 @@ pub(super) fn keep(
     Ok((Output { leaf: Arc::new(leaf), footer }, built))
 }
 
-/// For each leaf of a new segment: whether the cache has a leaf that it replaces.
+/// For each leaf of a new segment: whether the cache has a leaf that it replaces, of the source or of the target.
 fn were_kept(context: &Context, index: &LeafIndex) -> Vec<bool> {
     let mut were_kept = vec![false; index.leaves().len()];
     let span = &index.footer().span;
-    // The level that it is merged into, and the one that it comes from.
-    for level in context.levels[..=context.source.target()].iter().rev().take(2).filter(|level| !level.is_empty()) {
-        let segments = level.segment_of(&span.first)..=level.segment_of(&span.last);
-        for segment in &level.segments()[segments] {
+    let target = context.source.target();
+    let all = 0..context.levels[target].segments().len();
+    for (position, merged) in source_ranges(context).iter().cloned().chain([(target, all)]) {
+        let level = &context.levels[position];
+        if merged.is_empty() {
+            continue;
+        }
+        let first = level.segment_of(&span.first).max(merged.start);
+        let end = (level.segment_of(&span.last) + 1).min(merged.end);
+        for segment in level.segments().get(first..end).unwrap_or_default() {
             segment.supersede_leaves(&mut |first, last| {
                 if *last >= span.first[..] && !span.is_below(first) {
                     were_kept[index.leaf_of(first)..=index.leaf_of(last)].fill(true);

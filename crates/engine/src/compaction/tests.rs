@@ -244,6 +244,48 @@ fn runs_are_merged_for_what_they_hide_and_not_for_new_keys() {
     assert!(!reopened.is_empty() && reopened.iter().all(|overlap| *overlap == 1.0), "unknown: {reopened:?}");
 }
 
+/// Its leaf is cached in the newest run only, and nothing else has room in the cache.
+#[test]
+fn a_merge_of_runs_keeps_what_is_in_use_of_any_run() {
+    let mut store = Store::new(4 << 20, 4 << 20);
+    store.merge_as((4, CompactionMode::Partial));
+    for round in 0..7u32 {
+        fill(&mut store, (0..1000).map(|n| n * 8 + round), 60);
+        let compaction = store.pick().expect("an L0 is frozen");
+        store.finish(compaction);
+    }
+    let (cache, reads) = (store.volume.cache().clone(), Arc::clone(store.version.reads()));
+    let place = |leaf: &crate::tree::LeafSegment, key: &[u8]| {
+        let index = leaf.index_from_device(&reads).expect("a sound disk");
+        index.leaves()[index.leaf_of(key)]
+    };
+    let hot = 86u32.to_be_bytes();
+    let newest = store.version.levels().iter().find(|level| !level.is_empty()).expect("there are seven runs");
+    let leaf = Arc::clone(&newest.segments()[newest.segment_of(&hot)]);
+    let wanted = place(&leaf, &hot);
+    let bytes = leaf.load_leaf(&reads, wanted).expect("a sound disk");
+    for run in &store.version.levels()[PIECES..L1_RUNS] {
+        for leaf in run.segments() {
+            let index = leaf.index_from_device(&reads).expect("a sound disk");
+            cache.forget(leaf.segment().serial(), index.leaves().iter().map(|leaf| leaf.offset));
+        }
+    }
+    for n in 0..1000 {
+        cache.insert_leaf(u64::MAX >> 2, n * 4096, &bytes);
+    }
+    cache.insert_leaf(leaf.segment().serial(), wanted.offset, &bytes);
+    assert!((0..2).all(|_| leaf.cached_leaf(wanted).is_some()) && !cache.has_room_to_spare());
+    let compaction = store.pick().expect("seven runs are merged");
+    let done = store.finish(compaction);
+    let below = &store.version.levels()[L1_RUNS];
+    assert!(done.l0s.is_empty() && below.segments().len() > 2, "a part of all runs was merged");
+    let merged = &below.segments()[below.segment_of(&hot)];
+    assert!(merged.cached_leaf(place(merged, &hot)).is_some(), "it was in use before the merge");
+    let last = below.segments().last().expect("there are some");
+    let index = last.index_from_device(&reads).expect("a sound disk");
+    assert!(index.leaves().iter().all(|leaf| last.cached_leaf(*leaf).is_none()), "these were not");
+}
+
 #[test]
 fn a_few_large_pairs_that_are_overwritten_count_by_their_bytes() {
     let mut store = Store::new(64 << 20, 4 << 20);
