@@ -2,16 +2,17 @@
 //! flight.
 //!
 //! A round reads, for each open key, the one leaf that may hold it, level by level. The last round reads all values in
-//! the log.
+//! the log. Large values, and leaves larger than a node, are read as far as there is room for them.
 
 use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
 use crate::error::Result;
 use crate::log::ValueAt;
-use crate::memory::Purpose;
+use crate::memory::{Purpose, Reservation};
 use crate::memtable::Entry;
 use crate::tree::{LeafSegment, Place, Probe, Source, search};
 use leeward_format::leaf_segment::LeafPlace;
+use leeward_format::node::NODE_BYTES;
 use leeward_format::{Lsn, Pointer, SegmentNo, Stamp, filter};
 use std::collections::HashMap;
 
@@ -38,22 +39,32 @@ struct InLog {
     value_bytes: u32,
 }
 
-/// Bytes of large values that may still be read.
+/// Bytes of large values, and of jumbo leaves, that may still be read.
 struct Room {
     left: usize,
-    has_read: bool,
+    /// Number of keys in the batches before this one.
+    passed: usize,
+    /// Number of the first key that took room. It may take more than there is.
+    first: Option<usize>,
 }
 
 impl Room {
-    /// Takes room for a value, if it is large. The first large value always fits, unless the room was 0 at the start.
-    fn take(&mut self, bytes: usize) -> bool {
+    /// If it is 0 at the start, no key may take more.
+    fn new(bytes: usize) -> Room {
+        Room { left: bytes, passed: 0, first: (bytes == 0).then_some(usize::MAX) }
+    }
+
+    /// Takes room for the key at position `i` of the batch, if it is for more than a small value. The first key always
+    /// gets it, however often it asks: once for a jumbo leaf without an entry of it, and again for its value.
+    fn take(&mut self, i: usize, bytes: usize) -> bool {
         if bytes <= SMALL_VALUE_BYTES {
             return true;
         }
-        let fits = bytes <= self.left || !self.has_read;
+        let number = self.passed + i;
+        let fits = bytes <= self.left || *self.first.get_or_insert(number) == number;
         if fits {
+            self.first.get_or_insert(number);
             self.left = self.left.saturating_sub(bytes);
-            self.has_read = true;
         }
         fits
     }
@@ -67,18 +78,33 @@ struct Leaves<'a> {
     known: HashMap<(SegmentNo, u32), usize>,
 }
 
+/// A leaf to read for a key.
+struct Wanted {
+    /// Its position among the leaves to read.
+    leaf: usize,
+    /// Room that was taken for it, in bytes: enough for a value in it.
+    paid: usize,
+}
+
 impl<'a> Leaves<'a> {
-    /// Position of a leaf among those to read.
-    fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace) -> usize {
-        let at = (segment.segment().no(), place.offset);
-        *self.known.entry(at).or_insert_with(|| {
-            self.reads.push((at, vec![0; place.bytes as usize]));
-            self.from.push((segment, place));
-            self.from.len() - 1
-        })
+    /// Adds a leaf for the key at position `i` of the batch; `None` if there is no room for it.
+    fn add(&mut self, segment: &'a LeafSegment, place: LeafPlace, room: &mut Room, i: usize) -> Option<Wanted> {
+        let (at, bytes) = ((segment.segment().no(), place.offset), place.bytes as usize);
+        if let Some(leaf) = self.known.get(&at) {
+            return Some(Wanted { leaf: *leaf, paid: 0 });
+        }
+        let paid = if bytes > NODE_BYTES { bytes } else { 0 };
+        if !room.take(i, paid) {
+            return None;
+        }
+        let leaf = self.from.len();
+        self.known.insert(at, leaf);
+        self.reads.push((at, vec![0; bytes]));
+        self.from.push((segment, place));
+        Some(Wanted { leaf, paid })
     }
 
-    fn read(mut self, version: &Version) -> Result<Vec<(Leaf, &'a LeafSegment, LeafPlace)>> {
+    fn read(mut self, version: &Version) -> Result<ReadLeaves<'a>> {
         let bytes = self.reads.iter().map(|(_, bytes)| bytes.len()).sum();
         let _reservation = version.reads.volume.memory().take(Purpose::Reads, bytes);
         version.reads.volume.read_many(&mut self.reads)?;
@@ -86,8 +112,14 @@ impl<'a> Leaves<'a> {
             version.reads.volume.cache().count_miss();
             Ok((segment.parse_leaf(&version.reads, &bytes.into(), place)?, segment, place))
         });
-        read.collect()
+        Ok(ReadLeaves { leaves: read.collect::<Result<_>>()?, _reservation })
     }
+}
+
+/// Leaves that were read, and the reservation of their memory.
+struct ReadLeaves<'a> {
+    leaves: Vec<(Leaf, &'a LeafSegment, LeafPlace)>,
+    _reservation: Reservation,
 }
 
 impl Version {
@@ -99,16 +131,17 @@ impl Version {
         self.get_many_within(keys, now, usize::MAX)
     }
 
-    /// [`Version::get_many`] with at most `room` bytes of values larger than [`SMALL_VALUE_BYTES`], but at least one
-    /// such value unless `room` is 0. A key whose value does not fit is [`Lookup::NotInMemory`].
+    /// [`Version::get_many`] with at most `room` bytes of values larger than [`SMALL_VALUE_BYTES`] and of jumbo leaves,
+    /// but at least one such value unless `room` is 0. A key whose value does not fit is [`Lookup::NotInMemory`].
     ///
     /// # Errors
     /// As [`Version::get_many`].
     pub fn get_many_within(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: usize) -> Result<Vec<Lookup>> {
         let mut answers = Vec::with_capacity(keys.len());
-        let mut room = Room { left: room, has_read: room == 0 };
+        let mut room = Room::new(room);
         for keys in keys.chunks(MOST_KEYS) {
             answers.extend(self.get_round(keys, now, &mut room)?);
+            room.passed += keys.len();
         }
         Ok(answers)
     }
@@ -120,7 +153,7 @@ impl Version {
         for (i, (key, at)) in keys.iter().enumerate() {
             match &answers[i] {
                 Lookup::NotInMemory => {}
-                Lookup::Found { value, .. } if !room.take(value.len()) => {
+                Lookup::Found { value, .. } if !room.take(i, value.len()) => {
                     answers[i] = Lookup::NotInMemory;
                     continue;
                 }
@@ -135,13 +168,13 @@ impl Version {
             }
         }
         while !pending.is_empty() {
-            pending = self.next_leaves(keys, &pending, &mut answers, &mut in_log, now)?;
+            pending = self.next_leaves((keys, now), &pending, &mut answers, &mut in_log, room)?;
         }
-        // In key order, so that the first of them is read if any is.
+        // In key order, so that the first of them is read if no other key took room.
         in_log.sort_unstable_by_key(|at| at.i);
         in_log.retain(|at| {
             answers[at.i] = Lookup::NotInMemory;
-            room.take(at.value_bytes as usize)
+            room.take(at.i, at.value_bytes as usize)
         });
         let place = |at: &InLog| {
             let (expires, value_bytes) = (at.stamp.expires, at.value_bytes);
@@ -159,46 +192,51 @@ impl Version {
     /// Returns the keys that are still pending.
     fn next_leaves(
         &self,
-        keys: &[(&[u8], Lsn)],
+        (keys, now): (&[(&[u8], Lsn)], Now<'_>),
         pending: &[Pending],
         answers: &mut [Lookup],
         in_log: &mut Vec<InLog>,
-        now: Now<'_>,
+        room: &mut Room,
     ) -> Result<Vec<Pending>> {
         let mut leaves = Leaves::default();
         let (mut waiting, mut still) = (Vec::new(), Vec::new());
-        let mut see = |at: Pending, probe: Probe, answers: &mut [Lookup]| match self.seen(keys[at.i].0, at, probe, now)
+        let mut see = |at: Pending, probe: Probe, paid: usize, (answer, room): (&mut Lookup, &mut Room)| match self
+            .seen(keys[at.i].0, at, probe, now)
         {
-            Seen::Answer(answer) => answers[at.i] = answer,
+            Seen::Answer(Lookup::Found { value, .. }) if !room.take(at.i, value.len().saturating_sub(paid)) => {
+                *answer = Lookup::NotInMemory;
+            }
+            Seen::Answer(found) => *answer = found,
             Seen::InLog(found) => in_log.push(found),
             Seen::Below => still.push(Pending { level: at.level + 1, ..at }),
         };
         for mut at in pending.iter().copied() {
-            let key = keys[at.i].0;
-            answers[at.i] = Lookup::Absent;
+            let (key, answer) = (keys[at.i].0, &mut answers[at.i]);
+            *answer = Lookup::Absent;
             while let Some(level) = self.filled().get(at.level) {
                 match level.place(&self.reads, key, at.hash)? {
-                    Place::Nowhere(None) => at.level += 1,
-                    Place::Nowhere(deleted) => {
-                        see(at, Probe::absent(deleted), answers);
-                        break;
+                    Place::Nowhere(None) => {
+                        at.level += 1;
+                        continue;
                     }
+                    Place::Nowhere(deleted) => see(at, Probe::absent(deleted), 0, (answer, room)),
                     Place::Leaf(leaf, deleted) => {
-                        see(at, search(&leaf, key, Source::Memory).or_else(|| deleted), answers);
-                        break;
+                        let probe = search(&leaf, key, Source::Memory);
+                        see(at, probe.or_else(|| deleted), 0, (answer, room));
                     }
-                    Place::Device(segment, place, deleted) => {
-                        waiting.push((at, leaves.add(segment, place), deleted));
-                        break;
-                    }
+                    Place::Device(segment, place, deleted) => match leaves.add(segment, place, room, at.i) {
+                        Some(wanted) => waiting.push((at, wanted, deleted)),
+                        None => *answer = Lookup::NotInMemory,
+                    },
                 }
+                break;
             }
         }
-        let leaves = leaves.read(self)?;
-        for (at, leaf, deleted) in waiting {
-            let (leaf, segment, place) = &leaves[leaf];
+        let read = leaves.read(self)?;
+        for (at, Wanted { leaf, paid }, deleted) in waiting {
+            let (leaf, segment, place) = &read.leaves[leaf];
             let probe = segment.search_read(&self.reads, leaf, *place, (keys[at.i].0, at.hash));
-            see(at, probe.or_else(|| deleted), answers);
+            see(at, probe.or_else(|| deleted), paid, (&mut answers[at.i], room));
         }
         Ok(still)
     }
