@@ -115,7 +115,9 @@ impl Replica {
         let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
         let (segment, bytes) = match found.get(wanted).filter(|(_, segment)| has_room(segment)) {
             Some((known, segment)) => (Arc::clone(segment), self.valid_bytes(known)),
-            None if wanted.kind.is_index() => (self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?, 0),
+            None if wanted.kind.is_index() || wanted.state().is_run() => {
+                (self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?, 0)
+            }
             None => (self.volume.allocate(wanted.origin)?, 0),
         };
         Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })

@@ -1,6 +1,7 @@
 //! Small segments take parts of segments: many small regions take little space, before and after a restart, and what is
 //! freed is used again.
 
+use crate::backup::Backup;
 use crate::support::{REGION, compact, encryption, flush, now, table_options};
 use leeward_engine::image::Image;
 use leeward_engine::{Region, Replica, Volume, VolumeOptions, Write};
@@ -84,5 +85,43 @@ fn small_regions_take_little_space() {
             regions.iter().for_each(|region| assert_holds(region, round));
         }
         assert!(volume.verify().damaged.is_empty());
+    }
+}
+
+/// Leaf segments, index segments and sorted runs.
+#[test]
+fn what_arrives_with_a_base_takes_as_little_space_as_after_a_restart() {
+    for addressing in Addressing::ALL {
+        let (here, there) = (SimDisk::new(1, 1 << 30), SimDisk::new(2, 1 << 30));
+        let options = leeward_format::cluster::TableOptions { addressing, ..table_options() };
+        let primary = Replica::create(&open(&here).0, REGION, options.clone()).unwrap();
+        let primary = serve(vec![primary]).remove(0);
+        for round in 0..30u32 {
+            for n in 0..100u32 {
+                // In place on the last level, and in runs above it.
+                primary.append(&[Write::put(&(n * 30 + round).to_be_bytes(), &[7; 100])]).unwrap();
+            }
+            primary.set_commit(primary.last_lsn());
+            flush(&primary).unwrap();
+            while compact(&primary).unwrap() {}
+        }
+        let (volume, _) = open(&there);
+        let mut copy = Backup::of(&volume, Replica::create(&volume, REGION, options).unwrap());
+        copy.sync(&primary).unwrap();
+        let used = volume.usage().0;
+        let image = Image::read(there.open("volume").expect("it is there"), Some(&encryption())).unwrap();
+        let image = image.expect("a volume");
+        let runs = image.state().regions[&REGION].segments.values().filter(|segment| segment.is_run()).count();
+        assert!(runs > 1, "{runs} runs arrived");
+        drop((copy, volume));
+        there.lose_power(&mut Rng::new(1));
+        let (volume, copies) = open(&there);
+        assert_eq!(volume.usage().0, used);
+        assert!(volume.verify().damaged.is_empty());
+        let pairs = serve(copies)[0].snapshot(primary.last_lsn(), now());
+        let mut cursor = pairs.cursor(Default::default());
+        for n in 0..3000u32 {
+            assert_eq!(cursor.next().unwrap().expect("each key is there").key[..], n.to_be_bytes());
+        }
     }
 }
