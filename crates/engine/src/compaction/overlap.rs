@@ -8,6 +8,7 @@
 //! in memory.
 
 use super::Context;
+use super::runs::NewRun;
 use crate::memtable::Entry;
 use crate::tree::Level;
 use leeward_format::filter::hash;
@@ -41,7 +42,9 @@ impl Sample {
     /// The pair of this number in the segment, from 0.
     #[inline]
     pub(super) fn add(&mut self, context: &Context, number: usize, key: &[u8], entry: Entry<'_>) {
-        if number.is_multiple_of(EVERY) && context.source.new_run().is_some() {
+        // Nobody asks what the one run of L1 hides, into which L0s are merged.
+        let is_new = |run: &NewRun| context.levels[run.target].is_empty();
+        if number.is_multiple_of(EVERY) && context.source.new_run().is_some_and(is_new) {
             self.look_up(&context.levels[context.source.target() + 1..], key, entry);
         }
     }

@@ -244,6 +244,16 @@ fn runs_are_merged_for_what_they_hide_and_not_for_new_keys() {
     assert!(!reopened.is_empty() && reopened.iter().all(|overlap| *overlap == 1.0), "unknown: {reopened:?}");
 }
 
+#[test]
+fn what_the_one_run_of_l1_hides_is_not_looked_up() {
+    let mut store = Store::new(64 << 20, 4 << 20);
+    for part in 0..2 {
+        fill(&mut store, (0..4000).map(|n| n * 2 + part), 60);
+        assert_eq!(store.settle().len(), 1);
+    }
+    assert_eq!(store.version.levels()[L1].overlap(), 1.0, "unknown");
+}
+
 /// Its leaf is cached in the newest run only, and nothing else has room in the cache.
 #[test]
 fn a_merge_of_runs_keeps_what_is_in_use_of_any_run() {
