@@ -15,10 +15,10 @@ use std::thread;
 const FIRST: u64 = 150;
 const COVER: u64 = 3_000;
 
-/// The seeds that are searched for a planted bug until one finds it. Some bugs need a situation that one seed in a thousand has.
-const PLANTED: RangeInclusive<u64> = 1..=3_000;
+/// The seeds that are searched for a planted bug until one finds it. Some bugs need a situation that one seed in thousands has.
+const PLANTED: RangeInclusive<u64> = 1..=6_000;
 
-/// The seeds that are searched for `bug`: those up to 3,000 whose options allow the situation that the broken rule is
+/// The seeds that are searched for `bug`: those up to 6,000 whose options allow the situation that the broken rule is
 /// for.
 pub fn planted(bug: Bug) -> impl Iterator<Item = u64> + Send {
     PLANTED.filter(move |seed| Scenario::of(*seed).may_show(bug))

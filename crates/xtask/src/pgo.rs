@@ -24,7 +24,7 @@ Examples:
   cargo xtask pgo
   cargo xtask pgo rivals
 It needs llvm-profdata (`rustup component add llvm-tools`), and for `leeward` also redis-server and redis-benchmark (packages
-redis-server and redis-tools), which are part of the training. It takes 15 minutes on 2 cores.")]
+redis-server and redis-tools), which are part of the training. It takes 20 minutes on 2 cores.")]
 pub struct Pgo {
     /// What to build
     #[arg(value_enum, default_value_t)]
@@ -112,6 +112,7 @@ fn build(root: &Path, program: Program) -> Result<PathBuf, Failure> {
     }
     let flag = format!("-Cprofile-generate={}", counts.display());
     let counted = tools.compile(root, &home.join("counted"), program, &flag)?;
+    eprintln!("The training begins. Programs that count are slow: its figures mean nothing.");
     for arguments in program.runs() {
         run(Command::new(&counted).args(arguments.split(' ')).current_dir(root))?;
     }
