@@ -397,8 +397,8 @@ impl Primary {
         Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.scheduling_gap.since()))
     }
 
-    /// The settled configuration, if it is due. Everything that this primary took over was durable before it became
-    /// primary. If it had to hear from other members first, they have it now, too.
+    /// The settled configuration (no prior members, no recovery quorum), if it is due. What this primary took over was
+    /// durable before it became primary. If it had to hear from other members first, they have it now, too.
     fn settlement(&self) -> Option<GroupConfig> {
         let is_due = self.config.recovery_quorum == 0 || self.is_complete();
         let is_settled = self.config.recovery_quorum == 0 && self.config.prior_members.is_empty();

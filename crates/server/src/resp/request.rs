@@ -1,10 +1,10 @@
 //! Requests: arrays of bulk strings, and inline commands as typed into a terminal.
 //!
-//! Both protocol versions frame requests alike. The parser keeps its place between calls, so a command that arrives
-//! byte by byte costs no more than one that arrives whole. A bulk string longer than any value may be is not stored:
-//! its bytes are dropped as they arrive and the command is reported as [`Parsed::TooLarge`], after which the
-//! connection continues. Bytes that are no request at all are a [`ProtocolError`]; the connection must then be closed,
-//! since the start of the next request is unknown.
+//! Both protocol versions frame requests alike. The parser keeps its place between calls, so an array that arrives
+//! byte by byte costs no more than one that arrives whole. An inline command is searched for its end anew. A bulk
+//! string longer than any value may be is not stored: its bytes are dropped as they arrive and the command is
+//! reported as [`Parsed::TooLarge`], after which the connection continues. Bytes that are no request at all are a
+//! [`ProtocolError`]; the connection must then be closed, since the start of the next request is unknown.
 
 use crate::quota::Quota;
 use bytes::{Buf, Bytes, BytesMut};

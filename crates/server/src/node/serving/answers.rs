@@ -1,7 +1,8 @@
 //! Answers of a region that this node serves, from the operation's end until they leave the node.
 //!
-//! Invariant: an answer leaves only when every LSN that it shows is committed *and* the lease is held. Until then it is held
-//! back ([`Held`]). An answer that shows nothing of the region waits for nothing. Belongs to the node's thread.
+//! Invariant: an answer leaves only when every LSN that it shows is acknowledged *and* the lease is held. Until then it is
+//! held back ([`Held`]). Reads that memory answers at once do not come here (`at_once`). An answer that shows nothing of the
+//! region waits for nothing. Belongs to the node's thread.
 
 use super::{Answer, ReplyTo, Serving};
 use leeward_format::op::{OpError, OpResult};

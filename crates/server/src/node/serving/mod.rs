@@ -14,7 +14,8 @@
 //! | `fill` | the walk that fills the index |
 //!
 //! Invariants:
-//! - An answer leaves only when every LSN that it shows is committed *and* the lease is held.
+//! - An answer leaves only when every LSN that it shows is acknowledged *and* the lease is held. A read that memory answers
+//!   at once is checked by a reading of the clock since it came, and may leave later (`at_once`).
 //! - A write begins, and is acknowledged, only while `min_in_sync` members are in sync. One that began before there were too
 //!   few is answered with "not known": the group would lose it with this member.
 //! - Operations on one key take place in the order in which they were submitted. While one of them waits for the device or for
