@@ -103,8 +103,8 @@ pub const SETTINGS: &[Setting] = &[
         "coordinator",
         "`127.0.0.1:7779`",
         "an address, or `zk://host[:port],host[:port],.../path`",
-        "address of the embedded coordinator, which only `leeward dev` runs, or the cluster's path at [ZooKeeper](zookeeper.md); \
-         `--coordinator` on the command line",
+        "address of the embedded coordinator, which only `leeward dev` runs, or the cluster's path at \
+         [ZooKeeper](zookeeper.md); `--coordinator` on the command line",
     ),
     text(
         "zookeeper_auth_file",

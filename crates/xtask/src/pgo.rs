@@ -8,7 +8,7 @@
 
 use clap::{Args, ValueEnum};
 use leeward_bench::redis;
-use std::fmt;
+use leeward_bench::replication::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -90,16 +90,6 @@ pub fn pgo(root: &Path, options: &Pgo) -> ExitCode {
     }
 }
 
-/// Why there is no program.
-#[derive(Debug)]
-struct Failure(String);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 fn build(root: &Path, program: Program) -> Result<PathBuf, Failure> {
     let tools = Tools::find()?;
     let home = root.join("target").join("pgo");
@@ -118,7 +108,7 @@ fn build(root: &Path, program: Program) -> Result<PathBuf, Failure> {
     }
     if program == Program::Leeward {
         let options = redis::Options { rounds: 1, requests: 400_000, json: None };
-        redis::run(&options, counted, None).map_err(|error| Failure(error.to_string()))?;
+        redis::run(&options, counted, None)?;
     }
     run(Command::new(&tools.profdata).arg("merge").arg("--output").arg(&profile).arg(&counts))?;
     tools.compile(root, &home, program, &format!("-Cprofile-use={}", profile.display()))
@@ -141,7 +131,7 @@ impl Tools {
             true => Ok(Tools { profdata, host }),
             false => {
                 let missing = profdata.display();
-                Err(Failure(format!("{missing} is missing: run `rustup component add llvm-tools`")))
+                Err(format!("{missing} is missing: run `rustup component add llvm-tools`").into())
             }
         }
     }
@@ -160,11 +150,11 @@ impl Tools {
 /// The host in what `rustc -vV` prints.
 fn host(version: &str) -> Result<String, Failure> {
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| Failure("`rustc -vV` names no host".into()))
+    host.map(str::to_owned).ok_or_else(|| "`rustc -vV` names no host".into())
 }
 
 fn failed(what: &Path, error: &std::io::Error) -> Failure {
-    Failure(format!("{}: {error}", what.display()))
+    format!("{}: {error}", what.display()).into()
 }
 
 /// What a command prints.
@@ -172,7 +162,7 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     let output = command.output().map_err(|error| failed(Path::new(command.get_program()), &error))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(Failure(format!("{command:?}: {}", output.status))),
+        false => Err(format!("{command:?}: {}", output.status).into()),
     }
 }
 
@@ -182,6 +172,6 @@ fn run(command: &mut Command) -> Result<(), Failure> {
     let status = command.status().map_err(|error| failed(Path::new(command.get_program()), &error))?;
     match status.success() {
         true => Ok(()),
-        false => Err(Failure(format!("{command:?}: {status}"))),
+        false => Err(format!("{command:?}: {status}").into()),
     }
 }

@@ -30,10 +30,7 @@ pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + S
 
 /// As [`many`]. The reply is the number of results for which `counts` holds.
 fn count(ops: Vec<Op>, counts: fn(&OpResult) -> bool) -> Work {
-    match ops.iter().try_for_each(check_op) {
-        Ok(()) => Work::count(ops, counts),
-        Err(error) => Work::Ready(error_reply(&error)),
-    }
+    many(ops, |results| Reply::Integer(sum(&results).unwrap_or(0))).counting(counts)
 }
 
 fn put(key: &Bytes, value: &Bytes, when: Condition, lifetime: Lifetime) -> Op {

@@ -63,12 +63,9 @@ impl Work {
         Work::all(ops, true, finish)
     }
 
-    /// Several operations. The reply is the number of results for which `counts` holds. What they read is not kept.
-    pub(super) fn count(ops: Vec<Op>, counts: fn(&OpResult) -> bool) -> Work {
-        let sum = |results: Vec<OpResult>| {
-            Reply::Integer(results.iter().filter(|result| **result == OpResult::Integer(1)).count() as i64)
-        };
-        match Work::many(ops, sum) {
+    /// Of each result only 1 or 0 is kept, by whether `counts` holds for it, and handed to `finish`.
+    pub(super) fn counting(self, counts: fn(&OpResult) -> bool) -> Work {
+        match self {
             Work::Many(many) => Work::Many(Many { counts: Some(counts), ..many }),
             other => other,
         }
