@@ -2,6 +2,8 @@
 
 use crate::options::ClientError;
 use leeward_format::user::UserName;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,6 +54,21 @@ pub struct Address {
     pub password_file: Option<PathBuf>,
     /// `host:port`.
     pub host_port: String,
+}
+
+/// Connects to the first of the addresses of a host that takes the connection within `timeout`.
+///
+/// # Errors
+/// None does. The error is that of the last.
+pub(crate) fn connect(host_port: impl ToSocketAddrs, timeout: Duration) -> io::Result<TcpStream> {
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in host_port.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
 /// Addresses of one cluster.

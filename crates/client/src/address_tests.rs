@@ -1,7 +1,20 @@
 //! Addresses, good and bad.
 
-use super::{Address, Seeds, Way};
+use super::{Address, Seeds, Way, connect};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
+
+#[test]
+fn a_host_is_reached_by_any_of_its_addresses() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let alive = listener.local_addr().expect("it is bound");
+    let dead = SocketAddr::from(([127, 0, 0, 1], 1));
+    let stream = connect(&[dead, alive][..], Duration::from_secs(5)).expect("the second one listens");
+    assert_eq!(stream.peer_addr().expect("it is connected"), alive);
+    connect(dead, Duration::from_secs(5)).expect_err("nothing listens there");
+    let none = connect(&[] as &[SocketAddr], Duration::from_secs(5)).expect_err("no address");
+    assert_eq!(none.to_string(), "the host has no address");
+}
 
 #[test]
 fn addresses_are_checked_before_they_are_used() {

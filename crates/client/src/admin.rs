@@ -1,9 +1,9 @@
 //! A minimal HTTP client for a node's admin port: one GET, one answer, blocking, with a time limit.
 
 use crate::access::Access;
+use crate::address::connect;
 use leeward_format::status::NodeStatus;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -16,11 +16,7 @@ impl Access {
     /// # Errors
     /// The node cannot be reached, does not answer within `timeout`, or does not speak HTTP.
     pub fn get(&self, address: &str, path: &str, timeout: Duration) -> io::Result<(u16, Vec<u8>)> {
-        let socket_address = address
-            .to_socket_addrs()?
-            .next()
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
-        let stream = TcpStream::connect_timeout(&socket_address, timeout)?;
+        let stream = connect(address, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         let mut channel = self.channel(address, stream)?;

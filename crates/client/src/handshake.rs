@@ -2,7 +2,7 @@
 //! that must show nodes outside of the cluster, where a [`Session`](crate::Session) would ask another node.
 
 use crate::access::Access;
-use crate::address::Address;
+use crate::address::{Address, connect};
 use crate::admin::too_late;
 use crate::link::auth;
 use leeward_format::cluster::RegionMap;
@@ -11,7 +11,6 @@ use leeward_format::op::{MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
 use leeward_format::table::TableName;
 use leeward_format::{DecodeError, ServerId};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// The answer of a node.
@@ -70,9 +69,7 @@ impl Access {
         let until = Instant::now() + timeout;
         let address =
             Address::parse(address).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?.host_port;
-        let resolved = address.to_socket_addrs()?.next();
-        let resolved = resolved.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "the host has no address"))?;
-        let stream = TcpStream::connect_timeout(&resolved, timeout)?;
+        let stream = connect(&*address, timeout)?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_read_timeout(Some(timeout))?;
         let mut stream = self.channel(&address, stream)?;

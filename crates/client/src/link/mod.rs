@@ -65,6 +65,8 @@ struct Flight {
     /// Value of `queued` at the end of its frame.
     end: u64,
     sent: Instant,
+    /// Bytes that had come from the node by then.
+    received: u64,
     /// In the order of the request; `None` for one that has expired.
     ops: Vec<Option<Pending>>,
 }
@@ -96,6 +98,8 @@ pub(crate) struct Link {
     waiting: Vec<Pending>,
     flights: VecDeque<(u64, Flight)>,
     next_id: u64,
+    /// Requests with lower ids went to a primary that has a successor.
+    deposed_before: u64,
     out: Vec<u8>,
     out_from: usize,
     /// Bytes put into `out` since the start, and how many of them the kernel has accepted.
@@ -111,17 +115,20 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect to `address`; with rings, if there are options for them.
+    /// Starts to connect to `address`; with rings, if there are options for them. Of a host's addresses it takes another
+    /// after each of the `failures` so far.
     pub(crate) fn connect(
         address: &str,
+        failures: usize,
         hello: Hello<'_>,
         token: Token,
         registry: &Registry,
         rings: Option<RingOptions>,
     ) -> Result<Link, ClientError> {
         let bad = |reason: String| ClientError::Address { address: address.to_string(), reason };
-        let mut resolved = address.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-        let socket_address = resolved.next().ok_or_else(|| bad("the host has no address".into()))?;
+        let resolved: Vec<_> = address.to_socket_addrs().map_err(|error| bad(error.to_string()))?.collect();
+        let turn = failures.checked_rem(resolved.len()).ok_or_else(|| bad("the host has no address".into()))?;
+        let socket_address = resolved[turn];
         let mut stream = TcpStream::connect(socket_address)?;
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         let mut link = Link {
@@ -132,6 +139,7 @@ impl Link {
             waiting: Vec::new(),
             flights: VecDeque::new(),
             next_id: 1,
+            deposed_before: 0,
             out: Vec::new(),
             out_from: 0,
             queued: 0,
@@ -184,6 +192,27 @@ impl Link {
     /// When the oldest unanswered request was sent.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.flights.front().map(|(_, flight)| flight.sent)
+    }
+
+    /// Notes that operations without an answer are for a server that is no longer their primary.
+    pub(crate) fn depose(&mut self) {
+        self.deposed_before = self.next_id;
+    }
+
+    /// Whether a request to a primary that has a successor has had no answer for longer than `timeout`.
+    pub(crate) fn is_deposed(&self, now: Instant, timeout: Duration) -> bool {
+        let is_late = |sent| now.saturating_duration_since(sent) > timeout;
+        self.flights.front().is_some_and(|(id, flight)| *id < self.deposed_before && is_late(flight.sent))
+    }
+
+    /// Whether all operations of the oldest request have expired, and nothing has come from the node since it was sent, for
+    /// longer than `timeout`: the connection may be broken although nothing says so.
+    pub(crate) fn is_silent(&self, now: Instant, timeout: Duration) -> bool {
+        let is_silent = |flight: &Flight| {
+            let is_late = now.saturating_duration_since(flight.sent) > timeout;
+            is_late && flight.ops.iter().all(Option::is_none) && flight.received == self.traffic().received
+        };
+        self.flights.front().is_some_and(|(_, flight)| is_silent(flight))
     }
 
     /// Operations without an answer, sent or not.
@@ -241,8 +270,9 @@ impl Link {
 
     /// Moves the first `count` waiting operations into flight; `end` as in [`Flight`].
     fn move_to_flight(&mut self, count: usize, end: u64, now: Instant) {
+        let received = self.traffic().received;
         let ops = self.waiting.drain(..count).map(Some).collect();
-        self.flights.push_back((self.next_id, Flight { end, sent: now, ops }));
+        self.flights.push_back((self.next_id, Flight { end, sent: now, received, ops }));
         self.next_id += 1;
     }
 

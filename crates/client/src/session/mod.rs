@@ -106,8 +106,8 @@ pub struct Session {
     scratch: Vec<u8>,
     links: FxHashMap<Token, Link>,
     next_token: usize,
-    /// Addresses that refused or broke lately: not tried again before the instant.
-    backing_off: HashMap<String, Instant>,
+    /// Addresses that have failed: not tried again before the instant, and how often.
+    backing_off: HashMap<String, (Instant, usize)>,
     routes: RouteCache,
     asking: Asking,
     /// When the links are checked next.
@@ -398,7 +398,8 @@ impl Session {
         if let Some((token, _)) = self.links.iter().find(|(_, link)| link.address == address) {
             return Some(*token);
         }
-        if self.backing_off.get(address).is_some_and(|until| *until > now) {
+        let (until, failures) = self.backing_off.get(address).copied().unwrap_or((now, 0));
+        if until > now {
             return None;
         }
         let token = Token(self.next_token);
@@ -406,7 +407,7 @@ impl Session {
         let ring_bytes = self.options.ring_bytes;
         let rings = self.mailbox.clone().map(|mailbox| RingOptions { ring_bytes, mailbox });
         let hello = Hello { client: &self.options.name, known: self.routes.version(), access: &self.access };
-        match Link::connect(address, hello, token, self.poll.registry(), rings) {
+        match Link::connect(address, failures, hello, token, self.poll.registry(), rings) {
             Ok(link) => {
                 self.links.insert(token, link);
                 Some(token)
@@ -424,7 +425,9 @@ impl Session {
 
     fn rest(&mut self, address: &str, reason: String, now: Instant) {
         self.last_failure = format!("{address}: {reason}");
-        self.backing_off.insert(address.to_string(), now + self.options.retry_pause);
+        let (until, failures) = self.backing_off.entry(address.to_string()).or_insert((now, 0));
+        *until = now + self.options.retry_pause;
+        *failures += 1;
     }
 
     /// Handles deadlines, retries that are due, and primaries that do not answer.
@@ -472,6 +475,11 @@ impl Session {
         for pending in failed.unsent {
             self.give_up(pending);
         }
+        let silent = self.links.iter().filter(|(_, link)| link.is_silent(now, timeout)).map(|(token, _)| *token);
+        for token in silent.collect::<Vec<_>>() {
+            self.fail(token, "it has answered nothing before the deadline");
+        }
+        self.leave_deposed(now);
         if doubt {
             self.ask_routes(now);
         }

@@ -165,16 +165,22 @@ impl Session {
         for (at, _) in &mut self.parked {
             *at = now;
         }
-        let (routes, timeout) = (&self.routes, self.options.answer_timeout);
-        let is_elsewhere = |link: &Link| {
-            link.pendings().any(|pending| primary_address(routes, &pending.table, &pending.op) != Some(&link.address))
-        };
-        let deposed: Vec<Token> = (self.links.iter())
-            .filter(|(_, link)| link.oldest().is_some_and(|sent| now - sent > timeout))
-            .filter(|(_, link)| is_elsewhere(link))
-            .map(|(token, _)| *token)
-            .collect();
-        for token in deposed {
+        let routes = &self.routes;
+        for link in self.links.values_mut() {
+            let is_elsewhere =
+                |pending: &Pending| primary_address(routes, &pending.table, &pending.op) != Some(&link.address);
+            if link.pendings().any(is_elsewhere) {
+                link.depose();
+            }
+        }
+        self.leave_deposed(now);
+    }
+
+    /// Gives up the links to servers that owe answers, and have not been primaries since the operations were sent.
+    pub(super) fn leave_deposed(&mut self, now: Instant) {
+        let timeout = self.options.answer_timeout;
+        let deposed = self.links.iter().filter(|(_, link)| link.is_deposed(now, timeout)).map(|(token, _)| *token);
+        for token in deposed.collect::<Vec<_>>() {
             self.fail(token, "it does not answer and is not the primary any more");
         }
     }

@@ -23,6 +23,8 @@ pub(crate) enum Act {
     Close,
     /// Never answers.
     Silence,
+    /// Takes nothing more off the connection, which stays open.
+    Hang,
     /// Sends these bytes.
     Raw(Vec<u8>),
 }
@@ -170,6 +172,9 @@ impl FakeNode {
             }
             Act::Close => return false,
             Act::Silence => {}
+            Act::Hang => loop {
+                thread::park();
+            },
             Act::Raw(bytes) => *out = bytes,
         }
         true

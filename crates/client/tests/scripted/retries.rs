@@ -45,6 +45,10 @@ fn close(_: &[Op]) -> Act {
     Act::Close
 }
 
+fn hang(_: &[Op]) -> Act {
+    Act::Hang
+}
+
 fn absent() -> leeward_client::PutOptions {
     leeward_client::PutOptions { when: leeward_client::Condition::Absent, ..Default::default() }
 }
@@ -282,6 +286,37 @@ fn a_silent_primary_is_left_when_the_map_names_another() {
     assert_eq!(done[1].results, [OpResult::Integer(1)]);
     assert_eq!((one.ops().len(), two.ops().len()), (2, 1));
     assert_eq!(two.named(), [Once { is_again: true, ..one.named()[0] }]);
+}
+
+#[test]
+fn a_silent_primary_is_left_also_if_the_routes_named_another_before_it_was_late() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let old = map(1, &[("", 1), ("m", 2)], &[&a, &b]);
+    let one = FakeNode::serve(one, old.clone(), |_| Act::Silence);
+    let two = FakeNode::serve(two, old, |ops| Act::RoutesThen(ops.iter().map(success).collect()));
+    let mut session = Session::connect(&[&b, &a], options()).expect("a node answers");
+    let get = |key: &'static str| Op::Get { key: key.into() };
+    let late = session.submit(vec![get("apple")]).expect("there is room");
+    assert!(session.poll(Duration::from_millis(20)).expect("no fault").is_empty());
+    two.set_map(map(2, &[("", 2), ("m", 2)], &[&a, &b]));
+    session.submit(vec![get("zebra")]).expect("there is room");
+    let mut done = Vec::new();
+    while session.outstanding() > 0 {
+        done.extend(session.poll(Duration::from_secs(3)).expect("no fault"));
+    }
+    let late = done.iter().find(|done| done.ticket == late).expect("all are done");
+    assert_eq!(late.results, [OpResult::Value(Some("apple".into()))]);
+    assert_eq!((one.ops().len(), two.ops().len()), (1, 2));
+}
+
+#[test]
+fn a_node_that_went_silent_gets_another_connection() {
+    let options = ClientOptions { deadline: Duration::from_millis(500), ..options() };
+    let (node, client) = lone_node(options, first_then_succeed(vec![hang]));
+    let error = client.get("key").expect_err("no answer");
+    assert!(matches!(error, ClientError::Op(OpError::Unavailable(_))), "{error:?}");
+    assert_eq!(client.get("key").expect("it answers").as_deref(), Some(&b"key"[..]));
+    assert_eq!(node.ops().len(), 2);
 }
 
 #[test]
