@@ -91,8 +91,14 @@ impl Agent {
         }
         let new = lost.iter().fold(old.clone(), |config, member| config.without_volume(member));
         let mut new = GroupConfig { epoch: old.epoch.next(), ..new };
-        if self.view.table(&old.table).is_some_and(|table| table.quorum.is_some()) {
-            // With fewer members left, any one of them may be the only one that has a write.
+        let is_last_resort = new.candidates().next().is_none();
+        if is_last_resort {
+            // Most of the region may be on learners that were in sync, and left the group because they did not answer.
+            new.backups = std::mem::take(&mut new.learners);
+        }
+        let has_quorum = self.view.table(&old.table).is_some_and(|table| table.quorum.is_some());
+        if is_last_resort || has_quorum || old.recovery_quorum > 0 {
+            // Any one of those that are left may be the only one that has a write.
             new.recovery_quorum = new.candidate_servers();
         }
         tracing::warn!(%region, %server, ?lost, "an operator gives up the data that only these volumes hold");

@@ -237,6 +237,30 @@ fn with_a_quorum_all_members_that_are_left_after_a_loss_are_needed() {
 }
 
 #[test]
+fn without_a_member_in_sync_the_learner_with_the_longest_copy_is_what_is_left_after_a_loss() {
+    let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
+    let mut fixture = Fixture::new(&[
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        ("/leeward/server/2", Some(encode_value(&info(member(2, 1))))),
+        (MASTER, Some(encode_value(&member(2, 1)))),
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&config(3, Some(dead), &[], &[member(3, 1), member(ME, 2)])))),
+    ]);
+    fixture.agent.accept_loss(fixture.now, RegionId(1), ServerId(2)).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    fixture.grant();
+    let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
+    assert_eq!((made.primary, &made.backups[..]), (None, &[member(3, 1), member(ME, 2)][..]));
+    assert_eq!((made.learners.len(), made.recovery_quorum), (0, 2), "each says how far its copy reaches");
+    // Server 3 is not there. Its copy may be the longest, so that it must be given up too.
+    fixture.agent.accept_loss(fixture.now, RegionId(1), ServerId(3)).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    fixture.grant();
+    let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
+    assert_eq!((&made.backups[..], made.recovery_quorum), (&[member(ME, 2)][..], 1));
+}
+
+#[test]
 fn a_lost_race_is_not_run_again_until_the_path_changes_or_time_passes() {
     let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(member(ME, 2)))))]);
     let (id, op) = fixture.ask();

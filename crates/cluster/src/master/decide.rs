@@ -112,9 +112,9 @@ impl Group<'_> {
     /// A region that never had a primary. Its copies are empty, and an empty copy is complete. So all members are in sync from
     /// the start, and any of them can take over before the first write.
     ///
-    /// There are two exceptions: every volume that the region needed was given up, or the coordinator lost its data and was
+    /// There are two exceptions: every volume that the region had was given up, or the coordinator lost its data and was
     /// filled anew. Then the master waits for every server. It takes the best copy found, under an epoch that no segment of that
-    /// copy has seen.
+    /// copy has seen. All others are learners: a process may have got a copy since it said what it had found.
     fn assign(&self, assign: Assign) -> Option<GroupConfig> {
         let best = self.view.servers().map(|info| self.copy_of(info.member)).max()?;
         let fresh = best == (Epoch(0), Lsn(0));
@@ -125,7 +125,7 @@ impl Group<'_> {
         let primary = self.least_loaded(candidates)?;
         let mut next = self.new_term(primary, Vec::new());
         // With a quorum, a new primary asks the others how far their copies reach. An empty copy would be no answer.
-        if fresh && self.table.quorum.is_none() {
+        if fresh && self.config.term == Epoch(0) && self.table.quorum.is_none() {
             next.backups = std::mem::take(&mut next.learners);
         }
         Some(next)

@@ -300,6 +300,22 @@ fn a_volume_that_was_given_up_is_not_waited_for() {
     assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
 }
 
+#[test]
+fn learners_that_are_left_after_a_loss_are_promoted_and_not_emptied() {
+    // No process was started again, so none has said that it has a copy.
+    let live = [(replaced(member(1, 1)), None), (member(2, 1), None), (member(3, 1), None)];
+    let mut view = view(1, 3, &live);
+    let left = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &GroupConfig { primary: None, recovery_quorum: 2, ..left.clone() });
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, &next.backups[..]), (Some(member(2, 1)), &[member(3, 1)][..]));
+    assert_eq!((next.recovery_quorum, &next.learners[..]), (2, &[replaced(member(1, 1))][..]));
+    // Where nothing is left at all, no copy counts as in sync unseen.
+    configure(&mut view, &GroupConfig { primary: None, backups: Vec::new(), ..left });
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary.is_some(), next.backups.len(), next.learners.len()), (true, 0, 2));
+}
+
 /// A view whose table wants a quorum of two.
 fn with_quorum(live: &[(Member, Option<(u32, u64)>)]) -> View {
     let mut view = view(1, 3, live);

@@ -175,16 +175,16 @@ pub struct GroupConfig {
     /// Members in sync beside the primary. A write is committed once all of them have it, or as many as
     /// [`TableOptions::quorum`] asks for.
     pub backups: Vec<Member>,
-    /// Being built by the primary; not in sync yet, never promoted.
+    /// Being built by the primary; not in sync yet, and not promoted unless an operator has given up all that were.
     pub learners: Vec<Member>,
     /// Members that were in sync until the present primary was promoted, and are no longer. Until the primary has made
     /// durable what it took over, they may hold the only durable copy of an acknowledged write. So if the whole group
     /// dies, recovery also waits for their volumes. The primary clears this with [`GroupConfig::settled`] or with its
     /// first new backup.
     pub prior_members: Vec<PriorMember>,
-    /// For a table with a quorum, until the primary has settled: from how many of the members in sync and the prior
-    /// members, itself included, it must hear before it knows which copy is the longest. 0: its own copy is known to be
-    /// long enough.
+    /// For a table with a quorum, and after an operator has given up all members in sync, until the primary has settled: from
+    /// how many of the members in sync and the prior members, itself included, it must hear before it knows which copy is
+    /// the longest. 0: its own copy is known to be long enough.
     pub recovery_quorum: u32,
     /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else
     /// 0.
