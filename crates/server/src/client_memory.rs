@@ -14,6 +14,7 @@
 //! - The last quarter is for connections that hold little (`LITTLE_BYTES`). The others find the account full earlier.
 //! - While the account is full, nothing is read from a socket, no command is parsed, and no operation is submitted. A
 //!   region reads only small values, which operations have paid for. Work under way ends, and gives memory back.
+//! - While it is scarce, idle connections free the buffers that they keep for later requests.
 //! - If no memory is given back, the clients that hold most are disconnected: see [`Stuck`].
 //!
 //! Used by the event loop's thread, and by threads that run look-ups. No method blocks.
@@ -39,10 +40,9 @@ const STEP: u64 = 256 << 10;
 const LEAST_LIMIT: u64 = 4 << 20;
 /// A connection is disconnected only if it has given nothing back for this long.
 const STUCK_AFTER: Nanos = Nanos::from_millis(200);
-/// A connection that holds at most this may take from the last quarter of the account.
+/// A connection that holds at most this may take from the last quarter of the account. It is disconnected only where many
+/// such connections fill the account together.
 pub(crate) const LITTLE_BYTES: u64 = 16 << 10;
-/// A connection that holds less than this is never disconnected to free memory.
-const LEAST_STUCK: u64 = 32 << 10;
 
 /// See the module. All clones share one account.
 #[derive(Clone, Debug)]
@@ -325,7 +325,8 @@ impl Holder {
 }
 
 /// Finds the connections to disconnect while the account stays full. They wait for their clients, and have given
-/// nothing back for a while. Those that hold most come first.
+/// nothing back for a while. Those that hold most come first. Those that hold little are spared if the account would be
+/// scarce without them, too: then something else fills it, and gives memory back when it ends.
 #[derive(Debug, Default)]
 pub struct Stuck {
     /// By connection: how often it had given something back, and since when that is unchanged.
@@ -343,7 +344,7 @@ impl Stuck {
         let mut since = BTreeMap::new();
         let mut stuck = Vec::new();
         for (id, Holder { held: (bytes, given_back), waits_for_client }) in holders {
-            if !waits_for_client || bytes < LEAST_STUCK {
+            if !waits_for_client || bytes == 0 {
                 continue;
             }
             let known = self.since.get(&id).filter(|(count, _)| *count == given_back);
@@ -354,6 +355,9 @@ impl Stuck {
         }
         self.since = since;
         stuck.sort_unstable_by_key(|(_, bytes)| Reverse(*bytes));
+        if stuck.iter().map(|(_, bytes)| bytes).sum::<u64>() < excess {
+            stuck.retain(|(_, bytes)| *bytes > LITTLE_BYTES);
+        }
         let mut left = excess;
         stuck.retain(|(_, bytes)| {
             let is_wanted = left > 0;

@@ -69,3 +69,18 @@ fn those_that_hold_most_and_give_nothing_back_are_found_and_nobody_else() {
     assert_eq!(look(450, 90_001, &charges), [(1, 90_000), (0, 40_000)]);
     assert_eq!(look(451, 0, &charges), []);
 }
+
+#[test]
+fn those_that_hold_little_are_spared_unless_they_fill_the_account_together() {
+    let memory = ClientMemory::with_limit(1);
+    let charges: Vec<Charge> = [15_000, 16_000, 14_000].map(|bytes| memory.take(bytes)).into();
+    let mut stuck = Stuck::default();
+    let mut look = |at: u64, excess: u64| {
+        let holders = charges.iter().zip(0..).map(|(charge, id)| (id, Holder::new(charge, true)));
+        stuck.look(Nanos::from_millis(at), excess, holders)
+    };
+    assert_eq!(look(0, 30_000), []);
+    assert_eq!(look(200, 45_001), [], "something else fills the account");
+    assert_eq!(look(200, 30_000), [(1, 16_000), (0, 15_000)]);
+    assert_eq!(look(200, 45_000), [(1, 16_000), (0, 15_000), (2, 14_000)]);
+}

@@ -36,6 +36,8 @@ pub enum Dropped {
     Protocol,
     /// It left its replies unread for too long.
     Stalled,
+    /// It did not come to the end of its TLS handshake in time.
+    Handshake,
     /// It left more replies unread than may be held.
     OutputLimit,
     /// The memory for clients was full, and this connection held most of it without giving any back.
@@ -43,7 +45,7 @@ pub enum Dropped {
 }
 
 /// The label of each [`Dropped`], in their order.
-const REASONS: [&str; 4] = ["protocol", "stalled", "output-limit", "memory"];
+const REASONS: [&str; 5] = ["protocol", "stalled", "handshake", "output-limit", "memory"];
 
 /// Sums over all commands and connections, for `INFO stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

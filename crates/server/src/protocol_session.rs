@@ -50,6 +50,8 @@ pub trait ProtocolSession: Send {
     fn stop(&mut self);
     /// Whether everything was answered and sent after a [stop](ProtocolSession::stop): it can be closed.
     fn is_finished(&self) -> bool;
+    /// Frees the buffers that it keeps for later requests, as far as they are empty.
+    fn give_back(&mut self);
     /// The memory that it holds of the clients' account.
     fn holder(&self) -> Holder;
     /// The session of a native client, which may have a ring.

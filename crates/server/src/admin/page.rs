@@ -54,7 +54,7 @@ fn write_page(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
         let admin = escape(&info.admin_address);
         write!(
             out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td><a href=\"http://{admin}/\">{admin}</a></tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td><a href=\"//{admin}/\">{admin}</a></tr>",
             info.member.server,
             info.member.volume,
             info.member.incarnation,

@@ -2,9 +2,9 @@
 
 use super::*;
 use leeward_format::RegionId;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{GroupConfig, Member, ServerInfo};
 use leeward_format::status::{RegionStatus, Role};
-use leeward_format::{Epoch, ServerId};
+use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 
 fn snapshot() -> Snapshot {
     let group = GroupConfig {
@@ -45,6 +45,15 @@ fn readiness_names_what_is_missing() {
 fn the_page_escapes_what_users_chose() {
     let page = page::render(&snapshot());
     assert!(page.contains("&lt;b&gt;") && !page.contains("<b>"), "{page}");
+}
+
+#[test]
+fn the_page_links_to_other_nodes_by_its_own_scheme() {
+    let member = Member { server: ServerId(1), volume: VolumeId(1), incarnation: Incarnation(1) };
+    let mut shown = snapshot();
+    shown.map.servers.push(ServerInfo { admin_address: "host:1".into(), ..ServerInfo::of(member) });
+    let page = page::render(&shown);
+    assert!(page.contains("<a href=\"//host:1/\">host:1</a>"), "all nodes speak TLS, or none: {page}");
 }
 
 #[test]

@@ -54,6 +54,14 @@ impl Input {
         }
     }
 
+    /// Frees the buffer if it is empty.
+    pub(super) fn give_back(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new();
+            self.has_large = false;
+        }
+    }
+
     /// Bytes that are left.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()

@@ -433,6 +433,16 @@ impl ProtocolSession for Session {
         !self.stopped && self.waiting.is_none() && has_room && !self.holdings.is_full()
     }
 
+    fn give_back(&mut self) {
+        self.input.give_back();
+        self.commands.shrink(0);
+        self.in_flight.shrink(0);
+        if self.output.is_empty() {
+            self.output = BytesMut::new();
+        }
+        self.settle();
+    }
+
     fn holder(&self) -> Holder {
         self.holdings.holder(!self.output.is_empty() || self.in_flight.is_empty())
     }

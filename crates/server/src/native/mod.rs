@@ -254,7 +254,8 @@ impl Session {
 
     /// Handles a breach of the protocol: the connection ends once earlier requests are answered.
     fn refuse(&mut self, context: &mut Context, reason: &str) {
-        tracing::warn!(client = self.id, reason, "a native client breaks the protocol; closing its connection");
+        // Anyone may send such bytes, so that it could fill the log.
+        tracing::debug!(client = self.id, reason, "a native client breaks the protocol; closing its connection");
         context.shared.metrics.protocol_error();
         self.stop();
     }
@@ -448,7 +449,8 @@ impl Session {
         self.buffer_bytes = self.buffer_bytes.max(self.input.capacity());
         let for_rings: usize = self.for_rings.iter().map(|(_, frames)| frames.len()).sum();
         let answers = self.output.capacity() + self.frame.capacity() + for_rings;
-        self.charge.set(self.buffer_bytes + self.ops.memory_bytes() + self.costs + answers);
+        let queues = self.ops.memory_bytes() + self.requests.memory_bytes();
+        self.charge.set(self.buffer_bytes + queues + self.costs + answers);
     }
 
     fn send(&mut self, reply: &Reply, reply_path: Option<ReplyPath>) {
@@ -540,6 +542,20 @@ impl ProtocolSession for Session {
         let most_output = if self.charge.memory().is_short() { SHORT_OUTPUT_BYTES } else { OUTPUT_PAUSE_BYTES };
         let has_room = self.ops.len() < MAX_OPERATIONS && self.output.len() < most_output;
         !self.stopped && !self.door.is_waiting && has_room && !self.charge.is_full()
+    }
+
+    fn give_back(&mut self) {
+        if self.input.is_empty() {
+            self.input = BytesMut::new();
+            self.buffer_bytes = 0;
+        }
+        if self.output.is_empty() {
+            self.output = BytesMut::new();
+        }
+        self.requests.shrink(0);
+        self.ops.shrink(0);
+        self.frame = Vec::new();
+        self.settle();
     }
 
     fn holder(&self) -> Holder {

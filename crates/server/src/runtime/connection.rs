@@ -14,6 +14,10 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;
+
 /// Most unread bytes that are read and dropped when a connection ends, so that no reset destroys its last reply.
 const DRAINED_BYTES: usize = 1024 * 1024;
 
@@ -147,8 +151,12 @@ impl Connection {
             }
             match read {
                 Ok(0) => {
-                    self.is_readable = false;
-                    self.protocol_session.stop();
+                    // What came before the end is carried out first. If that takes longer, the end is read again.
+                    self.protocol_session.advance(context, submit);
+                    if !self.has_work() && self.protocol_session.wants_input() {
+                        self.is_readable = false;
+                        self.protocol_session.stop();
+                    }
                 }
                 Ok(len) => {
                     if self.kind == Kind::Resp {
@@ -255,9 +263,9 @@ impl Connection {
     pub(super) fn check_stall(&mut self, now: Nanos, timeout: Nanos) -> Option<Dropped> {
         let has_unsent = !self.protocol_session.output().is_empty() || self.channel.has_unsent();
         let is_late = !self.channel.is_established() && now - self.opened > HANDSHAKE_TIMEOUT;
-        let is_stalled = is_late || has_unsent && now - self.progress > timeout;
-        self.is_dead |= is_stalled;
-        is_stalled.then_some(Dropped::Stalled)
+        let is_stalled = has_unsent && now - self.progress > timeout;
+        self.is_dead |= is_late || is_stalled;
+        if is_late { Some(Dropped::Handshake) } else { is_stalled.then_some(Dropped::Stalled) }
     }
 
     /// Whether all requests are answered, all answers are sent over the socket, and no more are taken.

@@ -138,5 +138,9 @@ impl Connections {
 
 pub(super) fn report_dropped(id: u64, why: Dropped, metrics: &Metrics) {
     metrics.dropped(why);
-    tracing::warn!(client = id, ?why, "a client that does not read its replies was disconnected");
+    match why {
+        // Anyone may begin one, so that it could fill the log.
+        Dropped::Handshake => tracing::debug!(client = id, "a client did not end its TLS handshake in time"),
+        _ => tracing::warn!(client = id, ?why, "a client that does not read its replies was disconnected"),
+    }
 }

@@ -30,11 +30,12 @@ use leeward_format::UnixMs;
 use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::NodeTls;
-use mio::net::TcpListener;
+use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Poll token of the waker.
 pub(super) const WAKER: mio::Token = mio::Token(0);
@@ -47,6 +48,8 @@ const MOST_DEFERRED: u32 = 64;
 /// Most unsent bytes that the kernel takes of one socket. The bytes that it keeps for clients that do not read come out
 /// of the memory of all sockets of the machine, also of those between nodes.
 const UNSENT_BYTES: u32 = 128 << 10;
+/// A client that has sent nothing for this long is probed. If it is gone, its connection ends after as long again.
+const KEEPALIVE: Duration = Duration::from_secs(300);
 /// Bytes that one read takes from a socket.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -226,8 +229,7 @@ impl EventLoop {
             self.driver.metrics().refused();
             return refuse(kind, self.tls.is_some(), &stream);
         }
-        stream.set_nodelay(true)?;
-        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
+        prepare(&stream)?;
         let (address, local) = (address.to_string(), stream.local_addr()?.to_string());
         let id = self.connections.new_id();
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -253,6 +255,15 @@ impl EventLoop {
             drop(self.poll.registry().deregister(connection.socket()));
         }
     }
+}
+
+/// Sets the options of a client's socket.
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    let probes = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3).with_retries(3);
+    socket.set_tcp_keepalive(&probes)
 }
 
 fn connections(metrics: &Metrics, kind: Kind) -> &metrics::Connections {

@@ -75,12 +75,13 @@ impl EventLoop {
         was_full || is_any
     }
 
-    /// Disconnects the clients that keep the others waiting.
+    /// Frees what idle connections keep, and disconnects the clients that keep the others waiting.
     pub(super) fn end_stuck(&mut self, now: Nanos) {
         if !self.driver.shared.memory.is_scarce() {
             self.shortage.stuck.clear();
             return self.log_dropped(now);
         }
+        self.connections.all_mut().for_each(|(_, connection)| connection.protocol_session.give_back());
         let holders = self.connections.alive().map(|(id, connection)| (id, connection.protocol_session.holder()));
         for (id, bytes) in self.shortage.stuck.look(now, self.driver.shared.memory.excess(), holders) {
             self.connections.give_up(id);
@@ -101,7 +102,7 @@ impl EventLoop {
         tracing::warn!(
             clients,
             bytes,
-            "the memory for clients, a part of memory_budget, is full: clients that held most and took nothing were disconnected"
+            "the memory for clients, a part of memory_budget, is full: clients that held most and gave nothing back were disconnected"
         );
     }
 }

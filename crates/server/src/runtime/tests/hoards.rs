@@ -1,5 +1,5 @@
-//! Clients that ask for much and read nothing, of real nodes: no node holds more for all of them than the clients' share,
-//! whether it is the primary or forwards to it, and others are served.
+//! Clients that ask for much and read nothing, or hold a little each and are many, of real nodes: no node holds more for all
+//! of them than the clients' share, whether it is the primary or forwards to it, and others are served.
 
 use super::*;
 
@@ -40,4 +40,33 @@ fn clients_that_read_nothing_do_not_take_the_memory_of_others() {
     for other in &mut others {
         assert_eq!(other.run("GET k").len(), VALUE_BYTES);
     }
+}
+
+#[test]
+fn many_clients_that_hold_a_little_do_not_stop_a_node() {
+    let cluster = Cluster::start_with(1, |config| {
+        config.clients.max_connections = 500;
+        // A quarter of it is for clients.
+        config.storage.memory_budget = 16 << 20;
+    });
+    let mut other = cluster.client(0);
+    assert_eq!(other.run_until_served("SET k v"), "+OK");
+    // Each keeps what its pipeline has needed, and then begins a request that it does not end.
+    let mut hoarders: Vec<Client> = (0..400).map(|_| cluster.client(0)).collect();
+    for hoarder in &mut hoarders {
+        hoarder.send("GET k\r\n".repeat(60).as_bytes());
+        assert!((0..60).all(|_| hoarder.reply() == "v"));
+    }
+    assert_eq!(other.run("GET k"), "v", "idle clients hold nothing back");
+    for hoarder in &mut hoarders {
+        // It may have been disconnected.
+        drop(hoarder.stream.get_mut().write_all(b"*2\r\n$15000\r\nx"));
+    }
+    for _ in 0..20 {
+        assert_eq!(other.run("GET k"), "v", "clients that wait hold it back for a moment only");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (_, metrics) = http(&cluster.servers[0].info().admin_address, "/metrics");
+    let dropped = metrics.lines().find(|line| line.starts_with("leeward_connections_dropped_total{reason=\"memory\"}"));
+    assert!(dropped.is_some_and(|line| !line.ends_with(" 0")), "{dropped:?}: they never filled the account");
 }
