@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use leeward_format::node::Entry;
 
@@ -39,6 +40,10 @@ use ranges::Ranges;
 /// Most bytes of any L0. The rest of the 32-bit numbers is for the last batch.
 const MOST_BYTES: u64 = 3 << 30;
 
+/// Most bytes of records in the logs, for each byte that an L0 may have in memory. A large value takes little of an L0, but its
+/// record is read again when the L0 is replayed.
+const LOG_BYTES_PER_BYTE: u64 = 32;
+
 /// An L0.
 pub struct MemTable {
     list: Arc<BLink>,
@@ -47,6 +52,8 @@ pub struct MemTable {
     ranges: Ranges,
     /// Bytes in log segments that belong to its records, but that no entry refers to.
     unreferenced: Mutex<BTreeMap<SegmentName, u32>>,
+    /// Bytes of its records in the logs.
+    log_bytes: AtomicU64,
     /// For the memory of the list and the filter.
     reservation: Option<Arc<L0Reservation>>,
 }
@@ -63,6 +70,7 @@ impl MemTable {
             keys: KeyFilter::default(),
             ranges: Ranges::default(),
             unreferenced: Mutex::default(),
+            log_bytes: AtomicU64::new(0),
             reservation,
         }
     }
@@ -171,12 +179,24 @@ impl MemTable {
         self.list.bytes() + self.ranges.bytes()
     }
 
-    /// Whether another `bytes` and `ranges` range tombstones fit: within `most`, the arena's limit, and the limit of
-    /// tombstones.
+    /// Adds the bytes of records in the logs. One writer at a time.
+    #[inline]
+    pub(crate) fn add_log_bytes(&self, bytes: u64) {
+        self.log_bytes.store(self.log_bytes.load(Relaxed) + bytes, Relaxed);
+    }
+
+    /// Bytes of its records in the logs: a replay reads them all.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Relaxed)
+    }
+
+    /// Whether another `bytes` and `ranges` range tombstones fit: within `most`, the arena's limit, and the limits of
+    /// tombstones and of the logs.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u64, ranges: usize, most: u64) -> bool {
         let has_room_for_ranges = ranges == 0 || self.ranges.len() + ranges <= MOST_RANGES;
-        self.bytes() + bytes <= most.min(MOST_BYTES) && has_room_for_ranges
+        let has_room_in_logs = self.log_bytes() + bytes <= most.saturating_mul(LOG_BYTES_PER_BYTE);
+        self.bytes() + bytes <= most.min(MOST_BYTES) && has_room_in_logs && has_room_for_ranges
     }
 
     /// Memory that it has, in bytes.

@@ -268,6 +268,7 @@ impl Region {
         let l0 = view.version.active();
         let (l0_before, memory_before) = (l0.bytes(), l0.memory_bytes());
         self.show_batch(writer, l0, writes, large_at);
+        l0.add_log_bytes((needs[0].bytes + needs[1].bytes) as u64);
         if l0.memory_bytes() > memory_before {
             self.volume.memory().relieve();
         }

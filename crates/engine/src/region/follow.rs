@@ -81,6 +81,7 @@ impl Region {
         let l0 = view.version.active();
         let memory_before = l0.memory_bytes();
         batch.iter().for_each(|found| insert(l0, found, self.options.addressing));
+        l0.add_log_bytes(bytes as u64);
         if only_read || self.options.reads.is_at_backups() {
             batch.iter().for_each(|found| keep_large(&view, found));
         }

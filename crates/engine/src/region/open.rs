@@ -270,6 +270,7 @@ impl Intake<'_> {
             self.last.insert(found.record.key, found.record.stamp, entry);
         }
         self.requests.note(&found.record);
+        self.last.table().add_log_bytes(found.record.bytes() as u64);
         if !self.last.has_room(self.state.options.l0_bytes) {
             let full = std::mem::replace(&mut self.last, Intake::begin(self.volume)).finish();
             full.freeze();

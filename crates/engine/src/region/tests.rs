@@ -257,6 +257,19 @@ fn ranges_are_checked_before_anything_is_written() {
 }
 
 #[test]
+fn an_l0_freezes_before_its_records_take_much_of_the_logs() {
+    let region = region(2 << 20, 64 << 10);
+    let value = vec![1; 10_000];
+    for number in 0..300_u64 {
+        region.append(&[put(&number.to_be_bytes(), &value)]).unwrap();
+    }
+    let view = region.view.load();
+    let [frozen] = view.version.frozen() else { panic!("one has room for two thirds of them") };
+    assert!(frozen.bytes() < 32 << 10 && frozen.log_bytes() <= 2 << 20);
+    assert!(frozen.log_bytes() > (2 << 20) - 20_000 && view.version.active().log_bytes() < 1 << 20);
+}
+
+#[test]
 fn an_l0_takes_so_many_ranges_and_freezes() {
     let region = region(256 << 10, 1 << 30);
     for n in 0..2 * MOST_RANGES as u32 + 1 {
