@@ -50,11 +50,15 @@ fn a_target_is_judged_by_the_ratio_of_medians() {
 
 #[test]
 fn a_loss_names_the_rival_that_is_furthest_ahead() {
-    let engines = [EngineName::Leeward, EngineName::Rocksdb, EngineName::Fjall];
-    let seconds = [4.0, 3.0, 2.0];
+    let engines = [EngineName::Leeward, EngineName::Rocksdb, EngineName::Fjall, EngineName::LeewardPgo];
+    let seconds = [4.0, 3.0, 2.0, 1.0];
     let samples: Vec<Sample> =
         engines.into_iter().zip(seconds).map(|(engine, seconds)| load(engine, 1, seconds)).collect();
     let losses = losses(&groups(&samples, &engines));
     let lost: Vec<_> = losses.iter().map(|loss| (loss.figure, loss.rival)).collect();
-    assert_eq!(lost, [(Figure::Throughput, EngineName::Fjall), (Figure::Cpu, EngineName::Fjall)], "equals are no loss");
+    assert_eq!(
+        lost,
+        [(Figure::Throughput, EngineName::Fjall), (Figure::Cpu, EngineName::Fjall)],
+        "equals are no loss, and Leeward is no rival"
+    );
 }

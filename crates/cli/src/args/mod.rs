@@ -383,7 +383,7 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Benchmark {
     /// YCSB: Load and A to F, with the pair sizes of the Tebis and Anthus papers
     Ycsb(Box<YcsbArgs>),
-    /// How backups get their index, and what it costs: the experiments of the Tebis and Anthus papers side by side
+    /// How backups get their index, and what it costs: the experiments of the Tebis, Anthus, DEPART and HiStore papers
     Replication(ReplicationArgs),
 }
 

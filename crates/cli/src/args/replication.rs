@@ -15,8 +15,9 @@ Examples:
 Each cell has its own cluster of three nodes, or of as many as its experiment says, and runs Load A, then Run A (YCSB) or what its
 experiment says. Variants of an experiment differ in one thing. Cells that are compared run one after the other in each round.
 Experiments: modes, wire, acknowledge, posting, growth, small-share, presets, links, one-by-one, two-layer, levels, ordering,
-recovery; docs/replication-bench.md lists their variants. A run whose data has fewer than three levels is refused, and so is one in
-which a two-layer log has merged all of its runs less than twice. The report says of each target whether it is met.
+recovery, hybrid, hybrid-recovery, hybrid-memory; docs/replication-bench.md lists their variants. A run whose data has fewer than
+three levels is refused, and so is one in which a two-layer log has merged all of its runs less than twice. The report says of
+each target whether it is met.
 Exit code 1: a cell could not be measured.")]
 pub(crate) struct ReplicationArgs {
     /// Only two replicas; the mixes sd and s, unless --only names others; one round, unless --rounds says otherwise

@@ -110,7 +110,7 @@ pub(crate) struct CreateTableArgs {
     #[arg(long, value_delimiter = ',', value_name = "KEYS")]
     split_at: Vec<String>,
     /// How keys are split among regions. Cannot be changed later [default: range]
-    #[arg(long, value_enum, conflicts_with_all = ["regions", "split_at"])]
+    #[arg(long, value_enum)]
     partition: Option<PartitionKind>,
     /// With --partition hash or slots: number of regions, each with an equal share of the hashes. Cannot be changed later, so
     /// have some for each server that the cluster may ever have [default: 16]
@@ -150,6 +150,9 @@ impl CreateTableArgs {
         };
         if self.tokens.is_some() && !partition.is_hash() {
             return Err("--tokens needs --partition hash or --partition slots".into());
+        }
+        if (self.regions.is_some() || !self.split_at.is_empty()) && partition.is_hash() {
+            return Err("--regions and --split-at need --partition range; for hash and slots there is --tokens".into());
         }
         let options = self.table.over(TableOptions {
             name: self.name.to_string(),

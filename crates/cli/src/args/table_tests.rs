@@ -50,12 +50,22 @@ fn keys_are_partitioned_by_tokens() {
     assert_eq!(create("a --preset depart --tokens 3").options.partition, Partition::Hash { tokens: 3 });
     assert_eq!(create("a --preset depart --partition slots").options.partition, Partition::Slots { tokens: 16 });
     assert_eq!(create("a --preset depart --partition range").options.partition, Partition::Range);
-    for wrong in ["--tokens 0 --partition hash", "--tokens 16385 --partition hash", "--partition hash --regions 3"] {
+    for wrong in ["--tokens 0 --partition hash", "--tokens 16385 --partition hash", "--partition lists"] {
         let args = format!("leeward table create a {wrong}");
         assert!(Cli::try_parse_from(args.split_whitespace()).is_err(), "{wrong}");
     }
     let TableCommand::Create(args) = command("create", "a --tokens 3") else { panic!("not made") };
     assert!(args.new_table(3).is_err_and(|why| why.contains("--partition hash")));
+}
+
+#[test]
+fn only_ranges_of_keys_have_first_keys() {
+    assert_eq!(create("a --partition range --split-at g,n").splits, ["g", "n"]);
+    assert_eq!(create("a --preset depart --partition range --regions 2").splits, [&b"\x80"[..]]);
+    for wrong in ["--partition hash --regions 1", "--partition slots --split-at g", "--preset depart --regions 2"] {
+        let TableCommand::Create(args) = command("create", &format!("a {wrong}")) else { panic!("not made: {wrong}") };
+        assert!(args.new_table(3).is_err_and(|why| why.contains("need --partition range")), "{wrong}");
+    }
 }
 
 #[test]

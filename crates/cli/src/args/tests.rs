@@ -3,6 +3,7 @@
 use super::{Cli, Command};
 use super::{Placement, placement};
 use clap::{CommandFactory, Parser};
+use leeward_bench::replication::EXPERIMENTS;
 
 /// The text that clap prints for `leeward <args>` instead of running it: an error, or help.
 fn refused(args: &str) -> String {
@@ -101,6 +102,14 @@ fn every_page_has_an_example() {
     ] {
         let text = help(page);
         assert!(text.contains("Example"), "{page}: {text}");
+    }
+}
+
+#[test]
+fn the_help_names_every_experiment() {
+    let text = help("bench replication");
+    for experiment in &EXPERIMENTS {
+        assert!(text.contains(experiment.name), "{}: {text}", experiment.name);
     }
 }
 

@@ -76,12 +76,17 @@ impl EngineName {
         self.feature().is_none_or(|(_, enabled)| enabled)
     }
 
+    /// Whether it is another engine than Leeward.
+    pub(crate) fn is_rival(self) -> bool {
+        self.feature().is_some()
+    }
+
     /// Whether the engine bypasses the page cache.
     pub(crate) fn has_direct_io(self) -> bool {
         self != EngineName::Fjall
     }
 
-    /// The feature with the driver, and whether it is enabled.
+    /// The feature with the driver of a rival, and whether it is enabled.
     fn feature(self) -> Option<(&'static str, bool)> {
         match self {
             EngineName::Leeward
