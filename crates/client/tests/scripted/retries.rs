@@ -311,7 +311,7 @@ fn a_silent_primary_is_left_also_if_the_routes_named_another_before_it_was_late(
 
 #[test]
 fn a_node_that_went_silent_gets_another_connection() {
-    let options = ClientOptions { deadline: Duration::from_millis(500), ..options() };
+    let options = ClientOptions { deadline: Duration::from_millis(1_500), ..options() };
     let (node, client) = lone_node(options, first_then_succeed(vec![hang]));
     let error = client.get("key").expect_err("no answer");
     assert!(matches!(error, ClientError::Op(OpError::Unavailable(_))), "{error:?}");
