@@ -194,6 +194,11 @@ impl Link {
         self.flights.front().map(|(_, flight)| flight.sent)
     }
 
+    /// Whether the oldest unanswered request was sent longer than `timeout` ago.
+    pub(crate) fn is_late(&self, now: Instant, timeout: Duration) -> bool {
+        self.oldest().is_some_and(|sent| now.saturating_duration_since(sent) > timeout)
+    }
+
     /// Notes that operations without an answer are for a server that is no longer their primary.
     pub(crate) fn depose(&mut self) {
         self.deposed_before = self.next_id;
@@ -201,18 +206,15 @@ impl Link {
 
     /// Whether a request to a primary that has a successor has had no answer for longer than `timeout`.
     pub(crate) fn is_deposed(&self, now: Instant, timeout: Duration) -> bool {
-        let is_late = |sent| now.saturating_duration_since(sent) > timeout;
-        self.flights.front().is_some_and(|(id, flight)| *id < self.deposed_before && is_late(flight.sent))
+        self.is_late(now, timeout) && self.flights.front().is_some_and(|(id, _)| *id < self.deposed_before)
     }
 
     /// Whether all operations of the oldest request have expired, and nothing has come from the node since it was sent, for
     /// longer than `timeout`: the connection may be broken although nothing says so.
     pub(crate) fn is_silent(&self, now: Instant, timeout: Duration) -> bool {
-        let is_silent = |flight: &Flight| {
-            let is_late = now.saturating_duration_since(flight.sent) > timeout;
-            is_late && flight.ops.iter().all(Option::is_none) && flight.received == self.traffic().received
-        };
-        self.flights.front().is_some_and(|(_, flight)| is_silent(flight))
+        let is_silent =
+            |flight: &Flight| flight.ops.iter().all(Option::is_none) && flight.received == self.traffic().received;
+        self.is_late(now, timeout) && self.flights.front().is_some_and(|(_, flight)| is_silent(flight))
     }
 
     /// Operations without an answer, sent or not.

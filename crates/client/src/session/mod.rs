@@ -466,7 +466,7 @@ impl Session {
             let late = link.expire(now);
             failed.unsent.extend(late.unsent);
             failed.unknown.extend(late.unknown);
-            doubt |= link.oldest().is_some_and(|sent| now - sent > timeout);
+            doubt |= link.is_late(now, timeout);
         }
         for mut pending in failed.unknown {
             pending.attempts.lost(&pending.op, String::new());
@@ -475,10 +475,7 @@ impl Session {
         for pending in failed.unsent {
             self.give_up(pending);
         }
-        let silent = self.links.iter().filter(|(_, link)| link.is_silent(now, timeout)).map(|(token, _)| *token);
-        for token in silent.collect::<Vec<_>>() {
-            self.fail(token, "it has answered nothing before the deadline");
-        }
+        self.fail_where("it has answered nothing before the deadline", |link| link.is_silent(now, timeout));
         self.leave_deposed(now);
         if doubt {
             self.ask_routes(now);
@@ -544,6 +541,14 @@ impl Session {
             }
         }
         Ok(!self.events.is_empty())
+    }
+
+    /// Gives up each link for which `is_broken` holds.
+    fn fail_where(&mut self, reason: &str, is_broken: impl Fn(&Link) -> bool) {
+        let broken = self.links.iter().filter(|(_, link)| is_broken(link)).map(|(token, _)| *token);
+        for token in broken.collect::<Vec<_>>() {
+            self.fail(token, reason);
+        }
     }
 
     /// Gives up a link. Its operations are retried where a retry cannot carry one out twice.

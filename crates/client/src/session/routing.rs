@@ -179,10 +179,7 @@ impl Session {
     /// Gives up the links to servers that owe answers, and have not been primaries since the operations were sent.
     pub(super) fn leave_deposed(&mut self, now: Instant) {
         let timeout = self.options.answer_timeout;
-        let deposed = self.links.iter().filter(|(_, link)| link.is_deposed(now, timeout)).map(|(token, _)| *token);
-        for token in deposed.collect::<Vec<_>>() {
-            self.fail(token, "it does not answer and is not the primary any more");
-        }
+        self.fail_where("it does not answer and is not the primary any more", |link| link.is_deposed(now, timeout));
     }
 
     /// Asks for new routes now and then, since options of tables change although no operation fails.
