@@ -1,5 +1,4 @@
-//! Device I/O on other threads: a compaction continues while its last segment is written and its next leaves are read,
-//! and a writer appends while the pages that it needs next are made ready.
+//! Device I/O on other threads: a compaction continues while its last segment is written and its next leaves are read.
 //!
 //! [`Pending`] is the result to come. It owns the memory that is written from or read to, so a caller may drop it at
 //! any time. Dropping waits for the end of the I/O, because the range of the file may get another owner afterwards.

@@ -6,6 +6,7 @@
 
 mod append;
 mod background;
+mod direct;
 mod real;
 mod ring;
 mod sim;

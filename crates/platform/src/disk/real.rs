@@ -2,43 +2,33 @@
 //!
 //! Every file is opened twice: through the page cache, and with `O_DIRECT` where the file system takes it. Aligned
 //! writes and all reads of volumes are direct, so that the engine's own cache is the only one; the kernel keeps both
-//! views coherent. Direct I/O needs aligned memory. Bytes of other memory go through a bounce buffer of the calling
-//! thread.
+//! views coherent.
 
 use super::background::{Background, Pending};
-use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, aligned, ring};
+use super::direct::{Direct, retry};
+use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read};
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags, fadvise};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, fadvise};
 use rustix::io::Errno;
-use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
-/// Largest piece that goes through a bounce buffer at once, in bytes.
-const BOUNCE_BYTES: usize = 256 * 1024;
-/// Bytes between two reads that are read along with them: that costs less than another read.
-const GAP_BYTES: u64 = 8 << 10;
-/// Largest read, in bytes, that several reads are combined into.
-const PIECE_BYTES: u64 = 64 << 10;
 /// Threads that read and write whole segments of a file.
 const IO_THREADS: usize = 2;
-/// Threads that read in parallel where `io_uring` is not available.
-const READ_THREADS: usize = 8;
 
 /// ext2 to ext4, XFS and tmpfs, by their magic numbers. They write a page back to the blocks that it has, so a store to
 /// a written page cannot run out of space. On file systems that copy on write it can.
 const MAPPED_FILE_SYSTEMS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 /// Filling of a mapped range before it is handed out.
-static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROES: [u8; 16 << 10] = [0; 16 << 10];
 
 /// A directory of the operating system.
 #[derive(Debug)]
@@ -76,10 +66,9 @@ impl Disk for RealDisk {
         if is_new {
             fs::File::open(&self.root)?.sync_all()?;
         }
-        let direct = open_direct(&path)?;
+        let direct = Direct::open(&path)?;
         let maps = MAPPED_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&buffered)?.f_type);
-        let (counters, ahead) = (Counters::default(), Background::new(1));
-        let handles = Arc::new(Handles { buffered, direct, counters, ahead });
+        let handles = Arc::new(Handles { buffered, direct, counters: Counters::default() });
         let (name, background) = (path.display().to_string(), Background::new(IO_THREADS));
         Ok(Arc::new(RealFile { handles, name, maps, mapped: Mutex::default(), background }))
     }
@@ -109,39 +98,6 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens `path` with `O_DIRECT`; `None` where the file system refuses, at the open or at the first read.
-fn open_direct(path: &Path) -> io::Result<Option<fs::File>> {
-    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("O_DIRECT is a small bit");
-    let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
-        Ok(file) => file,
-        Err(error) if refuses_direct(&error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let probe = with_bounce(DIRECT_ALIGN, |buffer| file.read_at(buffer, 0));
-    match probe {
-        Ok(_) => Ok(Some(file)),
-        Err(error) if refuses_direct(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn refuses_direct(error: &io::Error) -> bool {
-    let errno = error.raw_os_error();
-    errno == Some(Errno::INVAL.raw_os_error()) || errno == Some(Errno::OPNOTSUPP.raw_os_error())
-}
-
-/// Calls `with` with `bytes` bytes of aligned memory of this thread; the contents are arbitrary.
-fn with_bounce<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
-    thread_local! {
-        static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    BOUNCE.with_borrow_mut(|buffer| with(aligned(buffer, bytes)))
-}
-
-fn is_aligned(bytes: &[u8]) -> bool {
-    bytes.as_ptr().addr().is_multiple_of(DIRECT_ALIGN)
-}
-
 #[derive(Debug, Default)]
 struct Counters {
     read: AtomicU64,
@@ -165,10 +121,8 @@ struct RealFile {
 #[derive(Debug)]
 struct Handles {
     buffered: fs::File,
-    direct: Option<fs::File>,
+    direct: Option<Direct>,
     counters: Counters,
-    /// Makes mapped pages ready, behind no long I/O.
-    ahead: Background,
 }
 
 /// A range of a file that is mapped.
@@ -193,104 +147,18 @@ impl RealRange {
         self.handles.fill(self.offset + at as u64, bytes)?;
         buffer.populate(at, bytes)
     }
-
-    /// Begins [`RealRange::make_ready`] on another thread.
-    pub(super) fn begin_make_ready(&self, buffer: &Arc<AppendBuffer>, at: usize, bytes: usize) -> Pending {
-        let range = RealRange { handles: Arc::clone(&self.handles), offset: self.offset };
-        let buffer = Arc::clone(buffer);
-        self.handles.ahead.begin(move || range.make_ready(&buffer, at, bytes).map(|()| Block::default()))
-    }
 }
 
 impl Handles {
     /// Writes zeroes to whole pages of the page cache, without reading them. They count as written here: the device
     /// gets each page once, with the bytes that were stored to it until then.
     fn fill(&self, offset: u64, bytes: usize) -> io::Result<()> {
-        self.counters.written.fetch_add(bytes as u64, Relaxed);
-        self.buffered.write_all_at(&ZEROES[..bytes], offset)
-    }
-
-    /// Reads `buffer` through `direct`, rounding out to whole blocks.
-    fn read_direct(&self, direct: &fs::File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        const ALIGN: u64 = DIRECT_ALIGN as u64;
-        if offset.is_multiple_of(ALIGN) && buffer.len().is_multiple_of(DIRECT_ALIGN) && is_aligned(buffer) {
-            self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
-            return direct.read_exact_at(buffer, offset);
-        }
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = offset + done as u64;
-            let skip = (at % ALIGN) as usize;
-            let wanted = (buffer.len() - done).min(BOUNCE_BYTES - skip);
-            let rounded = (skip + wanted).next_multiple_of(DIRECT_ALIGN);
-            let got = with_bounce(rounded, |bounce| -> io::Result<usize> {
-                let read = retry(|| direct.read_at(bounce, at - skip as u64))?;
-                let got = read.saturating_sub(skip).min(wanted);
-                buffer[done..done + got].copy_from_slice(&bounce[skip..skip + got]);
-                self.counters.read.fetch_add(read as u64, Relaxed);
-                Ok(got)
-            })?;
-            if got == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            done += got;
-        }
-        Ok(())
-    }
-
-    fn read_many_direct(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
-        if !ring::is_refused() {
-            return self.read_through_ring(direct, reads);
-        }
-        let share = reads.len().div_ceil(READ_THREADS);
-        let parts = Mutex::new(reads.chunks_mut(share));
-        let read_parts = || {
-            loop {
-                let Some(part) = parts.lock().next() else { return Ok(()) };
-                part.iter_mut().try_for_each(|read| self.read_direct(direct, read.buffer, read.offset))?;
-            }
-        };
-        std::thread::scope(|scope| {
-            // If no more threads can be started, fewer read more.
-            let start = |_| std::thread::Builder::new().spawn_scoped(scope, read_parts).ok();
-            let others: Vec<_> = (1..READ_THREADS).map_while(start).collect();
-            let own = read_parts();
-            others.into_iter().map(|other| other.join().expect("a read does not panic")).fold(own, io::Result::and)
-        })
-    }
-
-    /// Reads as many pieces at a time as the ring takes. A piece that it did not read whole is read again, which tells
-    /// why.
-    fn read_through_ring(&self, direct: &fs::File, reads: &mut [Read<'_>]) -> io::Result<()> {
-        reads.sort_unstable_by_key(|read| read.offset);
-        let pieces = pieces(reads);
-        for batch in pieces.chunks(ring::MOST_READS) {
-            let wanted: Vec<(u64, usize)> = batch.iter().map(|piece| (piece.offset, piece.bytes)).collect();
-            let mut missing = Vec::new();
-            let done = ring::read(direct, &wanted, |i, bytes| {
-                self.counters.read.fetch_add(bytes.len() as u64, Relaxed);
-                for at in batch[i].reads.clone() {
-                    let read = &mut reads[at];
-                    let skip = (read.offset - batch[i].offset) as usize;
-                    match bytes.get(skip..skip + read.buffer.len()) {
-                        Some(bytes) => read.buffer.copy_from_slice(bytes),
-                        None => missing.push(at),
-                    }
-                }
-            });
-            if !done {
-                missing = batch.iter().flat_map(|piece| piece.reads.clone()).collect();
-            }
-            for at in missing {
-                self.read_direct(direct, reads[at].buffer, reads[at].offset)?;
-            }
-        }
-        Ok(())
+        self.write_buffered_at(&ZEROES[..bytes], offset)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.direct {
-            Some(direct) => self.read_direct(direct, buffer, offset),
+            Some(direct) => direct.read_at(buffer, offset),
             None => {
                 self.counters.read.fetch_add(buffer.len() as u64, Relaxed);
                 self.buffered.read_exact_at(buffer, offset)
@@ -303,57 +171,19 @@ impl Handles {
         match &self.direct {
             Some(direct) if whole_blocks => {
                 self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
-                self.write_direct(direct, bytes, offset)
+                direct.write_at(bytes, offset)
             }
             _ => self.write_buffered_at(bytes, offset),
         }
     }
 
     fn write_buffered_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if let Some(direct) = &self.direct {
+            direct.written_beside();
+        }
         self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
         self.buffered.write_all_at(bytes, offset)
     }
-
-    fn write_direct(&self, direct: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if is_aligned(bytes) {
-            return direct.write_all_at(bytes, offset);
-        }
-        for (index, piece) in bytes.chunks(BOUNCE_BYTES).enumerate() {
-            with_bounce(piece.len(), |bounce| {
-                bounce.copy_from_slice(piece);
-                direct.write_all_at(bounce, offset + (index * BOUNCE_BYTES) as u64)
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Whole blocks that are read at once, for one or several reads.
-struct Piece {
-    offset: u64,
-    bytes: usize,
-    /// Positions of those reads.
-    reads: Range<usize>,
-}
-
-/// Combines `reads`, ordered by offset, into pieces: reads near each other share one.
-fn pieces(reads: &[Read<'_>]) -> Vec<Piece> {
-    const ALIGN: u64 = DIRECT_ALIGN as u64;
-    let mut pieces: Vec<Piece> = Vec::with_capacity(reads.len());
-    for (at, read) in reads.iter().enumerate() {
-        let start = read.offset / ALIGN * ALIGN;
-        let end = (read.offset + read.buffer.len() as u64).next_multiple_of(ALIGN);
-        if let Some(last) = pieces.last_mut()
-            && start <= last.offset + last.bytes as u64 + GAP_BYTES
-            && end <= last.offset + PIECE_BYTES
-        {
-            last.bytes = last.bytes.max((end - last.offset) as usize);
-            last.reads.end = at + 1;
-        } else {
-            pieces.push(Piece { offset: start, bytes: (end - start) as usize, reads: at..at + 1 });
-        }
-    }
-    pieces
 }
 
 /// `false` where the file system does not support it.
@@ -361,16 +191,6 @@ fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, bytes: u64) ->
     match retry(|| Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)) {
         Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
         done => done.map(|()| true),
-    }
-}
-
-/// Repeats `call` while a signal interrupts it.
-fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
-        }
     }
 }
 
@@ -389,7 +209,7 @@ impl File for RealFile {
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         match &self.handles.direct {
-            Some(direct) if reads.len() > 1 => self.handles.read_many_direct(direct, reads),
+            Some(direct) if reads.len() > 1 => direct.read_many(reads),
             _ => reads.iter_mut().try_for_each(|read| self.read_at(read.buffer, read.offset)),
         }
     }
@@ -471,8 +291,9 @@ impl File for RealFile {
     }
 
     fn counters(&self) -> DeviceCounters {
+        let direct = self.handles.direct.as_ref().map_or(0, Direct::bytes_read);
         DeviceCounters {
-            bytes_read: self.handles.counters.read.load(Relaxed),
+            bytes_read: self.handles.counters.read.load(Relaxed) + direct,
             bytes_written: self.handles.counters.written.load(Relaxed),
         }
     }

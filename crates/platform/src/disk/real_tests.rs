@@ -1,6 +1,7 @@
 //! Tests of the real disk, on whatever file system the temporary directory is.
 
 use super::*;
+use crate::disk::ring;
 
 fn disk() -> (tempfile::TempDir, RealDisk) {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -69,7 +70,7 @@ fn several_reads_are_those_of_one_after_the_other() {
             [Read { offset: 0, buffer: &mut good }, Read { offset: written.len() as u64 - 5, buffer: &mut beyond }];
         assert_eq!(file.read_many(&mut reads).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         if ways == 0 {
-            // As in a sandbox without rings; other tests of this process notice nothing.
+            // As in a sandbox without rings.
             ring::refuse();
         }
     }

@@ -1,24 +1,33 @@
-//! Several reads in flight from one thread, by `io_uring`: one system call submits them and waits for all.
+//! Reads and writes by `io_uring`: several in flight from one thread, and none that keeps others from the file.
 //!
-//! Each thread has its own ring, made at its first use. The kernel writes only into memory that the ring owns, and
-//! [`read`] returns after all of these writes. If waiting fails, the memory is leaked, never freed. A kernel or a
-//! sandbox without rings is asked once. A shortage of memory or of file descriptors passes: the current reads go
-//! another way, and the next reads ask for a ring again.
-#![expect(unsafe_code, reason = "the kernel is given addresses to write to")]
+//! A thread that waits in `pread` of a direct file holds the lock of the file's inode until the device answers, shared
+//! with other readers. A write through the page cache takes that lock alone, as log tails do: it waits for all of them,
+//! and they for it. A ring holds the lock while a transfer is submitted. Four threads that read 8 KiB each beside such
+//! a writer read 1.8 times as much; 64 KiB of zeroes take 18 us at the median and 143 us at the 99th percentile, instead
+//! of 208 us and 7.9 ms.
+//!
+//! Each thread has its own ring, made at its first use. [`transfer`] returns only when the kernel is done with the
+//! memory of the transfers. A kernel or a sandbox without rings is asked once. A shortage of memory or of file
+//! descriptors passes: the thread goes on without a ring for a while, and then asks again.
+#![expect(unsafe_code, reason = "the kernel is given addresses to read from and to write to")]
 
-use super::{DIRECT_ALIGN, aligned};
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// `IORING_ENTER_GETEVENTS`: wait for completions.
 const GET_EVENTS: u32 = 1;
-/// Most reads at a time.
-pub(super) const MOST_READS: usize = 64;
+/// Most transfers at a time.
+pub(super) const MOST: usize = 64;
+/// Calls without a ring after one could not be had.
+const CALLS_WITHOUT: u32 = 256;
+/// Time between two looks for completions, if the kernel cannot wait for them at the moment.
+const RECHECK: Duration = Duration::from_millis(1);
 
 /// State of this process.
 static RINGS: Rings = Rings::new();
@@ -29,24 +38,65 @@ struct Rings {
 }
 
 thread_local! {
-    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+    static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
+    /// Calls of this thread that still go without a ring.
+    static WITHOUT: Cell<u32> = const { Cell::new(0) };
 }
 
-struct Ring {
-    io: IoUring,
-    /// Memory that the kernel reads into.
-    memory: Vec<u8>,
+/// Memory of a transfer, whose address and length are multiples of 4096.
+pub(super) enum Memory<'a> {
+    /// Is read into.
+    To(&'a mut [u8]),
+    /// Is written.
+    From(&'a [u8]),
 }
 
-/// Whether rings are known not to work here.
-pub(super) fn is_refused() -> bool {
-    RINGS.refused.load(Relaxed)
+/// A read or a write of a file.
+pub(super) struct Transfer<'a> {
+    memory: Memory<'a>,
+    offset: u64,
+    done: usize,
 }
 
-/// From now on there are no rings.
+impl<'a> Transfer<'a> {
+    pub(super) fn new(memory: Memory<'a>, offset: u64) -> Transfer<'a> {
+        Transfer { memory, offset, done: 0 }
+    }
+
+    /// Bytes that were transferred: fewer than the memory has at the end of the file, or none, after an error or where
+    /// there is no ring.
+    pub(super) fn done(&self) -> usize {
+        self.done
+    }
+
+    /// The bytes that were read or written.
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            Memory::To(bytes) => &bytes[..self.done],
+            Memory::From(bytes) => &bytes[..self.done],
+        }
+    }
+
+    fn entry(&mut self, file: &File) -> squeue::Entry {
+        let file = types::Fd(file.as_raw_fd());
+        // Of more than the length can say, the first bytes are transferred.
+        let len = |bytes: usize| u32::try_from(bytes).unwrap_or(1 << 30);
+        match &mut self.memory {
+            Memory::To(to) => opcode::Read::new(file, to.as_mut_ptr(), len(to.len())).offset(self.offset).build(),
+            Memory::From(from) => opcode::Write::new(file, from.as_ptr(), len(from.len())).offset(self.offset).build(),
+        }
+    }
+}
+
+/// Whether the next transfers of this thread go without a ring.
+pub(super) fn is_missing() -> bool {
+    RINGS.refused.load(Relaxed) || WITHOUT.get() > 0
+}
+
+/// From now on this thread has no ring.
 #[cfg(test)]
 pub(super) fn refuse() {
-    RINGS.refused.store(true, Relaxed);
+    WITHOUT.set(u32::MAX);
 }
 
 impl Rings {
@@ -76,102 +126,80 @@ fn is_for_good(error: &io::Error) -> bool {
     !error.raw_os_error().is_some_and(|errno| PASSING.iter().any(|passing| passing.raw_os_error() == errno))
 }
 
-/// Reads each of `wanted`, an aligned offset and length. Calls `see` with the position of each and the bytes read:
-/// fewer, or none, at the end of the file or after an error. `false` if nothing was read because there is no ring.
-pub(super) fn read(file: &File, wanted: &[(u64, usize)], mut see: impl FnMut(usize, &[u8])) -> bool {
-    assert!(wanted.len() <= MOST_READS, "a ring takes {MOST_READS} reads");
-    RING.with_borrow_mut(|ring| {
-        if ring.is_none() {
-            *ring = RINGS.open(|| IoUring::new(MOST_READS as u32)).map(|io| Ring { io, memory: Vec::new() });
+/// Carries out `transfers`, at most [`MOST`]. [`Transfer::done`] tells how far each got.
+pub(super) fn transfer(file: &File, transfers: &mut [Transfer<'_>]) {
+    assert!(transfers.len() <= MOST, "a ring takes {MOST} transfers");
+    let without = WITHOUT.get();
+    if without > 0 {
+        return WITHOUT.set(without - 1);
+    }
+    // Out of its place: whatever happens, no later call finds a ring with transfers of this one.
+    let ring = RING.take().or_else(|| RINGS.open(new_ring));
+    let Some(mut ring) = ring else { return WITHOUT.set(CALLS_WITHOUT) };
+    match run(&mut ring, file, transfers) {
+        Ok(()) => drop(RING.replace(Some(ring))),
+        Err(error) => {
+            RINGS.failed(&error);
+            WITHOUT.set(CALLS_WITHOUT);
         }
-        let Some(open) = ring else { return false };
-        match open.read(file, wanted) {
-            Ok((memory, lens)) => {
-                let mut at = 0;
-                for (i, ((_, len), got)) in wanted.iter().zip(lens).enumerate() {
-                    see(i, &memory[at..at + got.min(*len)]);
-                    at += len;
-                }
-                true
-            }
-            Err(Failed { error, is_idle }) => {
-                match ring.take() {
-                    Some(idle) if is_idle => drop(idle),
-                    // The kernel may still write to its memory, so it is leaked. A ring that cannot be waited for is
-                    // not tried twice.
-                    at_work => {
-                        std::mem::forget(at_work);
-                        RINGS.refused.store(true, Relaxed);
-                    }
-                }
-                RINGS.failed(&error);
-                false
-            }
-        }
-    })
-}
-
-/// Why a ring did not read.
-struct Failed {
-    error: io::Error,
-    /// The kernel uses no memory of the ring any more.
-    is_idle: bool,
-}
-
-impl Ring {
-    /// Reads all of `wanted`, one after the other in memory; returns also how much of each was read.
-    fn read(&mut self, file: &File, wanted: &[(u64, usize)]) -> Result<(&[u8], Vec<usize>), Failed> {
-        let total = wanted.iter().map(|(_, len)| len).sum();
-        let memory = aligned(&mut self.memory, total);
-        let mut rest = &mut *memory;
-        for (i, (offset, len)) in wanted.iter().enumerate() {
-            debug_assert!(offset.is_multiple_of(DIRECT_ALIGN as u64) && len.is_multiple_of(DIRECT_ALIGN));
-            let (part, after) = rest.split_at_mut(*len);
-            rest = after;
-            let read = opcode::Read::new(types::Fd(file.as_raw_fd()), part.as_mut_ptr(), *len as u32)
-                .offset(*offset)
-                .build()
-                .user_data(i as u64);
-            // SAFETY: `part` is memory of this ring, which nothing else uses and which is neither freed nor moved
-            // before every read was completed: see `read` above. The file stays open as long, since we wait here.
-            let pushed = unsafe { self.io.submission().push(&read) };
-            // Nothing was submitted yet.
-            pushed.map_err(|full| Failed { error: io::Error::other(full), is_idle: true })?;
-        }
-        let mut lens = vec![0; wanted.len()];
-        let mut done = 0;
-        while done < wanted.len() {
-            match self.io.submit_and_wait(wanted.len() - done) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                    let submitted = wanted.len() - self.io.submission().len();
-                    return Err(Failed { error, is_idle: await_all(&mut self.io, submitted, done) });
-                }
-                _ => {}
-            }
-            for completion in self.io.completion() {
-                // Only positions among `wanted` were pushed, and each completes once.
-                if let Some(len) = lens.get_mut(completion.user_data() as usize) {
-                    *len = usize::try_from(completion.result()).unwrap_or(0);
-                }
-                done += 1;
-            }
-        }
-        Ok((memory, lens))
     }
 }
 
-/// Waits until `submitted` reads are complete, `done` of them already. Submits none. `false` if it cannot wait.
-fn await_all(io: &mut IoUring, submitted: usize, mut done: usize) -> bool {
-    while done < submitted {
-        // SAFETY: nothing is submitted, and no argument is given.
-        let waited = unsafe { io.submitter().enter::<()>(0, (submitted - done) as u32, GET_EVENTS, None) };
-        match waited {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return false,
+/// A ring of this thread. Completions come when it waits for them, and interrupt nothing else; kernels before 6.1 cannot
+/// do that.
+fn new_ring() -> io::Result<IoUring> {
+    let deferred = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(MOST as u32);
+    deferred.or_else(|_| IoUring::new(MOST as u32))
+}
+
+/// [`transfer`] by `ring`, which is empty. After an error it may hold transfers that were not submitted: it is dropped.
+fn run(ring: &mut IoUring, file: &File, transfers: &mut [Transfer<'_>]) -> io::Result<()> {
+    for (i, transfer) in transfers.iter_mut().enumerate() {
+        let entry = transfer.entry(file).user_data(i as u64);
+        // SAFETY: `transfers` borrows the memory, and below all that was submitted is waited for before the function
+        // returns; nothing in between panics. The file is borrowed as well. Unsubmitted entries go with the ring.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        pushed.map_err(io::Error::other)?;
+    }
+    let mut complete = 0;
+    while complete < transfers.len() {
+        let submitted = ring.submit_and_wait(transfers.len() - complete);
+        complete += take_completions(ring, transfers);
+        match submitted {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                let submitted = transfers.len() - ring.submission().len();
+                await_all(ring, submitted - complete, transfers);
+                return Err(error);
+            }
             _ => {}
         }
-        done += io.completion().count();
     }
-    true
+    Ok(())
+}
+
+/// Waits until `at_work` more transfers are complete, and submits none.
+fn await_all(ring: &mut IoUring, mut at_work: usize, transfers: &mut [Transfer<'_>]) {
+    while at_work > 0 {
+        // SAFETY: nothing is submitted, and no argument is given.
+        let waited = unsafe { ring.submitter().enter::<()>(0, at_work as u32, GET_EVENTS, None) };
+        if waited.is_err() {
+            std::thread::sleep(RECHECK);
+        }
+        at_work -= take_completions(ring, transfers);
+    }
+}
+
+/// Notes what is complete; returns the number.
+fn take_completions(ring: &mut IoUring, transfers: &mut [Transfer<'_>]) -> usize {
+    let mut taken = 0;
+    for completion in ring.completion() {
+        // Only positions among `transfers` were pushed, and each completes once.
+        if let Some(transfer) = transfers.get_mut(completion.user_data() as usize) {
+            transfer.done = usize::try_from(completion.result()).unwrap_or(0);
+        }
+        taken += 1;
+    }
+    taken
 }
 
 #[cfg(test)]
@@ -179,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_turns_rings_off_for_the_reads_at_hand_only() {
+    fn a_shortage_passes_and_a_refusal_does_not() {
         let rings = Rings::new();
         for passing in [Errno::NOMEM, Errno::AGAIN, Errno::MFILE, Errno::NFILE, Errno::BUSY] {
             assert_eq!(rings.open::<()>(|| Err(passing.into())), None);
@@ -196,17 +224,42 @@ mod tests {
     #[cfg_attr(miri, ignore = "asks the kernel")]
     fn a_ring_is_waited_for_until_the_kernel_has_nothing_of_it() {
         // Not in every sandbox; where there are none, there is nothing to wait for.
-        let Ok(mut io) = IoUring::new(8) else { return };
+        let Ok(mut ring) = new_ring() else { return };
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        let mut memory = [1_u8; 4096];
-        for i in 0..2 {
-            let read = opcode::Read::new(types::Fd(file.as_raw_fd()), memory.as_mut_ptr(), 4096).build().user_data(i);
+        let mut memory = [[1_u8; 4096]; 2];
+        let mut reads: Vec<_> = memory.iter_mut().map(|to| Transfer::new(Memory::To(to), 0)).collect();
+        for (i, read) in reads.iter_mut().enumerate() {
+            let entry = read.entry(&file).user_data(i as u64);
             // SAFETY: the memory and the file are there until both reads are complete: the test waits for that below.
-            unsafe { io.submission().push(&read) }.unwrap();
+            unsafe { ring.submission().push(&entry) }.unwrap();
         }
-        io.submit().unwrap();
-        assert!(await_all(&mut io, 2, 0));
-        assert_eq!(memory, [0; 4096]);
+        ring.submit().unwrap();
+        await_all(&mut ring, 2, &mut reads);
+        assert!(reads.iter().all(|read| read.bytes() == [0; 4096]));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn a_transfer_tells_how_far_it_got() {
+        let file = tempfile::tempfile().unwrap();
+        let bytes = vec![7; 8192];
+        let mut writes = [Transfer::new(Memory::From(&bytes), 4096)];
+        transfer(&file, &mut writes);
+        // Where there are no rings, nothing is done, and nothing else may be claimed.
+        if writes[0].done() == 0 {
+            return assert_eq!(file.metadata().unwrap().len(), 0);
+        }
+        assert_eq!(writes[0].bytes(), bytes);
+        let mut memory = vec![1; 16 << 10];
+        let (first, second) = memory.split_at_mut(8192);
+        let mut reads = [(first, 8192), (second, 1 << 20)].map(|(to, offset)| Transfer::new(Memory::To(to), offset));
+        transfer(&file, &mut reads);
+        assert_eq!(reads[0].bytes(), &bytes[..4096], "up to the end of the file");
+        assert_eq!(reads[1].done(), 0, "nothing is behind it");
+        let closed = File::open("/").unwrap();
+        let mut read = [Transfer::new(Memory::To(&mut memory[..4096]), 0)];
+        transfer(&closed, &mut read);
+        assert_eq!(read[0].done(), 0, "an error is left to the way without a ring");
     }
 }

@@ -11,8 +11,7 @@
 //!
 //! - *A store to a missing page.* [`Appender::reserve`] first writes zeroes through the page cache, which allocates the
 //!   space and reads nothing from the device. Then it makes the pages present. Both steps return errors like any other
-//!   write. They take some 150 us for 64 KiB, so a writer that has filled 64 KiB has the next ones made ready by another
-//!   thread while it goes on. Only file systems that write a page back to the blocks it has are mapped at all.
+//!   write. Only file systems that write a page back to the blocks it has are mapped at all.
 //! - *A store after a writeback.* A page that was written back is clean. At the next store the kernel asks the file
 //!   system, which refuses once it has shut itself down. Or the kernel has dropped the page and reads it from the
 //!   device, which may fail. No check before the store excludes this, because the writeback may come in between.
@@ -38,7 +37,6 @@ mod tests;
 pub use bus::catch_bus_errors;
 pub use memory::AppendBuffer;
 
-use super::Pending;
 use super::real::RealRange;
 use super::sim::SimRange;
 use memory::Spare;
@@ -46,8 +44,10 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes made ready at a time, unless memory is short: a multiple of 4096.
-const READY_BYTES: usize = 64 << 10;
+/// Bytes made ready at a time, unless memory is short: a multiple of 4096. One in 65 writes of 250 bytes waits for
+/// that: some 50 us beside reads of the device, less alone. With 64 KiB a fourth of these writes wait, twice as long. A
+/// thread that makes them ready ahead of the writer takes a processor from it for longer than that.
+const READY_BYTES: usize = 16 << 10;
 
 /// The one writer of an [`AppendBuffer`].
 #[derive(Debug)]
@@ -57,17 +57,7 @@ pub struct Appender {
     end: usize,
     /// End of the bytes that can be appended without an error.
     ready: usize,
-    /// The bytes from `ready` on that another thread is making ready. Dropping it waits: a later owner of the range must
-    /// not find zeroes written over its own bytes.
-    coming: Option<Coming>,
     range: Range,
-}
-
-/// Pages that are being made ready.
-#[derive(Debug)]
-struct Coming {
-    end: usize,
-    pending: Pending,
 }
 
 /// What backs the memory.
@@ -111,7 +101,7 @@ impl Appender {
     }
 
     fn new(spare: Spare, ready: usize, range: Range) -> Appender {
-        Appender { spare, end: 0, ready, coming: None, range }
+        Appender { spare, end: 0, ready, range }
     }
 
     /// The buffer, for readers.
@@ -147,7 +137,7 @@ impl Appender {
     }
 
     /// As [`Appender::reserve`], but makes ready only up to a multiple of `window`, which is a multiple of 4096 and at
-    /// most 64 KiB. Each call costs some system calls; bytes made ready take memory.
+    /// most 16 KiB. Each call costs some system calls; bytes made ready take memory.
     ///
     /// # Errors
     /// Those of writing to the file.
@@ -156,12 +146,6 @@ impl Appender {
         if self.is_ready(bytes) {
             return Ok(());
         }
-        if let Some(Coming { end, pending }) = self.coming.take() {
-            pending.wait()?;
-            self.ready = end;
-        }
-        // The first bytes of a log may be all that it gets for a long time.
-        let goes_on = self.ready >= READY_BYTES && window == READY_BYTES;
         let end = (self.end + bytes).next_multiple_of(window).min(self.buffer().capacity());
         while self.ready < end {
             let bytes = (end - self.ready).min(READY_BYTES);
@@ -173,23 +157,13 @@ impl Appender {
             }
             self.ready += bytes;
         }
-        // No more: a page that is written back before it is filled costs a fault when it is.
-        let next = READY_BYTES.min(self.buffer().capacity() - self.ready);
-        if let Range::Real(range) = &self.range
-            && goes_on
-            && next > 0
-        {
-            let pending = range.begin_make_ready(self.spare.buffer(), self.ready, next);
-            self.coming = Some(Coming { end: self.ready + next, pending });
-        }
         Ok(())
     }
 
     /// Bytes of memory that it holds; for a mapped buffer, those of present pages.
     pub fn resident_bytes(&self) -> usize {
         let behind = if let Range::Through(inner, _) = &self.range { inner.resident_bytes() } else { 0 };
-        let ready = self.coming.as_ref().map_or(self.ready, |coming| coming.end);
-        ready - self.buffer().detached() + behind
+        self.ready - self.buffer().detached() + behind
     }
 
     /// Releases the filled pages, if the buffer is mapped. They stay in the page cache, and the next read of a page
