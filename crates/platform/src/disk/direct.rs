@@ -2,11 +2,11 @@
 //!
 //! Direct I/O needs aligned memory. Bytes of other memory go through a bounce buffer of the calling thread.
 //!
-//! Writes and several reads at a time go by [`ring`]. So do single reads while the file is written through the page cache
-//! as well; otherwise `pread` costs less of the processor. What a ring leaves undone, and everything where there are no
-//! rings, goes by `pread` and `pwrite`, which also tell what is wrong. Any number of threads use a [`Direct`] at a time.
+//! Several reads at a time go by a [`ring`]. So do single reads while the file is written through the page cache as well;
+//! otherwise `pread` costs less of the processor. What a ring does not read, and everything where there are no rings,
+//! goes by `pread`, which also tells what is wrong. Any number of threads use a [`Direct`] at a time.
 
-use super::ring::{self, Memory, Transfer};
+use super::ring::{self, RingRead};
 use super::{DIRECT_ALIGN, Read, aligned};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -20,12 +20,13 @@ use std::path::Path;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Largest piece that goes through a bounce buffer at once, in bytes.
-const BOUNCE_BYTES: usize = 256 * 1024;
+/// Bytes that are written at once, or read through a bounce buffer. The lock of the file's inode is held meanwhile, and
+/// appends wait for it: see [`ring`].
+const PIECE_BYTES: usize = 256 << 10;
 /// Bytes between two reads that are read along with them: that costs less than another read.
 const GAP_BYTES: u64 = 8 << 10;
 /// Largest read, in bytes, that several reads are combined into.
-const PIECE_BYTES: u64 = 64 << 10;
+const COMBINED_BYTES: u64 = 64 << 10;
 /// Threads that read in parallel where there is no ring.
 const READ_THREADS: usize = 8;
 /// Bytes read by rings after a write through the page cache: there is another one soon, and it would wait for reads
@@ -83,7 +84,7 @@ impl Direct {
                 self.read_blocks(&mut buffer[done..], at)?
             } else {
                 let skip = (at % ALIGN) as usize;
-                let wanted = (buffer.len() - done).min(BOUNCE_BYTES - skip);
+                let wanted = (buffer.len() - done).min(PIECE_BYTES - skip);
                 with_bounce((skip + wanted).next_multiple_of(DIRECT_ALIGN), |bounce| -> io::Result<usize> {
                     let got = self.read_blocks(bounce, at - skip as u64)?.saturating_sub(skip).min(wanted);
                     buffer[done..done + got].copy_from_slice(&bounce[skip..skip + got]);
@@ -102,9 +103,9 @@ impl Direct {
     fn read_blocks(&self, blocks: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut read = 0;
         if self.bytes_read() < self.ring_until.load(Relaxed) {
-            let mut transfer = Transfer::new(Memory::To(blocks), offset);
-            ring::transfer(&self.file, slice::from_mut(&mut transfer));
-            read = transfer.done();
+            let mut by_ring = RingRead::new(blocks, offset);
+            ring::read(&self.file, slice::from_mut(&mut by_ring));
+            read = by_ring.bytes().len();
         }
         if read == 0 {
             read = retry(|| self.file.read_at(blocks, offset))?;
@@ -130,8 +131,14 @@ impl Direct {
             }
         };
         std::thread::scope(|scope| {
-            // If no more threads can be started, fewer read more.
-            let start = |_| std::thread::Builder::new().spawn_scoped(scope, read_parts).ok();
+            let start = |_| {
+                let read_parts = || {
+                    ring::go_without();
+                    read_parts()
+                };
+                // If no more threads can be started, fewer read more.
+                std::thread::Builder::new().spawn_scoped(scope, read_parts).ok()
+            };
             let others: Vec<_> = (1..READ_THREADS).map_while(start).collect();
             let own = read_parts();
             others.into_iter().map(|other| other.join().expect("a read does not panic")).fold(own, io::Result::and)
@@ -145,14 +152,14 @@ impl Direct {
         for batch in pieces.chunks(ring::MOST) {
             let total = batch.iter().map(|piece| piece.bytes).sum();
             let missing = with_bounce(total, |mut rest| {
-                let mut transfers = Vec::with_capacity(batch.len());
+                let mut by_ring = Vec::with_capacity(batch.len());
                 for piece in batch {
                     let (own, after) = rest.split_at_mut(piece.bytes);
-                    transfers.push(Transfer::new(Memory::To(own), piece.offset));
+                    by_ring.push(RingRead::new(own, piece.offset));
                     rest = after;
                 }
-                ring::transfer(&self.file, &mut transfers);
-                self.hand_out(batch, &transfers, reads)
+                ring::read(&self.file, &mut by_ring);
+                self.hand_out(batch, &by_ring, reads)
             });
             for at in missing {
                 self.read_at(reads[at].buffer, reads[at].offset)?;
@@ -161,15 +168,15 @@ impl Direct {
         Ok(())
     }
 
-    /// Copies what `transfers` read of `pieces` to `reads`; returns the positions of those that got not all.
-    fn hand_out(&self, pieces: &[Piece], transfers: &[Transfer<'_>], reads: &mut [Read<'_>]) -> Vec<usize> {
+    /// Copies what was read of `pieces` to `reads`; returns the positions of those that got not all.
+    fn hand_out(&self, pieces: &[Piece], by_ring: &[RingRead<'_>], reads: &mut [Read<'_>]) -> Vec<usize> {
         let mut missing = Vec::new();
-        for (piece, transfer) in pieces.iter().zip(transfers) {
-            self.bytes_read.fetch_add(transfer.done() as u64, Relaxed);
+        for (piece, by_ring) in pieces.iter().zip(by_ring) {
+            self.bytes_read.fetch_add(by_ring.bytes().len() as u64, Relaxed);
             for at in piece.reads.clone() {
                 let read = &mut reads[at];
                 let skip = (read.offset - piece.offset) as usize;
-                match transfer.bytes().get(skip..skip + read.buffer.len()) {
+                match by_ring.bytes().get(skip..skip + read.buffer.len()) {
                     Some(bytes) => read.buffer.copy_from_slice(bytes),
                     None => missing.push(at),
                 }
@@ -183,24 +190,19 @@ impl Direct {
     /// # Errors
     /// Those of the operating system.
     pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if is_aligned(bytes) {
-            return self.write_blocks(bytes, offset);
-        }
-        for (index, piece) in bytes.chunks(BOUNCE_BYTES).enumerate() {
-            with_bounce(piece.len(), |bounce| {
-                bounce.copy_from_slice(piece);
-                self.write_blocks(bounce, offset + (index * BOUNCE_BYTES) as u64)
-            })?;
+        let is_aligned = is_aligned(bytes);
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let at = offset + (index * PIECE_BYTES) as u64;
+            if is_aligned {
+                self.file.write_all_at(piece, at)?;
+            } else {
+                with_bounce(piece.len(), |bounce| {
+                    bounce.copy_from_slice(piece);
+                    self.file.write_all_at(bounce, at)
+                })?;
+            }
         }
         Ok(())
-    }
-
-    fn write_blocks(&self, blocks: &[u8], offset: u64) -> io::Result<()> {
-        let mut transfer = Transfer::new(Memory::From(blocks), offset);
-        ring::transfer(&self.file, slice::from_mut(&mut transfer));
-        // The rest begins at a block.
-        let done = transfer.done() / DIRECT_ALIGN * DIRECT_ALIGN;
-        self.file.write_all_at(&blocks[done..], offset + done as u64)
     }
 }
 
@@ -237,7 +239,7 @@ fn pieces(reads: &[Read<'_>]) -> Vec<Piece> {
         let end = (read.offset + read.buffer.len() as u64).next_multiple_of(ALIGN);
         if let Some(last) = pieces.last_mut()
             && start <= last.offset + last.bytes as u64 + GAP_BYTES
-            && end <= last.offset + PIECE_BYTES
+            && end <= last.offset + COMBINED_BYTES
         {
             last.bytes = last.bytes.max((end - last.offset) as usize);
             last.reads.end = at + 1;

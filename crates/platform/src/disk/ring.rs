@@ -1,14 +1,18 @@
-//! Reads and writes by `io_uring`: several in flight from one thread, and none that keeps others from the file.
+//! Reads by `io_uring`: several in flight from one thread, and none that keeps appends from the file.
 //!
 //! A thread that waits in `pread` of a direct file holds the lock of the file's inode until the device answers, shared
 //! with other readers. A write through the page cache takes that lock alone, as log tails do: it waits for all of them,
-//! and they for it. A ring holds the lock while a transfer is submitted. Four threads that read 8 KiB each beside such
-//! a writer read 1.8 times as much; 64 KiB of zeroes take 18 us at the median and 143 us at the 99th percentile, instead
+//! and they for it. A ring holds the lock while a read is submitted. Four threads that read 8 KiB each beside such a
+//! writer read 1.8 times as much; 64 KiB of zeroes take 18 us at the median and 143 us at the 99th percentile, instead
 //! of 208 us and 7.9 ms.
 //!
-//! Each thread has its own ring, made at its first use. [`transfer`] returns only when the kernel is done with the
-//! memory of the transfers. A kernel or a sandbox without rings is asked once. A shortage of memory or of file
-//! descriptors passes: the thread goes on without a ring for a while, and then asks again.
+//! Nothing is written by rings. A process that is killed does not wait for what its rings have in flight, but for what
+//! its threads wait for in `pwrite`. So a write by a ring might reach the device when the next process has the lock of
+//! the directory, and has given the place to something else. A late read harms nothing.
+//!
+//! Each thread has its own ring, made at its first use. [`read`] returns only when the kernel is done with the memory. A
+//! kernel or a sandbox without rings is asked once. A shortage of memory or of file descriptors passes: the thread goes
+//! on without a ring for a while, and then asks again.
 #![expect(unsafe_code, reason = "the kernel is given addresses to read from and to write to")]
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -22,7 +26,7 @@ use std::time::Duration;
 
 /// `IORING_ENTER_GETEVENTS`: wait for completions.
 const GET_EVENTS: u32 = 1;
-/// Most transfers at a time.
+/// Most reads at a time.
 pub(super) const MOST: usize = 64;
 /// Calls without a ring after one could not be had.
 const CALLS_WITHOUT: u32 = 256;
@@ -43,60 +47,41 @@ thread_local! {
     static WITHOUT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Memory of a transfer, whose address and length are multiples of 4096.
-pub(super) enum Memory<'a> {
-    /// Is read into.
-    To(&'a mut [u8]),
-    /// Is written.
-    From(&'a [u8]),
-}
-
-/// A read or a write of a file.
-pub(super) struct Transfer<'a> {
-    memory: Memory<'a>,
+/// A read of a file into memory. Where address, length or offset is no multiple of 4096, nothing is read.
+pub(super) struct RingRead<'a> {
+    memory: &'a mut [u8],
     offset: u64,
     done: usize,
 }
 
-impl<'a> Transfer<'a> {
-    pub(super) fn new(memory: Memory<'a>, offset: u64) -> Transfer<'a> {
-        Transfer { memory, offset, done: 0 }
+impl<'a> RingRead<'a> {
+    pub(super) fn new(memory: &'a mut [u8], offset: u64) -> RingRead<'a> {
+        RingRead { memory, offset, done: 0 }
     }
 
-    /// Bytes that were transferred: fewer than the memory has at the end of the file, or none, after an error or where
-    /// there is no ring.
-    pub(super) fn done(&self) -> usize {
-        self.done
-    }
-
-    /// The bytes that were read or written.
+    /// The bytes that were read: fewer than the memory has at the end of the file; none after an error, or where there
+    /// is no ring.
     pub(super) fn bytes(&self) -> &[u8] {
-        match &self.memory {
-            Memory::To(bytes) => &bytes[..self.done],
-            Memory::From(bytes) => &bytes[..self.done],
-        }
+        &self.memory[..self.done]
     }
 
     fn entry(&mut self, file: &File) -> squeue::Entry {
-        let file = types::Fd(file.as_raw_fd());
-        // Of more than the length can say, the first bytes are transferred.
-        let len = |bytes: usize| u32::try_from(bytes).unwrap_or(1 << 30);
-        match &mut self.memory {
-            Memory::To(to) => opcode::Read::new(file, to.as_mut_ptr(), len(to.len())).offset(self.offset).build(),
-            Memory::From(from) => opcode::Write::new(file, from.as_ptr(), len(from.len())).offset(self.offset).build(),
-        }
+        // Of more than the length can say, the first bytes are read.
+        let len = u32::try_from(self.memory.len()).unwrap_or(1 << 30);
+        opcode::Read::new(types::Fd(file.as_raw_fd()), self.memory.as_mut_ptr(), len).offset(self.offset).build()
     }
 }
 
-/// Whether the next transfers of this thread go without a ring.
+/// Whether this call of the thread goes without a ring.
 pub(super) fn is_missing() -> bool {
-    RINGS.refused.load(Relaxed) || WITHOUT.get() > 0
+    let without = WITHOUT.get();
+    WITHOUT.set(without.saturating_sub(1));
+    without > 0 || RINGS.refused.load(Relaxed)
 }
 
-/// From now on this thread has no ring.
-#[cfg(test)]
-pub(super) fn refuse() {
-    WITHOUT.set(u32::MAX);
+/// This thread goes without a ring for a while.
+pub(super) fn go_without() {
+    WITHOUT.set(CALLS_WITHOUT);
 }
 
 impl Rings {
@@ -126,21 +111,20 @@ fn is_for_good(error: &io::Error) -> bool {
     !error.raw_os_error().is_some_and(|errno| PASSING.iter().any(|passing| passing.raw_os_error() == errno))
 }
 
-/// Carries out `transfers`, at most [`MOST`]. [`Transfer::done`] tells how far each got.
-pub(super) fn transfer(file: &File, transfers: &mut [Transfer<'_>]) {
-    assert!(transfers.len() <= MOST, "a ring takes {MOST} transfers");
-    let without = WITHOUT.get();
-    if without > 0 {
-        return WITHOUT.set(without - 1);
+/// Carries out `reads`, at most [`MOST`]. [`RingRead::bytes`] tells how far each got.
+pub(super) fn read(file: &File, reads: &mut [RingRead<'_>]) {
+    assert!(reads.len() <= MOST, "a ring takes {MOST} reads");
+    if is_missing() {
+        return;
     }
-    // Out of its place: whatever happens, no later call finds a ring with transfers of this one.
+    // Out of its place: whatever happens, no later call finds a ring with reads of this one.
     let ring = RING.take().or_else(|| RINGS.open(new_ring));
-    let Some(mut ring) = ring else { return WITHOUT.set(CALLS_WITHOUT) };
-    match run(&mut ring, file, transfers) {
+    let Some(mut ring) = ring else { return go_without() };
+    match run(&mut ring, file, reads) {
         Ok(()) => drop(RING.replace(Some(ring))),
         Err(error) => {
             RINGS.failed(&error);
-            WITHOUT.set(CALLS_WITHOUT);
+            go_without();
         }
     }
 }
@@ -148,27 +132,29 @@ pub(super) fn transfer(file: &File, transfers: &mut [Transfer<'_>]) {
 /// A ring of this thread. Completions come when it waits for them, and interrupt nothing else; kernels before 6.1 cannot
 /// do that.
 fn new_ring() -> io::Result<IoUring> {
-    let deferred = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(MOST as u32);
-    deferred.or_else(|_| IoUring::new(MOST as u32))
+    let deferred = IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(MOST as u32);
+    let ring = deferred.or_else(|_| IoUring::builder().dontfork().build(MOST as u32))?;
+    // Kernels before 5.6 have no reads like these.
+    if ring.params().is_feature_rw_cur_pos() { Ok(ring) } else { Err(Errno::NOSYS.into()) }
 }
 
-/// [`transfer`] by `ring`, which is empty. After an error it may hold transfers that were not submitted: it is dropped.
-fn run(ring: &mut IoUring, file: &File, transfers: &mut [Transfer<'_>]) -> io::Result<()> {
-    for (i, transfer) in transfers.iter_mut().enumerate() {
-        let entry = transfer.entry(file).user_data(i as u64);
-        // SAFETY: `transfers` borrows the memory, and below all that was submitted is waited for before the function
+/// [`read`] by `ring`, which is empty. After an error it may hold reads that were not submitted: it is dropped.
+fn run(ring: &mut IoUring, file: &File, reads: &mut [RingRead<'_>]) -> io::Result<()> {
+    for (i, read) in reads.iter_mut().enumerate() {
+        let entry = read.entry(file).user_data(i as u64);
+        // SAFETY: `reads` borrows the memory, and below all that was submitted is waited for before the function
         // returns; nothing in between panics. The file is borrowed as well. Unsubmitted entries go with the ring.
         let pushed = unsafe { ring.submission().push(&entry) };
         pushed.map_err(io::Error::other)?;
     }
     let mut complete = 0;
-    while complete < transfers.len() {
-        let submitted = ring.submit_and_wait(transfers.len() - complete);
-        complete += take_completions(ring, transfers);
+    while complete < reads.len() {
+        let submitted = ring.submit_and_wait(reads.len() - complete);
+        complete += take_completions(ring, reads);
         match submitted {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                let submitted = transfers.len() - ring.submission().len();
-                await_all(ring, submitted - complete, transfers);
+                let submitted = reads.len() - ring.submission().len();
+                await_all(ring, submitted - complete, reads);
                 return Err(error);
             }
             _ => {}
@@ -177,25 +163,25 @@ fn run(ring: &mut IoUring, file: &File, transfers: &mut [Transfer<'_>]) -> io::R
     Ok(())
 }
 
-/// Waits until `at_work` more transfers are complete, and submits none.
-fn await_all(ring: &mut IoUring, mut at_work: usize, transfers: &mut [Transfer<'_>]) {
+/// Waits until `at_work` more reads are complete, and submits none.
+fn await_all(ring: &mut IoUring, mut at_work: usize, reads: &mut [RingRead<'_>]) {
     while at_work > 0 {
         // SAFETY: nothing is submitted, and no argument is given.
         let waited = unsafe { ring.submitter().enter::<()>(0, at_work as u32, GET_EVENTS, None) };
         if waited.is_err() {
             std::thread::sleep(RECHECK);
         }
-        at_work -= take_completions(ring, transfers);
+        at_work -= take_completions(ring, reads);
     }
 }
 
 /// Notes what is complete; returns the number.
-fn take_completions(ring: &mut IoUring, transfers: &mut [Transfer<'_>]) -> usize {
+fn take_completions(ring: &mut IoUring, reads: &mut [RingRead<'_>]) -> usize {
     let mut taken = 0;
     for completion in ring.completion() {
-        // Only positions among `transfers` were pushed, and each completes once.
-        if let Some(transfer) = transfers.get_mut(completion.user_data() as usize) {
-            transfer.done = usize::try_from(completion.result()).unwrap_or(0);
+        // Only positions among `reads` were pushed, and each completes once.
+        if let Some(read) = reads.get_mut(completion.user_data() as usize) {
+            read.done = usize::try_from(completion.result()).unwrap_or(0);
         }
         taken += 1;
     }
@@ -205,6 +191,7 @@ fn take_completions(ring: &mut IoUring, transfers: &mut [Transfer<'_>]) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn a_shortage_passes_and_a_refusal_does_not() {
@@ -228,7 +215,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         let mut memory = [[1_u8; 4096]; 2];
-        let mut reads: Vec<_> = memory.iter_mut().map(|to| Transfer::new(Memory::To(to), 0)).collect();
+        let mut reads: Vec<_> = memory.iter_mut().map(|to| RingRead::new(to, 0)).collect();
         for (i, read) in reads.iter_mut().enumerate() {
             let entry = read.entry(&file).user_data(i as u64);
             // SAFETY: the memory and the file are there until both reads are complete: the test waits for that below.
@@ -241,25 +228,29 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks the kernel")]
-    fn a_transfer_tells_how_far_it_got() {
+    fn a_read_tells_how_far_it_got() {
+        // Where there are no rings, nothing is read.
+        let has_rings = new_ring().is_ok();
         let file = tempfile::tempfile().unwrap();
         let bytes = vec![7; 8192];
-        let mut writes = [Transfer::new(Memory::From(&bytes), 4096)];
-        transfer(&file, &mut writes);
-        // Where there are no rings, nothing is done, and nothing else may be claimed.
-        if writes[0].done() == 0 {
-            return assert_eq!(file.metadata().unwrap().len(), 0);
-        }
-        assert_eq!(writes[0].bytes(), bytes);
+        file.write_all_at(&bytes, 4096).unwrap();
         let mut memory = vec![1; 16 << 10];
         let (first, second) = memory.split_at_mut(8192);
-        let mut reads = [(first, 8192), (second, 1 << 20)].map(|(to, offset)| Transfer::new(Memory::To(to), offset));
-        transfer(&file, &mut reads);
-        assert_eq!(reads[0].bytes(), &bytes[..4096], "up to the end of the file");
-        assert_eq!(reads[1].done(), 0, "nothing is behind it");
-        let closed = File::open("/").unwrap();
-        let mut read = [Transfer::new(Memory::To(&mut memory[..4096]), 0)];
-        transfer(&closed, &mut read);
-        assert_eq!(read[0].done(), 0, "an error is left to the way without a ring");
+        let mut reads = [(first, 8192), (second, 1 << 20)].map(|(to, offset)| RingRead::new(to, offset));
+        read(&file, &mut reads);
+        assert_eq!(reads[0].bytes(), if has_rings { &bytes[..4096] } else { &[] }, "up to the end of the file");
+        assert_eq!(reads[1].bytes(), [0; 0], "nothing is behind it");
+        let directory = File::open("/").unwrap();
+        let mut reads = [RingRead::new(&mut memory[..4096], 0)];
+        read(&directory, &mut reads);
+        assert_eq!(reads[0].bytes(), [0; 0], "an error is left to the way without a ring");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn a_thread_goes_without_a_ring_for_a_while_only() {
+        go_without();
+        let calls = (0..2 * CALLS_WITHOUT).take_while(|_| is_missing()).count();
+        assert!(RINGS.refused.load(Relaxed) || calls == CALLS_WITHOUT as usize);
     }
 }
