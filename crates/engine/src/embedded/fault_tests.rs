@@ -150,6 +150,21 @@ fn a_disk_that_is_full_at_any_moment_costs_nothing_that_was_answered() {
 }
 
 #[test]
+fn no_term_begins_twice_after_a_power_loss() {
+    for seed in 0..40 {
+        let disk = SimDisk::new(seed, 1 << 30);
+        let options = || DbOptions { sync: SyncMode::Every(Duration::from_secs(3600)), ..options() };
+        let open = || Db::open_on(&disk, "sim", options(), Arc::new(BootClock)).unwrap();
+        let first = open();
+        first.put(b"key", b"value").unwrap();
+        let term = first.region.term();
+        disk.lose_power(&mut Rng::new(seed));
+        drop(first);
+        assert!(open().region.term() > term, "seed {seed}");
+    }
+}
+
+#[test]
 fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
     let mut failed = 0;
     for op in (1..900).step_by(13) {

@@ -190,6 +190,11 @@ impl Db {
         };
         let term = replica.position().0.next();
         let region = replica.serve(term)?;
+        if region.last_lsn() == Lsn(0) {
+            // The first term of a region begins without a sync. Here it is the volume that counts the terms: after a
+            // power loss it must not begin this one again.
+            volume.sync()?;
+        }
         // A store without replicas has committed everything that it has.
         region.set_commit(region.last_lsn());
         if options.sync != SyncMode::Always {
