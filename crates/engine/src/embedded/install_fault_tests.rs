@@ -105,13 +105,14 @@ fn fail_at(image: &(Vec<u8>, Model), op: u64, fault: Fault, power: bool) -> (u64
 #[test]
 fn a_fault_at_any_operation_of_an_install_costs_nothing_that_was_answered() {
     let image = image();
-    let (ops, released) = fail_at(&image, u64::MAX, Fault::Fail, false);
-    assert!(released > 2, "the test is about segments that are given back: {released} of {ops} operations");
+    let (ops, mut released) = fail_at(&image, u64::MAX, Fault::Fail, false);
     for op in 1..=ops {
         for fault in [Fault::Fail, Fault::Writeback] {
             for power in [false, true] {
-                fail_at(&image, op, fault, power);
+                released += fail_at(&image, op, fault, power).1;
             }
         }
     }
+    // Not by every run: it depends on how far writes and installs overlap.
+    assert!(released as u64 > ops, "the test is about segments that are given back: {released}, {ops} operations");
 }
