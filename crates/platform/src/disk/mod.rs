@@ -87,7 +87,7 @@ pub trait File: Send + Sync + Debug {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Fills `buffer` from `offset`; direct where large and supported. Past the end is `UnexpectedEof`.
+    /// Fills `buffer` from `offset`; direct where supported. Past the end is `UnexpectedEof`.
     ///
     /// # Errors
     /// Whatever the operating system says.

@@ -13,7 +13,7 @@
 //! Each thread has its own ring, made at its first use. [`read`] returns only when the kernel is done with the memory. A
 //! kernel or a sandbox without rings is asked once. A shortage of memory or of file descriptors passes: the thread goes
 //! on without a ring for a while, and then asks again.
-#![expect(unsafe_code, reason = "the kernel is given addresses to read from and to write to")]
+#![expect(unsafe_code, reason = "the kernel is given addresses to write to")]
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
@@ -47,7 +47,8 @@ thread_local! {
     static WITHOUT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A read of a file into memory. Where address, length or offset is no multiple of 4096, nothing is read.
+/// A read of a file into memory. The kernel may refuse it if the file is direct and address, length or offset is no
+/// multiple of 4096.
 pub(super) struct RingRead<'a> {
     memory: &'a mut [u8],
     offset: u64,
@@ -72,7 +73,7 @@ impl<'a> RingRead<'a> {
     }
 }
 
-/// Whether this call of the thread goes without a ring.
+/// Whether this call of the thread goes without a ring. Each question counts as one of the calls without.
 pub(super) fn is_missing() -> bool {
     let without = WITHOUT.get();
     WITHOUT.set(without.saturating_sub(1));

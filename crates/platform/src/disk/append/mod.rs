@@ -45,7 +45,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Bytes made ready at a time, unless memory is short: a multiple of 4096. One in 65 writes of 250 bytes waits for
-/// that: some 50 us beside reads of the device, less alone. With 64 KiB a fourth of these writes wait, twice as long. A
+/// that: 25 us alone, some 40 us beside reads of the device. With 64 KiB a fourth of these writes wait, twice as long. A
 /// thread that makes them ready ahead of the writer takes a processor from it for longer than that.
 const READY_BYTES: usize = 16 << 10;
 
