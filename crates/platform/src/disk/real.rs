@@ -142,20 +142,16 @@ impl RealRange {
         self.offset
     }
 
-    /// Makes pages of the range ready to be stored to, which `buffer` maps.
+    /// Makes pages of the range ready to be stored to, which `buffer` maps: writes zeroes to whole pages of the page cache,
+    /// without reading them. They count as written here: the device gets each page once, with the bytes that were stored
+    /// to it until then.
     pub(super) fn make_ready(&self, buffer: &AppendBuffer, at: usize, bytes: usize) -> io::Result<()> {
-        self.handles.fill(self.offset + at as u64, bytes)?;
+        self.handles.write_buffered_at(&ZEROES[..bytes], self.offset + at as u64)?;
         buffer.populate(at, bytes)
     }
 }
 
 impl Handles {
-    /// Writes zeroes to whole pages of the page cache, without reading them. They count as written here: the device
-    /// gets each page once, with the bytes that were stored to it until then.
-    fn fill(&self, offset: u64, bytes: usize) -> io::Result<()> {
-        self.write_buffered_at(&ZEROES[..bytes], offset)
-    }
-
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.direct {
             Some(direct) => direct.read_at(buffer, offset),

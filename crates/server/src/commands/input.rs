@@ -45,21 +45,17 @@ impl Input {
         self.has_large |= bytes > KEPT_INPUT_BYTES;
     }
 
-    /// Frees a large buffer that is empty, and any buffer from which no command will be taken.
-    pub(super) fn shrink(&mut self, is_stopped: bool) {
-        let is_large = self.has_large || self.bytes.capacity() > KEPT_INPUT_BYTES;
-        if is_stopped || self.bytes.is_empty() && is_large {
-            self.bytes = BytesMut::new();
-            self.has_large = false;
+    /// Frees an empty buffer that has room, or had, for more than `kept` bytes.
+    pub(super) fn shrink(&mut self, kept: usize) {
+        if self.bytes.is_empty() && (self.has_large || self.bytes.capacity() > kept) {
+            self.discard();
         }
     }
 
-    /// Frees the buffer if it is empty.
-    pub(super) fn give_back(&mut self) {
-        if self.bytes.is_empty() {
-            self.bytes = BytesMut::new();
-            self.has_large = false;
-        }
+    /// Frees the buffer, from which no command will be taken.
+    pub(super) fn discard(&mut self) {
+        self.bytes = BytesMut::new();
+        self.has_large = false;
     }
 
     /// Bytes that are left.

@@ -277,4 +277,6 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
 }
 
 #[cfg(test)]
+pub(crate) mod idle_node;
+#[cfg(test)]
 mod tests;

@@ -186,7 +186,10 @@ impl Session {
                 }
             }
         }
-        self.input.shrink(self.stopped);
+        match self.stopped {
+            true => self.input.discard(),
+            false => self.input.shrink(KEPT_INPUT_BYTES),
+        }
         if let Some((name, client)) = name.zip(context.shared.clients.get_mut(self.id)) {
             client.command = name;
             client.active = context.now;
@@ -434,7 +437,7 @@ impl ProtocolSession for Session {
     }
 
     fn give_back(&mut self) {
-        self.input.give_back();
+        self.input.shrink(0);
         self.commands.shrink(0);
         self.in_flight.shrink(0);
         if self.output.is_empty() {

@@ -2,68 +2,32 @@
 
 use super::*;
 use crate::client_memory::ClientMemory;
-use crate::commands::{Cursors, Facts, Figures, Shared};
-use crate::metrics::Metrics;
-use crate::quota::Quota;
-use crate::users::{Audit, Gate};
+use crate::commands::Facts;
+use crate::commands::idle_node::IdleNode;
 use bytes::Bytes;
-use leeward_cluster::{Change, CoordinatorEvent, View};
+use leeward_cluster::{Change, CoordinatorEvent};
 use leeward_format::cluster::{ClusterPath, GroupConfig, TableOptions, encode_value};
 use leeward_format::op::{Condition, Lifetime, Op, OpResult};
 use leeward_format::request::RequestId;
-use leeward_format::status::NodeStatus;
 use leeward_format::table::TableName;
 use leeward_format::user::{PasswordHash, User, Users};
 use leeward_format::{Epoch, MAX_VALUE_BYTES, ServerId};
-use leeward_platform::Nanos;
 use proptest::prelude::*;
 use serde::Serialize;
 use std::sync::Arc;
 
-struct NoFigures;
-
-impl Figures for NoFigures {
-    fn status(&self) -> NodeStatus {
-        NodeStatus::default()
-    }
-
-    fn committed(&self, region: RegionId) -> Option<Lsn> {
-        Some(Lsn(u64::from(region.0) * 100))
-    }
-
-    fn read_at_once(&self, _heard: Nanos, _table: &str, _op: &Op) -> Option<OpResult> {
-        None
-    }
-}
-
 struct Wire {
     session: Session,
-    shared: Shared,
-    view: View,
-    users: Arc<Users>,
+    node: IdleNode,
     submitted: Vec<Submission>,
 }
 
 impl Wire {
     fn new() -> Wire {
-        let metrics = Arc::new(Metrics::default());
-        let memory = ClientMemory::unlimited();
         let facts = Facts { server: ServerId(3), admin_address: "admin:1".into(), ..Facts::default() };
-        let accounts = (metrics, memory, Gate::new(true, Audit::default()));
-        let mut shared = Shared::new(facts, Cursors::new(1), accounts);
-        let view = View::default();
-        let users = Arc::new(Users::none());
-        let mut context = Context {
-            now: Nanos::ZERO,
-            routes: view.routes(),
-            is_synced: view.is_synced(),
-            users: &users,
-            figures: &NoFigures,
-            shared: &mut shared,
-            quota: Quota::default(),
-        };
-        let session = Session::new(4, "peer".into(), "here".into(), &mut context);
-        let mut wire = Wire { session, shared, view, users, submitted: Vec::new() };
+        let mut node = IdleNode::new(facts);
+        let session = Session::new(4, "peer".into(), "here".into(), &mut node.context());
+        let mut wire = Wire { session, node, submitted: Vec::new() };
         wire.change(9);
         wire
     }
@@ -82,26 +46,16 @@ impl Wire {
 
     fn put(&mut self, version: u64, path: ClusterPath, value: &impl Serialize) {
         let change = Change { path: path.to_string(), version, value: Some(encode_value(value)) };
-        self.view.handle(&CoordinatorEvent::Changed(vec![change]));
+        self.node.view.handle(&CoordinatorEvent::Changed(vec![change]));
     }
 
     /// The routes that a client gets that knows this version.
     fn routes(&self, known: u64) -> Reply {
-        Reply::Routes(self.view.routes().update_since(known))
+        Reply::Routes(self.node.view.routes().update_since(known))
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut Session, &mut Context, &mut Vec<Submission>) -> T) -> T {
-        let routes = self.view.routes();
-        let mut context = Context {
-            now: Nanos::ZERO,
-            routes,
-            is_synced: self.view.is_synced(),
-            users: &self.users,
-            figures: &NoFigures,
-            shared: &mut self.shared,
-            quota: Quota::default(),
-        };
-        act(&mut self.session, &mut context, &mut self.submitted)
+        act(&mut self.session, &mut self.node.context(), &mut self.submitted)
     }
 
     fn feed(&mut self, bytes: &[u8]) {
@@ -168,10 +122,10 @@ fn a_hello_gets_the_routes_and_names_the_client() {
     wire.request(&Request::Hello { client: "bench\n1".into(), known: 0 });
     wire.request(&Request::Map);
     wire.request(&Request::Identify);
-    let map = Reply::Map(wire.view.routes().region_map());
+    let map = Reply::Map(wire.node.view.routes().region_map());
     let node = Reply::Node { server: ServerId(3), admin_address: "admin:1".into() };
     assert_eq!(wire.replies(), [wire.routes(0), map, node]);
-    assert_eq!(wire.shared.clients.get_mut(4).map(|client| client.name.clone()).as_deref(), Some("bench1"));
+    assert_eq!(wire.node.shared.clients.get_mut(4).map(|client| client.name.clone()).as_deref(), Some("bench1"));
 }
 
 #[test]
@@ -378,7 +332,7 @@ fn an_answer_leaves_by_the_door_that_its_request_came_by() {
     wire.request(&ops(1, true, vec![get("b")]));
     wire.feed_ring(&frame(&ops(1, true, vec![get("c")])), 12);
     wire.feed_ring(&frame(&Request::Map), 13);
-    let map = Reply::Map(wire.view.routes().region_map());
+    let map = Reply::Map(wire.node.view.routes().region_map());
     assert_eq!(wire.ring_replies(), [(13, vec![map])]);
     let misrouted = OpResult::Error(OpError::NotPrimary { region: RegionId(1), epoch: Epoch(2) });
     wire.complete(2, misrouted.clone());
@@ -439,7 +393,7 @@ proptest! {
 #[test]
 fn a_frame_is_charged_before_it_comes() {
     let mut wire = Wire::new();
-    let memory = wire.shared.memory.clone();
+    let memory = wire.node.shared.memory.clone();
     let before = memory.used();
     let put = Op::Put {
         key: Bytes::from_static(b"k"),
@@ -464,9 +418,9 @@ fn a_frame_is_charged_before_it_comes() {
 #[test]
 fn nothing_is_taken_from_a_native_client_while_the_account_is_full() {
     let mut wire = Wire::new();
-    wire.shared.memory = ClientMemory::with_limit(1 << 20);
+    wire.node.shared.memory = ClientMemory::with_limit(1 << 20);
     wire = wire.anew();
-    let other = wire.shared.memory.hold(Bytes::from(vec![1; 1 << 20]));
+    let other = wire.node.shared.memory.hold(Bytes::from(vec![1; 1 << 20]));
     wire.request(&ops(1, false, vec![get("k")]));
     assert!(!wire.session.wants_input() && wire.submitted.is_empty());
     drop(other);
@@ -530,10 +484,10 @@ impl Wire {
         let (name, id) = (user.name.clone(), user.passwords[0].id());
         let mut users = Users::none();
         users.put(user);
-        users.revision = self.users.revision + 1;
-        self.users = Arc::new(users);
+        users.revision = self.node.users.revision + 1;
+        self.node.users = Arc::new(users);
         self.request(&Request::Auth { user: name.to_string(), password: Secret(Bytes::from_static(b"pw")) });
-        assert_eq!(std::mem::take(&mut self.shared.gate.questions).len(), 1);
+        assert_eq!(std::mem::take(&mut self.node.shared.gate.questions).len(), 1);
         assert!(!self.session.wants_input(), "requests behind it wait");
         self.with(|session, context, _| session.answered(Answer::Admitted(name, Some(id)), context));
         assert_eq!(self.replies(), [Reply::Auth { refused: None }]);
@@ -556,7 +510,7 @@ fn no_operation_reaches_the_node_without_its_right_or_before_a_user_is_named() {
     let mut users = Users::none();
     users.put(user_with(&["all"]));
     users.revision = 1;
-    wire.users = Arc::new(users);
+    wire.node.users = Arc::new(users);
     let unauthenticated = |result: &OpResult| matches!(result, OpResult::Error(OpError::Unauthenticated(_)));
     assert!(wire.refused(one_of_each()).iter().all(unauthenticated));
     let mut wire = Wire::new();
@@ -584,8 +538,8 @@ fn a_connection_that_may_read_memory_ends_when_its_user_may_no_longer() {
     for (grants, stays) in [(&["read@default"][..], true), (&["read@default:a"], false)] {
         let mut users = Users::none();
         users.put(user_with(grants));
-        users.revision = wire.users.revision + 1;
-        wire.users = Arc::new(users);
+        users.revision = wire.node.users.revision + 1;
+        wire.node.users = Arc::new(users);
         assert_eq!(wire.with(|session, context, _| session.follow_users(context)), stays, "{grants:?}");
     }
 }

@@ -2,34 +2,12 @@
 
 use super::*;
 use crate::client_memory::{ClientMemory, Holder};
-use crate::commands::{Cursors, Facts, Figures, Shared};
-use crate::metrics::Metrics;
-use crate::quota::Quota;
-use crate::users::{Answer, Audit, Gate};
-use leeward_cluster::View;
-use leeward_format::op::Op;
-use leeward_format::status::NodeStatus;
-use leeward_format::user::Users;
-use leeward_format::{Lsn, RegionId};
+use crate::commands::Facts;
+use crate::commands::idle_node::IdleNode;
+use crate::users::Answer;
 use parking_lot::Mutex;
 use std::net::{TcpListener, TcpStream as StdStream};
 use std::sync::Arc;
-
-struct NoFigures;
-
-impl Figures for NoFigures {
-    fn status(&self) -> NodeStatus {
-        NodeStatus::default()
-    }
-
-    fn committed(&self, _: RegionId) -> Option<Lsn> {
-        None
-    }
-
-    fn read_at_once(&self, _heard: Nanos, _table: &str, _op: &Op) -> Option<OpResult> {
-        None
-    }
-}
 
 /// What a session has got, has carried out, and waits for, as one that asks for a password does.
 #[derive(Default)]
@@ -105,21 +83,10 @@ fn the_end_of_the_stream_waits_for_what_came_before_it() {
     // Reads block here, until the bytes and the end have come.
     let channel = channel(None, TcpStream::from_std(stream));
     let mut connection = Connection::new(Kind::Resp, channel, Box::new(session), Nanos::ZERO);
-    let accounts = (Arc::new(Metrics::default()), ClientMemory::unlimited(), Gate::new(true, Audit::default()));
-    let mut shared = Shared::new(Facts::default(), Cursors::new(1), accounts);
-    let (view, users) = (View::default(), Arc::new(Users::none()));
+    let mut node = IdleNode::new(Facts::default());
     let mut read = || {
-        let mut context = Context {
-            now: Nanos::ZERO,
-            routes: view.routes(),
-            is_synced: view.is_synced(),
-            users: &users,
-            figures: &NoFigures,
-            shared: &mut shared,
-            quota: Quota::default(),
-        };
         connection.became_readable(true);
-        connection.read(&mut [0; 64], &mut context, &mut Vec::new());
+        connection.read(&mut [0; 64], &mut node.context(), &mut Vec::new());
     };
     read();
     assert_eq!(seen.lock().input, b"abc");
