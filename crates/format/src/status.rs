@@ -212,7 +212,8 @@ pub struct RegionStatus {
     /// Bytes of the segments of this copy, in whole segments. A shared segment counts in equal parts for each region of
     /// the volume that has it. The master balances copies by this (primary only).
     pub bytes: u64,
-    /// Bytes that a backup would have to replay before it serves in place of this node (primary only).
+    /// What a backup would have to replay before it serves in place of this node, in bytes of L0s of small values
+    /// (primary only).
     pub promotion_bytes: u64,
     /// Levels from L1 down.
     pub levels: Vec<LevelStatus>,

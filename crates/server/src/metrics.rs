@@ -518,7 +518,11 @@ fn register_states(registry: &mut Registry, status: &NodeStatus) {
         let label = OfRegion { region: region.region.0 };
         promotion.get_or_create(&label).set(region.promotion_bytes as i64);
     }
-    registry.register("promotion_bytes", "Bytes that a backup would have to replay to take over from here", promotion);
+    registry.register(
+        "promotion_bytes",
+        "What a backup would have to replay to take over from here, in bytes of L0s of small values",
+        promotion,
+    );
     let (lacked, sent) = (Family::<Peer, Gauge>::default(), Family::<Peer, Gauge>::default());
     let lag = Family::<Peer, Gauge>::default();
     let to_ship = Family::<Peer, Gauge>::default();

@@ -42,7 +42,7 @@ const MOST_BYTES: u64 = 3 << 30;
 
 /// Most bytes of records in the logs, for each byte that an L0 may have in memory. A large value takes little of an L0, but its
 /// record is read again when the L0 is replayed.
-const LOG_BYTES_PER_BYTE: u64 = 32;
+pub(crate) const LOG_BYTES_PER_BYTE: u64 = 32;
 
 /// An L0.
 pub struct MemTable {
@@ -188,6 +188,12 @@ impl MemTable {
     /// Bytes of its records in the logs: a replay reads them all.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Relaxed)
+    }
+
+    /// What a replay of its records costs, in bytes of an L0 of small values. As many bytes of the logs as fill an L0 cost
+    /// as much as the L0.
+    pub(crate) fn replay_bytes(&self) -> u64 {
+        self.bytes().max(self.log_bytes() / LOG_BYTES_PER_BYTE)
     }
 
     /// Whether another `bytes` and `ranges` range tombstones fit: within `most`, the arena's limit, and the limits of

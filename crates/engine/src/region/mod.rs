@@ -47,6 +47,7 @@ pub use trim::Piece;
 use crate::compaction::{Accounts, CompactionTotals, Picker, SegmentIds};
 use crate::error::{Error, Result};
 use crate::log::{LogReader, OpenTail, Prepared, Tails};
+use crate::memtable::MemTable;
 use crate::replica::Replica;
 use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Volume};
@@ -271,16 +272,20 @@ impl Region {
         !self.view.load().version.frozen().is_empty()
     }
 
-    /// Bytes in L0s: a new primary replays these from the logs before it serves.
+    /// What a new primary replays from the logs before it serves, in bytes of L0s of small values.
     pub fn promotion_bytes(&self) -> u64 {
+        self.sum_of_l0s(MemTable::replay_bytes)
+    }
+
+    fn sum_of_l0s(&self, of: impl Fn(&MemTable) -> u64) -> u64 {
         let view = self.view.load();
-        view.version.active().bytes() + view.version.frozen().iter().map(|l0| l0.bytes()).sum::<u64>()
+        of(view.version.active()) + view.version.frozen().iter().map(|l0| of(l0)).sum::<u64>()
     }
 
     /// Approximate bytes of keys and values; overwritten ones that are not merged yet count as well.
     pub fn pair_bytes(&self) -> u64 {
         let in_leaves = self.view.load().version.levels().iter().map(|level| level.state().bytes).sum::<u64>();
-        self.promotion_bytes() + in_leaves + self.accounts.lock().live_bytes
+        self.sum_of_l0s(MemTable::bytes) + in_leaves + self.accounts.lock().live_bytes
     }
 
     /// Approximate number and bytes of the pairs with keys from `start` up to, but without, `end`; without an end, of

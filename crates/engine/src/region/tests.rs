@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::memory::Purpose;
-use crate::memtable::MOST_RANGES;
+use crate::memtable::{LOG_BYTES_PER_BYTE, MOST_RANGES};
 use crate::scan::ScanBounds;
 use crate::volume::VolumeOptions;
 use leeward_format::cluster::Placement;
@@ -267,6 +267,8 @@ fn an_l0_freezes_before_its_records_take_much_of_the_logs() {
     let [frozen] = view.version.frozen() else { panic!("one has room for two thirds of them") };
     assert!(frozen.bytes() < 32 << 10 && frozen.log_bytes() <= 2 << 20);
     assert!(frozen.log_bytes() > (2 << 20) - 20_000 && view.version.active().log_bytes() < 1 << 20);
+    let log_bytes = frozen.log_bytes() + view.version.active().log_bytes();
+    assert!(region.promotion_bytes().abs_diff(log_bytes / LOG_BYTES_PER_BYTE) < 2, "what is replayed are large values");
 }
 
 #[test]
