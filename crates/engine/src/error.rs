@@ -142,6 +142,11 @@ pub const RESTORE: &str =
     "restore the volume from a backup, or remove its directory so that the node is rebuilt from the other replicas";
 
 impl Error {
+    /// Whether the device has lost what is there: its other sectors may be sound, and a write may mend this one.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if leeward_platform::disk::is_unreadable(source))
+    }
+
     /// Bytes from a peer cannot be decoded.
     pub(crate) fn protocol(region: RegionId, detail: impl Into<String>) -> Error {
         Error::Protocol { region, detail: detail.into() }

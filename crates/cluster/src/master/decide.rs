@@ -114,14 +114,18 @@ impl Group<'_> {
     ///
     /// There are two exceptions: every volume that the region had was given up, or the coordinator lost its data and was
     /// filled anew. Then the master waits for every server. It takes the best copy found, under an epoch that no segment of that
-    /// copy has seen. All others are learners: a process may have got a copy since it said what it had found.
+    /// copy has seen. All others are learners: a process may have got a copy since it said what it had found. A damaged copy
+    /// counts for nothing in the first case, since it was given up like the others. In the second it may be all that there is.
+    /// So it is chosen, and refuses to serve until an operator looks at it.
     fn assign(&self, assign: Assign) -> Option<GroupConfig> {
-        let best = self.view.servers().map(|info| self.copy_of(info.member)).max()?;
-        let fresh = best == (Epoch(0), Lsn(0));
+        let is_given_up = self.config.term > Epoch(0);
+        let rank = |member| if is_given_up { self.sound_copy_of(member) } else { Some(self.copy_of(member)) };
+        let best = self.view.servers().map(|info| rank(info.member)).max()?;
+        let fresh = self.view.servers().all(|info| self.copy_of(info.member) == NO_COPY);
         if assign == Assign::No || (assign == Assign::Fresh && !fresh) {
             return None;
         }
-        let candidates = self.view.servers().map(|info| info.member).filter(|member| self.copy_of(*member) == best);
+        let candidates = self.view.servers().map(|info| info.member).filter(|member| rank(*member) == best);
         let primary = self.least_loaded(candidates)?;
         let mut next = self.new_term(primary, Vec::new());
         // With a quorum, a new primary asks the others how far their copies reach. An empty copy would be no answer.
@@ -245,7 +249,7 @@ impl Group<'_> {
         let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
         outside.sort_by_key(|member| {
             let server = member.server;
-            (Reverse(self.copy_of(*member)), self.way_round(server), self.loads.memberships(server), server)
+            (Reverse(self.sound_copy_of(*member)), self.way_round(server), self.loads.memberships(server), server)
         });
         let is_away = |(server, intent): &(ServerId, Intent)| *intent == Intent::Restart && !there.contains(server);
         let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
@@ -304,12 +308,23 @@ impl Group<'_> {
         })
     }
 
+    fn found(&self, member: Member) -> Option<Found> {
+        self.view.server(member.server).map(|info| Found::of(info, self.config.region))
+    }
+
     /// The term and last LSN of the copy that `member` found when it started; zero if it had none.
     fn copy_of(&self, member: Member) -> (Epoch, Lsn) {
-        let found = self.view.server(member.server).map(|info| Found::of(info, self.config.region));
-        found.map_or((Epoch(0), Lsn(0)), |found| found.copy)
+        self.found(member).map_or(NO_COPY, |found| found.copy)
+    }
+
+    /// The same; `None` if the copy was damaged.
+    fn sound_copy_of(&self, member: Member) -> Option<(Epoch, Lsn)> {
+        self.found(member).filter(|found| !found.was_damaged()).map(|found| found.copy)
     }
 }
+
+/// The reach of a copy that does not exist.
+const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
 /// Forgets requests about servers that are no members any more.
 fn forget_gone(next: &mut GroupConfig) {

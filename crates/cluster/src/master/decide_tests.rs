@@ -4,7 +4,7 @@ use super::super::work_queue::WorkQueue;
 use super::*;
 use crate::view::tests::{change, configure, member, register, synced};
 use bytes::Bytes;
-use leeward_format::cluster::{ClusterPath, DesiredState, TableOptions, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyFound, DesiredState, TableOptions, encode_value};
 use leeward_format::partition::Partition;
 use leeward_format::{Incarnation, VolumeId};
 
@@ -298,6 +298,54 @@ fn a_volume_that_was_given_up_is_not_waited_for() {
     register(&mut view, replaced(member(2, 2)), Some((6, 50)));
     assert!(decide_all(&view, Assign::Fresh).is_empty());
     assert_eq!(decide_one(&view).unwrap().primary, Some(replaced(member(2, 2))));
+}
+
+/// Of a copy that is damaged, in term 7.
+const DAMAGED: Option<(u32, u64)> = Some((7, CopyFound::DAMAGED.0));
+
+#[test]
+fn a_damaged_copy_counts_as_another_volume() {
+    // Server 1 was the last primary. Nobody knows how far its log reached.
+    let mut view = view(1, 3, &[(member(1, 2), DAMAGED), (member(2, 2), Some((7, 90))), (member(3, 2), DAMAGED)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None, "the last primary's log may reach further than any other");
+    // An undamaged copy of its data directory is put back: no other backup is waited for.
+    register(&mut view, member(1, 3), Some((7, 80)));
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(2, 2)));
+    // Or it is given up.
+    register(&mut view, member(1, 2), DAMAGED);
+    let accepted = config.without_volume(&member(1, 1));
+    configure(&mut view, &accepted);
+    assert_eq!(decide_one(&view), None, "then every backup's copy is needed");
+    configure(&mut view, &accepted.without_volume(&member(3, 1)));
+    let next = decide_one(&view).unwrap();
+    assert_eq!(next.primary, Some(member(2, 2)));
+    assert_eq!(next.learners, [member(1, 2), member(3, 2)]);
+    // What a process has received since it started counts for it, whatever it had found.
+    register(&mut view, member(3, 1), DAMAGED);
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(3, 1)));
+}
+
+#[test]
+fn a_damaged_copy_is_chosen_only_where_it_may_be_all_that_there_is() {
+    // The coordinator lost its data.
+    let live = [(member(1, 1), Some((7, 90))), (member(2, 1), DAMAGED), (member(3, 1), None)];
+    let mut view = view(1, 3, &live);
+    assert!(decide_all(&view, Assign::Fresh).is_empty());
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.epoch), (Some(member(2, 1)), Epoch(8)), "it refuses to serve, and nothing is lost");
+    assert_eq!(next.learners, [member(1, 1), member(3, 1)]);
+    // Every volume was given up, the damaged one too.
+    let left = group(&view, 7, member(2, 1), &[], &[]);
+    configure(&mut view, &GroupConfig { primary: None, ..left });
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(1, 1)));
+    register(&mut view, member(1, 1), None);
+    assert!(decide_all(&view, Assign::Fresh).is_empty(), "a copy was found, if a damaged one");
+    let next = decide_one(&view).unwrap();
+    assert!([member(1, 1), member(3, 1)].contains(&next.primary.unwrap()), "any other server comes first");
+    assert_eq!(next.learners.last(), Some(&member(2, 1)));
 }
 
 #[test]

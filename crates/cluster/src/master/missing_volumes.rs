@@ -14,12 +14,13 @@
 //!
 //! A volume is known by its id, which a copy of the volume has too. So a volume that is back must also hold what its
 //! configuration says that it held, the [`Floor`](leeward_format::cluster::Floor). Otherwise it is a copy of an older state, and
-//! the region waits as if another volume were there.
+//! the region waits as if another volume were there. The same goes for a copy that is damaged, since nothing says how far it
+//! reached.
 //!
 //! Pure functions of a configuration and the live servers; any thread.
 
 use crate::View;
-use leeward_format::cluster::{GroupConfig, Member, PriorMember, ServerInfo};
+use leeward_format::cluster::{CopyFound, GroupConfig, Member, PriorMember, ServerInfo};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId, VolumeId};
 use leeward_platform::{Bug, planted};
 use std::collections::BTreeSet;
@@ -29,8 +30,11 @@ use std::collections::BTreeSet;
 pub struct MissingVolume {
     /// The member whose volume it is.
     pub member: Member,
-    /// The other volume that its server is back with, or the same volume in an older state; `None` if the server is not there.
+    /// The other volume that its server is back with, or the same volume in an older state or with a damaged copy; `None` if
+    /// the server is not there.
     pub found: Option<VolumeId>,
+    /// The copy on that volume is damaged.
+    pub is_damaged: bool,
 }
 
 /// The process that runs as a server, and the copy of a region that its volume held when it started.
@@ -38,7 +42,7 @@ pub struct MissingVolume {
 pub struct Found {
     /// The process.
     pub member: Member,
-    /// Term and last LSN of its copy; zero if it had none.
+    /// Term and last LSN of its copy, or [`CopyFound::DAMAGED`]; zero if it had none.
     pub copy: (Epoch, Lsn),
 }
 
@@ -48,6 +52,11 @@ impl Found {
         let copy = info.copies.iter().find(|copy| copy.region == region);
         Found { member: info.member, copy: copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn)) }
     }
+
+    /// Whether its copy was damaged when it started.
+    pub(super) fn was_damaged(&self) -> bool {
+        self.copy.1 == CopyFound::DAMAGED
+    }
 }
 
 impl MissingVolume {
@@ -56,6 +65,12 @@ impl MissingVolume {
         let Member { server, volume, .. } = self.member;
         let give_up = format!("`leeward accept-loss --region {region} --server {server}`");
         match self.found {
+            Some(found) if found == volume && self.is_damaged => format!(
+                "region {region} waits for volume {volume} of server {server}, which is back with a damaged copy of the region, \
+                 so that acknowledged writes may be missing (the log of server {server} says where): stop it, put an undamaged \
+                 copy of its data directory back and start it again; or, if there is none, give up what only it held with \
+                 {give_up}"
+            ),
             Some(found) if found == volume => format!(
                 "region {region} waits for volume {volume} of server {server}, which is back with a copy of it that is of an older \
                  state, so that acknowledged writes are missing: stop it, put the newest data directory back and start it \
@@ -98,7 +113,8 @@ pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<F
         if is_back || is_known || (found.is_some() && !is_needed_if_replaced) {
             return;
         }
-        missing.push(MissingVolume { member, found: found.map(|found| found.member.volume) });
+        let is_damaged = found.is_some_and(|found| found.was_damaged());
+        missing.push(MissingVolume { member, found: found.map(|found| found.member.volume), is_damaged });
     };
     config.primary.into_iter().for_each(|primary| look_for(primary, true));
     let is_needed = must_all_be_back || config.primary.is_none();
@@ -118,7 +134,7 @@ pub(super) fn is_back(config: &GroupConfig, found: &Found, member: &Member) -> b
         return found.member.server == member.server;
     }
     // A member that has run since has more than it found when it started.
-    let is_whole = found.member == *member || config.is_reached_by(member, found.copy);
+    let is_whole = found.member == *member || !found.was_damaged() && config.is_reached_by(member, found.copy);
     found.member.has_volume_of(member) && (is_whole || planted(Bug::TakeOlderVolume))
 }
 

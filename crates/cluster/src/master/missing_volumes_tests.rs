@@ -83,7 +83,8 @@ fn a_primary_with_a_recovery_quorum_waits_for_enough_members_or_for_all_volumes(
 #[test]
 fn the_operator_is_told_what_is_missing_and_what_to_do() {
     let region = RegionId(7);
-    let text = MissingVolume { member: member(2, 2), found: Some(VolumeId(0xab)) }.explain(region);
+    let missing = |found| MissingVolume { member: member(2, 2), found, is_damaged: false };
+    let text = missing(Some(VolumeId(0xab))).explain(region);
     for part in [
         "region 7 waits for volume 0000000000000002 of server 2",
         "another volume, 00000000000000ab",
@@ -92,8 +93,37 @@ fn the_operator_is_told_what_is_missing_and_what_to_do() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    let text = MissingVolume { member: member(2, 2), found: None }.explain(region);
+    let text = missing(None).explain(region);
     assert!(text.contains("not in the cluster: start it"), "{text}");
+    let text = MissingVolume { is_damaged: true, ..missing(Some(VolumeId(2))) }.explain(region);
+    for part in [
+        "region 7 waits for volume 0000000000000002 of server 2",
+        "a damaged copy of the region",
+        "put an undamaged copy of its data directory back",
+        "`leeward accept-loss --region 7 --server 2`",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_damaged_copy_is_missing_where_another_volume_would_be() {
+    let damaged = (Epoch(5), CopyFound::DAMAGED);
+    let waits = |config: &GroupConfig, of_damaged: &[u32]| -> Vec<(u32, bool)> {
+        let live = |server: ServerId| {
+            let member = restarted(member(server.0, server.0.into()));
+            let copy = if of_damaged.contains(&server.0) { damaged } else { (Epoch(5), Lsn(100)) };
+            Some(Found { member, copy })
+        };
+        missing_volumes(config, live).into_iter().map(|one| (one.member.server.0, one.is_damaged)).collect()
+    };
+    assert_eq!(waits(&group(), &[]), []);
+    assert_eq!(waits(&group(), &[1, 2, 3, 4]), [(1, true), (4, true)], "of a backup it is not waited for");
+    let given_up = group().without_volume(&member(1, 1)).without_volume(&member(4, 4));
+    assert_eq!(waits(&given_up, &[2]), [(2, true)]);
+    let runs =
+        missing_volumes(&group(), |server| Some(Found { member: member(server.0, server.0.into()), copy: damaged }));
+    assert_eq!(runs, [], "a live member has more than it found when it started");
 }
 
 #[test]

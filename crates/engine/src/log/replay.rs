@@ -136,6 +136,11 @@ pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End
     Ok(source.ends.first().map_or(End::default(), |(_, end)| *end))
 }
 
+/// Whether a replay reads the segment, if it is one of the logs'.
+pub(crate) fn is_replayed(state: &RegionState, segment: &SegmentState) -> bool {
+    log_of(segment).is_some() && (segment.bytes.is_none() || segment.last_lsn >= state.replay_from)
+}
+
 /// The log of a segment, if records are appended to that log. Runs of it are included.
 pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
@@ -279,9 +284,7 @@ impl<'a> Source<'a> {
     }
 
     fn new(volume: &'a Volume, state: &RegionState, overlays: &'a Overlays, log: LogKind) -> Self {
-        let from = state.replay_from;
-        let is_needed = |segment: &&SegmentState| segment.bytes.is_none() || segment.last_lsn >= from;
-        let segments = state.log_segments(log).filter(is_needed).copied().collect();
+        let segments = state.log_segments(log).filter(|segment| is_replayed(state, segment)).copied().collect();
         Source { segments, ..Source::empty(volume, overlays, log) }
     }
 

@@ -42,8 +42,8 @@ fn log_takeover(region: RegionId, overlays: &Overlays, prefix: &Prefix, ends: &E
 impl Replica {
     /// Persists the valid dense prefix of the mirrored `buffers`, of both logs, and cuts everything beyond it. Each
     /// buffer begins with a header; buffers of other terms, or of segments that are complete already, are skipped. Ends
-    /// the tails of [`Replica::open_tail`]: mirroring continues only after another base. A damaged copy stays
-    /// unchanged, and has no [reach](Replica::reach).
+    /// the tails of [`Replica::open_tail`]: mirroring continues only after another base. A
+    /// [damaged](Replica::is_damaged) copy stays unchanged.
     ///
     /// # Errors
     /// Those of writing; [`crate::Error::NoSpace`].
@@ -57,27 +57,35 @@ impl Replica {
 
     fn adopt(&mut self, buffers: Vec<Vec<u8>>) -> Result<()> {
         let mut extended = self.extend(buffers)?;
-        let (prefix, ends) = find_prefix(&self.volume, &extended.state, &extended.overlays)?;
-        log_takeover(extended.state.region, &extended.overlays, &prefix, &ends);
-        if let Err(error) = refuse_damage(&self.volume, &extended.state, &prefix) {
-            tracing::warn!(region = %extended.state.region, %error, "this copy is damaged");
-            self.is_damaged = true;
+        if self.is_at_end && extended.overlays.is_empty() {
+            // A primary that has waited too long for an earlier attempt gets the answer of this one at once.
             return Ok(());
         }
-        self.is_damaged = false;
+        let (prefix, ends) = match find_prefix(&self.volume, &extended.state, &extended.overlays) {
+            // It was damaged when it was opened, and still is. Otherwise the caller keeps the buffers, and may try again.
+            Err(error) if self.is_damaged && error.is_unreadable() => return Ok(()),
+            found => found?,
+        };
+        log_takeover(extended.state.region, &extended.overlays, &prefix, &ends);
+        self.note_damage(refuse_damage(&self.volume, &extended.state, &prefix).err());
+        if self.is_damaged {
+            return Ok(());
+        }
         let known = self.state()?;
         cut(&mut extended.state, &ends);
         let position = (extended.state.term, prefix.last);
         if extended.state == known {
             // All of it was durable: the primary role was handed over, or nothing came since the last start.
-            self.position = position;
+            (self.position, self.is_at_end) = (position, true);
             return Ok(());
         }
         self.write(&extended.overlays, &extended.state, &ends)?;
         self.volume.sync()?;
         self.position = position;
         let change = Change::Region(Box::new(extended.state));
-        self.volume.commit(&self.owner, vec![change], &extended.added, Durability::Synced)
+        self.volume.commit(&self.owner, vec![change], &extended.added, Durability::Synced)?;
+        self.is_at_end = true;
+        Ok(())
     }
 
     /// Starts to serve in `term` with the mirrored `buffers`, as [`Replica::adopt_tails`] takes them: cuts the logs to

@@ -9,6 +9,7 @@
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
+use crate::log::is_replayed;
 use crate::volume::{Durability, Segment};
 use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment;
@@ -43,9 +44,11 @@ struct Place {
     segment: Arc<Segment>,
     /// Valid bytes that the volume has of it.
     bytes: u32,
-    /// It must be shipped. The bytes here are the beginning of the shipped segment; another region may share them, so
-    /// they are not changed.
+    /// It must be shipped.
     is_missing: bool,
+    /// A copy has the segment, or its beginning. Another region may share it, so its bytes are not changed: the shipped
+    /// ones are the same.
+    is_begun: bool,
 }
 
 /// Highest LSN up to which the records of a copy with `state` and those of the base are the same.
@@ -110,17 +113,24 @@ impl Replica {
     }
 
     /// Place of a segment of the base. A log segment that the own copy has in part is completed in place: leaves that
-    /// are kept point there, and its first bytes are the same.
+    /// are kept point there, and its first bytes are the same. So is one that may be damaged, which is shipped whole.
     fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
         let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
-        let (segment, bytes) = match found.get(wanted).filter(|(_, segment)| has_room(segment)) {
-            Some((known, segment)) => (Arc::clone(segment), self.valid_bytes(known)),
-            None if wanted.kind.is_index() || wanted.state().is_run() => {
-                (self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?, 0)
+        if let Some((known, segment)) = found.get(wanted).filter(|(_, segment)| has_room(segment)) {
+            let is_written = known.bytes.unwrap_or(known.durable_bytes) > 0;
+            let is_doubtful = self.is_damaged && found.is_own && is_written && is_replayed(&found.state, known);
+            let bytes = if is_doubtful { 0 } else { self.valid_bytes(known) };
+            // Nothing points to a segment without a record. A power loss may have left it unlike any that was begun.
+            if bytes > 0 || is_doubtful {
+                let is_missing = bytes < wanted.bytes;
+                return Ok(Place { segment: Arc::clone(segment), bytes, is_missing, is_begun: true });
             }
-            None => (self.volume.allocate(wanted.origin)?, 0),
+        }
+        let segment = match wanted.kind.is_index() || wanted.state().is_run() {
+            true => self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?,
+            false => self.volume.allocate(wanted.origin)?,
         };
-        Ok(Place { segment, bytes, is_missing: bytes < wanted.bytes })
+        Ok(Place { segment, bytes: 0, is_missing: true, is_begun: false })
     }
 
     /// Writes a shipped segment, which arrived as `bytes`. A log segment (of a base, or a sorted run of a compaction)
@@ -139,7 +149,7 @@ impl Replica {
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
         // Of a shared log segment, a copy may have fewer bytes than the copy that it was split from, or that was split
         // from it.
-        let is_begun = pending.as_ref().is_some_and(|place| place.bytes > 0);
+        let is_begun = pending.as_ref().is_some_and(|place| place.is_begun);
         let segment = match &pending {
             Some(place) if !place.is_missing => {
                 return Err(Error::protocol(self.region(), format!("segment {} is here already", shipped.id)));
@@ -167,7 +177,7 @@ impl Replica {
         Ok(Stored { bytes_rewritten })
     }
 
-    /// Writes the bytes of a segment; `is_begun`: a part of it may be here already. Returns the number of rewritten
+    /// Writes the bytes of a segment; `is_begun`: bytes of it may be here already. Returns the number of rewritten
     /// bytes.
     fn write_shipped(&self, shipped: &Shipped, (segment, is_begun): (&Segment, bool), bytes: &mut [u8]) -> Result<u64> {
         let protocol = |error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id));
@@ -214,6 +224,7 @@ impl Replica {
         let committed = pending.base.commit;
         (self.options, self.position, self.is_damaged, self.pending) = (options, position, false, None);
         self.committed = self.committed.max(committed);
+        self.is_at_end = self.tails.is_empty();
         self.tails.retain(|_, tail| tail.sealed.is_none());
         self.volume.release_space();
         Ok(())

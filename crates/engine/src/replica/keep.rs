@@ -39,6 +39,9 @@ impl Replica {
         if base.options.backups.ships_index() {
             return Ok(None);
         }
+        if found.is_own && self.is_damaged {
+            return Ok(None);
+        }
         let Some(committed) = found.committed(base) else { return Ok(None) };
         let shared = match planted(Bug::KeepBeyondShared) {
             true => found.state.commit.max(found.state.replay_from),

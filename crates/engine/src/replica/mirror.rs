@@ -24,6 +24,7 @@ impl Replica {
             let opened = Change::OpenLog { region: self.region(), log, id, no: segment.no() };
             self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
         }
+        self.is_at_end = false;
         self.map.insert(id, primary, segment.no());
         if let Some(follower) = &self.follower {
             follower.open(log, id, &segment);

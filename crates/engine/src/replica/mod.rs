@@ -44,7 +44,9 @@ pub struct Replica {
     owner: Owner,
     options: TableOptions,
     position: (Epoch, Lsn),
-    /// Some durable and committed records are missing.
+    /// No tail was opened since `position` was found: the copy has nothing beyond it.
+    is_at_end: bool,
+    /// Some durable and committed records are missing, or cannot be read.
     is_damaged: bool,
     /// Log map and index map in one: the primary's segment numbers to those of this volume. In memory only.
     map: SegmentMap,
@@ -98,12 +100,27 @@ impl Replica {
     /// open. `None` if the volume has no copy.
     ///
     /// # Errors
-    /// [`Error::Io`]. Damage is no error before [`Replica::serve`]: a damaged backup can be brought in sync.
+    /// [`Error::Io`]. Damage is no error before [`Replica::serve`], and neither is a sector that the device cannot read:
+    /// such a copy [`is_damaged`](Replica::is_damaged), and can be brought in sync.
     pub fn open(volume: &Arc<Volume>, region: RegionId) -> Result<Option<Replica>> {
         let Some(owner) = volume.take_region(region) else { return Ok(None) };
         let state = volume.with_region(&owner, RegionState::clone)?;
-        let (prefix, _) = find_prefix(volume, &state, &Overlays::new())?;
-        Ok(Some(Replica::new(volume, owner, state.options, (state.term, prefix.last))))
+        let (last, damage) = match find_prefix(volume, &state, &Overlays::new()) {
+            Ok((prefix, _)) => (prefix.last, refuse_damage(volume, &state, &prefix).err()),
+            Err(error) if error.is_unreadable() => (Lsn(0), Some(error)),
+            Err(error) => return Err(error),
+        };
+        let mut replica = Replica::new(volume, owner, state.options, (state.term, last));
+        replica.note_damage(damage);
+        Ok(Some(replica))
+    }
+
+    /// Sets whether the copy is damaged, and tells the log how.
+    fn note_damage(&mut self, damage: Option<Error>) {
+        if let Some(error) = &damage {
+            tracing::warn!(region = %self.region(), %error, "this copy is damaged");
+        }
+        self.is_damaged = damage.is_some();
     }
 
     fn new(volume: &Arc<Volume>, owner: Owner, options: TableOptions, position: (Epoch, Lsn)) -> Replica {
@@ -112,6 +129,7 @@ impl Replica {
             owner,
             options,
             position,
+            is_at_end: true,
             is_damaged: false,
             map: SegmentMap::default(),
             tails: BTreeMap::new(),
@@ -151,7 +169,13 @@ impl Replica {
         self.position
     }
 
-    /// [`Replica::position`]; `None` for a copy that [`Replica::adopt_tails`] has found damaged.
+    /// Whether records that were durable and committed are missing, or cannot be read. So it is not known how far the
+    /// copy reached, and [`Replica::position`] is no more than a part of it.
+    pub fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    /// [`Replica::position`]; `None` for a damaged copy.
     pub fn reach(&self) -> Option<(Epoch, Lsn)> {
         (!self.is_damaged).then_some(self.position)
     }

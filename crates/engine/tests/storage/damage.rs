@@ -1,9 +1,16 @@
 //! Damage: durable bytes that have changed. Acknowledged data is never lost silently.
 
-use crate::support::{History, assert_holds, compact, flush, open_region, open_volume, volume_options};
-use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Volume, Write};
+use crate::backup::{Backup, serve, work};
+use crate::support::{
+    History, REGION, assert_holds, choose_backups, choose_options, compact, encryption, flush, open_region,
+    open_volume, volume_options,
+};
+use leeward_engine::image::Image;
+use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Unopened, Volume, Write};
+use leeward_format::cluster::BackupMode;
+use leeward_format::manifest::{SegmentKind, SegmentState};
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, VOLUME_VERSION};
-use leeward_format::{LogKind, Lsn, UnixMs, VolumeId};
+use leeward_format::{Epoch, LogKind, Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
 
 const DISK_BYTES: u64 = 256 << 20;
@@ -144,6 +151,77 @@ fn no_flipped_bit_ever_makes_up_data() {
         }
     }
     assert!(errors > 20, "{errors} errors, {cut} cuts");
+}
+
+/// The offset in the file of a byte that the log of the backup had when something became durable, and that a replay reads.
+fn replayed_byte(disk: &SimDisk, volume: &Volume, rng: &mut Rng) -> Option<u64> {
+    let image = Image::read(disk.open("volume").unwrap(), Some(&encryption())).unwrap().expect("a volume");
+    let state = &image.state().regions[&REGION];
+    let durable = |segment: &SegmentState| segment.bytes.unwrap_or(segment.durable_bytes);
+    let is_replayed = |segment: &&SegmentState| {
+        let is_new = segment.bytes.is_none() || segment.last_lsn >= state.replay_from;
+        let is_log = LogKind::APPENDED.iter().any(|log| segment.kind == SegmentKind::Log(*log));
+        is_log && is_new && durable(segment) > 0
+    };
+    let replayed: Vec<&SegmentState> = state.segments.values().filter(is_replayed).collect();
+    let segment = *replayed.get(rng.index(replayed.len().max(1)))?;
+    Some(volume.file_offset(segment.no, rng.below(durable(segment).into()) as u32))
+}
+
+/// One region has lost a part of its log: the volume opens, the copy says that it is damaged, does not serve, and is
+/// brought in sync in place. Of its segments only those of the log are shipped again.
+#[test]
+fn a_copy_with_a_damaged_log_is_brought_in_sync() {
+    let mut mended = [0; 2];
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        choose_options(&mut rng);
+        choose_backups([BackupMode::SendIndex, BackupMode::BuildIndex][seed as usize / 2 % 2]);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary).unwrap();
+        let mut history = History::default();
+        let batches = 100 + rng.below(500);
+        work(&primary, &mut backup, &mut history, &mut rng, batches);
+        backup.save(&primary).unwrap();
+        let Some(place) = replayed_byte(&there, &backup.volume, &mut rng) else { continue };
+        drop(backup);
+        there.kill_process();
+        match seed % 2 {
+            0 => there.spoil("volume", place),
+            _ => there.flip_bit("volume", place, 3),
+        }
+        let (volume, mut copies) = open_volume(&there).unwrap();
+        let copy = copies.pop().unwrap();
+        if !copy.is_damaged() {
+            assert_eq!(seed % 2, 1, "seed {seed}: bits of a header that no checksum covers");
+            continue;
+        }
+        assert_eq!(copy.reach(), None);
+        let Unopened { copy, error } = copy.promote(Vec::new(), Epoch(9)).unwrap_err();
+        assert!(matches!(error, Error::Damaged { .. } | Error::Io { .. }), "{error}");
+        let mut copy = *copy.expect("it is as it was");
+        copy.adopt_tails(Vec::new()).unwrap();
+        assert_eq!(copy.reach(), None);
+        let mut backup = Backup::of(&volume, copy);
+        let shipped = backup.sync(&primary).unwrap();
+        assert_eq!(backup.replica.reach(), Some((primary.term(), primary.last_lsn())));
+        let all = primary.base().base.segments;
+        let index = all.iter().filter(|segment| segment.kind.is_index()).count();
+        if !primary.options().backups.builds_index() {
+            assert!(shipped <= all.len() - index, "seed {seed}: {shipped} of {}, {index} of the index", all.len());
+        }
+        work(&primary, &mut backup, &mut history, &mut rng, 50);
+        backup.save(&primary).unwrap();
+        drop((backup, volume));
+        there.kill_process();
+        let copy = open_volume(&there).unwrap().1.pop().unwrap();
+        assert_eq!(copy.reach(), Some((primary.term(), primary.last_lsn())));
+        assert_holds(&serve(copy), &history.model(primary.last_lsn()), &format!("seed {seed}"));
+        mended[seed as usize % 2] += 1;
+    }
+    assert!(mended.iter().all(|mended| *mended > 5), "{mended:?}");
 }
 
 #[test]

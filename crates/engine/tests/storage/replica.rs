@@ -55,6 +55,11 @@ fn a_backup_takes_over_with_everything_that_was_mirrored() {
         let buffers = backup.buffers.clone();
         backup.replica.adopt_tails(buffers).unwrap();
         assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
+        // The next attempt to join, if the primary did not wait for this one.
+        let (read, buffers) = (backup.volume.counters().bytes_read, backup.buffers.clone());
+        backup.replica.adopt_tails(buffers).unwrap();
+        assert_eq!(backup.volume.counters().bytes_read, read, "seed {seed}: the logs are not read again");
+        assert_eq!(backup.replica.position(), (primary.term(), primary.last_lsn()), "seed {seed}");
         let promoted = serve(backup.replica);
         assert_eq!(promoted.last_lsn(), primary.last_lsn());
         history.assert_requests(&promoted, &format!("seed {seed}"));

@@ -357,8 +357,14 @@ pub struct CopyFound {
     pub region: RegionId,
     /// Term of the last primary that this copy was in sync with.
     pub term: Epoch,
-    /// Last LSN of its valid prefix.
+    /// Last LSN of its valid prefix; [`CopyFound::DAMAGED`] if the copy is damaged.
     pub lsn: Lsn,
+}
+
+impl CopyFound {
+    /// In place of the last LSN of a copy that is damaged: it may have reached to any LSN, so that no other copy of its
+    /// term is known to reach further. A master that takes it for an LSN chooses the copy, which refuses to serve.
+    pub const DAMAGED: Lsn = Lsn(u64::MAX);
 }
 
 /// The entry that a live server publishes about itself.

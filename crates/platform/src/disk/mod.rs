@@ -18,6 +18,7 @@ pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
 use crate::Block;
 use bytes::Bytes;
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fmt::Debug;
 use std::io;
@@ -42,6 +43,12 @@ fn aligned(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     }
     let start = buffer.as_ptr().addr().next_multiple_of(DIRECT_ALIGN) - buffer.as_ptr().addr();
     &mut buffer[start..start + bytes]
+}
+
+/// Whether a read failed because the device has lost what is there. Linux reports such a sector by `EIO`, `ENODATA` or
+/// `EILSEQ`, as the driver names it.
+pub fn is_unreadable(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::NODATA | Errno::ILSEQ))
 }
 
 /// Bytes read from and written to the device through a file, as the engine counts them.

@@ -9,8 +9,10 @@
 use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Bytes that a power loss cannot tear.
@@ -84,6 +86,8 @@ struct Contents {
     refused: bool,
     /// The durable contents of sectors that a failed sync gave up, and that were not written again.
     given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
+    /// Sectors that cannot be read before they are written.
+    unreadable: BTreeSet<usize>,
     counters: DeviceCounters,
 }
 
@@ -210,10 +214,23 @@ impl SimDisk {
         }
     }
 
+    /// Lets reads of the sector with the byte at `offset` of `name` fail until the sector is written, as those of a
+    /// sector that the device has lost.
+    pub fn spoil(&self, name: &str, offset: u64) {
+        let mut state = self.state.lock();
+        let Some(contents) = state.files.get_mut(name) else { return };
+        contents.unreadable.insert(offset as usize / SECTOR_BYTES);
+    }
+
     /// All bytes of `name` as a process would read them; empty if there is no such file.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         self.state.lock().files.get(name).map_or_else(Vec::new, |contents| contents.bytes.clone())
     }
+}
+
+/// The sectors of a range that is not empty.
+fn sectors_of(offset: usize, bytes: usize) -> RangeInclusive<usize> {
+    offset / SECTOR_BYTES..=(offset + bytes - 1) / SECTOR_BYTES
 }
 
 impl State {
@@ -272,7 +289,8 @@ impl Contents {
         if bytes.is_empty() {
             return;
         }
-        for sector in offset / SECTOR_BYTES..=(offset + bytes.len() - 1) / SECTOR_BYTES {
+        for sector in sectors_of(offset, bytes.len()) {
+            self.unreadable.remove(&sector);
             let mut version = [0; SECTOR_BYTES];
             let start = sector * SECTOR_BYTES;
             let end = self.bytes.len().min(start + SECTOR_BYTES);
@@ -285,6 +303,16 @@ impl Contents {
         }
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
         self.counters.bytes_written += bytes.len() as u64;
+    }
+
+    fn read(&mut self, buffer: &mut [u8], offset: usize) -> io::Result<()> {
+        let bytes = self.bytes.get(offset..offset + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        if !buffer.is_empty() && self.unreadable.range(sectors_of(offset, buffer.len())).next().is_some() {
+            return Err(Errno::IO.into());
+        }
+        buffer.copy_from_slice(bytes);
+        self.counters.bytes_read += buffer.len() as u64;
+        Ok(())
     }
 
     fn sync(&mut self, is_refused: bool) -> io::Result<()> {
@@ -443,13 +471,7 @@ impl File for SimFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        self.operate(OpKind::Read, |contents| {
-            let start = offset as usize;
-            let bytes = contents.bytes.get(start..start + buffer.len());
-            buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-            contents.counters.bytes_read += buffer.len() as u64;
-            Ok(())
-        })?
+        self.operate(OpKind::Read, |contents| contents.read(buffer, offset as usize))?
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

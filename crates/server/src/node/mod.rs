@@ -465,5 +465,6 @@ impl Node {
 
 fn copy_found(copy: &Replica) -> CopyFound {
     let (term, lsn) = copy.position();
+    let lsn = if copy.is_damaged() { CopyFound::DAMAGED } else { lsn };
     CopyFound { region: copy.region(), term, lsn }
 }

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use ctr::cipher::StreamCipher;
 use leeward_format::nonces::{NONCE_BYTES, Use, UseKind};
 use leeward_format::superblock::Superblock;
-use leeward_platform::disk::{Content, Pending, Read, Transform};
+use leeward_platform::disk::{Content, Pending, Read, Transform, is_unreadable};
 use leeward_platform::{Appender, Block, DeviceCounters, File, Pool};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -194,7 +194,7 @@ impl EncryptedFile {
     }
 
     /// Which of the `bytes` of a write are to be written, and under which use: all but those at the start and at the end
-    /// that are there already. `None` if all are.
+    /// that are there already. `None` if all are. Where the device has lost what is there, a new use begins for all.
     fn use_for(&self, piece: &Piece, segment: u32, bytes: &[u8]) -> io::Result<Option<(Range<usize>, Use)>> {
         let uses = self.uses(segment)?;
         let mut uses = uses.lock();
@@ -204,7 +204,13 @@ impl EncryptedFile {
         }
         let covered = (uses.uncovered(start, end) - start) as usize;
         let mut known = self.pool.take(covered);
-        self.file.read_at(&mut known, piece.offset)?;
+        match self.file.read_at(&mut known, piece.offset) {
+            Err(error) if is_unreadable(&error) => {
+                let range = (start, uses.end_of(start, end));
+                return Ok(Some((0..bytes.len(), self.begin(segment, &mut uses, range, Content::Plain, end)?)));
+            }
+            read => read?,
+        }
         apply(&self.key, &uses.extents(), start, &mut known);
         let differs = |at: &usize| known.get(*at) != Some(&bytes[*at]);
         let Some(first) = (0..bytes.len()).find(differs) else { return Ok(None) };

@@ -4,7 +4,7 @@ use super::*;
 use crate::volume::{Volume, VolumeOptions};
 use leeward_format::nonces::{UseKind, nonce_block_bytes};
 use leeward_format::superblock::VOLUME_VERSION;
-use leeward_platform::disk::{Content, Fault, FaultPlan, Read};
+use leeward_platform::disk::{Content, Fault, FaultPlan, Read, is_unreadable};
 use leeward_platform::{Block, Disk, File, Rng, SimDisk};
 use std::collections::HashMap;
 
@@ -217,6 +217,37 @@ fn it_is_a_plain_file_that_never_uses_a_keystream_twice_whatever_crashes() {
         }
         model.check(&file, &format!("seed {seed}, at the end"));
         assert!(!keystreams.seen.is_empty());
+    }
+}
+
+#[test]
+fn what_the_device_has_lost_is_written_over_under_a_new_use() {
+    for seed in 0..20 {
+        let (mut rng, disk) = (Rng::new(seed), SimDisk::new(seed, 1 << 30));
+        let key = Arc::new(DataKey::draw(&encryption(&line("a", '1'), seed)).unwrap());
+        let file = open_file(&disk, &key, seed);
+        file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT)).unwrap();
+        let mut keystreams = Keystreams::default();
+        let half = SEGMENT as usize / 2;
+        let whole = random_bytes(&mut rng, half);
+        file.write_at(&whole, RESERVED).unwrap();
+        keystreams.observe(&disk);
+        let lost = rng.below(half as u64);
+        disk.spoil("volume", RESERVED + u64::from(SUPERBLOCK.nonce_bytes) + lost);
+        assert!(file.read_at(&mut vec![0; half], RESERVED).is_err_and(|error| is_unreadable(&error)));
+        // The same bytes, others, and more than there were.
+        let written = match seed % 3 {
+            0 => whole,
+            1 => random_bytes(&mut rng, half),
+            _ => random_bytes(&mut rng, SEGMENT as usize),
+        };
+        file.write_at(&written, RESERVED).unwrap();
+        keystreams.observe(&disk);
+        for file in [file, open_file(&disk, &key, seed << 32)] {
+            let mut found = vec![0; written.len()];
+            file.read_at(&mut found, RESERVED).unwrap();
+            assert!(found == written, "seed {seed}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Asks the admin port for `path` until the answer contains `part`.
-fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
+pub(super) fn wait_for(address: &str, path: &str, part: &str) -> (u16, String) {
     let begun = Instant::now();
     loop {
         let (status, body) = http(address, path);
@@ -53,13 +53,15 @@ pub(super) fn ask_as(address: &str, request: Request) -> OpResult {
     }
 }
 
-/// [`ask`] for requests to the coordinator, once the node reaches it. On a busy machine its session may end.
+/// [`ask`] for requests to the coordinator, once the node reaches it and has heard from it. On a busy machine its session
+/// may end, and a node that has just started knows neither users nor tables.
 pub(super) fn request(address: &str, op: &Op) -> OpResult {
     let begun = Instant::now();
     loop {
         let result = ask(address, op.clone());
+        let has_not_heard = matches!(result, OpResult::Error(OpError::Recovering(_)));
         let is_cut_off = format!("{result:?}").contains("the coordinator cannot be reached");
-        if !is_cut_off || begun.elapsed() > TIMEOUT {
+        if !(has_not_heard || is_cut_off) || begun.elapsed() > TIMEOUT {
             return result;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -2,6 +2,7 @@
 
 mod backups;
 mod balance;
+mod damage;
 mod digests;
 mod fresh;
 mod fuzz;
