@@ -3,8 +3,9 @@
 
 use crate::Failure;
 use crate::engine::Engine;
-use crate::measurement::{DeviceBytes, Measurement, Spent, peak_memory_bytes, stored_bytes};
+use crate::measurement::{DeviceBytes, Line, Measurement, Spent, peak_memory_bytes, stored_bytes};
 use crate::plan::{Plan, pair_bytes};
+use crate::run;
 use crate::work::{SPACE_PASSES, Work};
 use hdrhistogram::Histogram;
 use leeward_bench::{
@@ -12,7 +13,7 @@ use leeward_bench::{
     sequence_of,
 };
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,15 @@ const QUIET_SAMPLES: u32 = 4;
 const QUIET_CPU_SECONDS: f64 = 0.015;
 const QUIET_BYTES: u64 = 64 << 10;
 
+/// Longest time without another operation. Write stalls end within seconds; an engine whose clients wait longer has hung.
+const STALL_AT_MOST: Duration = Duration::from_secs(180);
+/// Pause between two looks at the progress of the clients.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
 /// Runs `work` on `engine`, which has its data in `directory`. `records` are those that exist; inserts of D and E add to them.
 /// Load and space begin with an empty store and leave all records of the plan.
+///
+/// An engine that hangs ends the process, after a line that says so: its clients cannot be stopped.
 ///
 /// # Errors
 /// The engine fails, or a read does not find a record that must exist.
@@ -45,13 +53,18 @@ pub(crate) fn run(
     let before = Spent::of_this_process()?;
     let engine_before = engine.device_bytes();
     let started = Instant::now();
+    let over = AtomicBool::new(false);
     let outcomes: Vec<Result<Measured, Failure>> = thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&shared, &over));
         let clients = (0..plan.threads).map(|index| {
             let client = Client::new(&shared, chooser.clone(), index);
             scope.spawn(|| client.run())
         });
         let clients: Vec<_> = clients.collect();
-        clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect()
+        let outcomes = clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect();
+        over.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
+        outcomes
     });
     let seconds = started.elapsed().as_secs_f64();
     let mut sum = Measured::new();
@@ -81,6 +94,40 @@ pub(crate) fn run(
         levels: engine.levels()?,
         peak_memory_bytes: peak_memory_bytes(),
     })
+}
+
+/// How many operations were issued, and since when no more were.
+struct Progress {
+    issued: u64,
+    since: Instant,
+}
+
+impl Progress {
+    /// Whether nothing was issued for too long.
+    fn has_stalled(&mut self, issued: u64, now: Instant) -> bool {
+        if issued != self.issued {
+            (self.issued, self.since) = (issued, now);
+        }
+        now - self.since > STALL_AT_MOST
+    }
+}
+
+/// Ends the process if the clients hang.
+fn watch(shared: &Shared<'_>, over: &AtomicBool) {
+    let mut progress = Progress { issued: 0, since: Instant::now() };
+    while !over.load(Ordering::Relaxed) {
+        thread::park_timeout(WATCH_PAUSE);
+        let issued = shared.issued.load(Ordering::Relaxed);
+        if progress.has_stalled(issued, Instant::now()) {
+            let seconds = STALL_AT_MOST.as_secs();
+            let reason = format!(
+                "{}: it hung: of {} operations {issued} had begun, and no other in {seconds} s",
+                shared.work, shared.ops
+            );
+            drop(run::print(&Line::Failed(reason)));
+            std::process::exit(1);
+        }
+    }
 }
 
 fn operations(work: Work, plan: &Plan) -> u64 {

@@ -1,7 +1,8 @@
-//! The orders in which *space* overwrites, and the choices of clients.
+//! The orders in which *space* overwrites, the choices of clients, and the end of a hang.
 
-use super::{seed, stride};
+use super::{Progress, STALL_AT_MOST, WATCH_PAUSE, seed, stride};
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 #[test]
 fn every_pass_visits_every_record_once_in_another_order() {
@@ -29,4 +30,15 @@ fn no_client_repeats_what_one_of_another_workload_did() {
     seeds.sort_unstable();
     seeds.dedup();
     assert_eq!(seeds.len(), works.len() * 8);
+}
+
+#[test]
+fn an_engine_hangs_when_nothing_was_issued_for_long() {
+    let start = Instant::now();
+    let mut progress = Progress { issued: 0, since: start };
+    assert!(!progress.has_stalled(0, start + STALL_AT_MOST));
+    assert!(progress.has_stalled(0, start + STALL_AT_MOST + WATCH_PAUSE));
+    assert!(!progress.has_stalled(1, start + 2 * STALL_AT_MOST), "it was slow");
+    assert!(!progress.has_stalled(1, start + 3 * STALL_AT_MOST));
+    assert!(progress.has_stalled(1, start + 3 * STALL_AT_MOST + WATCH_PAUSE));
 }

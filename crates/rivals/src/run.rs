@@ -102,7 +102,7 @@ fn refuse_shallow(measurement: &Measurement, plan: &Plan) -> Result<(), End> {
     )))
 }
 
-fn print(line: &Line) -> Result<(), Failure> {
+pub(crate) fn print(line: &Line) -> Result<(), Failure> {
     println!("{}", serde_json::to_string(line)?);
     Ok(())
 }
