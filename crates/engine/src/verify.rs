@@ -182,7 +182,7 @@ impl Walk<'_> {
     /// Checks records from the header to their end. Records not known to be durable may end anywhere: that is a tear,
     /// not damage.
     fn log(&mut self, log: LogKind, bytes: &[u8]) {
-        let durable = self.segment.durable_bytes.max(self.segment.bytes.unwrap_or(0)) as usize;
+        let durable = self.segment.certain_bytes() as usize;
         let is_untouched = bytes.iter().take(LOG_HEADER_BYTES).all(|byte| *byte == 0);
         let (end, error) = match read_header(bytes, self.segment.origin, log, self.segment.id) {
             Ok(header) => {

@@ -1,5 +1,6 @@
 //! The measurements of one workload on one engine. The child process sends them to its parent as a line of JSON.
 
+use crate::Failure;
 use crate::work::Work;
 use leeward_bench::{Latency, ProcessSpent, seconds};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,17 @@ pub(crate) enum Line {
     Failed(String),
     /// The run is over: with these sizes it would prove nothing, for any engine.
     Refused(String),
+}
+
+impl Line {
+    /// Prints it to the standard output.
+    ///
+    /// # Errors
+    /// It cannot be encoded.
+    pub(crate) fn print(&self) -> Result<(), Failure> {
+        println!("{}", serde_json::to_string(self)?);
+        Ok(())
+    }
 }
 
 /// Bytes moved from and to devices.

@@ -5,7 +5,6 @@ use crate::Failure;
 use crate::engine::Engine;
 use crate::measurement::{DeviceBytes, Line, Measurement, Spent, peak_memory_bytes, stored_bytes};
 use crate::plan::{Plan, pair_bytes};
-use crate::run;
 use crate::work::{SPACE_PASSES, Work};
 use hdrhistogram::Histogram;
 use leeward_bench::{
@@ -124,7 +123,7 @@ fn watch(shared: &Shared<'_>, over: &AtomicBool) {
                 "{}: it hung: of {} operations {issued} had begun, and no other in {seconds} s",
                 shared.work, shared.ops
             );
-            drop(run::print(&Line::Failed(reason)));
+            drop(Line::Failed(reason).print());
             std::process::exit(1);
         }
     }

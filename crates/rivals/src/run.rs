@@ -33,8 +33,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool, Failure> {
     let outcome = run_all(args.engine, directory, &plan, &works);
     match &outcome {
         Ok(()) => {}
-        Err(End::Failed(error)) => print(&Line::Failed(error.to_string()))?,
-        Err(End::Refused(reason)) => print(&Line::Refused(reason.clone()))?,
+        Err(End::Failed(error)) => Line::Failed(error.to_string()).print()?,
+        Err(End::Refused(reason)) => Line::Refused(reason.clone()).print()?,
     }
     Ok(outcome.is_ok())
 }
@@ -84,7 +84,7 @@ fn run_store(engine: EngineName, directory: &Path, plan: &Plan, works: &[Work]) 
         if work.loads() {
             records = Records::new(plan.records);
         }
-        print(&Line::Measured(Box::new(measurement)))?;
+        Line::Measured(Box::new(measurement)).print()?;
     }
     Ok(store.close()?)
 }
@@ -100,9 +100,4 @@ fn refuse_shallow(measurement: &Measurement, plan: &Plan) -> Result<(), End> {
         plan.records,
         plan.l0_bytes >> 10
     )))
-}
-
-pub(crate) fn print(line: &Line) -> Result<(), Failure> {
-    println!("{}", serde_json::to_string(line)?);
-    Ok(())
 }

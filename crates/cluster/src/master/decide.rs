@@ -14,7 +14,7 @@
 //!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
-use super::missing_volumes::{Found, is_back, missing_volumes};
+use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
 use crate::view::{View, merge_source_moved};
 use leeward_format::cluster::{GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
@@ -322,9 +322,6 @@ impl Group<'_> {
         self.found(member).filter(|found| !found.was_damaged()).map(|found| found.copy)
     }
 }
-
-/// The reach of a copy that does not exist.
-const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
 /// Forgets requests about servers that are no members any more.
 fn forget_gone(next: &mut GroupConfig) {

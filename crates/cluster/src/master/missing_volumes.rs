@@ -37,6 +37,9 @@ pub struct MissingVolume {
     pub is_damaged: bool,
 }
 
+/// Term and last LSN of a copy that does not exist.
+pub(super) const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
+
 /// The process that runs as a server, and the copy of a region that its volume held when it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -50,7 +53,7 @@ impl Found {
     /// What a live server reports of itself and `region`.
     pub fn of(info: &ServerInfo, region: RegionId) -> Found {
         let copy = info.copies.iter().find(|copy| copy.region == region);
-        Found { member: info.member, copy: copy.map_or((Epoch(0), Lsn(0)), |copy| (copy.term, copy.lsn)) }
+        Found { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
     }
 
     /// Whether its copy was damaged when it started.

@@ -82,28 +82,18 @@ fn a_primary_with_a_recovery_quorum_waits_for_enough_members_or_for_all_volumes(
 
 #[test]
 fn the_operator_is_told_what_is_missing_and_what_to_do() {
-    let region = RegionId(7);
-    let missing = |found| MissingVolume { member: member(2, 2), found, is_damaged: false };
-    let text = missing(Some(VolumeId(0xab))).explain(region);
-    for part in [
-        "region 7 waits for volume 0000000000000002 of server 2",
-        "another volume, 00000000000000ab",
-        "put its old data directory back",
-        "`leeward accept-loss --region 7 --server 2`",
-    ] {
-        assert!(text.contains(part), "{text}");
-    }
-    let text = missing(None).explain(region);
-    assert!(text.contains("not in the cluster: start it"), "{text}");
-    let text = MissingVolume { is_damaged: true, ..missing(Some(VolumeId(2))) }.explain(region);
-    for part in [
-        "region 7 waits for volume 0000000000000002 of server 2",
-        "a damaged copy of the region",
-        "put an undamaged copy of its data directory back",
-        "`leeward accept-loss --region 7 --server 2`",
-    ] {
-        assert!(text.contains(part), "{text}");
-    }
+    let says = |found: Option<u64>, is_damaged, parts: &[&str]| {
+        let missing = MissingVolume { member: member(2, 2), found: found.map(VolumeId), is_damaged };
+        let text = missing.explain(RegionId(7));
+        parts.iter().for_each(|part| assert!(text.contains(part), "{text}"));
+    };
+    let waits = "region 7 waits for volume 0000000000000002 of server 2";
+    let give_up = "`leeward accept-loss --region 7 --server 2`";
+    let replaced = "another volume, 00000000000000ab";
+    says(Some(0xab), false, &[waits, replaced, "put its old data directory back", give_up]);
+    says(None, false, &["not in the cluster: start it"]);
+    let damaged = "a damaged copy of the region";
+    says(Some(2), true, &[waits, damaged, "put an undamaged copy of its data directory back", give_up]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub(crate) use fetch::how_many;
 pub(crate) use fetch::{Fetched, Wanted};
 pub(crate) use reader::{LogReader, ValueAt, Values};
 pub(crate) use reader::{LogSegment, LogSegments};
-pub(crate) use replay::{Ends, Overlays, Prefix, Replay, Replayed, find_prefix, is_replayed, log_of, segment_end};
+pub(crate) use replay::{Ends, Overlays, Prefix, Replay, Replayed, find_prefix, log_of, segment_end};
 pub use tail::Tail;
 pub(crate) use tail::{OpenTail, Prepared, Tails};
 

@@ -136,11 +136,6 @@ pub(crate) fn segment_end(volume: &Volume, segment: &SegmentState) -> Result<End
     Ok(source.ends.first().map_or(End::default(), |(_, end)| *end))
 }
 
-/// Whether a replay reads the segment, if it is one of the logs'.
-pub(crate) fn is_replayed(state: &RegionState, segment: &SegmentState) -> bool {
-    log_of(segment).is_some() && (segment.bytes.is_none() || segment.last_lsn >= state.replay_from)
-}
-
 /// The log of a segment, if records are appended to that log. Runs of it are included.
 pub(crate) fn log_of(segment: &SegmentState) -> Option<LogKind> {
     LogKind::APPENDED.into_iter().find(|log| segment.kind == SegmentKind::Log(*log))
@@ -284,7 +279,7 @@ impl<'a> Source<'a> {
     }
 
     fn new(volume: &'a Volume, state: &RegionState, overlays: &'a Overlays, log: LogKind) -> Self {
-        let segments = state.log_segments(log).filter(|segment| is_replayed(state, segment)).copied().collect();
+        let segments = state.log_segments(log).filter(|segment| state.is_replayed(segment)).copied().collect();
         Source { segments, ..Source::empty(volume, overlays, log) }
     }
 
@@ -360,7 +355,7 @@ impl<'a> Source<'a> {
         let Some(segment) = self.current.take() else { return };
         self.ends.extend(self.end.take().map(|end| (segment.id, end)));
         self.ended = self.volume.file_offset(segment.no, self.offset as u32);
-        if self.offset < segment.durable_bytes.max(segment.bytes.unwrap_or(0)) as usize && self.damage.is_none() {
+        if self.offset < segment.certain_bytes() as usize && self.damage.is_none() {
             self.damage = Some((self.ended, fault.clone().unwrap_or_else(|| "the records end too early".into())));
         }
         if let Some(detail) = fault {

@@ -14,8 +14,8 @@ use crate::error::{Error, RESTORE, Result};
 use crate::log::{Overlays, Tails};
 use crate::version::Snapshot;
 use crate::volume::Durability;
-use leeward_format::manifest::{Base, BaseSegment, Change, RegionState, SegmentKind};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, UnixMs, VolumeId};
+use leeward_format::manifest::{Base, BaseSegment, Change, RegionState};
+use leeward_format::{Lsn, RegionId, SegmentId, UnixMs, VolumeId};
 use leeward_platform::Disk;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -136,9 +136,7 @@ impl Checkpoint {
         let last = pinned.base.last_lsn;
         let Recovered { l0s, ends, .. } = recover(volume, &state, &Overlays::new())?;
         if let Some(found) = state.segments.values().find(|segment| {
-            let is_replayed = matches!(segment.kind, SegmentKind::Log(log) if LogKind::APPENDED.contains(&log))
-                && segment.last_lsn >= state.replay_from;
-            is_replayed && ends.get(&segment.id).is_none_or(|end| Some(end.bytes) != segment.bytes)
+            state.is_replayed(segment) && ends.get(&segment.id).is_none_or(|end| Some(end.bytes) != segment.bytes)
         }) {
             let offset = volume.file_offset(found.no, ends.get(&found.id).map_or(0, |end| end.bytes));
             let detail = "records of the checkpoint are gone".to_owned();

@@ -9,7 +9,6 @@
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
-use crate::log::is_replayed;
 use crate::volume::{Durability, Segment};
 use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment;
@@ -117,8 +116,8 @@ impl Replica {
     fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
         let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
         if let Some((known, segment)) = found.get(wanted).filter(|(_, segment)| has_room(segment)) {
-            let is_written = known.bytes.unwrap_or(known.durable_bytes) > 0;
-            let is_doubtful = self.is_damaged && found.is_own && is_written && is_replayed(&found.state, known);
+            let may_be_damaged = known.certain_bytes() > 0 && found.state.is_replayed(known);
+            let is_doubtful = self.is_damaged && found.is_own && may_be_damaged;
             let bytes = if is_doubtful { 0 } else { self.valid_bytes(known) };
             // Nothing points to a segment without a record. A power loss may have left it unlike any that was begun.
             if bytes > 0 || is_doubtful {

@@ -8,7 +8,7 @@ use crate::support::{
 use leeward_engine::image::Image;
 use leeward_engine::{Error, Lookup, Reach, Region, ScanBounds, Unopened, Volume, Write};
 use leeward_format::cluster::BackupMode;
-use leeward_format::manifest::{SegmentKind, SegmentState};
+use leeward_format::manifest::SegmentState;
 use leeward_format::superblock::{SUPERBLOCK_COPY_OFFSET, VOLUME_VERSION};
 use leeward_format::{Epoch, LogKind, Lsn, UnixMs, VolumeId};
 use leeward_platform::{Disk, Rng, SimDisk};
@@ -157,15 +157,10 @@ fn no_flipped_bit_ever_makes_up_data() {
 fn replayed_byte(disk: &SimDisk, volume: &Volume, rng: &mut Rng) -> Option<u64> {
     let image = Image::read(disk.open("volume").unwrap(), Some(&encryption())).unwrap().expect("a volume");
     let state = &image.state().regions[&REGION];
-    let durable = |segment: &SegmentState| segment.bytes.unwrap_or(segment.durable_bytes);
-    let is_replayed = |segment: &&SegmentState| {
-        let is_new = segment.bytes.is_none() || segment.last_lsn >= state.replay_from;
-        let is_log = LogKind::APPENDED.iter().any(|log| segment.kind == SegmentKind::Log(*log));
-        is_log && is_new && durable(segment) > 0
-    };
+    let is_replayed = |segment: &&SegmentState| state.is_replayed(segment) && segment.certain_bytes() > 0;
     let replayed: Vec<&SegmentState> = state.segments.values().filter(is_replayed).collect();
     let segment = *replayed.get(rng.index(replayed.len().max(1)))?;
-    Some(volume.file_offset(segment.no, rng.below(durable(segment).into()) as u32))
+    Some(volume.file_offset(segment.no, rng.below(segment.certain_bytes().into()) as u32))
 }
 
 /// One region has lost a part of its log: the volume opens, the copy says that it is damaged, does not serve, and is

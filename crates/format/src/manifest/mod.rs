@@ -119,6 +119,11 @@ impl SegmentState {
         }
     }
 
+    /// Bytes that it has for certain: if fewer can be read, it is damaged.
+    pub fn certain_bytes(&self) -> u32 {
+        self.durable_bytes.max(self.bytes.unwrap_or(0))
+    }
+
     /// Bytes of records that leaves point to, or will; `None` while the segment is open.
     pub fn live_bytes(&self) -> Option<u32> {
         self.bytes.map(|bytes| bytes.saturating_sub(LOG_HEADER_BYTES as u32).saturating_sub(self.dead_bytes))
@@ -389,6 +394,12 @@ impl RegionState {
     /// Whether the region or one of its checkpoints needs a segment.
     pub fn needs(&self, id: SegmentId) -> bool {
         self.segments.contains_key(&id) || self.checkpoints.values().any(|base| base.segment(id).is_some())
+    }
+
+    /// Whether a replay of its logs reads one of its segments.
+    pub fn is_replayed(&self, segment: &SegmentState) -> bool {
+        let is_appended = matches!(segment.kind, SegmentKind::Log(log) if LogKind::APPENDED.contains(&log));
+        is_appended && (segment.bytes.is_none() || segment.last_lsn >= self.replay_from)
     }
 
     /// Its log segments of `log`, oldest first.
