@@ -147,6 +147,11 @@ impl Error {
         matches!(self, Error::Io { source, .. } if leeward_platform::disk::is_unreadable(source))
     }
 
+    /// Whether data that was written is not there any more, or cannot be read.
+    pub fn is_damage(&self) -> bool {
+        self.is_unreadable() || matches!(self, Error::Damaged { .. })
+    }
+
     /// Bytes from a peer cannot be decoded.
     pub(crate) fn protocol(region: RegionId, detail: impl Into<String>) -> Error {
         Error::Protocol { region, detail: detail.into() }

@@ -16,7 +16,7 @@ use leeward_format::cluster::{GroupConfig, Member};
 use leeward_format::{Epoch, Lsn, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A promotion candidate that has not answered is asked again after this long.
 const ASK_AGAIN: Nanos = Nanos::from_millis(300);
@@ -46,6 +46,8 @@ pub struct Candidate {
     since: Nanos,
     asked: BTreeMap<ServerId, Nanos>,
     heard: BTreeMap<ServerId, (Member, (Epoch, Lsn))>,
+    /// Members whose copies are damaged.
+    damaged: BTreeSet<Member>,
     /// A proposal to hand the primary role over has not ended.
     proposing: bool,
 }
@@ -53,7 +55,14 @@ pub struct Candidate {
 impl Candidate {
     /// Begins the election of the primary of `config`, in its term.
     pub fn new(now: Nanos, config: GroupConfig) -> Candidate {
-        Candidate { config, since: now, asked: BTreeMap::new(), heard: BTreeMap::new(), proposing: false }
+        Candidate {
+            config,
+            since: now,
+            asked: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            damaged: BTreeSet::new(),
+            proposing: false,
+        }
     }
 
     /// Term of the election.
@@ -86,7 +95,9 @@ impl Candidate {
     /// (term 0) lost power before anything of it was durable.
     pub fn opened(&mut self, member: Member, reach: Option<(Epoch, Lsn)>) {
         let Some(reach) = reach else {
-            tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
+            if self.damaged.insert(member) {
+                tracing::warn!(region = %self.config.region, server = %member.server, "its copy is damaged, and counts for nothing");
+            }
             return;
         };
         if self.config.candidates().any(|candidate| candidate.has_volume_of(&member)) {
@@ -105,31 +116,54 @@ impl Candidate {
     /// The outcome by what is known now. A hand-over is returned once; until its proposal has ended, the outcome is
     /// `Open`.
     pub fn verdict(&mut self, now: Nanos) -> Verdict {
+        if self.proposing {
+            return Verdict::Open;
+        }
         let me = self.config.primary.expect("a candidate is the primary of its configuration");
-        let Some((_, mine)) = self.heard.get(&me.server) else { return Verdict::Open };
+        let Some((_, mine)) = self.heard.get(&me.server) else {
+            return if self.is_damaged(&me) { self.step_aside(now) } else { Verdict::Open };
+        };
         // A member that kept running has followed a term.
         let has_all =
             |(member, reach): &&(Member, (Epoch, Lsn))| reach.0 > Epoch(0) && self.config.kept_running(*member);
         let kept_running = self.heard.values().filter(has_all).count();
         let is_enough = kept_running >= self.config.recovery_quorum as usize || self.unheard().next().is_none();
-        if self.proposing {
-            return Verdict::Open;
-        }
         if !is_enough && !planted(Bug::ServeUnheard) {
-            let unheard = self.config.backups.iter().find(|backup| !self.heard.contains_key(&backup.server));
-            return match unheard.filter(|_| now - self.since > TIMEOUT).copied() {
+            return match self.silent_backup().filter(|_| now - self.since > TIMEOUT) {
                 Some(backup) => self.hand_over(backup),
                 None => Verdict::Open,
             };
         }
-        let longest =
-            self.heard.values().max_by_key(|(member, position)| (*position, self.config.kept_running(*member)));
-        let (target, reach) = longest.expect("its own is known");
-        if mine >= reach || planted(Bug::ServeUnheard) {
+        let (target, reach) = self.longest().expect("its own is known");
+        if *mine >= reach || planted(Bug::ServeUnheard) {
             return Verdict::Serve;
         }
-        let target = *target;
         self.hand_over(target)
+    }
+
+    /// The outcome where its own copy is damaged: any other copy is better.
+    fn step_aside(&mut self, now: Nanos) -> Verdict {
+        let silent = self.silent_backup().filter(|_| now - self.since > TIMEOUT);
+        match self.longest().map(|(member, _)| member).or(silent) {
+            Some(other) => self.hand_over(other),
+            None => Verdict::Open,
+        }
+    }
+
+    /// The longest copy of those that were heard of.
+    fn longest(&self) -> Option<(Member, (Epoch, Lsn))> {
+        let of = self.heard.values().max_by_key(|(member, reach)| (*reach, self.config.kept_running(*member)));
+        of.copied()
+    }
+
+    fn is_damaged(&self, member: &Member) -> bool {
+        self.damaged.iter().any(|damaged| damaged.has_volume_of(member))
+    }
+
+    /// A backup that has not answered.
+    fn silent_backup(&self) -> Option<Member> {
+        let has_answered = |backup: &Member| self.heard.contains_key(&backup.server) || self.is_damaged(backup);
+        self.config.backups.iter().copied().find(|backup| !has_answered(backup))
     }
 
     fn hand_over(&mut self, target: Member) -> Verdict {

@@ -88,6 +88,38 @@ fn a_damaged_copy_counts_for_nothing() {
 }
 
 #[test]
+fn the_role_is_not_handed_to_a_damaged_copy() {
+    let mut candidate = campaigning();
+    candidate.opened(member(2, 1), Some((TERM, Lsn(70))));
+    candidate.opened(member(3, 2), None);
+    let later = NOW + TIMEOUT + ASK_AGAIN;
+    assert_eq!(candidate.verdict(later), Verdict::Open, "P is missing, and B is there again, damaged");
+    candidate.opened(member(1, 2), Some((TERM, Lsn(80))));
+    assert_eq!(candidate.verdict(later), Verdict::Open, "B may have had more");
+}
+
+#[test]
+fn a_damaged_candidate_steps_aside_for_any_other() {
+    let mut candidate = campaigning();
+    candidate.opened(member(2, 1), None);
+    assert_eq!(candidate.verdict(NOW), Verdict::Open);
+    candidate.opened(member(3, 1), Some((TERM, Lsn(70))));
+    assert_eq!(candidate.verdict(NOW), Verdict::HandOver(member(3, 1)));
+
+    let mut candidate = campaigning();
+    candidate.opened(member(2, 1), None);
+    let later = NOW + TIMEOUT + ASK_AGAIN;
+    assert_eq!(candidate.verdict(later), Verdict::HandOver(member(3, 1)), "B has not answered");
+
+    let mut candidate = campaigning();
+    candidate.opened(member(2, 1), None);
+    candidate.opened(member(3, 1), None);
+    assert_eq!(candidate.verdict(later), Verdict::Open, "P may be sound");
+    candidate.opened(member(1, 2), Some((TERM, Lsn(80))));
+    assert_eq!(candidate.verdict(later), Verdict::HandOver(member(1, 2)));
+}
+
+#[test]
 fn copies_that_lost_their_power_before_anything_was_durable_are_empty() {
     let mut candidate = campaigning();
     let nothing = Some((Epoch(0), Lsn(0)));

@@ -1,4 +1,5 @@
-//! The copies that a server registers, and how it deregisters one before it destroys it.
+//! The copies that a server registers, how it says that one is damaged or sound again, and how it deregisters one before
+//! it destroys it.
 //!
 //! Invariant: once regions are deregistered, the view shows everything that happened before this server asked for that:
 //! the answer to an operation comes after everything that was done before it. If the view then shows that no group
@@ -8,17 +9,29 @@
 use super::{Agent, Answer, Purpose};
 use crate::CoordinatorOp;
 use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyFound, encode_value};
 use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 
-/// Copies that this server is about to destroy.
+/// Copies that this server is about to register otherwise.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
+    /// Copies that are registered as damaged.
+    damaged: BTreeSet<RegionId>,
+    /// The coordinator does not know yet what has changed of that.
+    is_changed: bool,
     /// To be deregistered.
     wanted: BTreeSet<RegionId>,
     /// Deregistered, but not yet returned by [`Agent::take_deregistered`].
     done: BTreeSet<RegionId>,
+}
+
+impl Claims {
+    /// Of a server that registers with these copies.
+    pub(super) fn of(copies: &[CopyFound]) -> Claims {
+        let damaged = copies.iter().filter(|copy| copy.is_damaged()).map(|copy| copy.region).collect();
+        Claims { damaged, ..Claims::default() }
+    }
 }
 
 impl Agent {
@@ -28,18 +41,38 @@ impl Agent {
         self.advance(now);
     }
 
+    /// Registers the `copy` of this server anew: it was registered as damaged and is not, or is damaged and was not.
+    pub fn update_copy(&mut self, now: Nanos, copy: CopyFound) {
+        match copy.is_damaged() {
+            true => self.claims.damaged.insert(copy.region),
+            false => self.claims.damaged.remove(&copy.region),
+        };
+        self.me.copies.retain(|known| known.region != copy.region);
+        self.me.copies.push(copy);
+        self.claims.is_changed = true;
+        self.advance(now);
+    }
+
+    /// Whether this server registers its copy of `region` as damaged.
+    pub fn says_damaged(&self, region: RegionId) -> bool {
+        self.claims.damaged.contains(&region)
+    }
+
     /// Regions that were deregistered since the last call.
     pub fn take_deregistered(&mut self) -> BTreeSet<RegionId> {
         std::mem::take(&mut self.claims.done)
     }
 
-    /// Writes this server's path without the copies that are to be deregistered.
+    /// Writes this server's path with the copies as they are, without those that are to be deregistered.
     pub(super) fn carry_claims(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
         let version = self.view.version_of(&path).filter(|_| self.is_registered());
-        let Some(version) = version.filter(|_| !self.claims.wanted.is_empty() && self.is_free(&path)) else { return };
+        let is_due = self.claims.is_changed || !self.claims.wanted.is_empty();
+        let Some(version) = version.filter(|_| is_due && self.is_free(&path)) else { return };
+        self.claims.is_changed = false;
         let regions = std::mem::take(&mut self.claims.wanted);
         self.me.copies.retain(|copy| !regions.contains(&copy.region));
+        self.claims.damaged.retain(|region| !regions.contains(region));
         let op = CoordinatorOp::Set { path: path.to_string(), value: encode_value(&self.me), version };
         self.submit(path, op, Purpose::Deregistration(regions));
     }
@@ -48,7 +81,10 @@ impl Agent {
     pub(super) fn settle_deregistration(&mut self, regions: BTreeSet<RegionId>, answer: Option<Answer>) {
         match answer {
             Some(Answer { done: true, .. }) => self.claims.done.extend(regions),
-            _ => self.claims.wanted.extend(regions),
+            _ => {
+                self.claims.is_changed = true;
+                self.claims.wanted.extend(regions);
+            }
         }
     }
 }

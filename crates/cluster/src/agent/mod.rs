@@ -103,6 +103,7 @@ impl Agent {
     /// An agent for the server `me`. It knows nothing yet.
     pub fn new(me: ServerInfo, options: ClusterOptions) -> Agent {
         Agent {
+            claims: Claims::of(&me.copies),
             me,
             options,
             view: View::default(),
@@ -110,7 +111,6 @@ impl Agent {
             operations: Operations::default(),
             requests: Requests::default(),
             master: Master::default(),
-            claims: Claims::default(),
             has_stepped_aside: false,
             is_departing: false,
             refusal: None,

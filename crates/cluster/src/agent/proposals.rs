@@ -93,7 +93,8 @@ impl Agent {
         let mut new = GroupConfig { epoch: old.epoch.next(), ..new };
         let is_last_resort = new.candidates().next().is_none();
         if is_last_resort {
-            // Most of the region may be on learners that were in sync, and left the group because they did not answer.
+            // Most of the region may be on learners that were in sync, and left the group because they did not answer. One whose
+            // copy is damaged must be mended, or given up as well.
             new.backups = std::mem::take(&mut new.learners);
         }
         let has_quorum = self.view.table(&old.table).is_some_and(|table| table.quorum.is_some());

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::SessionId;
+use crate::master::missing_in;
 use crate::view::tests::member;
-use leeward_format::cluster::{GroupConfig, Intent, TableOptions, encode_value};
+use leeward_format::cluster::{CopyFound, GroupConfig, Intent, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
@@ -258,6 +259,35 @@ fn without_a_member_in_sync_the_learner_with_the_longest_copy_is_what_is_left_af
     fixture.grant();
     let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
     assert_eq!((&made.backups[..], made.recovery_quorum), (&[member(ME, 2)][..], 1));
+}
+
+#[test]
+fn after_a_loss_a_learner_with_a_damaged_copy_is_given_up_by_itself() {
+    let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
+    let copy = CopyFound { region: RegionId(1), term: Epoch(3), lsn: CopyFound::DAMAGED };
+    let damaged = encode_value(&ServerInfo { copies: vec![copy], ..info(member(3, 1)) });
+    let mut fixture = Fixture::new(&[
+        (SERVER, Some(encode_value(&info(member(ME, 2))))),
+        ("/leeward/server/2", Some(encode_value(&info(member(2, 1))))),
+        ("/leeward/server/3", Some(damaged)),
+        (MASTER, Some(encode_value(&member(2, 1)))),
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&config(3, Some(dead), &[], &[member(3, 1), member(ME, 2)])))),
+    ]);
+    let mut give_up = |server| {
+        fixture.agent.accept_loss(fixture.now, RegionId(1), ServerId(server)).unwrap();
+        fixture.asked.extend(fixture.agent.take_ops());
+        fixture.grant();
+        let made = fixture.agent.view().region(RegionId(1)).unwrap().clone();
+        let missing = missing_in(fixture.agent.view(), &made);
+        (made, missing.into_iter().map(|one| (one.member.server.0, one.is_damaged)).collect::<Vec<_>>())
+    };
+    let (made, missing) = give_up(2);
+    assert_eq!((&made.backups[..], made.recovery_quorum), (&[member(3, 1), member(ME, 2)][..], 2));
+    assert_eq!(missing, [(3, true)], "it may be the longest, and nothing says so");
+    let (made, missing) = give_up(3);
+    assert_eq!((&made.backups[..], made.recovery_quorum), (&[member(ME, 2)][..], 1));
+    assert!(missing.is_empty());
 }
 
 #[test]

@@ -213,12 +213,12 @@ impl Group<'_> {
         Some((longest, if is_certain { 0 } else { self.config.candidate_servers() }))
     }
 
-    /// `member` if it is live and in sync.
+    /// `member` if it is live, in sync, and its copy is not damaged.
     fn live_in_sync(&self, member: Member) -> Option<Member> {
         if planted(Bug::PromoteRestarted) {
             return self.view.server(member.server).map(|info| info.member);
         }
-        Some(member).filter(|member| self.view.is_live(*member))
+        Some(member).filter(|member| self.view.is_sound(*member, self.config.region))
     }
 
     /// The next configuration with a new primary, in an epoch above all that its copy has seen. It has these in-sync backups, and
@@ -312,14 +312,14 @@ impl Group<'_> {
         self.view.server(member.server).map(|info| Found::of(info, self.config.region))
     }
 
-    /// The term and last LSN of the copy that `member` found when it started; zero if it had none.
+    /// The term and last LSN of the copy that `member` has registered; zero if it had none when it started.
     fn copy_of(&self, member: Member) -> (Epoch, Lsn) {
         self.found(member).map_or(NO_COPY, |found| found.copy)
     }
 
-    /// The same; `None` if the copy was damaged.
+    /// The same; `None` if the copy is damaged.
     fn sound_copy_of(&self, member: Member) -> Option<(Epoch, Lsn)> {
-        self.found(member).filter(|found| !found.was_damaged()).map(|found| found.copy)
+        self.found(member).filter(|found| !found.is_damaged()).map(|found| found.copy)
     }
 }
 

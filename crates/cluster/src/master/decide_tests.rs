@@ -322,9 +322,14 @@ fn a_damaged_copy_counts_as_another_volume() {
     let next = decide_one(&view).unwrap();
     assert_eq!(next.primary, Some(member(2, 2)));
     assert_eq!(next.learners, [member(1, 2), member(3, 2)]);
-    // What a process has received since it started counts for it, whatever it had found.
-    register(&mut view, member(3, 1), DAMAGED);
+    // A process that never ended becomes primary, unless its copy was found to be damaged meanwhile.
     configure(&mut view, &config);
+    register(&mut view, member(3, 1), None);
+    assert_eq!(decide_one(&view).unwrap().primary, Some(member(3, 1)));
+    register(&mut view, member(3, 1), DAMAGED);
+    assert_eq!(decide_one(&view), None);
+    // It was brought in sync again.
+    register(&mut view, member(3, 1), Some((7, 20)));
     assert_eq!(decide_one(&view).unwrap().primary, Some(member(3, 1)));
 }
 

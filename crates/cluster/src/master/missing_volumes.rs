@@ -40,7 +40,7 @@ pub struct MissingVolume {
 /// Term and last LSN of a copy that does not exist.
 pub(super) const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 
-/// The process that runs as a server, and the copy of a region that its volume held when it started.
+/// The process that runs as a server, and the copy of a region that its volume held when it started, if that is not damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The process.
@@ -56,8 +56,8 @@ impl Found {
         Found { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
     }
 
-    /// Whether its copy was damaged when it started.
-    pub(super) fn was_damaged(&self) -> bool {
+    /// Whether its copy is damaged, as far as the server has said.
+    pub(super) fn is_damaged(&self) -> bool {
         self.copy.1 == CopyFound::DAMAGED
     }
 }
@@ -70,9 +70,9 @@ impl MissingVolume {
         match self.found {
             Some(found) if found == volume && self.is_damaged => format!(
                 "region {region} waits for volume {volume} of server {server}, which is back with a damaged copy of the region, \
-                 so that acknowledged writes may be missing (the log of server {server} says where): stop it, put an undamaged \
-                 copy of its data directory back and start it again; or, if there is none, give up what only it held with \
-                 {give_up}"
+                 so that acknowledged writes may be missing (the log of server {server} says where): start it again, in case \
+                 its device could only not be read for a moment; or stop it, put an undamaged copy of its data directory back \
+                 and start it again; or, if there is none, give up what only it held with {give_up}"
             ),
             Some(found) if found == volume => format!(
                 "region {region} waits for volume {volume} of server {server}, which is back with a copy of it that is of an older \
@@ -95,7 +95,8 @@ impl MissingVolume {
 /// The volumes that the region of `config` waits for. `live` returns the process that runs as a server. There are none if the
 /// region has a live primary, if a member can become primary now, or if the region never had a primary.
 pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<Found>) -> Vec<MissingVolume> {
-    let lives = |member: &Member| live(member.server).is_some_and(|found| found.member == *member);
+    let lives =
+        |member: &Member| live(member.server).is_some_and(|found| found.member == *member && !found.is_damaged());
     let must_all_be_back = config.recovery_quorum > 0 && config.in_sync().any(|member| lives(&member));
     let kept_running =
         config.candidates().filter(|member| lives(member) && config.kept_running(*member)).map(|member| member.server);
@@ -116,7 +117,7 @@ pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<F
         if is_back || is_known || (found.is_some() && !is_needed_if_replaced) {
             return;
         }
-        let is_damaged = found.is_some_and(|found| found.was_damaged());
+        let is_damaged = found.is_some_and(|found| found.is_damaged());
         missing.push(MissingVolume { member, found: found.map(|found| found.member.volume), is_damaged });
     };
     config.primary.into_iter().for_each(|primary| look_for(primary, true));
@@ -137,7 +138,7 @@ pub(super) fn is_back(config: &GroupConfig, found: &Found, member: &Member) -> b
         return found.member.server == member.server;
     }
     // A member that has run since has more than it found when it started.
-    let is_whole = found.member == *member || !found.was_damaged() && config.is_reached_by(member, found.copy);
+    let is_whole = !found.is_damaged() && (found.member == *member || config.is_reached_by(member, found.copy));
     found.member.has_volume_of(member) && (is_whole || planted(Bug::TakeOlderVolume))
 }
 

@@ -1,10 +1,10 @@
 //! Brings a copy in sync with a primary: one way for a new backup, a returning one and the survivors of a promotion.
 //!
 //! The primary names every segment of its state. Segments that this volume has, by id, are kept, and log segments are
-//! cut to the primary's length. The rest is shipped. Then all of it becomes the region's state in one edit; until then
-//! the old state is valid. Segments of the region that this one was split from are shared with that region (`found`). A
-//! copy that builds its own index, and whose logs reach the beginning of the primary's, keeps its levels and gets only
-//! the logs (`keep`).
+//! cut to the primary's length. The rest is shipped, and so are log segments that are damaged here. Then all of it
+//! becomes the region's state in one edit; until then the old state is valid. Segments of the region that this one was
+//! split from are shared with that region (`found`). A copy that builds its own index, and whose logs reach the
+//! beginning of the primary's, keeps its levels and gets only the logs (`keep`).
 
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
@@ -18,6 +18,7 @@ use leeward_format::manifest::{
 use leeward_format::node::Address;
 use leeward_format::wire;
 use leeward_format::{LogKind, Lsn, Pointer, SegmentId, SegmentNo};
+use leeward_platform::disk::DIRECT_ALIGN;
 use leeward_platform::{Bug, planted};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,9 +46,19 @@ struct Place {
     bytes: u32,
     /// It must be shipped.
     is_missing: bool,
-    /// A copy has the segment, or its beginning. Another region may share it, so its bytes are not changed: the shipped
-    /// ones are the same.
-    is_begun: bool,
+    before: Before,
+}
+
+/// What a place holds before the segment is shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// Nothing that is needed.
+    Nothing,
+    /// The segment, or its beginning. Another region may share it, so its bytes are not changed: the shipped ones are
+    /// the same.
+    Same,
+    /// The same, but not all that was durable can be read.
+    Damaged,
 }
 
 /// Highest LSN up to which the records of a copy with `state` and those of the base are the same.
@@ -89,7 +100,13 @@ impl Replica {
         self.parent = None;
         // After all members lost power, the shared history may be shorter than what was once committed.
         self.committed = self.committed.min(shared);
-        let (found, kept) = self.find(base, may_keep)?;
+        let (found, kept) = match self.find(base, may_keep) {
+            Err(error) if error.is_unreadable() && !self.is_damaged => {
+                self.note_damage(Some(error));
+                self.find(base, may_keep)?
+            }
+            found => found?,
+        };
         let mut places = HashMap::new();
         let mut missing = Vec::new();
         let is_taken = |wanted: &&BaseSegment| kept.as_ref().is_none_or(|kept| keep::is_needed(kept, wanted));
@@ -112,24 +129,27 @@ impl Replica {
     }
 
     /// Place of a segment of the base. A log segment that the own copy has in part is completed in place: leaves that
-    /// are kept point there, and its first bytes are the same. So is one that may be damaged, which is shipped whole.
+    /// are kept point there, and its first bytes are the same. So is one that is damaged, which is shipped whole.
     fn place(&self, found: &Found, wanted: &BaseSegment) -> Result<Place> {
         let has_room = |segment: &Segment| segment.bytes() >= wanted.bytes as usize;
         if let Some((known, segment)) = found.get(wanted).filter(|(_, segment)| has_room(segment)) {
-            let may_be_damaged = known.certain_bytes() > 0 && found.state.is_replayed(known);
-            let is_doubtful = self.is_damaged && found.is_own && may_be_damaged;
-            let bytes = if is_doubtful { 0 } else { self.valid_bytes(known) };
-            // Nothing points to a segment without a record. A power loss may have left it unlike any that was begun.
-            if bytes > 0 || is_doubtful {
+            let is_doubtful = found.is_own && self.is_damaged && found.state.is_replayed(known);
+            let bytes = if is_doubtful { self.readable_bytes(known) } else { self.valid_bytes(known) };
+            // The rest of a longer log is cut, whether it can be read or not.
+            let is_damaged = found.is_own && bytes < known.certain_bytes().min(wanted.bytes);
+            // Nothing points to a segment without a record that was durable. A power loss may have left it unlike any
+            // that was begun.
+            if bytes > 0 || is_damaged {
+                let (bytes, before) = if is_damaged { (0, Before::Damaged) } else { (bytes, Before::Same) };
                 let is_missing = bytes < wanted.bytes;
-                return Ok(Place { segment: Arc::clone(segment), bytes, is_missing, is_begun: true });
+                return Ok(Place { segment: Arc::clone(segment), bytes, is_missing, before });
             }
         }
         let segment = match wanted.kind.is_index() || wanted.state().is_run() {
             true => self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?,
             false => self.volume.allocate(wanted.origin)?,
         };
-        Ok(Place { segment, bytes: 0, is_missing: true, is_begun: false })
+        Ok(Place { segment, bytes: 0, is_missing: true, before: Before::Nothing })
     }
 
     /// Writes a shipped segment, which arrived as `bytes`. A log segment (of a base, or a sorted run of a compaction)
@@ -148,7 +168,7 @@ impl Replica {
         let pending = self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id));
         // Of a shared log segment, a copy may have fewer bytes than the copy that it was split from, or that was split
         // from it.
-        let is_begun = pending.as_ref().is_some_and(|place| place.is_begun);
+        let before = pending.as_ref().map_or(Before::Nothing, |place| place.before);
         let segment = match &pending {
             Some(place) if !place.is_missing => {
                 return Err(Error::protocol(self.region(), format!("segment {} is here already", shipped.id)));
@@ -165,7 +185,7 @@ impl Replica {
             }
         };
         let stored_bytes = bytes.len() as u32;
-        let bytes_rewritten = self.write_shipped(shipped, (&segment, is_begun), bytes)?;
+        let bytes_rewritten = self.write_shipped(shipped, (&segment, before), bytes)?;
         match self.pending.as_mut().and_then(|pending| pending.places.get_mut(&shipped.id)) {
             Some(place) => place.bytes = stored_bytes,
             None => {
@@ -176,15 +196,20 @@ impl Replica {
         Ok(Stored { bytes_rewritten })
     }
 
-    /// Writes the bytes of a segment; `is_begun`: bytes of it may be here already. Returns the number of rewritten
-    /// bytes.
-    fn write_shipped(&self, shipped: &Shipped, (segment, is_begun): (&Segment, bool), bytes: &mut [u8]) -> Result<u64> {
+    /// Writes the bytes of a segment, whose place held `before`. Returns the number of rewritten bytes.
+    fn write_shipped(&self, shipped: &Shipped, (segment, before): (&Segment, Before), bytes: &mut [u8]) -> Result<u64> {
         let protocol = |error| Error::protocol(self.region(), format!("segment {}: {error}", shipped.id));
         if !shipped.kind.is_index() || self.addressing() == Addressing::Logical {
             wire::check(shipped, bytes).map_err(protocol)?;
-            match is_begun {
-                true => self.volume.write_again(segment.no(), 0, bytes)?,
-                false => self.volume.write(segment.no(), 0, bytes)?,
+            match before {
+                Before::Nothing => self.volume.write(segment.no(), 0, bytes)?,
+                Before::Damaged if !self.volume.is_shared(segment.no()) => {
+                    // The last block may be one that cannot be read, so it is written as a whole.
+                    let padding = bytes.len().next_multiple_of(DIRECT_ALIGN).min(segment.bytes()) - bytes.len();
+                    self.volume.renew(segment)?;
+                    self.volume.write_padded(segment.no(), 0, bytes, padding)?;
+                }
+                Before::Same | Before::Damaged => self.volume.write_again(segment.no(), 0, bytes)?,
             }
             return Ok(0);
         }

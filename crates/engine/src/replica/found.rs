@@ -4,7 +4,7 @@
 //! All segments are taken from one copy. With physical addressing, pointers within a copy name places on this volume,
 //! and two copies may have the same segment in two places. Another region's copy may be written to meanwhile by its
 //! owner. So only complete segments are taken from it; with physical addressing none at all, if leaves may point to
-//! incomplete ones.
+//! incomplete ones. None is taken from a copy whose log records cannot all be read.
 
 use super::{Replica, keep};
 use crate::error::Result;
@@ -100,11 +100,26 @@ impl Replica {
             if other.state.options.addressing != base.options.addressing || !other.is_closed(base) {
                 continue;
             }
-            let (its, keeps) = worth(&other)?;
-            if its > most {
+            let (its, keeps) = match worth(&other) {
+                Err(error) if error.is_unreadable() => continue,
+                its => its?,
+            };
+            if its > most && self.reads_as_recorded(&other, base) {
                 (best, most, kept) = (other, its, keeps);
             }
         }
         Ok((best, kept))
+    }
+
+    /// Whether all log records that the base has in segments of `found`, and that a replay reads, can be read there.
+    /// Another region's copy may be damaged, and is mended by that region alone.
+    fn reads_as_recorded(&self, found: &Found, base: &Base) -> bool {
+        let is_replayed = |wanted: &BaseSegment, known: &SegmentState| {
+            keep::is_appended(known) && (wanted.last_lsn >= base.replay_from || found.state.is_replayed(known))
+        };
+        base.segments.iter().all(|wanted| match found.get(wanted) {
+            Some((known, _)) if is_replayed(wanted, known) => self.readable_bytes(known) >= known.certain_bytes(),
+            _ => true,
+        })
     }
 }

@@ -20,7 +20,7 @@ use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 
 /// A log segment that records were appended to.
-fn is_appended(segment: &SegmentState) -> bool {
+pub(super) fn is_appended(segment: &SegmentState) -> bool {
     log_of(segment).is_some() && !segment.is_run()
 }
 
@@ -34,7 +34,7 @@ impl Replica {
     /// The part of the found copy that this copy keeps besides the logs of `base`; `None` if it needs all of the base.
     ///
     /// # Errors
-    /// [`crate::Error::Io`].
+    /// [`crate::Error::Io`], also for a sector of the found copy that the device cannot read.
     pub(super) fn kept_beside(&self, found: &Found, base: &Base) -> Result<Option<RegionState>> {
         if base.options.backups.ships_index() {
             return Ok(None);

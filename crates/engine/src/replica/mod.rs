@@ -191,10 +191,14 @@ impl Replica {
         self.volume.with_region(&self.owner, RegionState::clone)
     }
 
-    /// Valid bytes of a segment. A log segment whose end is not recorded is read; an unreadable one has 0.
+    /// Valid bytes of a segment. A log segment whose end is not recorded is read.
     fn valid_bytes(&self, segment: &SegmentState) -> u32 {
-        let end = || segment_end(&self.volume, segment).map_or(0, |end| end.bytes);
-        segment.bytes.unwrap_or_else(end)
+        segment.bytes.unwrap_or_else(|| self.readable_bytes(segment))
+    }
+
+    /// Bytes of records at the start of a log segment that can be read, whatever is recorded of it.
+    fn readable_bytes(&self, segment: &SegmentState) -> u32 {
+        segment_end(&self.volume, segment).map_or(0, |end| end.bytes)
     }
 
     /// Discards unfinished work: a base that was not installed, shipments that no edit has installed, and the index

@@ -22,6 +22,7 @@ mod open;
 mod parts;
 mod registry;
 mod room;
+mod segments;
 mod space;
 mod zone;
 
@@ -42,8 +43,8 @@ use leeward_format::frame::body_bytes;
 use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
-use leeward_platform::disk::{DIRECT_ALIGN, DiskLock, Read};
-use leeward_platform::{Appender, Bug, DeviceCounters, File, planted};
+use leeward_platform::disk::DiskLock;
+use leeward_platform::{Bug, DeviceCounters, File, planted};
 use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments, upgrade};
 use parking_lot::Mutex;
 use registry::Registry;
@@ -195,96 +196,6 @@ impl Volume {
         self.space.allocate_for_writes(origin)
     }
 
-    /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
-    ///
-    /// # Errors
-    /// A failed write makes the volume refuse all later ones.
-    pub fn write(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
-        debug_assert!(!self.is_shared(no), "segment {no} is complete");
-        self.write_again(no, offset, bytes)
-    }
-
-    /// [`Volume::write`] of bytes that the segment should hold already.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub(crate) fn write_again(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
-        self.device.write(self.place(no, offset, bytes.len()), bytes)
-    }
-
-    /// Writes to the page cache: survives the process, but power loss only after [`Volume::sync`].
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub(crate) fn write_buffered(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
-        debug_assert!(!self.is_shared(no), "segment {no} is complete");
-        self.device.write_buffered(self.place(no, offset, bytes.len()), bytes)
-    }
-
-    /// [`Volume::write_buffered`], and `padding` bytes behind `bytes`: see [`leeward_platform::File::write_padded_at`].
-    pub(crate) fn write_padded(&self, no: SegmentNo, offset: u32, bytes: &[u8], padding: usize) -> Result<()> {
-        debug_assert!(!self.is_shared(no), "segment {no} is complete");
-        self.device.write_padded(self.place(no, offset, bytes.len() + padding), bytes, padding)
-    }
-
-    /// Memory to append a segment's bytes to: its page cache if the disk can map it, otherwise the heap.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub(crate) fn appender(&self, segment: &Segment) -> Result<Appender> {
-        let offset = self.place(segment.no(), 0, segment.bytes());
-        let mapped = self.device.map(offset, self.segment_bytes)?;
-        Ok(mapped.unwrap_or_else(|| Appender::in_memory(self.segment_bytes)))
-    }
-
-    /// Makes the next `bytes` of an appender ready; there must be room. This may change the memory that the appender
-    /// takes.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub(crate) fn reserve(&self, appender: &mut Appender, bytes: usize) -> Result<()> {
-        let reserved = match self.memory.is_short(Purpose::Tails) {
-            false => appender.reserve(bytes),
-            true => {
-                appender.shed();
-                appender.make_ready(bytes, DIRECT_ALIGN)
-            }
-        };
-        reserved.map_err(|error| self.device.failed("write", 0, error))
-    }
-
-    /// Publishes appended bytes to readers.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    #[inline]
-    pub(crate) fn publish(&self, appender: &mut Appender) -> Result<()> {
-        appender.publish().map_err(|error| self.device.failed("write", 0, error))
-    }
-
-    /// Fills `buffer` from `offset` of a segment.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn read(&self, no: SegmentNo, offset: u32, buffer: &mut [u8]) -> Result<()> {
-        self.device.read(self.place(no, offset, buffer.len()), buffer)
-    }
-
-    /// Fills each buffer from an offset of a segment, several at a time.
-    ///
-    /// # Errors
-    /// [`Error::Io`], of any that failed.
-    pub(crate) fn read_many(&self, reads: &mut [((SegmentNo, u32), impl AsMut<[u8]>)]) -> Result<()> {
-        let mut reads: Vec<Read<'_>> = reads
-            .iter_mut()
-            .map(|((no, offset), buffer)| {
-                let buffer = buffer.as_mut();
-                Read { offset: self.place(*no, *offset, buffer.len()), buffer }
-            })
-            .collect();
-        self.device.read_many(&mut reads)
-    }
-
     /// Makes everything written before durable.
     ///
     /// # Errors
@@ -409,16 +320,6 @@ impl Volume {
             drop(pinned);
         }
         verification
-    }
-
-    fn place(&self, no: SegmentNo, offset: u32, bytes: usize) -> u64 {
-        assert!(offset as usize + bytes <= self.bytes_of(no), "an access ends in the segment it begins in");
-        no.start(self.segment_bytes) + u64::from(offset)
-    }
-
-    /// Whether several regions hold it.
-    fn is_shared(&self, no: SegmentNo) -> bool {
-        self.registry.lock().holders(no).nth(1).is_some()
     }
 
     /// Makes the caller the owner of `region`, if the volume has it.

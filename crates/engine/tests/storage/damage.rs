@@ -1,6 +1,7 @@
 //! Damage: durable bytes that have changed. Acknowledged data is never lost silently.
 
 use crate::backup::{Backup, serve, work};
+use crate::split::{CHILD, copy_of_child, split_quiesced};
 use crate::support::{
     History, REGION, assert_holds, choose_backups, choose_options, compact, encryption, flush, open_region,
     open_volume, volume_options,
@@ -217,6 +218,43 @@ fn a_copy_with_a_damaged_log_is_brought_in_sync() {
         mended[seed as usize % 2] += 1;
     }
     assert!(mended.iter().all(|mended| *mended > 5), "{mended:?}");
+}
+
+/// A region is split from one whose copy here has lost a part of its log since it was opened. The new copy has all of its
+/// data, and nothing of it depends on the lost bytes.
+#[test]
+fn a_split_takes_nothing_of_a_log_that_cannot_be_read() {
+    let mut tried = 0;
+    for (seed, mode) in (0..12).flat_map(|seed| BackupMode::ALL.map(|mode| (seed, mode))) {
+        let (mut rng, context) = (Rng::new(800 + seed), format!("seed {seed}, {mode}"));
+        choose_options(&mut rng);
+        choose_backups(mode);
+        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
+        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
+        let mut backup = Backup::new(&there, 5);
+        backup.sync(&primary).unwrap();
+        work(&primary, &mut backup, &mut history, &mut rng, 300);
+        let child = split_quiesced(&primary, &mut backup, primary.term().next()).unwrap();
+        let Some(place) = replayed_byte(&there, &backup.volume, &mut rng) else { continue };
+        match rng.one_in(2) {
+            true => there.spoil("volume", place),
+            false => there.flip_bit("volume", place, 3),
+        }
+        let mut childs = copy_of_child(&backup).unwrap();
+        let shipped = childs.sync(&child).unwrap();
+        assert_eq!(shipped, child.base().base.segments.len(), "{context}: all of it is shipped");
+        tried += 1;
+        let mut childs_history = history.split();
+        work(&child, &mut childs, &mut childs_history, &mut rng, 50);
+        childs.save(&child).unwrap();
+        drop((childs, backup));
+        there.kill_process();
+        let (_volume, copies) = open_volume(&there).unwrap();
+        let copy = copies.into_iter().find(|copy| copy.region() == CHILD).unwrap();
+        assert_eq!(copy.reach(), Some((child.term(), child.last_lsn())), "{context}");
+        assert_holds(&serve(copy), &childs_history.model(child.last_lsn()), &context);
+    }
+    assert!(tried > 10, "{tried}");
 }
 
 #[test]

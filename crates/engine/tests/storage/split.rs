@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const DISK_BYTES: u64 = 512 << 20;
-const CHILD: RegionId = RegionId(2);
+pub(crate) const CHILD: RegionId = RegionId(2);
 const GRANDCHILD: RegionId = RegionId(3);
 /// Regions that a volume has at a time, at most.
 const MOST_REGIONS: usize = 5;
@@ -313,7 +313,7 @@ fn each_side_is_left_with_its_half() {
 }
 
 /// Splits a region at its primary while both the primary and its backup are quiesced.
-fn split_quiesced(primary: &Region, backup: &mut Backup, term: Epoch) -> Result<Arc<Region>, Error> {
+pub(crate) fn split_quiesced(primary: &Region, backup: &mut Backup, term: Epoch) -> Result<Arc<Region>, Error> {
     while backup.compact(primary)? {}
     primary.seal_tails();
     backup.flush(primary)?;
@@ -323,7 +323,7 @@ fn split_quiesced(primary: &Region, backup: &mut Backup, term: Epoch) -> Result<
 }
 
 /// The copy of the child on a backup's volume.
-fn copy_of_child(backup: &Backup) -> Result<Backup, Error> {
+pub(crate) fn copy_of_child(backup: &Backup) -> Result<Backup, Error> {
     let copy = match Replica::open(&backup.volume, CHILD)? {
         Some(copy) => copy,
         None => Replica::create(&backup.volume, CHILD, backup.replica.options().clone())?,

@@ -350,7 +350,8 @@ impl GroupConfig {
     }
 }
 
-/// A region's copy that a server found on its volume when it started.
+/// A region's copy on a server's volume, as the server found it when it started, or when it was last found to be damaged
+/// or sound again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyFound {
     /// The region.
@@ -365,6 +366,11 @@ impl CopyFound {
     /// In place of the last LSN of a copy that is damaged: it may have reached to any LSN, so that no other copy of its
     /// term is known to reach further. A master that takes it for an LSN chooses the copy, which refuses to serve.
     pub const DAMAGED: Lsn = Lsn(u64::MAX);
+
+    /// Whether the copy is damaged.
+    pub fn is_damaged(&self) -> bool {
+        self.lsn == CopyFound::DAMAGED
+    }
 }
 
 /// The entry that a live server publishes about itself.
@@ -380,7 +386,7 @@ pub struct ServerInfo {
     pub resp_address: String,
     /// Where operators reach it.
     pub admin_address: String,
-    /// The copies on its volume when it started. If no in-sync incarnation of a group is alive, its primary is chosen
+    /// The copies on its volume when it started, and which of them are damaged now. If no in-sync incarnation of a group is alive, its primary is chosen
     /// by these.
     pub copies: Vec<CopyFound>,
 }

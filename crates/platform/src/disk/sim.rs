@@ -6,7 +6,7 @@
 //! A failed sync behaves as on Linux. It reports the error once. The data counts as written from then on: no later sync
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
-use super::{Appender, DeviceCounters, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -86,7 +86,7 @@ struct Contents {
     refused: bool,
     /// The durable contents of sectors that a failed sync gave up, and that were not written again.
     given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
-    /// Sectors that cannot be read before they are written.
+    /// Blocks of [`DIRECT_ALIGN`] bytes that cannot be read before they are written.
     unreadable: BTreeSet<usize>,
     counters: DeviceCounters,
 }
@@ -214,18 +214,24 @@ impl SimDisk {
         }
     }
 
-    /// Lets reads of the sector with the byte at `offset` of `name` fail until the sector is written, as those of a
-    /// sector that the device has lost.
+    /// Lets reads of the block of [`DIRECT_ALIGN`] bytes with the byte at `offset` of `name` fail until the block is
+    /// written, as those of a block that the device has lost. A write of a part of it fails too: the page cache reads
+    /// the rest first.
     pub fn spoil(&self, name: &str, offset: u64) {
         let mut state = self.state.lock();
         let Some(contents) = state.files.get_mut(name) else { return };
-        contents.unreadable.insert(offset as usize / SECTOR_BYTES);
+        contents.unreadable.insert(offset as usize / DIRECT_ALIGN);
     }
 
     /// All bytes of `name` as a process would read them; empty if there is no such file.
     pub fn contents(&self, name: &str) -> Vec<u8> {
         self.state.lock().files.get(name).map_or_else(Vec::new, |contents| contents.bytes.clone())
     }
+}
+
+/// The blocks of a range that is not empty.
+fn blocks_of(offset: usize, bytes: usize) -> RangeInclusive<usize> {
+    offset / DIRECT_ALIGN..=(offset + bytes - 1) / DIRECT_ALIGN
 }
 
 /// The sectors of a range that is not empty.
@@ -285,12 +291,26 @@ impl State {
 }
 
 impl Contents {
-    fn write(&mut self, bytes: &[u8], offset: usize) {
-        if bytes.is_empty() {
-            return;
+    /// Lost blocks that are about to be written can be read again, if they are written as a whole.
+    fn replace_lost(&mut self, bytes: usize, offset: usize) -> io::Result<()> {
+        let is_partial = |block: &usize| {
+            let start = block * DIRECT_ALIGN;
+            start < offset || offset + bytes < (start + DIRECT_ALIGN).min(self.bytes.len())
+        };
+        let lost: Vec<usize> = self.unreadable.range(blocks_of(offset, bytes)).copied().collect();
+        if lost.iter().any(is_partial) {
+            return Err(Errno::IO.into());
         }
+        self.unreadable.retain(|block| !lost.contains(block));
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: usize) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.replace_lost(bytes.len(), offset)?;
         for sector in sectors_of(offset, bytes.len()) {
-            self.unreadable.remove(&sector);
             let mut version = [0; SECTOR_BYTES];
             let start = sector * SECTOR_BYTES;
             let end = self.bytes.len().min(start + SECTOR_BYTES);
@@ -303,11 +323,12 @@ impl Contents {
         }
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
         self.counters.bytes_written += bytes.len() as u64;
+        Ok(())
     }
 
     fn read(&mut self, buffer: &mut [u8], offset: usize) -> io::Result<()> {
         let bytes = self.bytes.get(offset..offset + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        if !buffer.is_empty() && self.unreadable.range(sectors_of(offset, buffer.len())).next().is_some() {
+        if !buffer.is_empty() && self.unreadable.range(blocks_of(offset, buffer.len())).next().is_some() {
             return Err(Errno::IO.into());
         }
         buffer.copy_from_slice(bytes);
@@ -451,13 +472,13 @@ impl SimFile {
             Some(Fault::Fail | Fault::Kill) => state.rng.index(sectors + 1) * SECTOR_BYTES,
         };
         let contents = state.files.get_mut(&self.name).expect("looked up above");
-        contents.write(&bytes[..written], offset as usize);
+        let result = contents.write(&bytes[..written], offset as usize);
         contents.refused |= fault == Some(Fault::Writeback);
         if fault == Some(Fault::Kill) {
             state.kill();
             return Err(io::Error::other("the simulated process died"));
         }
-        Ok(())
+        result
     }
 }
 

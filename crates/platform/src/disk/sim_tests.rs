@@ -1,6 +1,7 @@
 //! Tests of the simulated disk: what it keeps and may lose, and that the seed decides it.
 
 use super::*;
+use crate::disk::is_unreadable;
 
 fn written(seed: u64) -> (SimDisk, Arc<dyn File>) {
     let disk = SimDisk::new(seed, 1 << 20);
@@ -132,4 +133,25 @@ fn decay_flips_one_bit() {
     disk.flip_bit("f", 7, 3);
     assert_eq!(disk.contents("f")[7], 2 ^ 8);
     disk.flip_bit("f", 1 << 40, 0);
+}
+
+#[test]
+fn a_lost_block_can_be_read_once_it_is_written_as_a_whole() {
+    let disk = SimDisk::new(0, 1 << 20);
+    let file = disk.open("f").unwrap();
+    file.write_at(&[1; 10_000], 0).unwrap();
+    disk.spoil("f", 4_200);
+    assert!(file.read_at(&mut [0; 4096], 0).is_ok());
+    assert!(file.read_at(&mut [0; 1], 8_191).is_err_and(|error| is_unreadable(&error)));
+    for (at, bytes) in [(4_097, 4_095), (0, 8_191), (5_000, 1)] {
+        let written = file.write_at(&vec![2; bytes], at);
+        assert!(written.is_err_and(|error| is_unreadable(&error)), "the page cache reads the rest of the block");
+    }
+    file.write_at(&[3; 8_192], 4_096).unwrap();
+    let mut found = [0; 10_000];
+    file.read_at(&mut found, 0).unwrap();
+    assert!(found[..4_096] == [1; 4_096] && found[4_096..] == [3; 5_904], "the failed writes changed nothing");
+    disk.spoil("f", 9_000);
+    file.write_at(&[4; 4_096], 8_192).unwrap();
+    assert!(file.read_at(&mut found, 0).is_ok());
 }

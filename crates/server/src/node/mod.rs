@@ -35,7 +35,7 @@ pub use job::{Job, JobClass, JobDone};
 use leeward_cluster::{Agent, Coordinator, ProposalId, Routes};
 use leeward_engine::{Replica, Volume};
 use leeward_fabric::Fabric;
-use leeward_format::cluster::{CopyFound, GroupConfig, Member, TableOptions};
+use leeward_format::cluster::{GroupConfig, Member, TableOptions};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::user::Users;
@@ -208,7 +208,7 @@ impl Node {
     /// A node that knows no other node yet.
     pub fn new(now: Nanos, parts: NodeParts) -> Node {
         let mut info = parts.info;
-        info.copies = parts.copies.iter().map(copy_found).collect();
+        info.copies = parts.copies.iter().map(region::copy_found).collect();
         let me = info.member;
         let (clients, timing) = (parts.clients.clone(), parts.timing);
         let safe_lsn_lines = Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation));
@@ -461,10 +461,4 @@ impl Node {
         let holding = self.slots.get(&region).map(|slot| &slot.holding);
         matches!(holding, Some(Holding::Serving(serving)) if serving.is_open() && serving.term() == term)
     }
-}
-
-fn copy_found(copy: &Replica) -> CopyFound {
-    let (term, lsn) = copy.position();
-    let lsn = if copy.is_damaged() { CopyFound::DAMAGED } else { lsn };
-    CopyFound { region: copy.region(), term, lsn }
 }

@@ -6,7 +6,8 @@
 //! ```
 //! - A write goes under the use of its range if that has keystream left there. A write over other bytes is compared with
 //!   them. A new use begins for what differs, from the first difference to the last, and the rest is not written again.
-//!   So every write is safe, and the engine's usual ones cost nothing more.
+//!   So every write is safe, and the engine's usual ones cost nothing more. Blocks that the device has lost get a new
+//!   use too, and only those: the rest of a segment that regions share is read under its use meanwhile.
 //! - The slot of a use is written before any byte under it, and both become durable with the same sync. A crash in
 //!   between loses only bytes that were being overwritten.
 //! - A plaintext is never in the page cache: mapped memory gets encrypted bytes only.
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use ctr::cipher::StreamCipher;
 use leeward_format::nonces::{NONCE_BYTES, Use, UseKind};
 use leeward_format::superblock::Superblock;
-use leeward_platform::disk::{Content, Pending, Read, Transform, is_unreadable};
+use leeward_platform::disk::{Content, DIRECT_ALIGN, Pending, Read, Transform, is_unreadable};
 use leeward_platform::{Appender, Block, DeviceCounters, File, Pool};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -52,6 +53,18 @@ struct Piece {
     /// Offset in the file.
     offset: u64,
     bytes: usize,
+}
+
+impl Piece {
+    /// A range of its bytes.
+    fn part(&self, range: &Range<usize>) -> Piece {
+        Piece {
+            at: self.at + range.start as u32,
+            offset: self.offset + range.start as u64,
+            bytes: range.len(),
+            ..*self
+        }
+    }
 }
 
 impl Layout {
@@ -194,7 +207,7 @@ impl EncryptedFile {
     }
 
     /// Which of the `bytes` of a write are to be written, and under which use: all but those at the start and at the end
-    /// that are there already. `None` if all are. Where the device has lost what is there, a new use begins for all.
+    /// that are there already. `None` if all are.
     fn use_for(&self, piece: &Piece, segment: u32, bytes: &[u8]) -> io::Result<Option<(Range<usize>, Use)>> {
         let uses = self.uses(segment)?;
         let mut uses = uses.lock();
@@ -204,13 +217,7 @@ impl EncryptedFile {
         }
         let covered = (uses.uncovered(start, end) - start) as usize;
         let mut known = self.pool.take(covered);
-        match self.file.read_at(&mut known, piece.offset) {
-            Err(error) if is_unreadable(&error) => {
-                let range = (start, uses.end_of(start, end));
-                return Ok(Some((0..bytes.len(), self.begin(segment, &mut uses, range, Content::Plain, end)?)));
-            }
-            read => read?,
-        }
+        self.file.read_at(&mut known, piece.offset)?;
         apply(&self.key, &uses.extents(), start, &mut known);
         let differs = |at: &usize| known.get(*at) != Some(&bytes[*at]);
         let Some(first) = (0..bytes.len()).find(differs) else { return Ok(None) };
@@ -236,15 +243,80 @@ impl EncryptedFile {
             },
         };
         let padding = if new.end == bytes.len() { padding } else { 0 };
-        let (skipped, new) = (new.start, &bytes[new]);
-        let mut block = self.pool.take(new.len() + padding);
-        block[new.len()..].fill(0);
-        let out = &mut block[..new.len()];
+        let block = self.seal(of, piece.at + new.start as u32, &bytes[new.clone()], padding);
+        Ok(Some((block, piece.offset + new.start as u64)))
+    }
+
+    /// Bytes from byte `at` of a segment on as they are written under a use, and zeroes behind them.
+    fn seal(&self, of: Option<Use>, at: u32, bytes: &[u8], padding: usize) -> Block {
+        let mut block = self.pool.take(bytes.len() + padding);
+        let (out, behind) = block.split_at_mut(bytes.len());
+        behind.fill(0);
         match of {
-            None => out.copy_from_slice(new),
-            Some(of) => self.key.stream(&of, piece.at + skipped as u32).apply_keystream_b2b(new, out),
+            None => out.copy_from_slice(bytes),
+            Some(of) => self.key.stream(&of, at).apply_keystream_b2b(bytes, out),
         }
-        Ok(Some((block, piece.offset + skipped as u64)))
+        block
+    }
+
+    /// Encrypts a piece and writes it with `write`, as far as it is not there.
+    fn put(
+        &self,
+        piece: &Piece,
+        bytes: &[u8],
+        padding: usize,
+        write: impl Fn(&[u8], u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.encrypt(piece, bytes, padding) {
+            Ok(Some((block, offset))) => write(&block, offset),
+            Ok(None) => Ok(()),
+            Err(error) => self.put_over_lost(piece, bytes, padding, error),
+        }
+    }
+
+    /// Writes a piece that cannot be compared with what is there because of `error`. If the device has lost some blocks
+    /// of it, those get uses of their own. The others keep theirs: they are readable, and may be read by other regions.
+    fn put_over_lost(&self, piece: &Piece, bytes: &[u8], padding: usize, error: io::Error) -> io::Result<()> {
+        let Some(segment) = piece.segment.filter(|_| is_unreadable(&error)) else { return Err(error) };
+        for (range, is_lost) in self.lost_ranges(piece)? {
+            let padding = if range.end == bytes.len() { padding } else { 0 };
+            let part = piece.part(&range);
+            let new = &bytes[range];
+            let sealed = match is_lost {
+                false => self.encrypt(&part, new, padding)?,
+                true => {
+                    let (start, end) = (part.at, part.at + part.bytes as u32);
+                    let uses = self.uses(segment)?;
+                    let of = self.begin(segment, &mut uses.lock(), (start, end), Content::Plain, end)?;
+                    Some((self.seal(Some(of), part.at, new, padding), part.offset))
+                }
+            };
+            if let Some((block, offset)) = sealed {
+                self.file.write_buffered_at(&block, offset)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ranges of a piece that the device can read as a whole, and those that it has lost: whole blocks in the file.
+    fn lost_ranges(&self, piece: &Piece) -> io::Result<Vec<(Range<usize>, bool)>> {
+        let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
+        let mut block = self.pool.take(DIRECT_ALIGN);
+        let mut from = 0;
+        while from < piece.bytes {
+            let start = piece.offset + from as u64;
+            let to = (from + DIRECT_ALIGN - (start as usize % DIRECT_ALIGN)).min(piece.bytes);
+            let is_lost = match self.file.read_at(&mut block[..to - from], start) {
+                Err(error) if is_unreadable(&error) => true,
+                read => read.map(|()| false)?,
+            };
+            match ranges.last_mut() {
+                Some((range, known)) if *known == is_lost => range.end = to,
+                _ => ranges.push((from..to, is_lost)),
+            }
+            from = to;
+        }
+        Ok(ranges)
     }
 
     /// Number of segments that are not reserved.
@@ -350,10 +422,8 @@ impl File for EncryptedFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.pieces(offset, bytes.len(), |piece, done| {
-            match self.encrypt(&piece, &bytes[done..done + piece.bytes], 0)? {
-                Some((block, offset)) => self.file.write_at(&block, offset),
-                None => Ok(()),
-            }
+            let write = |block: &[u8], offset| self.file.write_at(block, offset);
+            self.put(&piece, &bytes[done..done + piece.bytes], 0, write)
         })
     }
 
@@ -364,7 +434,7 @@ impl File for EncryptedFile {
         match self.encrypt(&piece, &bytes, 0) {
             Ok(Some((block, offset))) => self.file.begin_write(block.into(), offset),
             Ok(None) => Pending::done(Ok(Block::default())),
-            Err(error) => Pending::done(Err(error)),
+            Err(error) => Pending::done(self.put_over_lost(&piece, &bytes, 0, error).map(|()| Block::default())),
         }
     }
 
@@ -378,10 +448,8 @@ impl File for EncryptedFile {
         self.pieces(offset, bytes.len(), |piece, done| {
             let end = done + piece.bytes;
             let padding = if end == last { padding } else { 0 };
-            match self.encrypt(&piece, &bytes[done..end], padding)? {
-                Some((block, offset)) => self.file.write_buffered_at(&block, offset),
-                None => Ok(()),
-            }
+            let write = |block: &[u8], offset| self.file.write_buffered_at(block, offset);
+            self.put(&piece, &bytes[done..end], padding, write)
         })
     }
 

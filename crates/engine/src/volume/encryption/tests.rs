@@ -232,10 +232,13 @@ fn what_the_device_has_lost_is_written_over_under_a_new_use() {
         let whole = random_bytes(&mut rng, half);
         file.write_at(&whole, RESERVED).unwrap();
         keystreams.observe(&disk);
-        let lost = rng.below(half as u64);
-        disk.spoil("volume", RESERVED + u64::from(SUPERBLOCK.nonce_bytes) + lost);
+        let blocks: Vec<u64> = (0..2).map(|_| rng.below(half as u64 / 4096)).collect();
+        let data = RESERVED + u64::from(SUPERBLOCK.nonce_bytes);
+        blocks.iter().for_each(|block| disk.spoil("volume", data + block * 4096 + rng.below(4096)));
         assert!(file.read_at(&mut vec![0; half], RESERVED).is_err_and(|error| is_unreadable(&error)));
+        let before = disk.contents("volume");
         // The same bytes, others, and more than there were.
+        let is_same = seed % 3 == 0;
         let written = match seed % 3 {
             0 => whole,
             1 => random_bytes(&mut rng, half),
@@ -247,6 +250,14 @@ fn what_the_device_has_lost_is_written_over_under_a_new_use() {
             let mut found = vec![0; written.len()];
             file.read_at(&mut found, RESERVED).unwrap();
             assert!(found == written, "seed {seed}");
+        }
+        if is_same {
+            // Other readers of the rest read it under its old use meanwhile.
+            let after = disk.contents("volume");
+            for block in (0..half as u64 / 4096).filter(|block| !blocks.contains(block)) {
+                let range = (data + block * 4096) as usize..(data + (block + 1) * 4096) as usize;
+                assert!(before[range.clone()] == after[range], "seed {seed}: block {block} was written again");
+            }
         }
     }
 }

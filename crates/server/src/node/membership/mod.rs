@@ -57,7 +57,8 @@ impl Node {
         }
         let view = self.context.agent.view();
         let mine = self.slots.values().filter(is_mine);
-        let has_transfer_target = |config: &GroupConfig| config.backups.iter().any(|backup| view.is_live(*backup));
+        let has_transfer_target =
+            |config: &GroupConfig| config.backups.iter().any(|backup| view.is_sound(*backup, config.region));
         let is_needed = mine.filter_map(|slot| slot.config.as_ref()).any(|config| !has_transfer_target(config));
         if has_stepped_aside != is_needed {
             return;

@@ -25,7 +25,7 @@ use crate::node::requests::waiting::WaitingRoom;
 use crate::node::serving::{Answer, Serving};
 use leeward_engine::compaction::{CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
-use leeward_format::cluster::{GroupConfig, IndexKind, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig, IndexKind, TableOptions};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{Account, Activity};
@@ -221,8 +221,22 @@ impl Slot {
             Outcome::Role(done) => self.role_done(now, done, context),
             other => self.serving_job_done(now, other, context),
         }
+        self.register_damage(now, context);
         self.act_as_backup(context);
         self.reconcile(now, context, out);
+    }
+
+    /// Tells the cluster whether the copy is damaged, if that has changed.
+    fn register_damage(&self, now: Nanos, context: &mut Context) {
+        let says_damaged = context.agent.says_damaged(self.id);
+        let found = match &self.holding {
+            Holding::Copy(Some(copy)) if copy.is_damaged() != says_damaged => copy_found(copy),
+            Holding::Serving(serving) if says_damaged => {
+                CopyFound { region: self.id, term: serving.term(), lsn: serving.region().last_lsn() }
+            }
+            _ => return,
+        };
+        context.agent.update_copy(now, found);
     }
 
     fn role_done(&mut self, now: Nanos, done: RoleDone, context: &mut Context) {
@@ -294,4 +308,11 @@ impl Context {
     ) {
         self.jobs.push(Job::new(JobClass::Foreground, account, region, work));
     }
+}
+
+/// What this server registers of a copy.
+pub(super) fn copy_found(copy: &Replica) -> CopyFound {
+    let (term, lsn) = copy.position();
+    let lsn = if copy.is_damaged() { CopyFound::DAMAGED } else { lsn };
+    CopyFound { region: copy.region(), term, lsn }
 }

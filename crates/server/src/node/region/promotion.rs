@@ -10,7 +10,7 @@ use crate::node::requests::dedup::{OfNode, Requests};
 use crate::node::serving::Serving;
 use leeward_engine::{Error, Region, Replica, Unopened};
 use leeward_format::Epoch;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::cluster::{CopyFound, GroupConfig};
 use leeward_format::control::{Control, ToBackup, ToPrimary};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
@@ -154,6 +154,9 @@ impl Slot {
             }
             (Err(PromotionFailed { unopened: Unopened { error, .. }, .. }), _) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
+                if error.is_damage() {
+                    context.agent.update_copy(now, CopyFound { region: self.id, term, lsn: CopyFound::DAMAGED });
+                }
                 self.holding = Holding::Broken(error.to_string());
             }
             // The region no longer exists.
