@@ -60,10 +60,10 @@ pub(crate) fn run(
             scope.spawn(|| client.run())
         });
         let clients: Vec<_> = clients.collect();
-        let outcomes = clients.into_iter().map(|client| client.join().expect("a client does not panic")).collect();
+        let outcomes: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
         over.store(true, Ordering::Relaxed);
         watcher.thread().unpark();
-        outcomes
+        outcomes.into_iter().map(|outcome| outcome.expect("a client does not panic")).collect()
     });
     let seconds = started.elapsed().as_secs_f64();
     let mut sum = Measured::new();
@@ -124,7 +124,8 @@ fn watch(shared: &Shared<'_>, over: &AtomicBool) {
                 shared.work, shared.ops
             );
             drop(Line::Failed(reason).print());
-            std::process::exit(1);
+            // An orderly exit would wait for the engine's threads.
+            std::process::abort();
         }
     }
 }
