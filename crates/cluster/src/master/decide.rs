@@ -103,10 +103,16 @@ struct Group<'a> {
 impl Group<'_> {
     fn next(&self, assign: Assign) -> Option<GroupConfig> {
         match self.config.primary {
-            Some(primary) if self.view.is_live(primary) => self.maintain(),
+            Some(primary) if self.view.is_live(primary) && !self.should_be_replaced(primary) => self.maintain(),
             None if self.config.backups.is_empty() && self.config.prior_members.is_empty() => self.assign(assign),
             _ => self.promote(),
         }
+    }
+
+    /// Whether a live primary says that its copy is damaged, so that it cannot serve, and a backup has a sound one.
+    fn should_be_replaced(&self, primary: Member) -> bool {
+        let has_sound = |member: &Member| self.view.is_sound(*member, self.config.region);
+        !has_sound(&primary) && self.config.backups.iter().any(has_sound)
     }
 
     /// A region that never had a primary. Its copies are empty, and an empty copy is complete. So all members are in sync from
@@ -154,7 +160,8 @@ impl Group<'_> {
         Some(next)
     }
 
-    /// The primary is dead: a live backup becomes primary. If there is none, a restarted member does, once all are back.
+    /// The primary is dead, or its copy is damaged: a live backup becomes primary. If there is none, a restarted member does,
+    /// once all are back.
     fn promote(&self) -> Option<GroupConfig> {
         let mut in_sync: Vec<Member> =
             self.config.backups.iter().filter_map(|member| self.live_in_sync(*member)).collect();

@@ -334,6 +334,24 @@ fn a_damaged_copy_counts_as_another_volume() {
 }
 
 #[test]
+fn a_live_primary_with_a_damaged_copy_is_replaced_by_a_sound_backup() {
+    let mut view = view(1, 3, &[(member(1, 1), DAMAGED), (member(2, 1), DAMAGED), (member(3, 1), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(2, 1), member(3, 1)], &[]);
+    configure(&mut view, &config);
+    let next = decide_one(&view).unwrap();
+    assert_eq!((next.primary, next.backups.len()), (Some(member(3, 1)), 0));
+    assert_eq!(next.learners, [member(1, 1), member(2, 1)]);
+    // Without one it stays, and says what is missing.
+    let without = group(&view, 7, member(1, 1), &[member(2, 1)], &[member(3, 1)]);
+    configure(&mut view, &without);
+    assert_eq!(decide_one(&view), None);
+    // It may have been mended meanwhile.
+    register(&mut view, member(1, 1), Some((7, 20)));
+    configure(&mut view, &config);
+    assert_eq!(decide_one(&view), None);
+}
+
+#[test]
 fn a_damaged_copy_is_chosen_only_where_it_may_be_all_that_there_is() {
     // The coordinator lost its data.
     let live = [(member(1, 1), Some((7, 90))), (member(2, 1), DAMAGED), (member(3, 1), None)];

@@ -6,8 +6,9 @@
 //! - So are the volumes of [`GroupConfig::prior_members`], until the primary has made durable what it took over from them.
 //! - The region also waits for a backup that is merely not there yet. After a power failure its copy may reach further than the
 //!   primary's.
-//! - It does not wait for a backup whose server is back with another volume. The old copy is gone, and the guarantees hold
-//!   without it. Only if the primary's volume itself was given up, every backup's volume is needed.
+//! - It does not wait for a backup whose server is back with another volume, or was started again and found its copy damaged.
+//!   The old copy is gone, and the guarantees hold without it. Only if the primary's volume itself was given up, every backup's
+//!   volume is needed.
 //!
 //! A primary that needs a quorum of others before it serves ([`GroupConfig::recovery_quorum`]) waits for them, or for every
 //! volume.
@@ -114,7 +115,9 @@ pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<F
         let found = live(member.server);
         let is_back = found.is_some_and(|found| is_back(config, &found, &member));
         let is_known = missing.iter().any(|other| other.member.has_volume_of(&member));
-        if is_back || is_known || (found.is_some() && !is_needed_if_replaced) {
+        // The copy of a process that runs on may be sound again soon, and may be all that has the last writes.
+        let is_replaced = found.is_some_and(|found| found.member != member);
+        if is_back || is_known || (is_replaced && !is_needed_if_replaced) {
             return;
         }
         let is_damaged = found.is_some_and(|found| found.is_damaged());

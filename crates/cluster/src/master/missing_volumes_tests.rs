@@ -124,8 +124,8 @@ fn a_damaged_copy_is_missing_where_another_volume_would_be() {
         missing_volumes(&group(), live).into_iter().map(|one| one.member.server.0).collect()
     };
     assert!(run(&[1, 2, 4]).is_empty(), "a member in sync is left");
-    assert_eq!(run(&[1, 2, 3]), [1]);
-    assert_eq!(run(&[1, 2, 3, 4]), [1, 4]);
+    assert_eq!(run(&[1, 2, 3]), [1, 2, 3], "each of them may have more than the primary's volume");
+    assert_eq!(run(&[1, 2, 3, 4]), [1, 2, 3, 4]);
 }
 
 #[test]

@@ -208,6 +208,8 @@ impl Replica {
                     let padding = bytes.len().next_multiple_of(DIRECT_ALIGN).min(segment.bytes()) - bytes.len();
                     self.volume.renew(segment)?;
                     self.volume.write_padded(segment.no(), 0, bytes, padding)?;
+                    // What is there could be all that a power failure leaves of records behind the damage.
+                    self.volume.sync()?;
                 }
                 Before::Same | Before::Damaged => self.volume.write_again(segment.no(), 0, bytes)?,
             }

@@ -152,9 +152,10 @@ impl Slot {
                 self.backup.reinstate(mounted);
                 self.holding = Holding::Copy(copy);
             }
-            (Err(PromotionFailed { unopened: Unopened { error, .. }, .. }), _) => {
+            (Err(PromotionFailed { unopened: Unopened { error, copy }, .. }), _) => {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 if error.is_damage() {
+                    let term = copy.map_or(term, |copy| copy.position().0);
                     context.agent.update_copy(now, CopyFound { region: self.id, term, lsn: CopyFound::DAMAGED });
                 }
                 self.holding = Holding::Broken(error.to_string());
