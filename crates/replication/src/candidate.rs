@@ -129,25 +129,18 @@ impl Candidate {
         let kept_running = self.heard.values().filter(has_all).count();
         let is_enough = kept_running >= self.config.recovery_quorum as usize || self.unheard().next().is_none();
         if !is_enough && !planted(Bug::ServeUnheard) {
-            return match self.silent_backup().filter(|_| now - self.since > TIMEOUT) {
-                Some(backup) => self.hand_over(backup),
-                None => Verdict::Open,
-            };
+            return self.hand_over(self.silent_backup(now));
         }
         let (target, reach) = self.longest().expect("its own is known");
         if *mine >= reach || planted(Bug::ServeUnheard) {
             return Verdict::Serve;
         }
-        self.hand_over(target)
+        self.hand_over(Some(target))
     }
 
     /// The outcome where its own copy is damaged: any other copy is better.
     fn step_aside(&mut self, now: Nanos) -> Verdict {
-        let silent = self.silent_backup().filter(|_| now - self.since > TIMEOUT);
-        match self.longest().map(|(member, _)| member).or(silent) {
-            Some(other) => self.hand_over(other),
-            None => Verdict::Open,
-        }
+        self.hand_over(self.longest().map(|(member, _)| member).or_else(|| self.silent_backup(now)))
     }
 
     /// The longest copy of those that were heard of.
@@ -160,15 +153,16 @@ impl Candidate {
         self.damaged.iter().any(|damaged| damaged.has_volume_of(member))
     }
 
-    /// A backup that has not answered.
-    fn silent_backup(&self) -> Option<Member> {
+    /// A backup that has not answered for long.
+    fn silent_backup(&self, now: Nanos) -> Option<Member> {
         let has_answered = |backup: &Member| self.heard.contains_key(&backup.server) || self.is_damaged(backup);
-        self.config.backups.iter().copied().find(|backup| !has_answered(backup))
+        let is_late = now - self.since > TIMEOUT;
+        self.config.backups.iter().copied().find(|backup| is_late && !has_answered(backup))
     }
 
-    fn hand_over(&mut self, target: Member) -> Verdict {
-        self.proposing = true;
-        Verdict::HandOver(target)
+    fn hand_over(&mut self, target: Option<Member>) -> Verdict {
+        self.proposing = target.is_some();
+        target.map_or(Verdict::Open, Verdict::HandOver)
     }
 
     /// The coordinator answered the proposal, or will not. If the primary role was handed over, a newer configuration

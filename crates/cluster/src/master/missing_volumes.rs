@@ -53,8 +53,7 @@ pub struct Found {
 impl Found {
     /// What a live server reports of itself and `region`.
     pub fn of(info: &ServerInfo, region: RegionId) -> Found {
-        let copy = info.copies.iter().find(|copy| copy.region == region);
-        Found { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
+        Found { member: info.member, copy: info.copy_of(region).map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
     }
 
     /// Whether its copy is damaged, as far as the server has said.

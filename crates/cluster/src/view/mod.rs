@@ -224,11 +224,10 @@ impl View {
     pub fn is_live(&self, member: Member) -> bool {
         self.server(member.server).is_some_and(|info| info.member == member)
     }
-
     /// Whether `member` is live, and does not say that its copy of `region` is damaged.
     pub fn is_sound(&self, member: Member, region: RegionId) -> bool {
-        let is_damaged = |info: &ServerInfo| info.copies.iter().any(|copy| copy.region == region && copy.is_damaged());
-        self.is_live(member) && !self.server(member.server).is_some_and(is_damaged)
+        let is_sound = |info: &ServerInfo| !info.copy_of(region).is_some_and(|copy| copy.is_damaged());
+        self.server(member.server).is_some_and(|info| info.member == member && is_sound(info))
     }
     /// Servers that should be members of no group, and why.
     pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {

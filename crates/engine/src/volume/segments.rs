@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::memory::Purpose;
 use leeward_format::SegmentNo;
 use leeward_platform::Appender;
-use leeward_platform::disk::{Content, DIRECT_ALIGN, Read};
+use leeward_platform::disk::{DIRECT_ALIGN, Read};
 
 impl Volume {
     /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
@@ -50,8 +50,7 @@ impl Volume {
     /// As [`Volume::write`].
     pub(crate) fn renew(&self, segment: &Segment) -> Result<()> {
         debug_assert!(!self.is_shared(segment.no()), "segment {} is complete", segment.no());
-        let offset = self.place(segment.no(), 0, segment.bytes());
-        self.device.renew(offset, segment.bytes() as u64, Content::Plain)
+        self.space.renew(segment)
     }
 
     /// Memory to append a segment's bytes to: its page cache if the disk can map it, otherwise the heap.

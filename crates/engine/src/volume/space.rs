@@ -336,9 +336,13 @@ impl Space {
         state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
     }
 
-    /// A segment that was taken is about to get other contents.
+    /// A segment is about to get other contents.
+    pub(super) fn renew(&self, segment: &Segment) -> Result<()> {
+        self.device.renew(self.offset(segment.no), segment.bytes() as u64, Content::Plain)
+    }
+
     fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
-        self.device.renew(self.offset(segment.no), segment.bytes() as u64, Content::Plain)?;
+        self.renew(&segment)?;
         Ok(segment)
     }
 

@@ -17,6 +17,16 @@ pub(crate) const DISK_BYTES: u64 = 256 << 20;
 /// Builder id of a backup that builds its own index.
 pub(crate) const BUILDER: ServerId = ServerId(7);
 
+/// Two new disks, a primary on the first, and a backup that is in sync with it on the second. Segment numbers differ by
+/// `shift`.
+pub(crate) fn connected(seed: u64, disk_bytes: u64, shift: usize) -> ([SimDisk; 2], Arc<Region>, Backup) {
+    let (here, there) = (SimDisk::new(seed, disk_bytes), SimDisk::new(seed + 1, disk_bytes));
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, shift);
+    backup.sync(&primary).unwrap();
+    ([here, there], primary, backup)
+}
+
 /// A backup as its primary sees it.
 pub(crate) struct Backup {
     pub(crate) volume: Arc<Volume>,

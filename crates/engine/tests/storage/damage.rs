@@ -1,6 +1,6 @@
 //! Damage: durable bytes that have changed. Acknowledged data is never lost silently.
 
-use crate::backup::{Backup, serve, work};
+use crate::backup::{Backup, connected, serve, work};
 use crate::split::{CHILD, copy_of_child, split_quiesced};
 use crate::support::{
     History, REGION, assert_holds, choose_backups, choose_options, compact, encryption, flush, open_region,
@@ -173,10 +173,7 @@ fn a_copy_with_a_damaged_log_is_brought_in_sync() {
         let mut rng = Rng::new(seed);
         choose_options(&mut rng);
         choose_backups([BackupMode::SendIndex, BackupMode::BuildIndex][seed as usize / 2 % 2]);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let primary = serve(Backup::new(&here, 0).replica);
-        let mut backup = Backup::new(&there, 3);
-        backup.sync(&primary).unwrap();
+        let ([_, there], primary, mut backup) = connected(seed, DISK_BYTES, 3);
         let mut history = History::default();
         let batches = 100 + rng.below(500);
         work(&primary, &mut backup, &mut history, &mut rng, batches);
@@ -229,10 +226,8 @@ fn a_split_takes_nothing_of_a_log_that_cannot_be_read() {
         let (mut rng, context) = (Rng::new(800 + seed), format!("seed {seed}, {mode}"));
         choose_options(&mut rng);
         choose_backups(mode);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
-        let mut backup = Backup::new(&there, 5);
-        backup.sync(&primary).unwrap();
+        let ([_, there], primary, mut backup) = connected(seed, DISK_BYTES, 5);
+        let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 300);
         let child = split_quiesced(&primary, &mut backup, primary.term().next()).unwrap();
         let Some(place) = replayed_byte(&there, &backup.volume, &mut rng) else { continue };

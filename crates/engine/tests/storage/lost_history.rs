@@ -1,11 +1,11 @@
 //! Committed records that all members lose with their power, while a backup that builds its own index has them in its
 //! levels. The group goes on without them, and the backup's copy must as well.
 
-use crate::backup::{Backup, DISK_BYTES, serve, step_to_the_end, work};
+use crate::backup::{Backup, DISK_BYTES, connected, serve, step_to_the_end, work};
 use crate::support::{History, assert_holds, choose_backups, choose_options};
 use leeward_engine::Replica;
 use leeward_format::cluster::BackupMode;
-use leeward_platform::{Rng, SimDisk};
+use leeward_platform::Rng;
 
 /// Returns the number of copies that had levels of lost records.
 pub(crate) fn takes_the_history_that_went_on(seeds: std::ops::Range<u64>) -> usize {
@@ -16,10 +16,7 @@ fn has_lost(seed: u64) -> bool {
     let mut rng = Rng::new(seed);
     choose_options(&mut rng);
     choose_backups([BackupMode::BuildIndex, BackupMode::TWO_LAYER_LOG][rng.index(2)]);
-    let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-    let primary = serve(Backup::new(&here, 0).replica);
-    let mut backup = Backup::new(&there, 5);
-    backup.sync(&primary).unwrap();
+    let ([here, there], primary, mut backup) = connected(seed, DISK_BYTES, 5);
     let mut history = History::default();
     work(&primary, &mut backup, &mut history, &mut rng, 100);
     backup.flush(&primary).unwrap();

@@ -1,6 +1,6 @@
 //! Digests of ranges: equal on copies with the same pairs, whatever their levels, and different where a pair is.
 
-use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, step_to_the_end, work};
+use crate::backup::{BUILDER, Backup, DISK_BYTES, connected, serve, step_to_the_end, work};
 use crate::support::{History, choose_backups, choose_options, compact, now, open_region};
 use bytes::Bytes;
 use leeward_engine::{Region, SnapshotAt, Write};
@@ -63,10 +63,7 @@ fn compare(seed: u64, mode: BackupMode, met: &mut Met) {
     let mut rng = Rng::new(seed);
     choose_options(&mut rng);
     choose_backups(mode);
-    let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-    let primary = serve(Backup::new(&here, 0).replica);
-    let mut backup = Backup::new(&there, 3);
-    backup.sync(&primary).unwrap();
+    let (_, primary, mut backup) = connected(seed, DISK_BYTES, 3);
     let mut history = History::default();
     for _ in 0..30 {
         let batches = rng.between(1, 60);

@@ -1,7 +1,7 @@
 //! A backup whose copy is read while it follows its primary: the copy shows the primary's state at some LSN, and pinned
 //! data stays.
 
-use crate::backup::{BUILDER, Backup, DISK_BYTES, serve, work};
+use crate::backup::{BUILDER, Backup, DISK_BYTES, connected, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
 use leeward_engine::{Lookup, Reach, Snapshot, Write};
 use leeward_format::cluster::BackupMode;
@@ -36,10 +36,7 @@ fn a_copy_is_read_while_it_is_sent_the_index() {
         let builds =
             if seed % 8 == 3 { BackupMode::BuildIndex } else { BackupMode::TwoLayerLog { ordering_degree: 2 } };
         choose_backups(if seed % 4 == 3 { builds } else { BackupMode::SendIndex });
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let primary = serve(Backup::new(&here, 0).replica);
-        let mut backup = Backup::new(&there, 3);
-        backup.sync(&primary).unwrap();
+        let (_, primary, mut backup) = connected(seed, DISK_BYTES, 3);
         let (mut history, mut pinned) = (History::default(), Pinned::default());
         for round in 0..60 {
             if round == 0 || seed % 4 != 3 && rng.one_in(20) {

@@ -1,7 +1,7 @@
 //! Replication's storage half: a primary's region and a backup's replica on two simulated disks, connected by the test
 //! (`backup`).
 
-use crate::backup::{Backup, DISK_BYTES, finish, serve, try_work, work};
+use crate::backup::{Backup, DISK_BYTES, connected, finish, serve, try_work, work};
 use crate::support::{
     Encrypted, History, REGION, assert_holds, choose_backups, choose_encryption, choose_options, encryption, now,
     open_volume,
@@ -277,10 +277,7 @@ fn replicas_prove_that_they_are_equal_and_repair_each_other() {
         let mut rng = Rng::new(seed);
         choose_options(&mut rng);
         choose_backups(BackupMode::SendIndex);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let primary = serve(Backup::new(&here, 0).replica);
-        let mut backup = Backup::new(&there, 3);
-        backup.sync(&primary).unwrap();
+        let ([here, there], primary, mut backup) = connected(seed, DISK_BYTES, 3);
         let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 700);
         let volumes = [primary.volume().clone(), backup.volume.clone()];

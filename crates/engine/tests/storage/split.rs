@@ -1,7 +1,7 @@
 //! Split regions: both sides have all data, continue independently, and share only the segments that both name; at a
 //! primary and at backups, whatever happens to process and machine.
 
-use crate::backup::{Backup, finish, serve, try_work, work};
+use crate::backup::{Backup, connected, finish, serve, try_work, work};
 use crate::support::{
     History, REGION, assert_holds, choose_backups, choose_options, compact, contents, encryption, flush, now,
     open_volume, table_options, volume_options,
@@ -350,10 +350,8 @@ fn a_backup_is_split_by_reference_too() {
         let (mut rng, context) = (Rng::new(300 + seed), format!("seed {seed}, {mode}"));
         choose_options(&mut rng);
         choose_backups(mode);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
-        let mut backup = Backup::new(&there, 5);
-        backup.sync(&primary).unwrap();
+        let (_, primary, mut backup) = connected(seed, DISK_BYTES, 5);
+        let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 800);
         let (child, mut childs) = split_both(&primary, &mut backup, &context);
         let mut childs_history = history.split();
@@ -382,10 +380,8 @@ fn a_backup_keeps_the_levels_of_the_parent_whatever_older_copies_have() {
         let (mut rng, context) = (Rng::new(600 + seed), format!("seed {seed}"));
         choose_options(&mut rng);
         choose_backups(BackupMode::BuildIndex);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
-        let mut backup = Backup::new(&there, 5);
-        backup.sync(&primary).unwrap();
+        let (_, primary, mut backup) = connected(seed, DISK_BYTES, 5);
+        let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 600);
         let (child, mut childs) = split_both(&primary, &mut backup, &context);
         let writes = [Write::delete_range(b"", None), Write::put(b"a", &[1; 300]), Write::put(b"b", &[2; 20])];
@@ -421,10 +417,8 @@ fn attempts_are_repeated_and_late_copies_share_what_they_have() {
         let (mut rng, context) = (Rng::new(400 + seed), format!("seed {seed}, {mode}"));
         choose_options(&mut rng);
         choose_backups(mode);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let (mut primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
-        let mut backup = Backup::new(&there, 5);
-        backup.sync(&primary).unwrap();
+        let ([here, there], mut primary, mut backup) = connected(seed, DISK_BYTES, 5);
+        let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 600);
         let (child, mut childs) = split_both(&primary, &mut backup, &context);
         work(&child, &mut childs, &mut history.split(), &mut rng, 40);
@@ -492,10 +486,8 @@ fn a_backup_dies_at_any_operation_of_a_split() {
         let (mut rng, mode) = (Rng::new(500 + seed), BackupMode::ALL[(seed % 2) as usize]);
         choose_options(&mut rng);
         choose_backups(mode);
-        let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-        let (primary, mut history) = (serve(Backup::new(&here, 0).replica), History::default());
-        let mut backup = Backup::new(&there, 5);
-        backup.sync(&primary).unwrap();
+        let ([_, there], primary, mut backup) = connected(seed, DISK_BYTES, 5);
+        let mut history = History::default();
         work(&primary, &mut backup, &mut history, &mut rng, 300);
         let child = split_quiesced(&primary, &mut backup, primary.term().next()).unwrap();
         let mut childs_history = history.split();

@@ -1,12 +1,12 @@
 //! A backup whose copy is a two-layer log: it has no more sorted runs than its ordering degree allows, more of them mean
 //! less writing, and it is promoted as it is.
 
-use crate::backup::{Backup, DISK_BYTES, serve, work};
+use crate::backup::{DISK_BYTES, connected, serve, work};
 use crate::support::{History, assert_holds, choose_backups, choose_options};
 use leeward_engine::Region;
 use leeward_format::cluster::BackupMode;
 use leeward_format::manifest::{LevelState, PIECES};
-use leeward_platform::{Rng, SimDisk};
+use leeward_platform::Rng;
 
 /// Sorted runs, without pieces, and pieces.
 fn runs(region: &Region) -> (usize, usize) {
@@ -30,10 +30,7 @@ fn copied(seed: u64, ordering_degree: u8) -> Copied {
     let mut rng = Rng::new(seed);
     choose_options(&mut rng);
     choose_backups(BackupMode::TwoLayerLog { ordering_degree });
-    let (here, there) = (SimDisk::new(seed, DISK_BYTES), SimDisk::new(seed + 1, DISK_BYTES));
-    let primary = serve(Backup::new(&here, 0).replica);
-    let mut backup = Backup::new(&there, 5);
-    backup.sync(&primary).unwrap();
+    let (_, primary, mut backup) = connected(seed, DISK_BYTES, 5);
     let mut history = History::default();
     let mut most = (0, 0);
     for round in 0..60 {

@@ -386,12 +386,17 @@ pub struct ServerInfo {
     pub resp_address: String,
     /// Where operators reach it.
     pub admin_address: String,
-    /// The copies on its volume when it started, and which of them are damaged now. If no in-sync incarnation of a group is alive, its primary is chosen
-    /// by these.
+    /// The copies on its volume when it started, and which of them are damaged now. If no in-sync incarnation of a group
+    /// is alive, its primary is chosen by these.
     pub copies: Vec<CopyFound>,
 }
 
 impl ServerInfo {
+    /// Its copy of `region`, if it has registered one.
+    pub fn copy_of(&self, region: RegionId) -> Option<&CopyFound> {
+        self.copies.iter().find(|copy| copy.region == region)
+    }
+
     /// Whether its fabric is shared memory, which only servers of the same machine reach: its address is an abstract
     /// socket name or a path.
     pub fn shares_memory(&self) -> bool {

@@ -229,14 +229,9 @@ impl SimDisk {
     }
 }
 
-/// The blocks of a range that is not empty.
-fn blocks_of(offset: usize, bytes: usize) -> RangeInclusive<usize> {
-    offset / DIRECT_ALIGN..=(offset + bytes - 1) / DIRECT_ALIGN
-}
-
-/// The sectors of a range that is not empty.
-fn sectors_of(offset: usize, bytes: usize) -> RangeInclusive<usize> {
-    offset / SECTOR_BYTES..=(offset + bytes - 1) / SECTOR_BYTES
+/// Which blocks of `unit` bytes a range has a part of; the range is not empty.
+fn parts_of(unit: usize, offset: usize, bytes: usize) -> RangeInclusive<usize> {
+    offset / unit..=(offset + bytes - 1) / unit
 }
 
 impl State {
@@ -297,7 +292,7 @@ impl Contents {
             let start = block * DIRECT_ALIGN;
             start < offset || offset + bytes < (start + DIRECT_ALIGN).min(self.bytes.len())
         };
-        let lost: Vec<usize> = self.unreadable.range(blocks_of(offset, bytes)).copied().collect();
+        let lost: Vec<usize> = self.unreadable.range(parts_of(DIRECT_ALIGN, offset, bytes)).copied().collect();
         if lost.iter().any(is_partial) {
             return Err(Errno::IO.into());
         }
@@ -310,7 +305,7 @@ impl Contents {
             return Ok(());
         }
         self.replace_lost(bytes.len(), offset)?;
-        for sector in sectors_of(offset, bytes.len()) {
+        for sector in parts_of(SECTOR_BYTES, offset, bytes.len()) {
             let mut version = [0; SECTOR_BYTES];
             let start = sector * SECTOR_BYTES;
             let end = self.bytes.len().min(start + SECTOR_BYTES);
@@ -328,7 +323,7 @@ impl Contents {
 
     fn read(&mut self, buffer: &mut [u8], offset: usize) -> io::Result<()> {
         let bytes = self.bytes.get(offset..offset + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        if !buffer.is_empty() && self.unreadable.range(blocks_of(offset, buffer.len())).next().is_some() {
+        if !buffer.is_empty() && self.unreadable.range(parts_of(DIRECT_ALIGN, offset, buffer.len())).next().is_some() {
             return Err(Errno::IO.into());
         }
         buffer.copy_from_slice(bytes);
