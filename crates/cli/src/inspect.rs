@@ -386,7 +386,8 @@ fn show_manifest(out: &mut dyn Write, image: &Image) -> Outcome {
             placed.offset, placed.bytes
         )?;
         match placed.entry.body {
-            EntryBody::Checkpoint(state) => {
+            body @ (EntryBody::Checkpoint(_) | EntryBody::Identified(..)) => {
+                let state = body.into_state().expect("a checkpoint has a state");
                 let regions: Vec<String> = state.regions.keys().map(ToString::to_string).collect();
                 writeln!(out, "    checkpoint of regions {}", regions.join(", "))?;
             }

@@ -24,6 +24,7 @@ mod merge;
 mod moves;
 mod replicas;
 mod restart;
+mod restore;
 mod serve;
 mod signals;
 mod split;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         Command::Split(args) => split::split(&args),
         Command::Merge(args) => merge::merge(&args),
         Command::AcceptLoss(args) => data::accept_loss(&args),
+        Command::RestoreCoordinator(args) => restore::restore(&args),
         Command::Rekey(args) => inspect::rekey(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Verify(args) => match &args.directory {

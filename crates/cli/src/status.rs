@@ -282,6 +282,7 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
         let primary = group.primary.map(|primary| primary.server);
         let state = match status {
             _ if !waits_for(map, group).is_empty() => "waiting for a volume".into(),
+            _ if group.contradicted_by(&map.servers).is_some() => "the coordinator forgot".into(),
             Some(status) if status.state == "serving" && reads_only(map, group) => "reads only".into(),
             Some(status) => status.state.clone(),
             None => "unknown".into(),
@@ -308,6 +309,9 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     for group in &map.regions {
         for missing in waits_for(map, group) {
             write!(text, "\n{}\n", missing.explain(group.region)).expect("writing to memory");
+        }
+        if let Some(contradiction) = group.contradicted_by(&map.servers) {
+            write!(text, "\n{}\n", contradiction.explain(group)).expect("writing to memory");
         }
     }
     for group in &map.regions {
@@ -366,7 +370,7 @@ fn learners(members: &[Member], status: Option<&RegionStatus>) -> String {
 
 /// The volumes that a region waits for.
 fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<MissingVolume> {
-    missing_volumes(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group.region)))
+    missing_volumes(group, |server| map.server(server).map(|info| leeward_cluster::Found::of(info, group)))
 }
 
 /// The regions by the status of single nodes.

@@ -23,10 +23,10 @@ pub const SUPERBLOCK_COPY_OFFSET: u64 = 4096;
 /// First bytes of a volume.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"LEEWARD\n";
 /// Version of everything on a volume that has no version of its own.
-pub const VOLUME_VERSION: u32 = 12;
+pub const VOLUME_VERSION: u32 = 13;
 /// Oldest version that is read. Version 9 has manifests that continue in segments of data, version 10 the two-layer logs
-/// of backups, version 11 tables with hash indexes or with scans at backups, version 12 encryption; nothing else is new
-/// in them.
+/// of backups, version 11 tables with hash indexes or with scans at backups, version 12 encryption, version 13 what
+/// copies belong to; nothing else is new in them.
 pub const OLDEST_VOLUME_VERSION: u32 = 8;
 /// Smallest segment, in bytes.
 pub const MIN_SEGMENT_BYTES: usize = 32 * 1024;

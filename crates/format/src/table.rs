@@ -2,13 +2,12 @@
 //!
 //! Invariant: a [`TableName`] passes [`check_table_name`], even if it was decoded.
 
+use crate::MAX_KEY_BYTES;
 use crate::cluster::{Acknowledge, BackupMode, IndexKind, Posting, ReadPaths, Reads, Scans, TableOptions};
 use crate::packed::Codec;
 use crate::partition::TOKENS;
-use crate::{MAX_KEY_BYTES, RegionId};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::{Deref, RangeInclusive};
 use std::str::FromStr;
@@ -125,15 +124,12 @@ pub struct NewTable {
     /// First keys of its regions after the first, ascending; empty for a table that is [partitioned by
     /// hash](crate::partition::Partition::Hash).
     pub splits: Vec<Bytes>,
-    /// The numbers of its regions, in key order, if servers have copies of them and the coordinator lost its data.
-    /// Otherwise empty: the regions get new numbers.
-    pub numbers: Vec<RegionId>,
 }
 
 impl NewTable {
     /// A table that did not exist before.
     pub fn new(options: TableOptions, splits: Vec<Bytes>) -> NewTable {
-        NewTable { options, splits, numbers: Vec::new() }
+        NewTable { options, splits }
     }
 
     /// First keys, or first tokens, of all regions.
@@ -166,17 +162,7 @@ impl NewTable {
                  {MAX_KEY_BYTES} bytes"
             ));
         }
-        let regions = self.starts().len();
-        let different = self.numbers.iter().filter(|number| number.is_possible()).collect::<BTreeSet<_>>();
-        match different.len() {
-            0 if self.numbers.is_empty() => Ok(()),
-            numbers if numbers == regions && self.numbers.len() == regions => Ok(()),
-            numbers => Err(format!(
-                "{numbers} different numbers for {regions} regions: each has one, from {} to {}",
-                RegionId::FIRST,
-                RegionId::LAST
-            )),
-        }
+        Ok(())
     }
 }
 

@@ -43,10 +43,6 @@ fn a_new_table_is_checked() {
     refused(|table| table.splits = vec![Bytes::new()], "must ascend");
     refused(|table| table.splits = vec![vec![b'x'; MAX_KEY_BYTES + 1].into()], "4096 bytes");
     refused(|table| table.splits = (0..16_384).map(|n| format!("{n:06}").into()).collect(), "at most 16384");
-    refused(|table| table.numbers = vec![RegionId(1)], "1 different numbers for 3 regions");
-    refused(|table| table.numbers = [1, 2, 2].map(RegionId).into(), "2 different numbers for 3 regions");
-    refused(|table| table.numbers = [0, 1, 2].map(RegionId).into(), "each has one, from 1 to 4294967294");
-    assert_eq!(table(|table| table.numbers = [7, 2, 9].map(RegionId).into()), Ok(()));
     refused(|table| table.options.replicas = 0, "replicas is 0: it must be from 1 to 32");
     refused(|table| table.options.min_in_sync = 4, "min_in_sync is 4: it must be from 1 to 3");
     refused(|table| table.options.min_in_sync = 0, "min_in_sync is 0");
@@ -90,9 +86,6 @@ fn tokens_say_what_regions_there_are() {
     }
     let refused = hashed(3, |table| table.splits = vec!["g".into()]).expect_err("two answers to one question");
     assert!(refused.contains("its tokens say"), "{refused}");
-    assert_eq!(hashed(3, |table| table.numbers = [7, 2, 9].map(RegionId).into()), Ok(3));
-    let refused = hashed(3, |table| table.numbers = vec![RegionId(7)]).expect_err("two are missing");
-    assert!(refused.contains("for 3 regions"), "{refused}");
 }
 
 #[test]

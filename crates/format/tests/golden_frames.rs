@@ -170,6 +170,7 @@ fn requests() {
         })),
     ]);
     ops.extend(requests_about_users());
+    ops.push(Op::RestoreTree { confirms: true });
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
     let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });

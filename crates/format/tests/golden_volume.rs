@@ -3,19 +3,21 @@
 mod golden;
 
 use golden::check;
-use leeward_format::cluster::TableOptions;
+use leeward_format::cluster::{CopyIdentity, TableOptions};
 use leeward_format::data_key::{DATA_KEY_BYTES, SEAL_NONCE_BYTES, SealedEntry, WrappedKey};
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
     Base, BaseSegment, Change, Entry, EntryBody, InstallEdit, L1, LevelState, LogExtent, Parent, RegionState,
-    SegmentKind, SegmentState, Terms,
+    SegmentKind, SegmentState, Terms, VolumeState,
 };
 use leeward_format::nonces::{NONCE_BYTES, Use, UseKind};
 use leeward_format::record::{FLAG_BATCH_CONTINUES, Record, RecordKind, RecordSeed, read_record};
 use leeward_format::request::RequestId;
 use leeward_format::segment::LogHeader;
 use leeward_format::superblock::{Superblock, VOLUME_VERSION};
-use leeward_format::{Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, VolumeId};
+use leeward_format::{
+    ClusterId, Expiry, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentNo, Stamp, TableId, VolumeId,
+};
 
 #[test]
 fn records() {
@@ -139,12 +141,35 @@ fn manifest_entries() {
         Change::Checkpoint { region, name: "a".into(), base },
         Change::DropCheckpoint { region, name: "a".into() },
         Change::Forget { region, ids: vec![id(3)] },
+        Change::Identify { region, identity: Box::new(identity()) },
         Change::Drop(region),
     ];
     let entry = Entry { sequence: 9, durable: 8, incarnation: Incarnation(2), body: EntryBody::Edit(changes) };
     let mut bytes = Vec::new();
     write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
     check("manifest-edit.hex", include_str!("golden/manifest-edit.hex"), &bytes);
+}
+
+fn identity() -> CopyIdentity {
+    CopyIdentity {
+        cluster: ClusterId(300),
+        table_id: TableId(301),
+        epoch: leeward_format::Epoch(5),
+        start: "a".into(),
+        end: Some("m".into()),
+        inherited_below: SegmentId(2),
+    }
+}
+
+#[test]
+fn checkpoints_say_what_copies_belong_to() {
+    let mut state = VolumeState { incarnation: Incarnation(2), ..VolumeState::default() };
+    state.identities.insert(RegionId(1), identity());
+    let body = EntryBody::checkpoint(state);
+    let entry = Entry { sequence: 10, durable: 9, incarnation: Incarnation(2), body };
+    let mut bytes = Vec::new();
+    write_frame(FrameKind::ManifestEdit, &entry, &mut bytes);
+    check("manifest-checkpoint.hex", include_str!("golden/manifest-checkpoint.hex"), &bytes);
 }
 
 #[test]

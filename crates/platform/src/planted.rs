@@ -61,6 +61,10 @@ pub enum Bug {
     ForgetSharer,
     /// The copy that a member has of a complete group is destroyed.
     DestroyNamed,
+    /// A coordinator's tree is taken that lacks something of what a server knows.
+    TakeAnyTree,
+    /// The master decides about regions of which a live server has known more.
+    DecideOnOlderTree,
     /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
     PublishSafeLsnWithoutLease,
     /// Pieces of a two-layer log are merged as if the oldest were the newest.
@@ -110,7 +114,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 45] = [
+    pub const ALL: [Bug; 47] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -129,6 +133,8 @@ impl Bug {
         Bug::ReleaseBeforeKnown,
         Bug::ReleaseEverything,
         Bug::DestroyNamed,
+        Bug::TakeAnyTree,
+        Bug::DecideOnOlderTree,
         Bug::ForgetRequests,
         Bug::ForgetAtTakeover,
         Bug::ActivateBeforeInstalled,

@@ -6,6 +6,7 @@
 
 use crate::world::NodeId;
 use leeward_cluster::{Change, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId, Tree};
+use leeward_format::coordinator::TreeSnapshot;
 use leeward_platform::{Nanos, Rng};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -212,6 +213,22 @@ impl Host {
             let changes = self.tree.close(session);
             self.broadcast(now, &changes, rng, out);
         }
+    }
+
+    /// The host's process is replaced by one whose tree is in an older state, or empty. Sessions that it does not know are over.
+    pub(crate) fn forget(&mut self, now: Nanos, older: Option<TreeSnapshot>, out: &mut Vec<Sent>) {
+        for node in 0..self.clients.len() {
+            self.cut(now, node, out);
+        }
+        self.tree = older.map_or_else(Tree::new, Tree::restore);
+        self.next_connection += 1;
+        self.tree.draw_sessions_from(self.next_connection << 32);
+        let known: Vec<SessionId> = self.tree.sessions().map(|(session, _)| session).collect();
+        for client in &mut self.clients {
+            client.session.take_if(|session| !known.contains(session));
+        }
+        let is_held = |session: &SessionId| self.clients.iter().any(|client| client.session == Some(*session));
+        self.orphans = known.into_iter().filter(|session| !is_held(session)).map(|session| (session, now)).collect();
     }
 
     fn attach(&mut self, now: Nanos, node: NodeId, rng: &mut Rng, out: &mut Vec<Sent>) {

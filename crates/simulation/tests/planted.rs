@@ -83,6 +83,8 @@ planted! {
     leases_are_released_while_a_region_is_served: ReleaseBeforeKnown at 1301,
     every_lease_grant_is_released_once_another_primary_is_appointed: ReleaseEverything at 15,
     what_members_have_is_destroyed: DestroyNamed at 1,
+    a_tree_that_lacks_something_is_taken: TakeAnyTree at 1,
+    a_region_of_which_a_server_has_known_more_is_decided_about: DecideOnOlderTree at 1,
     what_was_asked_for_before_is_carried_out_again: ForgetRequests at 2,
     what_was_asked_for_under_another_primary_is_carried_out_again: ForgetAtTakeover at 42,
     a_region_is_split_before_every_member_has_the_child: ActivateBeforeInstalled at 206,

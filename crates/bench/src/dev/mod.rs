@@ -29,6 +29,8 @@ use leeward_client::{Access, ClientError, ClientOptions, Op, OpError, OpResult, 
 use leeward_cluster::embedded::{Host, HostError};
 use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
+use leeward_format::TableId;
+use leeward_platform::Rng;
 use leeward_security::certificates::CertificateError;
 use leeward_security::tls::TlsError;
 use leeward_server::NodeConfig;
@@ -188,7 +190,7 @@ impl Cluster {
         plan.make_certificates()?;
         plan.make_key()?;
         let host = claim(&plan)?;
-        let bootstrap = bootstrap_op(&plan.table, &plan.splits);
+        let bootstrap = bootstrap_op(&plan.table, TableId(Rng::from_entropy().u64().max(1)), &plan.splits);
         let made = match (&host, ensemble) {
             (Some(host), _) => host.apply(bootstrap),
             (None, ensemble) => {

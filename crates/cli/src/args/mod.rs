@@ -26,7 +26,7 @@ mod replication;
 mod table;
 pub(crate) use connect::{Connect, InTable};
 use consistency::ConsistencyArgs;
-pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs};
+pub(crate) use operators::{AcceptLossArgs, CheckpointArgs, IngestArgs, RestoreCoordinatorArgs};
 pub(crate) use pairs::{ConditionArgs, CountArgs, DelArgs, GetArgs, PutArgs, ScanArgs};
 pub(crate) use replication::ReplicationArgs;
 pub(crate) use table::{
@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Merge(MergeArgs),
     /// Give up the data that only a lost volume holds, so that the region that waits for it can serve again
     AcceptLoss(AcceptLossArgs),
+    /// Restore a coordinator that lost its data, or was put back to an older state, from what the nodes know
+    RestoreCoordinator(RestoreCoordinatorArgs),
     /// Show what a volume holds, down to each record, without opening it
     Inspect(InspectArgs),
     /// Rewrite an encrypted volume with a new data key

@@ -54,6 +54,24 @@ pub(crate) struct IngestArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
+A coordinator that lost its data, or was put back to an older state, says less than the nodes know. Each node notices, goes on
+with what it serves, takes nothing from that coordinator, and says so in its log, in /readyz and in `leeward status`. Put the
+newest data of the coordinator back if there is any; this is the way if there is none. It has each of these nodes add what it
+knows: regions and tables as a running node knew them last, or as the copies on the volume of a restarted node say. Then all
+nodes take part in the cluster again. Nothing is removed but regions that nodes know to have ended.
+
+Name every node, and start those that are stopped before. What only an absent node knows is lacking; it will refuse the
+coordinator until this command is repeated with it.
+
+Example:
+  leeward restore-coordinator --connect 10.0.0.1:7479,10.0.0.2:7479,10.0.0.3:7479")]
+pub(crate) struct RestoreCoordinatorArgs {
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
 If all in-sync members of a region have died, the region waits for the volumes that may hold acknowledged writes which no
 other volume has. `leeward status` names them. This command gives up the volumes of one server. Once the region waits for no
 other volume, it serves again from the longest copy that is left, WITHOUT the writes that only the lost volumes hold.

@@ -2,7 +2,6 @@
 
 use super::{Connect, TableArgs};
 use clap::{Args, Subcommand, ValueEnum};
-use leeward_format::RegionId;
 use leeward_format::cluster::{self, Acknowledge, BackupMode, IndexKind, Posting, Reads, Scans, TableOptions};
 use leeward_format::packed::Codec;
 use leeward_format::partition::{DEFAULT_TOKENS, Partition};
@@ -116,10 +115,6 @@ pub(crate) struct CreateTableArgs {
     /// have some for each server that the cluster may ever have [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     tokens: Option<u32>,
-    /// Recover a table after the coordinator lost its data: the numbers of its regions, in the order of keys, as servers
-    /// still have copies of them
-    #[arg(long, value_delimiter = ',', value_name = "NUMBERS")]
-    recover: Vec<u32>,
     // Last, because its heading would be that of the options after it, too.
     #[command(flatten)]
     table: TableArgs,
@@ -165,7 +160,7 @@ impl CreateTableArgs {
             Some(regions) => even_splits(regions),
             None => self.split_at.iter().map(|key| key.clone().into()).collect(),
         };
-        Ok(NewTable { options, splits, numbers: self.recover.iter().copied().map(RegionId).collect() })
+        Ok(NewTable { options, splits })
     }
 }
 

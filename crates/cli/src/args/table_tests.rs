@@ -24,25 +24,12 @@ fn alter(args: &str) -> Option<TableChange> {
 }
 
 #[test]
-fn a_table_is_recovered_by_the_numbers_of_its_regions() {
-    assert!(create("orders --regions 2").numbers.is_empty());
-    let recovered = create("orders --split-at g,p --recover 4,9,5");
-    assert_eq!(recovered.numbers, [4, 9, 5].map(RegionId));
-    assert_eq!(recovered.check(), Ok(()));
-    for numbers in ["4,9", "4,9,4", "0,1,2"] {
-        let wrong = create(&format!("orders --split-at g,p --recover {numbers}"));
-        assert!(wrong.check().is_err_and(|why| why.contains("for 3 regions")), "{numbers}");
-    }
-}
-
-#[test]
 fn keys_are_partitioned_by_tokens() {
     assert_eq!(create("a").options.partition, Partition::Range);
     let hashed = create("a --partition hash --tokens 12");
     assert_eq!((hashed.options.partition, hashed.starts().len()), (Partition::Hash { tokens: 12 }, 12));
     assert_eq!(hashed.check(), Ok(()));
     assert_eq!(create("a --partition hash").options.partition, Partition::Hash { tokens: DEFAULT_TOKENS });
-    assert_eq!(create("a --partition hash --tokens 2 --recover 4,9").check(), Ok(()));
     let slots = create("a --partition slots --tokens 6");
     assert_eq!((slots.options.partition, slots.starts().len()), (Partition::Slots { tokens: 6 }, 6));
     assert_eq!(slots.check(), Ok(()));

@@ -426,7 +426,7 @@ fn op_bytes(op: &Op) -> usize {
         Op::CreateTable { table } => table.splits.iter().map(|key| key.len() + 7).sum(),
         Op::Checkpoint { name, .. } => name.len(),
         Op::RepairSegment { content, .. } => content.len(),
-        Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } => 0,
+        Op::Count { .. } | Op::AcceptLoss { .. } | Op::AlterTable { .. } | Op::RestoreTree { .. } => 0,
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::ListUsers => 0,
         Op::ChangeUser { change } => change.rules.iter().map(rule_bytes).sum(),
         Op::RemoveUsers { names } => names.iter().flatten().map(|name| name.len() + 1).sum(),

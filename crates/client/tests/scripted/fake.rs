@@ -229,6 +229,7 @@ pub(crate) fn success(op: &Op) -> OpResult {
             OpResult::Done
         }
         Op::RebuildIndex { .. } | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => OpResult::Done,
+        Op::RestoreTree { .. } => OpResult::Done,
         Op::ListUsers => OpResult::Users(Vec::new()),
         Op::Digests { .. } | Op::SegmentContent { .. } => OpResult::Value(None),
         Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::HashIndex(_) => OpResult::Value(None),

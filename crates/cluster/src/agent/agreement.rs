@@ -8,9 +8,9 @@
 use super::{Agent, Purpose};
 use crate::View;
 use crate::view::create;
-use leeward_format::ServerId;
-use leeward_format::cluster::{ClusterPath, GroupConfig, ServerInfo, encode_value};
+use leeward_format::cluster::{ClusterPath, GroupConfig, ServerInfo, TreeIdentity, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;
+use leeward_format::{ClusterId, ServerId};
 
 /// Why a server cannot be part of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,13 +42,20 @@ pub enum Incompatible {
 }
 
 impl Agent {
-    /// Whether this server and the cluster are compatible. Writes the protocol version of this server if the tree has none.
+    /// Whether this server and the cluster are compatible. Writes the protocol version of this server if the tree has none, and
+    /// then an identity of the cluster.
     pub(super) fn agree(&mut self) -> bool {
         let path = ClusterPath::Protocol;
         if self.view.lacks(&path) && self.is_free(&path) {
             self.submit(path.clone(), create(path, encode_value(&PROTOCOL_VERSION), false), Purpose::Plain);
         }
-        self.view.protocol().is_some() && self.incompatible().is_none()
+        let is_compatible = self.view.protocol().is_some() && self.incompatible().is_none();
+        let path = ClusterPath::Cluster;
+        if is_compatible && self.view.lacks(&path) && self.is_free(&path) {
+            let identity = TreeIdentity { cluster: ClusterId(self.me.member.draw("cluster")), generation: 0 };
+            self.submit(path.clone(), create(path, encode_value(&identity), false), Purpose::Plain);
+        }
+        is_compatible && self.view.identity().is_some()
     }
 
     /// Why this server cannot be part of the cluster.

@@ -1,6 +1,6 @@
 //! The first server sets the protocol version, and a server of another version does not join.
 
-use super::super::tests::Fixture;
+use super::super::tests::{CLUSTER, Fixture};
 use super::*;
 use crate::CoordinatorOp;
 use crate::NotJoined;
@@ -17,6 +17,12 @@ fn the_first_server_writes_its_protocol_version_and_then_registers() {
     assert!(matches!(&op, CoordinatorOp::Create { path, ephemeral: false, .. } if path == PATH), "{op:?}");
     assert!(fixture.asked.is_empty(), "it registers once the version is written");
     fixture.change(PATH, Some(encode_value(&PROTOCOL_VERSION)));
+    let (_, op) = fixture.ask();
+    let CoordinatorOp::Create { path, value, ephemeral: false } = &op else { panic!("{op:?}") };
+    assert_eq!(path, CLUSTER, "then it says of which cluster the tree is");
+    assert!(fixture.asked.is_empty());
+    fixture.change(CLUSTER, Some(value.clone()));
+    assert!(fixture.agent.view().cluster().is_some_and(|cluster| cluster.0 != 0));
     let (_, op) = fixture.ask();
     assert!(matches!(&op, CoordinatorOp::Create { path, .. } if path == "/leeward/server/1"), "{op:?}");
 }
@@ -36,8 +42,7 @@ fn a_server_of_another_protocol_version_asks_for_nothing_and_says_why() {
 fn a_server_whose_fabric_cannot_reach_the_others_does_not_join_until_they_are_gone() {
     let there = ServerInfo { fabric_address: "@leeward-1".into(), ..ServerInfo::of(member(2, 1)) };
     let mut fixture = Fixture::unconnected();
-    let protocol = Some(encode_value(&PROTOCOL_VERSION));
-    fixture.tell_tree(&[(PATH, protocol), ("/leeward/server/2", Some(encode_value(&there)))]);
+    fixture.connect(&[("/leeward/server/2", Some(encode_value(&there)))]);
     fixture.pass_a_second();
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
     let Some(NotJoined::Incompatible(incompatible)) = fixture.agent.not_joined() else {
@@ -57,8 +62,7 @@ fn only_the_fabric_of_servers_with_copies_counts() {
         config.backups = Vec::from_iter(has_copy.then(|| member(2, 1)));
         let stray = ServerInfo { fabric_address: "run/leeward-2".into(), ..ServerInfo::of(member(2, 1)) };
         let mut fixture = Fixture::unconnected();
-        fixture.tell_tree(&[
-            (PATH, Some(encode_value(&PROTOCOL_VERSION))),
+        fixture.connect(&[
             ("/leeward/server/2", Some(encode_value(&stray))),
             ("/leeward/region/1", Some(encode_value(&config))),
         ]);

@@ -8,8 +8,8 @@
 
 use super::{Agent, Answer, Purpose};
 use crate::CoordinatorOp;
-use leeward_format::RegionId;
-use leeward_format::cluster::{ClusterPath, CopyFound, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, encode_value};
+use leeward_format::{Epoch, Lsn, RegionId};
 use leeward_platform::Nanos;
 use std::collections::BTreeSet;
 
@@ -28,7 +28,8 @@ pub(super) struct Claims {
 
 impl Claims {
     /// Of a server that registers with these copies.
-    pub(super) fn of(copies: &[CopyFound]) -> Claims {
+    pub(super) fn of(copies: &mut [CopyFound]) -> Claims {
+        copies.sort_by_key(|copy| copy.region);
         let damaged = copies.iter().filter(|copy| copy.is_damaged()).map(|copy| copy.region).collect();
         Claims { damaged, ..Claims::default() }
     }
@@ -41,6 +42,24 @@ impl Agent {
         self.advance(now);
     }
 
+    /// What this server registers in a new session: the copies that it found when it started, and those of the groups that it
+    /// belongs to as far as it knows. Its process has gone on since it found the former.
+    pub(super) fn registration(&self) -> ServerInfo {
+        let me = self.me.member;
+        let mut info = self.me.clone();
+        for config in self.view.regions().filter(|config| config.has(me)) {
+            let found = info.copies.iter().position(|copy| copy.region == config.region);
+            let before = found.map(|at| info.copies.swap_remove(at));
+            let before = before.unwrap_or_else(|| CopyFound::new(config.region, Epoch(0), Lsn(0)));
+            let runs_on = !before.is_damaged() && config.in_sync().any(|member| member == me);
+            let (term, lsn) = if runs_on { (config.term, CopyFound::WHOLE) } else { (before.term, before.lsn) };
+            let (region, epoch, table_id) = (config.region, config.epoch, config.table_id);
+            info.copies.push(CopyFound { region, term, lsn, epoch, table_id });
+        }
+        info.copies.sort_by_key(|copy| copy.region);
+        info
+    }
+
     /// Registers the `copy` of this server anew: it was registered as damaged and is not, or is damaged and was not.
     pub fn update_copy(&mut self, now: Nanos, copy: CopyFound) {
         match copy.is_damaged() {
@@ -49,6 +68,7 @@ impl Agent {
         };
         self.me.copies.retain(|known| known.region != copy.region);
         self.me.copies.push(copy);
+        self.me.copies.sort_by_key(|copy| copy.region);
         self.claims.is_changed = true;
         self.advance(now);
     }

@@ -26,9 +26,9 @@ use crate::CoordinatorOp;
 use crate::coordinator::chunk;
 use crate::master::{region_ops, table_ops};
 use crate::view::create;
-use leeward_format::RegionId;
 use leeward_format::cluster::{ClusterPath, GroupConfig, encode_value};
 use leeward_format::table::NewTable;
+use leeward_format::{RegionId, TableId};
 use leeward_platform::Nanos;
 
 /// Failed attempts after which a creation is refused: something that the view cannot show is in the way.
@@ -39,6 +39,8 @@ const MOST_ATTEMPTS: u32 = 16;
 pub(super) struct Creation {
     id: ProposalId,
     table: NewTable,
+    /// The identity of the table.
+    table_id: TableId,
     /// Attempts that the coordinator rejected.
     failed: u32,
     /// Present once its numbers are taken and the table is made step by step.
@@ -84,15 +86,13 @@ impl Agent {
             return Err(exists(&table));
         }
         self.refuse_unreadable(&table)?;
-        let is_taken = |region: &&RegionId| self.view.region(**region).is_some() || self.view.is_planned(**region);
-        if let Some(region) = table.numbers.iter().find(is_taken) {
-            return Err(format!("there is a region {region} already, or it is being made of another"));
-        }
         let id = self.requests.new_id();
         let (failed, claim, step) = (0, None, Step::Last);
+        let table_id = TableId(self.me.member.draw(&format!("table {}", id.0)));
         self.requests.creations.push_back(Creation {
             id,
             table,
+            table_id,
             failed,
             claim,
             step,
@@ -145,17 +145,12 @@ impl Agent {
         let claimed = creation.claim.as_ref().filter(|_| holds.is_some());
         let in_the_way = self.in_the_way(name, claimed);
         let Some(Claim { numbers, .. }) = claimed else {
-            let numbers = match &table.numbers[..] {
-                [] => self.view.free_numbers(table.starts().len() as u32)?,
-                known => known.to_vec(),
-            };
-            let all = table_ops(table, &numbers, self.view.give_op(&numbers));
+            let numbers = self.view.free_numbers(table.starts().len() as u32)?;
+            let all = table_ops(table, creation.table_id, &numbers, self.view.give_op(&numbers));
             if chunk(&all) == all.len() && in_the_way.is_empty() && holds.is_none() {
                 return Ok((Step::Last, CoordinatorOp::All(all)));
             }
-            // Numbers of regions that are to be recovered are given once those regions are there. Until then the operation only
-            // compares them. So an agent that makes the table in one operation knows of this creation, or comes before it.
-            let give = self.view.give_op(if table.numbers.is_empty() { &numbers } else { &[] });
+            let give = self.view.give_op(&numbers);
             return Ok((Step::Claim(numbers), CoordinatorOp::All(vec![hold, give])));
         };
         let is_missing = |op: &CoordinatorOp| match op {
@@ -165,7 +160,7 @@ impl Agent {
             _ => false,
         };
         let is_clear = in_the_way.is_empty();
-        let mut ops = if is_clear { region_ops(table, numbers) } else { in_the_way };
+        let mut ops = if is_clear { region_ops(table, creation.table_id, numbers) } else { in_the_way };
         ops.retain(|op| !is_clear || is_missing(op));
         let now = chunk(&ops).min(ops.len());
         let is_last = is_clear && now == ops.len();
@@ -173,9 +168,6 @@ impl Agent {
         if is_last {
             let make = create(ClusterPath::Table(name.clone()), encode_value(&table.options), false);
             ops.extend([make, CoordinatorOp::Delete { path: making.to_string(), version: holds }]);
-            if !table.numbers.is_empty() {
-                ops.push(self.view.give_op(numbers));
-            }
             return Ok((Step::Last, CoordinatorOp::All(ops)));
         }
         ops.push(hold);

@@ -4,7 +4,7 @@ use super::super::tests::{Fixture, primary};
 use super::*;
 use crate::view::create as create_path;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
-use leeward_format::cluster::{RegionNumbers, TableOptions, encode_value};
+use leeward_format::cluster::{TableOptions, encode_value};
 use leeward_format::routing::Routing;
 
 fn orders() -> NewTable {
@@ -45,7 +45,7 @@ fn made_by_another(fixture: &Fixture, table: &NewTable, first: u32) -> Coordinat
     let mut numbers = fixture.agent.view().numbers();
     numbers.give(regions.iter().copied());
     let give = create_path(ClusterPath::Numbers, encode_value(&numbers), false);
-    CoordinatorOp::All(table_ops(table, &regions, give))
+    CoordinatorOp::All(table_ops(table, TableId(9), &regions, give))
 }
 
 /// A table of more regions than one operation makes, and how many regions it has.
@@ -274,13 +274,10 @@ fn a_right_that_is_not_needed_any_more_is_given_up() {
 }
 
 #[test]
-fn numbers_of_copies_are_skipped_unless_asked_for() {
+fn numbers_of_copies_are_skipped() {
     let (mut fixture, _) = primary();
-    let copies = vec![leeward_format::cluster::CopyFound {
-        region: RegionId(40),
-        term: leeward_format::Epoch(3),
-        lsn: leeward_format::Lsn(9),
-    }];
+    let copies =
+        vec![leeward_format::cluster::CopyFound::new(RegionId(40), leeward_format::Epoch(3), leeward_format::Lsn(9))];
     let info = fixture.agent.view().server(leeward_format::ServerId(2)).unwrap().clone();
     let info = leeward_format::cluster::ServerInfo { copies, ..info };
     fixture.change("/leeward/server/2", Some(encode_value(&info)));
@@ -289,39 +286,12 @@ fn numbers_of_copies_are_skipped_unless_asked_for() {
     fixture.grant();
     let numbers = fixture.agent.view().numbers();
     assert!(numbers.has(RegionId(41)) && !numbers.has(RegionId(40)), "a skipped number was not given");
-    let recovered = NewTable { numbers: vec![RegionId(40), RegionId(7)], ..orders() };
-    create(&mut fixture, recovered.clone());
-    assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/40", "+region/7", "=regions"]);
-    fixture.grant();
-    let again = NewTable { options: TableOptions { name: "again".into(), ..TableOptions::default() }, ..recovered };
-    let refused = fixture.agent.create_table(fixture.now, again).unwrap_err();
-    assert_eq!(refused, "there is a region 40 already, or it is being made of another");
 }
 
 #[test]
-fn numbers_of_regions_that_are_recovered_are_given_last() {
+fn regions_of_an_earlier_claim_are_made_anew_with_numbers_of_their_own() {
     let (mut fixture, _) = primary();
-    let numbers: Vec<RegionId> = (101..=6_101).rev().map(RegionId).collect();
-    create(&mut fixture, NewTable { numbers, ..many() });
-    let CoordinatorOp::All(claim) = &fixture.asked[0].1 else { unreachable!("it is made in steps") };
-    let empty = RegionNumbers::default();
-    assert!(
-        matches!(&claim[1], CoordinatorOp::Create { value, .. } if *value == encode_value(&empty)),
-        "only compared"
-    );
-    let (all, outcome) = grant_all(&mut fixture);
-    assert_eq!(outcome, Outcome::Accepted);
-    assert_eq!(all[0], ["+making/many", "+regions"]);
-    let last = all.last().unwrap();
-    assert_eq!(last[last.len() - 3..], ["+table/many", "-making/many", "=regions"]);
-    assert!(fixture.agent.view().numbers().has(RegionId(6_101)));
-}
-
-#[test]
-fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers() {
-    let (mut fixture, _) = primary();
-    let numbers: Vec<RegionId> = (101..=6_101).map(RegionId).collect();
-    create(&mut fixture, NewTable { numbers, ..many() });
+    create(&mut fixture, many());
     fixture.grant();
     fixture.grant();
     let made = |fixture: &Fixture| -> Vec<RegionId> {
@@ -350,20 +320,15 @@ fn regions_of_an_earlier_claim_are_made_anew_even_if_they_have_the_right_numbers
     );
 }
 
-/// An operator may name the highest number of all by mistake. Later regions still find free numbers.
+/// A server may have a copy of the highest number of all. Later regions still find free numbers.
 #[test]
 fn numbers_continue_below_the_highest_of_all() {
     let (mut fixture, _) = primary();
-    let id = create(&mut fixture, NewTable { numbers: vec![RegionId::LAST], ..named("last") });
-    fixture.grant();
-    assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
+    let mut numbers = fixture.agent.view().numbers();
+    numbers.give([RegionId(1), RegionId::LAST]);
+    fixture.change("/leeward/regions", Some(encode_value(&numbers)));
     let id = create(&mut fixture, orders());
     assert_eq!(steps(&fixture.asked[0].1), ["+table/orders", "+region/2", "+region/3", "=regions"]);
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(id, Outcome::Accepted)]);
-    for number in [0, u32::MAX] {
-        let table = NewTable { numbers: vec![RegionId(number)], ..named("none") };
-        let refused = fixture.agent.create_table(fixture.now, table).unwrap_err();
-        assert_eq!(refused, "0 different numbers for 1 regions: each has one, from 1 to 4294967294");
-    }
 }

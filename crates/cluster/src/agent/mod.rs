@@ -4,6 +4,7 @@
 //! - `Operations` are what it has asked of the coordinator, one a path. `Requests` wait until they become operations, and get an
 //!   outcome. Their kinds: `proposals` of primaries; `creation` and `alteration`, of operators.
 //! - `presence`, `claims` and `agreement` have the paths of this server itself, and whether it belongs to the cluster.
+//! - `restoration` brings a coordinator's tree that forgot something up to what this server knows.
 //! - `run_as_master` submits what [`Master`] decides while this server is the master.
 //!
 //! Invariants:
@@ -24,13 +25,14 @@ mod pace;
 mod presence;
 mod proposals;
 mod requests;
+mod restoration;
 mod run_as_master;
 
 pub use agreement::Incompatible;
 pub use presence::NotJoined;
 
 use crate::master::{ClusterOptions, Master};
-use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, View};
+use crate::{Changed, CoordinatorError, CoordinatorEvent, CoordinatorOp, HeldCopy, View};
 use alteration::Alteration;
 use claims::Claims;
 use creation::Creation;
@@ -40,7 +42,8 @@ use leeward_platform::Nanos;
 use operations::{Operations, Outstanding};
 use proposals::Proposal;
 use requests::Requests;
-use std::collections::BTreeSet;
+use restoration::Restoration;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names a proposal of a primary, or a request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +73,8 @@ enum Purpose {
     Alteration(Box<Alteration>),
     /// This server no longer registers its copies of these regions.
     Deregistration(BTreeSet<RegionId>),
+    /// An operator has the tree restored.
+    Restoration(Box<Restoration>),
     /// A master removes leftover regions of tables.
     Clearing,
 }
@@ -101,9 +106,9 @@ pub struct Agent {
 
 impl Agent {
     /// An agent for the server `me`. It knows nothing yet.
-    pub fn new(me: ServerInfo, options: ClusterOptions) -> Agent {
+    pub fn new(mut me: ServerInfo, options: ClusterOptions) -> Agent {
         Agent {
-            claims: Claims::of(&me.copies),
+            claims: Claims::of(&mut me.copies),
             me,
             options,
             view: View::default(),
@@ -115,6 +120,12 @@ impl Agent {
             is_departing: false,
             refusal: None,
         }
+    }
+
+    /// The same agent, whose server holds these copies.
+    #[must_use]
+    pub fn holding(self, copies: BTreeMap<RegionId, HeldCopy>) -> Agent {
+        Agent { view: View::of_server(copies), ..self }
     }
 
     /// Handles an event of the coordinator, and does what follows from it.
@@ -162,6 +173,9 @@ impl Agent {
     /// Whether an operator's request can be carried out now.
     fn can_change(&self) -> Result<(), String> {
         match self.incompatible() {
+            _ if let Some(refusal) = self.view.refusal() => {
+                Err(format!("the coordinator's tree is refused: {refusal}"))
+            }
             _ if !self.view.is_synced() => Err("the coordinator cannot be reached: nothing can be changed now".into()),
             Some(incompatible) => Err(format!("this node is not part of the cluster: {incompatible}")),
             None => Ok(()),
@@ -212,6 +226,7 @@ impl Agent {
                 match purpose {
                     Purpose::Creation(creation) => creation.refusal = Some(reason),
                     Purpose::Alteration(alteration) => alteration.refusal = Some(reason),
+                    Purpose::Restoration(restoration) => restoration.refusal = Some(reason),
                     Purpose::Plain | Purpose::Proposal(_) | Purpose::Deregistration(_) | Purpose::Clearing => {}
                 }
                 Some(Answer { done: false, version: 0 })
@@ -245,6 +260,7 @@ impl Agent {
             Purpose::Proposal(proposal) => proposal,
             Purpose::Creation(creation) => return self.settle_creation(*creation, outstanding.answer),
             Purpose::Alteration(alteration) => return self.settle_alteration(*alteration, outstanding.answer),
+            Purpose::Restoration(restoration) => return self.settle_restoration(*restoration, outstanding.answer),
             Purpose::Deregistration(regions) => return self.settle_deregistration(regions, outstanding.answer),
             Purpose::Plain | Purpose::Clearing => return,
         };
@@ -257,14 +273,19 @@ impl Agent {
     }
 
     fn advance(&mut self, now: Nanos) {
-        if !self.view.is_synced() {
+        let is_refused = self.view.refusal().is_some();
+        if !self.view.is_synced() && !is_refused {
             return;
         }
-        while let Some((path, outstanding)) = self.operations.take_answered(self.view.version()) {
+        while let Some((path, outstanding)) = self.operations.take_answered(self.view.told_version()) {
             self.settle(path, outstanding);
         }
         for path in self.operations.take_resumed(now) {
             self.look_again(&path);
+        }
+        self.carry_restorations();
+        if is_refused {
+            return self.register_in_refused();
         }
         if !self.agree() {
             return;
@@ -281,7 +302,14 @@ impl Agent {
 
     /// Whether an operation on `path` may be asked for.
     fn is_free(&self, path: &ClusterPath) -> bool {
-        self.operations.is_free(path)
+        self.operations.is_free(path) && !self.is_contradicted(path)
+    }
+
+    /// Whether it is the path of a region of which a live server has known more. A primary that knows less must not change its
+    /// group either.
+    fn is_contradicted(&self, path: &ClusterPath) -> bool {
+        let ClusterPath::Region(region) = path else { return false };
+        self.view.region(*region).is_some_and(|config| self.view.contradiction(config).is_some())
     }
 
     /// An operation on `path` may be asked for again.

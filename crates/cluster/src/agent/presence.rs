@@ -2,6 +2,7 @@
 //! announced first, so that the places of the server are kept. The next process cancels the announcement.
 
 use super::{Agent, Incompatible, Purpose};
+use crate::TreeRefusal;
 use crate::view::create;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, Intent, Member, encode_value};
@@ -26,6 +27,8 @@ pub enum NotJoined {
     Refused(String),
     /// It has given up its primary roles: see [`Agent::step_aside`].
     SteppedAside,
+    /// The coordinator's tree lacks something of what this server knows.
+    Refuses(TreeRefusal),
     /// It and the cluster are incompatible.
     Incompatible(Incompatible),
 }
@@ -43,6 +46,7 @@ impl Agent {
                 Some(NotJoined::DuplicateId { holder: info.member, address: info.native_address.clone() })
             }
             _ if self.has_stepped_aside => Some(NotJoined::SteppedAside),
+            _ if let Some(refusal) = self.view.refusal() => Some(NotJoined::Refuses(refusal.clone())),
             _ if !self.view.is_synced() => Some(NotJoined::NoSession),
             info => match self.incompatible() {
                 Some(incompatible) => Some(NotJoined::Incompatible(incompatible)),
@@ -69,7 +73,7 @@ impl Agent {
         let path = ClusterPath::Server(self.me.member.server);
         let holder = self.view.server(self.me.member.server).map(|info| info.member);
         match self.has_stepped_aside {
-            false => self.hold(path, holder, |agent| encode_value(&agent.me)),
+            false => self.hold(path, holder, |agent| encode_value(&agent.registration())),
             true => self.release_path(path, holder),
         }
     }

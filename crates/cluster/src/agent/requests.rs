@@ -4,7 +4,7 @@
 //! Invariant: each request gets one outcome.
 
 use super::pace::Pace;
-use super::{Alteration, Creation, Outcome, Proposal, ProposalId};
+use super::{Alteration, Creation, Outcome, Proposal, ProposalId, Restoration};
 use std::collections::VecDeque;
 
 /// See the module.
@@ -13,6 +13,7 @@ pub(super) struct Requests {
     pub(super) proposals: VecDeque<Proposal>,
     pub(super) creations: VecDeque<Creation>,
     pub(super) alterations: VecDeque<Alteration>,
+    pub(super) restorations: VecDeque<Restoration>,
     pub(super) pace: Pace,
     outcomes: Vec<(ProposalId, Outcome)>,
     /// The number of the last request.

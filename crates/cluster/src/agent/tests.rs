@@ -4,10 +4,12 @@ use super::*;
 use crate::SessionId;
 use crate::master::missing_in;
 use crate::view::tests::member;
-use leeward_format::cluster::{CopyFound, GroupConfig, Intent, TableOptions, encode_value};
+use leeward_format::cluster::{
+    CopyFound, GroupConfig, Intent, RegionNumbers, TableOptions, TreeIdentity, encode_value,
+};
 use leeward_format::coordinator::Change;
 use leeward_format::frame::PROTOCOL_VERSION;
-use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
+use leeward_format::{ClusterId, Epoch, Incarnation, ServerId, VolumeId};
 
 fn info(member: Member) -> ServerInfo {
     ServerInfo::of(member)
@@ -18,6 +20,8 @@ const SERVER: &str = "/leeward/server/1";
 const MASTER: &str = "/leeward/master";
 const REGION: &str = "/leeward/region/1";
 const PROTOCOL: &str = "/leeward/protocol";
+const NUMBERS: &str = "/leeward/regions";
+pub(crate) const CLUSTER: &str = "/leeward/cluster";
 
 /// An agent in its second incarnation, and the coordinator's side of it.
 pub(crate) struct Fixture {
@@ -51,10 +55,18 @@ impl Fixture {
         self.tell(CoordinatorEvent::Changed(vec![Change { path: path.into(), version: self.version, value }]));
     }
 
-    /// Connected to a cluster with the same protocol version, and told that the rest of the tree is `tree`.
+    /// Connected to a cluster with the same protocol version, and told that the rest of the tree is `tree`. Regions that it lacks
+    /// have ended since the last time.
     pub(crate) fn connect(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
-        let protocol = [(PROTOCOL, Some(encode_value(&PROTOCOL_VERSION)))];
-        self.tell_tree(&tree.iter().chain(&protocol).cloned().collect::<Vec<_>>());
+        let identity = TreeIdentity { cluster: ClusterId(7), generation: 0 };
+        let known = [(PROTOCOL, Some(encode_value(&PROTOCOL_VERSION))), (CLUSTER, Some(encode_value(&identity)))];
+        let mut tree: Vec<_> = tree.iter().chain(&known).cloned().collect();
+        if self.version > 0 && !tree.iter().any(|(path, _)| *path == NUMBERS) {
+            let mut numbers = RegionNumbers::default();
+            numbers.give(self.agent.view().regions().map(|config| config.region));
+            tree.push((NUMBERS, Some(encode_value(&numbers))));
+        }
+        self.tell_tree(&tree);
     }
 
     pub(crate) fn tell_tree(&mut self, tree: &[(&str, Option<bytes::Bytes>)]) {
@@ -264,7 +276,7 @@ fn without_a_member_in_sync_the_learner_with_the_longest_copy_is_what_is_left_af
 #[test]
 fn after_a_loss_a_learner_with_a_damaged_copy_is_given_up_by_itself() {
     let dead = Member { volume: VolumeId(77), incarnation: Incarnation(9), ..member(2, 9) };
-    let copy = CopyFound { region: RegionId(1), term: Epoch(3), lsn: CopyFound::DAMAGED };
+    let copy = CopyFound::new(RegionId(1), Epoch(3), CopyFound::DAMAGED);
     let damaged = encode_value(&ServerInfo { copies: vec![copy], ..info(member(3, 1)) });
     let mut fixture = Fixture::new(&[
         (SERVER, Some(encode_value(&info(member(ME, 2))))),

@@ -106,7 +106,7 @@ fn users_that_vanish_without_a_trace_or_cannot_be_read_let_nobody_in() {
     assert!(fixture.agent.view().users().get("root").is_some(), "the coordinator lost its data");
     fixture.tell(CoordinatorEvent::Down);
     fixture.asked.clear();
-    fixture.tell_tree(&[(COUNT, Some(encode_value(&2_u64)))]);
+    fixture.connect(&[(COUNT, Some(encode_value(&2_u64)))]);
     assert!(fixture.agent.view().users().is_empty(), "they were removed on purpose");
     fixture.change(ROOT, Some(Bytes::from_static(b"\xff\xff")));
     assert!(fixture.agent.view().users().is_empty(), "the change is not whole yet");
@@ -123,7 +123,7 @@ fn users_that_vanish_without_a_trace_or_cannot_be_read_let_nobody_in() {
 }
 
 #[test]
-fn a_change_after_the_coordinator_lost_its_data_writes_all_users_that_are_known() {
+fn users_are_restored_after_the_coordinator_lost_its_data() {
     let other = User { name: name("other"), grants: vec![Grant::default()], ..root() };
     let both = [(ROOT, value(&root())), ("/leeward/user/other", value(&other)), (COUNT, Some(encode_value(&1_u64)))];
     let mut fixture = settled(&both);
@@ -131,18 +131,19 @@ fn a_change_after_the_coordinator_lost_its_data_writes_all_users_that_are_known(
     fixture.asked.clear();
     fixture.tell_tree(&[]);
     let now = fixture.now;
-    let change = change("other", vec![UserRule::AddRights(Rights::READ)]);
-    fixture.agent.change_user(now, change).expect("it is possible");
-    settle(&mut fixture);
-    let users = fixture.agent.view().users();
-    assert!(users.get("root").is_some_and(|user| user.is_keeper()), "it was written too");
-    assert!(users.get("other").is_some_and(|user| user.grants[0].rights == Rights::READ));
-    fixture.tell(CoordinatorEvent::Down);
+    let refused = fixture.agent.change_user(now, change("other", vec![UserRule::AddRights(Rights::READ)]));
+    assert!(refused.unwrap_err().contains("knows nothing of cluster"));
     fixture.asked.clear();
-    fixture.tell_tree(&[]);
-    let now = fixture.now;
-    fixture.agent.remove_users(now, Some(vec![name("other")])).expect("users that are only known here can be removed");
-    settle(&mut fixture);
+    let restored = fixture.agent.restore_tree(now, true).expect("it is possible");
+    fixture.asked.extend(fixture.agent.take_ops());
+    for _ in 0..2 {
+        fixture.grant();
+        fixture.asked.retain(|(_, op)| !matches!(op, CoordinatorOp::Create { .. }));
+    }
+    assert_eq!(fixture.outcomes(), [(restored, Outcome::Accepted)]);
+    assert!(fixture.agent.view().is_synced());
+    fixture.tell(CoordinatorEvent::Down);
     let users = fixture.agent.view().users();
-    assert!(users.get("root").is_some() && users.get("other").is_none());
+    assert!(users.get("root").is_some_and(|user| user.is_keeper()) && users.get("other").is_some());
+    assert_eq!(fixture.agent.view().user_changes(), 2);
 }

@@ -218,3 +218,20 @@ proptest! {
         prop_assert_eq!(&Tree::restore(tree.snapshot()), &tree);
     }
 }
+
+/// A host that was put back to an older state must not give a process the session of another one.
+#[test]
+fn sessions_of_another_host_process_are_not_given_again() {
+    let mut before = Tree::new();
+    let snapshot = before.snapshot();
+    let given = before.open(1_000).unwrap();
+    let mut put_back = Tree::restore(snapshot);
+    put_back.draw_sessions_from(77 << 40);
+    let other = put_back.open(1_000).unwrap();
+    assert_ne!(given, other);
+    assert_eq!(put_back.timeout_ms(given), None, "its process begins a new session");
+    let mut replayed = Tree::new();
+    replayed.replay(LogEntry::Opened { session: other, timeout_ms: 1_000 }).unwrap();
+    assert_eq!(replayed.timeout_ms(other), Some(1_000));
+    assert!(replayed.replay(LogEntry::Opened { session: other, timeout_ms: 1_000 }).is_err(), "it is open already");
+}

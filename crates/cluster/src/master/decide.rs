@@ -12,11 +12,13 @@
 //!   them has everything that was committed, [`GroupConfig::recovery_quorum`]. Only then it serves.
 //! - A new primary begins a new term. The epoch rises with every change.
 //!
+//! - Nothing is decided about a region while a live server has known more of it than its configuration says.
+//!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
 use crate::view::{View, merge_source_moved};
-use leeward_format::cluster::{GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
+use leeward_format::cluster::{CopyFound, GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
 use leeward_platform::{Bug, planted};
 use std::cmp::Reverse;
@@ -47,6 +49,9 @@ pub(super) struct Policy {
 /// The configuration that should replace `config`, if one should.
 pub(super) fn decide(view: &View, loads: &Loads, config: &GroupConfig, policy: Policy) -> Option<GroupConfig> {
     let table = view.table(&config.table)?;
+    if view.contradiction(config).is_some() {
+        return None;
+    }
     Group { view, loads, table, config, keeps: policy.keeps }.next(policy.assign)
 }
 
@@ -193,7 +198,7 @@ impl Group<'_> {
     /// When no in-sync incarnation is left: the member with the longest copy, once all volumes that may hold it are back. Also
     /// the number of members that must answer it first: see [`Group::recovery_quorum`].
     fn longest_copy(&self) -> Option<(Member, u32)> {
-        let live = |server| self.view.server(server).map(|info| Found::of(info, self.config.region));
+        let live = |server| self.view.server(server).map(|info| Found::of(info, self.config));
         if !missing_volumes(self.config, live).is_empty() {
             return None;
         }
@@ -231,7 +236,9 @@ impl Group<'_> {
     /// The next configuration with a new primary, in an epoch above all that its copy has seen. It has these in-sync backups, and
     /// live learners in all other places.
     fn new_term(&self, primary: Member, backups: Vec<Member>) -> GroupConfig {
-        let epoch = self.config.epoch.max(self.copy_of(primary).0).next();
+        let copies = self.view.servers().filter_map(|info| info.copy_of(self.config.region));
+        let seen = copies.filter(|copy| !copy.is_of_other_table(self.config)).map(CopyFound::seen).max();
+        let epoch = self.config.epoch.max(seen.unwrap_or_default()).next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..self.config.clone() };
         (next.prior_members, next.recovery_quorum, next.relinquished_term) = (Vec::new(), 0, Epoch(0));
         next.desired.primary.take_if(|requested| *requested == primary.server);
@@ -316,7 +323,7 @@ impl Group<'_> {
     }
 
     fn found(&self, member: Member) -> Option<Found> {
-        self.view.server(member.server).map(|info| Found::of(info, self.config.region))
+        self.view.server(member.server).map(|info| Found::of(info, self.config))
     }
 
     /// The term and last LSN of the copy that `member` has registered; zero if it had none when it started.

@@ -51,9 +51,10 @@ pub struct Found {
 }
 
 impl Found {
-    /// What a live server reports of itself and `region`.
-    pub fn of(info: &ServerInfo, region: RegionId) -> Found {
-        Found { member: info.member, copy: info.copy_of(region).map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
+    /// What a live server reports of itself and the region of `config`. A copy of another table's region of that number is none.
+    pub fn of(info: &ServerInfo, config: &GroupConfig) -> Found {
+        let copy = info.copy_of(config.region).filter(|copy| !copy.is_of_other_table(config));
+        Found { member: info.member, copy: copy.map_or(NO_COPY, |copy| (copy.term, copy.lsn)) }
     }
 
     /// Whether its copy is damaged, as far as the server has said.
@@ -131,7 +132,7 @@ pub fn missing_volumes(config: &GroupConfig, live: impl Fn(ServerId) -> Option<F
 
 /// The volumes that the region of `config` waits for, as far as the view shows.
 pub(crate) fn missing_in(view: &View, config: &GroupConfig) -> Vec<MissingVolume> {
-    missing_volumes(config, |server| view.server(server).map(|info| Found::of(info, config.region)))
+    missing_volumes(config, |server| view.server(server).map(|info| Found::of(info, config)))
 }
 
 /// Whether the live server `found` has the files that `member` of `config` had, and not older ones.

@@ -30,7 +30,7 @@ pub use missing_volumes::{Found, MissingVolume, missing_volumes};
 use crate::view::{Changed, View};
 use balancing::Balancing;
 use decide::{Assign, Policy};
-use leeward_format::cluster::{GroupConfig, Intent, Member};
+use leeward_format::cluster::{Contradiction, GroupConfig, Intent, Member};
 use leeward_format::load::ServerLoad;
 use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
@@ -77,6 +77,8 @@ pub(crate) struct Master {
     restarting: BTreeMap<ServerId, Nanos>,
     /// The volumes that regions wait for, as last reported to the operator.
     reported: BTreeMap<RegionId, Vec<MissingVolume>>,
+    /// The regions about which nothing is decided, as last reported to the operator.
+    contradicted: BTreeMap<RegionId, Contradiction>,
     balancing: Balancing,
 }
 
@@ -132,8 +134,22 @@ impl Master {
                 false => self.leftovers.remove(&region),
             };
             self.log_missing_volumes(view, region);
+            self.log_contradiction(view, region);
         }
         next
+    }
+
+    /// Tells the operator of a region about which nothing is decided, if that has changed.
+    fn log_contradiction(&mut self, view: &View, region: RegionId) {
+        let config = view.region(region);
+        let now = config.and_then(|config| view.contradiction(config));
+        let before = match now {
+            None => self.contradicted.remove(&region),
+            Some(now) => self.contradicted.insert(region, now),
+        };
+        if let Some((config, now)) = config.zip(now.filter(|now| before != Some(*now))) {
+            tracing::error!("{}", now.explain(config));
+        }
     }
 
     /// Leftover regions, which are to be removed: their tables were dropped or never completed.

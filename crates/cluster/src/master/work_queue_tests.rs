@@ -119,7 +119,7 @@ impl World {
     fn up(&mut self, server: u32, copy: Option<u32>) {
         let life = self.lives.entry(server).or_default();
         *life += 1;
-        let copy = copy.map(|region| CopyFound { region: RegionId(region), term: Epoch(1), lsn: Lsn(*life) });
+        let copy = copy.map(|region| CopyFound::new(RegionId(region), Epoch(1), Lsn(*life)));
         let member =
             Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(*life) };
         let info = ServerInfo { copies: copy.into_iter().collect(), ..ServerInfo::of(member) };

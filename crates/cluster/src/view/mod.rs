@@ -5,7 +5,12 @@
 //! - `desired` says which request for a region or server is possible by a view, and which configuration records it.
 //! - `operations` makes operations that fail if the view is out of date, and finds numbers for new regions.
 //!
+//! - `admission` says whether a tree that was told may take the place of the one that is shown; `restore` makes the operations
+//!   that bring such a tree up to what this process knows.
+//!
 //! Invariants:
+//! - A tree that lacks something of what this process knows never takes the place of what it shows. Until an operator has
+//!   restored that tree, the view is as if the coordinator could not be reached.
 //! - Between `Up` and `Synced` the mirror still shows what it knew before. The new tree is gathered aside and replaces the old
 //!   one in one step. So no server seems dead only because a connection was made anew.
 //! - [`View::take_changed`] returns every difference exactly once.
@@ -14,7 +19,8 @@
 
 use crate::CoordinatorEvent;
 use leeward_format::cluster::{
-    ClusterPath, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo, TableOptions, decode_value,
+    ClusterPath, Contradiction, GroupConfig, Intent, Member, Plan, RegionNumbers, ServerInfo, TableOptions,
+    TreeIdentity, decode_value,
 };
 use leeward_format::coordinator::Change;
 use leeward_format::routing::Routing;
@@ -24,10 +30,13 @@ use leeward_platform::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+mod admission;
 mod desired;
 mod operations;
+mod restore;
 mod routes;
 
+pub use admission::{HeldCopy, TreeRefusal};
 pub(crate) use desired::{may_leave, merge_source_moved, requested};
 pub(crate) use operations::create;
 pub use routes::Routes;
@@ -39,7 +48,14 @@ pub(crate) const LAST_ASKED_FOR: Epoch = Epoch(Epoch::LAST_TERM.0 / 2);
 #[derive(Debug, Default)]
 pub struct View {
     current: Content,
-    gathering: Option<Content>,
+    /// The tree that is being told, or was refused. It is not shown.
+    aside: Option<Content>,
+    /// The whole of `aside` was told.
+    is_aside_whole: bool,
+    /// Why the last tree that was told as a whole is not shown.
+    refusal: Option<TreeRefusal>,
+    /// The copies that this server's volume held when it started.
+    held: BTreeMap<RegionId, HeldCopy>,
     synced: bool,
     changed: Changed,
     /// The users of `current`.
@@ -75,14 +91,17 @@ impl Changed {
             ClusterPath::Region(id) => drop(self.regions.insert(id)),
             ClusterPath::Table(name) | ClusterPath::Making(name) => drop(self.tables.insert(name)),
             ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => self.servers = true,
-            ClusterPath::Protocol => self.servers = true,
+            ClusterPath::Protocol | ClusterPath::Cluster => self.servers = true,
             ClusterPath::Numbers | ClusterPath::Users | ClusterPath::User(_) => {}
         }
     }
 
     /// The differences between two contents.
     fn between(old: &Content, new: &Content) -> Changed {
-        let is_other = old.master != new.master || old.intents != new.intents || old.protocol != new.protocol;
+        let is_other = old.master != new.master
+            || old.intents != new.intents
+            || old.protocol != new.protocol
+            || old.identity != new.identity;
         let made =
             old.making.keys().chain(new.making.keys()).filter(|name| old.making.get(*name) != new.making.get(*name));
         let (old, new) = (&old.routes, &new.routes);
@@ -104,6 +123,7 @@ struct Content {
     master: Option<(u64, Member)>,
     numbers: Option<(u64, RegionNumbers)>,
     protocol: Option<(u64, u8)>,
+    identity: Option<(u64, TreeIdentity)>,
     making: BTreeMap<String, (u64, Member)>,
     /// Paths whose values this version cannot read: perhaps another version wrote them.
     unread: BTreeSet<ClusterPath>,
@@ -125,35 +145,33 @@ impl View {
     pub fn handle(&mut self, event: &CoordinatorEvent) {
         match event {
             CoordinatorEvent::Up { .. } => {
-                self.synced = false;
-                self.gathering = Some(Content::default());
+                (self.synced, self.is_aside_whole) = (false, false);
+                self.aside = Some(Content::default());
             }
             CoordinatorEvent::Down | CoordinatorEvent::Expired => {
-                self.synced = false;
-                self.gathering = None;
+                (self.synced, self.is_aside_whole) = (false, false);
+                self.aside = None;
             }
             CoordinatorEvent::Changed(changes) => {
                 let mut unseen = Changed::default();
-                let (content, changed) = match &mut self.gathering {
-                    Some(gathered) => (gathered, &mut unseen),
+                let (content, changed) = match &mut self.aside {
+                    Some(aside) => (aside, &mut unseen),
                     None => (&mut self.current, &mut self.changed),
                 };
                 changes.iter().for_each(|change| content.take(change, changed));
+                if self.is_aside_whole {
+                    self.admit();
+                }
                 self.show_users();
             }
             CoordinatorEvent::Synced { version } => {
-                if let Some(mut content) = self.gathering.take() {
+                if let Some(content) = &mut self.aside {
                     content.keep_users(&self.current);
                     content.routes.reach(*version);
                     content.routes.is_whole();
-                    self.changed.add(Changed::between(&self.current, &content));
-                    self.current = content;
+                    self.is_aside_whole = true;
                 }
-                // A caller that looked in the meantime did not know which servers are there.
-                self.changed.servers = true;
-                self.synced = true;
-                self.current.has_new_users = true;
-                self.show_users();
+                self.admit();
             }
             CoordinatorEvent::Reply { .. } => {}
         }
@@ -190,7 +208,11 @@ impl View {
     }
     /// Number of the last change that the mirror holds.
     pub fn version(&self) -> u64 {
-        self.routes().version()
+        self.routes().tree_version()
+    }
+    /// Number of the last change that the coordinator told, of the tree that is shown or of one that was refused.
+    pub(crate) fn told_version(&self) -> u64 {
+        self.aside.as_ref().map_or(self.version(), |aside| aside.routes.tree_version())
     }
     /// Tables, regions and servers, for routing.
     pub fn routes(&self) -> &Routes {
@@ -229,6 +251,10 @@ impl View {
         let is_sound = |info: &ServerInfo| !info.copy_of(region).is_some_and(|copy| copy.is_damaged());
         self.server(member.server).is_some_and(|info| info.member == member && is_sound(info))
     }
+    /// A live server that has known more of the region of `config`. Nothing is decided about such a region.
+    pub fn contradiction(&self, config: &GroupConfig) -> Option<Contradiction> {
+        config.contradicted_by(self.servers()).filter(|_| !planted(Bug::DecideOnOlderTree))
+    }
     /// Servers that should be members of no group, and why.
     pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {
         self.current.intents.iter().map(|(server, (_, intent))| (*server, *intent))
@@ -244,6 +270,10 @@ impl View {
     /// The protocol version of the cluster; `None` before the first server has registered.
     pub fn protocol(&self) -> Option<u8> {
         self.current.protocol.map(|(_, protocol)| protocol)
+    }
+    /// Of which cluster the tree is, if it says so.
+    pub fn identity(&self) -> Option<TreeIdentity> {
+        self.current.identity.map(|(_, identity)| identity)
     }
     /// The numbers that were given to regions.
     pub fn numbers(&self) -> RegionNumbers {
@@ -314,22 +344,28 @@ impl View {
 
     /// Version at which a path last changed; `None` if it is not there.
     pub fn version_of(&self, path: &ClusterPath) -> Option<u64> {
-        match path {
-            ClusterPath::Region(id) => self.routes().versioned(*id).map(|region| region.version),
-            ClusterPath::Server(id) => self.routes().versioned_servers().get(id).map(|(version, _)| *version),
-            ClusterPath::Intent(id) => self.current.intents.get(id).map(|(version, _)| *version),
-            ClusterPath::Master => self.current.master.map(|(version, _)| version),
-            ClusterPath::Numbers => self.current.numbers.as_ref().map(|(version, _)| *version),
-            ClusterPath::Protocol => self.current.protocol.map(|(version, _)| version),
-            ClusterPath::Making(name) => self.current.making.get(name).map(|(version, _)| *version),
-            ClusterPath::Users => self.current.user_changes.map(|(version, _)| version),
-            ClusterPath::User(name) => self.current.user_versions.get(name).copied(),
-            ClusterPath::Table(name) => self.routes().versioned_tables().get(name).map(|(version, _)| *version),
-        }
+        self.current.version_of(path)
     }
 }
 
 impl Content {
+    /// Version at which a path last changed; `None` if it is not there.
+    fn version_of(&self, path: &ClusterPath) -> Option<u64> {
+        match path {
+            ClusterPath::Region(id) => self.routes.versioned(*id).map(|region| region.version),
+            ClusterPath::Server(id) => self.routes.versioned_servers().get(id).map(|(version, _)| *version),
+            ClusterPath::Intent(id) => self.intents.get(id).map(|(version, _)| *version),
+            ClusterPath::Master => self.master.map(|(version, _)| version),
+            ClusterPath::Numbers => self.numbers.as_ref().map(|(version, _)| *version),
+            ClusterPath::Protocol => self.protocol.map(|(version, _)| version),
+            ClusterPath::Cluster => self.identity.map(|(version, _)| version),
+            ClusterPath::Making(name) => self.making.get(name).map(|(version, _)| *version),
+            ClusterPath::Users => self.user_changes.map(|(version, _)| version),
+            ClusterPath::User(name) => self.user_versions.get(name).copied(),
+            ClusterPath::Table(name) => self.routes.versioned_tables().get(name).map(|(version, _)| *version),
+        }
+    }
+
     fn take(&mut self, change: &Change, changed: &mut Changed) {
         self.routes.reach(change.version);
         let Some(path) = ClusterPath::parse(&change.path) else { return };
@@ -371,8 +407,9 @@ impl Content {
                 self.routes.put_region(version, config);
             }
             ClusterPath::Server(id) => {
-                let info: ServerInfo = decode_value("server", value)?;
+                let mut info: ServerInfo = decode_value("server", value)?;
                 same("server", id.0, info.member.server.0)?;
+                info.copies.sort_by_key(|copy| copy.region);
                 self.routes.put_server(version, info);
             }
             ClusterPath::Intent(id) => {
@@ -381,6 +418,11 @@ impl Content {
             ClusterPath::Master => self.master = Some((version, decode_value("master", value)?)),
             ClusterPath::Numbers => self.numbers = Some((version, decode_value("numbers of regions", value)?)),
             ClusterPath::Protocol => self.protocol = Some((version, decode_value("version of the protocol", value)?)),
+            ClusterPath::Cluster => {
+                let identity: TreeIdentity = decode_value("identity of the cluster", value)?;
+                self.routes.set_generation(identity.generation);
+                self.identity = Some((version, identity));
+            }
             ClusterPath::Making(name) => {
                 self.making.insert(name, (version, decode_value("maker of a table", value)?));
             }
@@ -427,6 +469,7 @@ impl Content {
             ClusterPath::Master => self.master = None,
             ClusterPath::Numbers => self.numbers = None,
             ClusterPath::Protocol => self.protocol = None,
+            ClusterPath::Cluster => self.identity = None,
             ClusterPath::Making(name) => drop(self.making.remove(&name)),
             ClusterPath::Users => {
                 self.user_changes = None;

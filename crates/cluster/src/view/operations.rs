@@ -20,10 +20,7 @@ impl View {
 
     /// The operation that makes `path`, or replaces its value.
     pub(crate) fn put_op(&self, path: ClusterPath, value: Bytes) -> CoordinatorOp {
-        match self.version_of(&path) {
-            Some(version) => CoordinatorOp::Set { path: path.to_string(), value, version },
-            None => create(path, value, false),
-        }
+        self.current.put_op(path, value)
     }
 
     /// The operation that replaces the configuration of a region by `config`.

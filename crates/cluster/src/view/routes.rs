@@ -24,6 +24,8 @@ pub struct Routes {
     regions: RouteIndex<Versioned>,
     servers: BTreeMap<ServerId, (u64, ServerInfo)>,
     log: ChangeLog,
+    /// The [generation](leeward_format::cluster::TreeIdentity) of the tree.
+    generation: u32,
 }
 
 /// A region's configuration, and the version at which it was written.
@@ -97,9 +99,26 @@ impl ChangeLog {
 }
 
 impl Routes {
-    /// The version of the known state: the number of its last change, or a later one.
+    /// The version of the known state, as clients are told it: it rises with each change, and also where a tree was restored whose
+    /// own numbers begin anew.
     pub fn version(&self) -> u64 {
+        self.before_tree().saturating_add(self.log.version)
+    }
+
+    /// The number of the tree's last change, or a later one.
+    pub(super) fn tree_version(&self) -> u64 {
         self.log.version
+    }
+
+    /// The tree has been restored so often.
+    pub(super) fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// What is added to the numbers of the tree's changes. These have 48 bits to themselves, which ZooKeeper's reach after 65,536
+    /// elections.
+    fn before_tree(&self) -> u64 {
+        u64::from(self.generation.min(u32::from(u16::MAX))) << 48
     }
 
     /// The known state is also the state at `version`.
@@ -193,9 +212,11 @@ impl Routes {
 
     /// The update for a client that knows the version `known`: the newer changes, or everything if those are not known.
     pub fn update_since(&self, known: u64) -> RoutesUpdate {
-        let is_whole = known == 0 || known < self.log.complete_from;
+        let before = self.before_tree();
+        let in_tree = known.saturating_sub(before);
+        let is_whole = in_tree == 0 || in_tree < self.log.complete_from;
         let (mut regions, mut tables, mut gone) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let paths = (!is_whole).then(|| self.log.since(known));
+        let paths = (!is_whole).then(|| self.log.since(in_tree));
         for path in paths.into_iter().flatten() {
             match path {
                 ClusterPath::Table(name) => drop(tables.insert(&name[..])),
@@ -204,7 +225,7 @@ impl Routes {
                     None => gone.push(*id),
                 },
                 ClusterPath::Server(_) | ClusterPath::Intent(_) | ClusterPath::Master => {}
-                ClusterPath::Numbers | ClusterPath::Protocol | ClusterPath::Making(_) => {}
+                ClusterPath::Numbers | ClusterPath::Protocol | ClusterPath::Cluster | ClusterPath::Making(_) => {}
                 ClusterPath::Users | ClusterPath::User(_) => {}
             }
         }

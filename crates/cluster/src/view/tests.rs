@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leeward_format::cluster::{CopyFound, PriorMember, encode_value};
 use leeward_format::coordinator::CoordinatorOp;
 use leeward_format::routing::Routing;
-use leeward_format::{Epoch, Incarnation, Lsn, VolumeId};
+use leeward_format::{Epoch, Incarnation, Lsn, TableId, VolumeId};
 
 fn info(server: u32, incarnation: u64) -> ServerInfo {
     ServerInfo::of(Member { server: ServerId(server), volume: VolumeId(1), incarnation: Incarnation(incarnation) })
@@ -17,7 +17,7 @@ fn changed(path: &str, version: u64, value: Option<Bytes>) -> CoordinatorEvent {
     CoordinatorEvent::Changed(vec![Change { path: path.into(), version, value }])
 }
 
-const UP: CoordinatorEvent = CoordinatorEvent::Up { session: SessionId(1) };
+pub(crate) const UP: CoordinatorEvent = CoordinatorEvent::Up { session: SessionId(1) };
 
 pub(crate) fn member(server: u32, incarnation: u64) -> Member {
     Member { server: ServerId(server), volume: VolumeId(server.into()), incarnation: Incarnation(incarnation) }
@@ -26,7 +26,7 @@ pub(crate) fn member(server: u32, incarnation: u64) -> Member {
 /// A view of a cluster with nothing but this table.
 pub(crate) fn synced(table: &TableOptions, splits: &[Bytes]) -> View {
     let mut tree = Tree::new();
-    tree.apply(None, &bootstrap_op(table, splits)).unwrap();
+    tree.apply(None, &bootstrap_op(table, TableId(1), splits)).unwrap();
     let mut view = View::default();
     view.handle(&UP);
     view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
@@ -40,7 +40,7 @@ pub(crate) fn change(view: &mut View, path: ClusterPath, value: Option<Bytes>) {
 }
 
 pub(crate) fn register(view: &mut View, member: Member, copy: Option<(u32, u64)>) {
-    let copies = copy.map(|(term, lsn)| CopyFound { region: RegionId(1), term: Epoch(term), lsn: Lsn(lsn) });
+    let copies = copy.map(|(term, lsn)| CopyFound::new(RegionId(1), Epoch(term), Lsn(lsn)));
     let info = ServerInfo { copies: copies.into_iter().collect(), ..ServerInfo::of(member) };
     change(view, ClusterPath::Server(member.server), Some(encode_value(&info)));
 }
@@ -54,8 +54,8 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
     let mut tree = Tree::new();
     let splits = [Bytes::from("g"), Bytes::from("p")];
     let table = TableOptions::default();
-    tree.apply(None, &bootstrap_op(&table, &splits)).unwrap();
-    let again = tree.apply(None, &bootstrap_op(&table, &splits[..1]));
+    tree.apply(None, &bootstrap_op(&table, TableId(1), &splits)).unwrap();
+    let again = tree.apply(None, &bootstrap_op(&table, TableId(1), &splits[..1]));
     assert!(matches!(again, Err(crate::CoordinatorError::Exists { .. })), "a cluster is made once: {again:?}");
 
     let mut view = View::default();
@@ -83,7 +83,7 @@ fn reads_what_bootstrap_makes_and_sorts_regions_by_key() {
 fn differences_that_a_new_connection_shows_are_changes() {
     let mut tree = Tree::new();
     let table = TableOptions::default();
-    tree.apply(None, &bootstrap_op(&table, &[Bytes::from("g"), Bytes::from("p")])).unwrap();
+    tree.apply(None, &bootstrap_op(&table, TableId(1), &[Bytes::from("g"), Bytes::from("p")])).unwrap();
     let mut view = View::default();
     let connect = |view: &mut View, tree: &Tree| {
         view.handle(&UP);
@@ -155,7 +155,7 @@ fn whole() -> View {
     view.handle(&UP);
     let table = TableOptions { replicas: 2, ..TableOptions::default() };
     let mut tree = Tree::new();
-    tree.apply(None, &bootstrap_op(&table, &[Bytes::from("m")])).unwrap();
+    tree.apply(None, &bootstrap_op(&table, TableId(1), &[Bytes::from("m")])).unwrap();
     view.handle(&CoordinatorEvent::Changed(tree.changes().collect()));
     view.handle(&CoordinatorEvent::Synced { version: tree.version() });
     put_group(&mut view, |_| {});
@@ -227,7 +227,7 @@ fn a_region_is_gone_only_if_its_number_was_given() {
     // A coordinator that has lost its data.
     view.handle(&UP);
     view.handle(&CoordinatorEvent::Synced { version: 0 });
-    assert!(view.regions().next().is_none() && gone(&view).is_empty());
+    assert!(view.regions().next().is_some() && gone(&view).is_empty() && view.refusal().is_some());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use leeward_cluster::{
 use leeward_format::cluster::{GroupConfig, Member, ServerInfo, TableOptions};
 use leeward_format::coordinator::MAX_NODE_BYTES;
 use leeward_format::table::{NewTable, TableName};
-use leeward_format::{Incarnation, MAX_KEY_BYTES, ServerId, VolumeId};
+use leeward_format::{Incarnation, MAX_KEY_BYTES, ServerId, TableId, VolumeId};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -369,7 +369,7 @@ fn a_newcomer_is_told_a_large_tree(stage: &dyn Stage) {
 /// Three agents: they register, elect a master, assign regions, and recover when one dies.
 fn agents_elect_and_assign(stage: &dyn Stage) {
     let probe = stage.probe();
-    probe.submit(bootstrap_op(&TableOptions::default(), &["m".into()])).unwrap();
+    probe.submit(bootstrap_op(&TableOptions::default(), TableId(1), &["m".into()])).unwrap();
     let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();
     run(&mut runners, |view| {
         view.regions().count() == 2
@@ -384,7 +384,7 @@ fn agents_elect_and_assign(stage: &dyn Stage) {
 /// A table that takes several operations is made through one agent, dropped through another and made again, small.
 fn a_large_table_comes_and_goes(stage: &dyn Stage) {
     let probe = stage.probe();
-    probe.submit(bootstrap_op(&TableOptions::default(), &[])).unwrap();
+    probe.submit(bootstrap_op(&TableOptions::default(), TableId(1), &[])).unwrap();
     let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();
     let is_assigned = |view: &View, regions: usize| {
         let has_primary = |config: &GroupConfig| config.primary.is_some();

@@ -19,7 +19,7 @@ use leeward_cluster::{
 };
 use leeward_format::cluster::{ClusterPath, CopyFound, GroupConfig, Member, ServerInfo, TableOptions, decode_value};
 use leeward_format::coordinator::Change;
-use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, VolumeId};
+use leeward_format::{Epoch, Incarnation, Lsn, RegionId, ServerId, TableId, VolumeId};
 use leeward_platform::Nanos;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tables::Tables;
@@ -81,7 +81,7 @@ impl Cluster {
     fn new(seed: u64, servers: u32) -> Cluster {
         let mut tree = Tree::new();
         let splits: Vec<Bytes> = (1..REGIONS).map(|number| Bytes::from(format!("{number:04}"))).collect();
-        let op = bootstrap_op(&TableOptions::default(), &splits);
+        let op = bootstrap_op(&TableOptions::default(), TableId(1), &splits);
         let applied = tree.apply(None, &op).unwrap();
         let mut cluster = Cluster {
             seed,
@@ -122,8 +122,7 @@ impl Cluster {
         let member = Member { server, volume: VolumeId(server.0.into()), incarnation: Incarnation(*incarnation) };
         let on_disk = self.disks.iter().filter(|((owner, _), _)| *owner == server);
         let memory: BTreeMap<RegionId, Copy> = on_disk.map(|((_, region), copy)| (*region, *copy)).collect();
-        let copies =
-            memory.iter().map(|(region, (term, lsn))| CopyFound { region: *region, term: *term, lsn: *lsn }).collect();
+        let copies = memory.iter().map(|(region, (term, lsn))| CopyFound::new(*region, *term, *lsn)).collect();
         let info = ServerInfo { copies, ..ServerInfo::of(member) };
         let process = Process {
             member,

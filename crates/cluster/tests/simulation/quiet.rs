@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use leeward_cluster::{CoordinatorError, bootstrap_op};
-use leeward_format::ServerId;
 use leeward_format::cluster::TableOptions;
+use leeward_format::{ServerId, TableId};
 use std::collections::BTreeSet;
 
 #[test]
@@ -19,6 +19,6 @@ fn a_quiet_cluster_is_assigned_once_and_then_left_alone() {
     let before = cluster.tree.version();
     cluster.run(5_000, false);
     assert_eq!(cluster.tree.version(), before);
-    let error = cluster.tree.apply(None, &bootstrap_op(&TableOptions::default(), &[]));
+    let error = cluster.tree.apply(None, &bootstrap_op(&TableOptions::default(), TableId(1), &[]));
     assert!(matches!(error, Err(CoordinatorError::Exists { .. })));
 }

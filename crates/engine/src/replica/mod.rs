@@ -158,6 +158,11 @@ impl Replica {
         self.owner.region
     }
 
+    /// The volume that it is on.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
     /// Options of its table.
     pub fn options(&self) -> &TableOptions {
         &self.options

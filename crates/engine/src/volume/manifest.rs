@@ -294,7 +294,7 @@ impl Manifest {
     /// Begins the other zone with a checkpoint of everything, durably. The head of the zone is written last, so that
     /// the zone counts only when it is complete.
     fn checkpoint(&mut self, state: VolumeState) -> Result<Durable> {
-        let frame = self.encode(EntryBody::Checkpoint(state))?;
+        let frame = self.encode(EntryBody::checkpoint(state))?;
         self.size = Size::exactly(frame.len());
         let (old, new) = (self.current, 1 - self.current);
         self.zones[new].shrink(self.size.preferred());
@@ -330,7 +330,7 @@ impl Manifest {
     /// Applies the entries of the current zone in order, from its checkpoint `first`, which ends at `end`. Finds the
     /// last entry.
     fn replay(&mut self, zone: &[u8], first: Entry, end: usize) -> Result<VolumeState> {
-        let EntryBody::Checkpoint(mut state) = first.body else { unreachable!("the caller looked") };
+        let mut state = first.body.into_state().expect("the caller looked");
         let mut incarnation = first.incarnation;
         self.sequence = first.sequence + 1;
         self.position = end.next_multiple_of(FRAME_ALIGN);
@@ -414,5 +414,5 @@ pub(super) fn decode(device: &Device, bytes: &[u8]) -> Result<Option<(Entry, usi
 }
 
 fn is_checkpoint(entry: &Entry) -> bool {
-    matches!(entry.body, EntryBody::Checkpoint(_))
+    entry.body.is_checkpoint()
 }

@@ -17,6 +17,7 @@
 mod background;
 mod device;
 pub(crate) mod encryption;
+mod identity;
 mod manifest;
 mod open;
 mod parts;
@@ -432,8 +433,9 @@ impl Volume {
         // One region at a time, so that other threads wait for the lock no longer than that.
         let bytes_of =
             |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
+        let identities = body_bytes(&self.registry.lock().state.identities);
         let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
-        let bytes = measure(VolumeState::default()) + others.sum::<usize>() + body_bytes(change);
+        let bytes = measure(VolumeState::default()) + identities + others.sum::<usize>() + body_bytes(change);
         self.manifest.lock().check_room(bytes, &self.space)
     }
 

@@ -88,6 +88,12 @@ impl Registry {
         Owner { region, token: self.last_token, _reservation: reservation }
     }
 
+    /// The right of the present owner of `region`, for an edit that changes none of its data.
+    pub(super) fn owner(&self, region: RegionId, reservation: Reservation) -> Option<Owner> {
+        let token = *self.owners.get(&region).filter(|_| self.state.regions.contains_key(&region))?;
+        Some(Owner { region, token, _reservation: reservation })
+    }
+
     pub(super) fn check(&self, owner: &Owner) -> Result<()> {
         match self.owners.get(&owner.region) {
             Some(token) if *token == owner.token => Ok(()),
@@ -200,7 +206,11 @@ impl Registry {
             Change::Region(_) | Change::Drop(_) => {
                 candidates.extend(self.segments.get(&region).iter().flat_map(|held| held.keys()));
             }
-            Change::Opened(_) | Change::OpenLog { .. } | Change::SealLog { .. } | Change::Checkpoint { .. } => {}
+            Change::Opened(_)
+            | Change::OpenLog { .. }
+            | Change::SealLog { .. }
+            | Change::Checkpoint { .. }
+            | Change::Identify { .. } => {}
         }
     }
 
@@ -236,7 +246,8 @@ fn named(change: &Change) -> Vec<SegmentId> {
         | Change::Drop(_)
         | Change::SealLog { .. }
         | Change::Forget { .. }
-        | Change::DropCheckpoint { .. } => Vec::new(),
+        | Change::DropCheckpoint { .. }
+        | Change::Identify { .. } => Vec::new(),
     }
 }
 

@@ -62,7 +62,7 @@ impl Size {
 
 /// Bytes of a checkpoint of `state`, as an entry.
 pub(super) fn measure(state: VolumeState) -> usize {
-    body_bytes(&EntryBody::Checkpoint(state)) + ENTRY_BYTES
+    body_bytes(&EntryBody::checkpoint(state)) + ENTRY_BYTES
 }
 
 /// Bytes that a checkpoint grows by, at most.
@@ -75,11 +75,11 @@ fn growth(changes: &[Change], frame_bytes: usize) -> usize {
     frame_bytes + changes.len() * CHANGE_BYTES + segments * SEGMENT_BYTES
 }
 
-/// Whether an edit may name more segments than before. Other edits are carried out even without room for more, because
+/// Whether an edit may name more segments than before, or more of what copies belong to. Other edits are carried out even without room for more, because
 /// they make room.
 pub(super) fn names_more(changes: &[Change]) -> bool {
     changes.iter().any(|change| match change {
-        Change::Region(_) | Change::OpenLog { .. } | Change::Checkpoint { .. } => true,
+        Change::Region(_) | Change::OpenLog { .. } | Change::Checkpoint { .. } | Change::Identify { .. } => true,
         Change::Install { edit, .. } => !edit.added.is_empty(),
         Change::Opened(_)
         | Change::Drop(_)

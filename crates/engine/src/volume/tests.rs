@@ -1,8 +1,8 @@
 //! Tests of the volume: its manifest over crashes and damage, and its space.
 
 use super::*;
-use leeward_format::cluster::TableOptions;
-use leeward_format::{LogKind, Lsn};
+use leeward_format::cluster::{CopyIdentity, TableOptions};
+use leeward_format::{ClusterId, Epoch, LogKind, Lsn, TableId};
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Disk, Rng, SimDisk};
 
@@ -397,4 +397,33 @@ fn only_the_owner_changes_a_region() {
     let seal = Change::SealLog { region: REGION, id: SegmentId(9), bytes: 64, last_lsn: Lsn(1) };
     let nonsense = volume.commit(&new, vec![seal], &[], Durability::Synced);
     assert!(matches!(nonsense, Err(Error::Protocol { .. })));
+}
+
+#[test]
+fn what_a_copy_belongs_to_survives_checkpoints_and_goes_with_the_copy() {
+    let disk = SimDisk::new(7, 1 << 30);
+    let identity = CopyIdentity {
+        cluster: ClusterId(7),
+        table_id: TableId(8),
+        epoch: Epoch(3),
+        start: "a".into(),
+        end: Some("m".into()),
+        inherited_below: SegmentId(4),
+    };
+    {
+        let (volume, owner) = open_owned(&disk).unwrap();
+        assert!(!volume.identify(RegionId(99), identity.clone()).unwrap(), "there is no such copy");
+        assert!(volume.identify(REGION, identity.clone()).unwrap());
+        assert!(volume.identify(REGION, identity.clone()).unwrap());
+        // So many edits that the manifest moves to its other zone and back.
+        for id in 0..3000 {
+            add(&volume, &owner, id, Durability::Lazy).unwrap();
+            forget(&volume, &owner, id).unwrap();
+        }
+        assert_eq!(volume.identity(REGION), Some(identity.clone()));
+    }
+    let (volume, owner) = open_owned(&disk).unwrap();
+    assert_eq!(volume.identity(REGION), Some(identity));
+    volume.commit(&owner, vec![Change::Drop(REGION)], &[], Durability::Synced).unwrap();
+    assert_eq!(volume.identity(REGION), None);
 }

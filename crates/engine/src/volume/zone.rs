@@ -146,7 +146,7 @@ impl Zone {
         let (entries, slot) = bytes.split_at(self.own_entries());
         let Some((first, frame)) = decode(device, entries).ok().flatten() else { return Ok(None) };
         let (segments, bytes) = match first.body {
-            EntryBody::Checkpoint(_) => (Vec::new(), 0),
+            EntryBody::Checkpoint(_) | EntryBody::Identified(..) => (Vec::new(), 0),
             EntryBody::Zone(segments) => (segments, frame.next_multiple_of(FRAME_ALIGN)),
             EntryBody::Edit(_) | EntryBody::Moved => return Ok(None),
         };

@@ -6,6 +6,7 @@
 //! /leeward/server/<id>     ServerInfo      ephemeral          one live process a server
 //! /leeward/intent/<id>     Intent                             a server that should be a member of no group
 //! /leeward/regions         RegionNumbers                      numbers that were given to regions
+//! /leeward/cluster         TreeIdentity                       of which cluster this is the tree
 //! /leeward/making/<name>   Member          ephemeral          the node that makes a table in several operations
 //! /leeward/users           u64                                how often users were changed
 //! /leeward/user/<name>     User                               changed together with /leeward/users
@@ -14,7 +15,7 @@
 //! Values are postcard. The types are plain data; any thread may use them.
 
 use crate::user::UserName;
-use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, ServerId, VolumeId};
+use crate::{DecodeError, Epoch, Incarnation, Lsn, RegionId, SegmentId, ServerId, TableId, VolumeId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
@@ -23,12 +24,14 @@ use std::fmt;
 mod backups;
 mod desired;
 mod either;
+mod identity;
 mod numbers;
 mod options;
 mod preset;
 mod reads;
 pub use backups::BackupMode;
 pub use desired::{DesiredState, Intent, Plan, RegionRequest};
+pub use identity::{Contradiction, CopyIdentity, TreeIdentity};
 pub use numbers::RegionNumbers;
 pub use options::{Acknowledge, Addressing, CompactionMode, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
@@ -38,6 +41,7 @@ pub use reads::{IndexKind, ReadPaths, Reads, Scans};
 pub const MASTER_PATH: &str = "/leeward/master";
 const NUMBERS_PATH: &str = "/leeward/regions";
 const PROTOCOL_PATH: &str = "/leeward/protocol";
+const CLUSTER_PATH: &str = "/leeward/cluster";
 const TABLE_PREFIX: &str = "/leeward/table/";
 const REGION_PREFIX: &str = "/leeward/region/";
 const SERVER_PREFIX: &str = "/leeward/server/";
@@ -63,6 +67,8 @@ pub enum ClusterPath {
     Numbers,
     /// [Version](crate::frame::PROTOCOL_VERSION) of the values of all other paths.
     Protocol,
+    /// The [`TreeIdentity`]: of which cluster this is the tree.
+    Cluster,
     /// The node that makes the table of this name.
     Making(String),
     /// How often users were changed. Each change of a user changes it too, so that no two changes pass each other.
@@ -82,6 +88,8 @@ impl ClusterPath {
             Some(ClusterPath::Numbers)
         } else if path == PROTOCOL_PATH {
             Some(ClusterPath::Protocol)
+        } else if path == CLUSTER_PATH {
+            Some(ClusterPath::Cluster)
         } else if path == USERS_PATH {
             Some(ClusterPath::Users)
         } else if let Some(name) = path.strip_prefix(USER_PREFIX) {
@@ -110,6 +118,7 @@ impl fmt::Display for ClusterPath {
             ClusterPath::Master => f.write_str(MASTER_PATH),
             ClusterPath::Numbers => f.write_str(NUMBERS_PATH),
             ClusterPath::Protocol => f.write_str(PROTOCOL_PATH),
+            ClusterPath::Cluster => f.write_str(CLUSTER_PATH),
             ClusterPath::Making(name) => write!(f, "{MAKING_PREFIX}{name}"),
             ClusterPath::Users => f.write_str(USERS_PATH),
             ClusterPath::User(name) => write!(f, "{USER_PREFIX}{name}"),
@@ -160,6 +169,8 @@ pub struct GroupConfig {
     pub region: RegionId,
     /// Its table.
     pub table: String,
+    /// The identity of that table.
+    pub table_id: TableId,
     /// First key, or first token or slot ([`Partition`](crate::partition::Partition)), inclusive; empty for the first
     /// region.
     pub start: Bytes,
@@ -226,6 +237,7 @@ impl GroupConfig {
         GroupConfig {
             region,
             table: table.into(),
+            table_id: TableId(0),
             start: Bytes::new(),
             end: None,
             epoch: Epoch(0),
@@ -360,6 +372,10 @@ pub struct CopyFound {
     pub term: Epoch,
     /// Last LSN of its valid prefix; [`CopyFound::DAMAGED`] if the copy is damaged.
     pub lsn: Lsn,
+    /// The last configuration that named its server, as far as its volume knows; 0 if it does not.
+    pub epoch: Epoch,
+    /// The table that it belongs to; 0 if the volume does not say.
+    pub table_id: TableId,
 }
 
 impl CopyFound {
@@ -367,9 +383,27 @@ impl CopyFound {
     /// term is known to reach further. A master that takes it for an LSN chooses the copy, which refuses to serve.
     pub const DAMAGED: Lsn = Lsn(u64::MAX);
 
+    /// In place of the last LSN of a copy whose process is in sync and runs on: it has everything of its term.
+    pub const WHOLE: Lsn = Lsn(u64::MAX - 1);
+
+    /// A copy of which nothing is known but how far it reaches.
+    pub fn new(region: RegionId, term: Epoch, lsn: Lsn) -> CopyFound {
+        CopyFound { region, term, lsn, epoch: Epoch(0), table_id: TableId(0) }
+    }
+
     /// Whether the copy is damaged.
     pub fn is_damaged(&self) -> bool {
         self.lsn == CopyFound::DAMAGED
+    }
+
+    /// Whether the copy belongs to a region of the same number of another table.
+    pub fn is_of_other_table(&self, config: &GroupConfig) -> bool {
+        self.table_id != config.table_id && self.table_id != TableId(0) && config.table_id != TableId(0)
+    }
+
+    /// The epoch of the last configuration that it is known to have followed.
+    pub fn seen(&self) -> Epoch {
+        self.epoch.max(self.term)
     }
 }
 
@@ -387,14 +421,15 @@ pub struct ServerInfo {
     /// Where operators reach it.
     pub admin_address: String,
     /// The copies on its volume when it started, and which of them are damaged now. If no in-sync incarnation of a group
-    /// is alive, its primary is chosen by these.
+    /// is alive, its primary is chosen by these. Ascending by region.
     pub copies: Vec<CopyFound>,
 }
 
 impl ServerInfo {
     /// Its copy of `region`, if it has registered one.
     pub fn copy_of(&self, region: RegionId) -> Option<&CopyFound> {
-        self.copies.iter().find(|copy| copy.region == region)
+        let at = self.copies.binary_search_by_key(&region, |copy| copy.region).ok()?;
+        Some(&self.copies[at])
     }
 
     /// Whether its fabric is shared memory, which only servers of the same machine reach: its address is an abstract

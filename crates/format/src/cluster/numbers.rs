@@ -33,6 +33,12 @@ impl RegionNumbers {
         self.given.iter().any(|(from, up_to)| (*from..*up_to).contains(&region.0))
     }
 
+    /// Notes that all numbers of `other` are given as well.
+    pub fn give_all(&mut self, other: &RegionNumbers) {
+        self.given.extend(&other.given);
+        self.give([]);
+    }
+
     /// Notes that these numbers are given as well. `u32::MAX` is no number of a region, but leaves none above.
     pub fn give(&mut self, regions: impl IntoIterator<Item = RegionId>) {
         self.given.extend(regions.into_iter().map(|region| (region.0, region.0.saturating_add(1))));

@@ -3,11 +3,12 @@
 //! ```text
 //! zone      = frame, frame, ...              each starts at a multiple of FRAME_ALIGN bytes, zeroes between
 //! frame     = header of crate::frame, kind ManifestEdit, body = Entry (postcard)
-//! Entry     = sequence, durable, incarnation, Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo])
+//! Entry     = sequence, durable, incarnation, body
+//! body      = Checkpoint(VolumeState) | Edit([Change]) | Moved | Zone([SegmentNo]) | Identified(VolumeState, identities)
 //! ```
 //! A zone begins with a `Zone` entry, which names the segments that it continues in, and a checkpoint of the same
 //! sequence, which was durable before `Zone` was written. Zones of volume version 8 begin with the checkpoint, and do
-//! not continue. An entry is atomic. Sequence numbers are dense, and `incarnation` (of the volume, when the entry was
+//! not continue. A checkpoint is `Identified`; volumes up to version 12 have `Checkpoint`, which lacks identities. An entry is atomic. Sequence numbers are dense, and `incarnation` (of the volume, when the entry was
 //! written) never decreases. So the remains of an earlier use of the zone are never taken for its continuation.
 //! `durable` is the last sequence that was synced when the entry was written. It tells damage (an unreadable entry that
 //! was durable) from a tear (an entry that may never have been). The last FRAME_ALIGN bytes of the zone's own place
@@ -16,7 +17,7 @@
 //! [`Base`], [`InstallEdit`], [`Have`] and [`Shipped`] also travel in control messages, where every [`SegmentNo`] and
 //! [`Pointer`] is one of the sender's volume.
 
-use crate::cluster::{Addressing, TableOptions};
+use crate::cluster::{Addressing, CopyIdentity, TableOptions};
 use crate::segment::LOG_HEADER_BYTES;
 use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use serde::{Deserialize, Serialize};
@@ -209,6 +210,10 @@ pub struct VolumeState {
     pub incarnation: Incarnation,
     /// Its regions.
     pub regions: BTreeMap<RegionId, RegionState>,
+    /// What the copies of these regions belong to, as far as that is known. Not a part of the encoded state:
+    /// [`EntryBody::Identified`] has both.
+    #[serde(skip)]
+    pub identities: BTreeMap<RegionId, CopyIdentity>,
 }
 
 /// One change of a [`VolumeState`].
@@ -276,6 +281,13 @@ pub enum Change {
         /// Its name.
         name: String,
     },
+    /// It is known now what the copy of a region belongs to.
+    Identify {
+        /// The region.
+        region: RegionId,
+        /// What it belongs to.
+        identity: Box<CopyIdentity>,
+    },
 }
 
 /// One entry of the manifest, in a frame.
@@ -294,7 +306,7 @@ pub struct Entry {
 /// The body of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryBody {
-    /// The whole state.
+    /// The whole state, without identities: of volumes up to version 12. It is read, and not written any more.
     Checkpoint(VolumeState),
     /// Changes that are applied atomically.
     Edit(Vec<Change>),
@@ -302,6 +314,28 @@ pub enum EntryBody {
     Moved,
     /// The zone continues in these segments, in order, and a checkpoint comes next. All of it is durable.
     Zone(Vec<SegmentNo>),
+    /// The whole state, and what its copies belong to.
+    Identified(VolumeState, BTreeMap<RegionId, CopyIdentity>),
+}
+
+impl EntryBody {
+    /// A checkpoint of `state`.
+    pub fn checkpoint(mut state: VolumeState) -> EntryBody {
+        let identities = std::mem::take(&mut state.identities);
+        EntryBody::Identified(state, identities)
+    }
+    /// Whether it is a checkpoint.
+    pub fn is_checkpoint(&self) -> bool {
+        matches!(self, EntryBody::Checkpoint(_) | EntryBody::Identified(..))
+    }
+    /// The state of a checkpoint; `None` if it is none.
+    pub fn into_state(self) -> Option<VolumeState> {
+        match self {
+            EntryBody::Checkpoint(state) => Some(state),
+            EntryBody::Identified(state, identities) => Some(VolumeState { identities, ..state }),
+            EntryBody::Edit(_) | EntryBody::Moved | EntryBody::Zone(_) => None,
+        }
+    }
 }
 
 impl VolumeState {
@@ -318,6 +352,11 @@ impl VolumeState {
             Change::Drop(region) => {
                 self.region(*region)?;
                 self.regions.remove(region);
+                self.identities.remove(region);
+            }
+            Change::Identify { region, identity } => {
+                self.region(*region)?;
+                self.identities.insert(*region, (**identity).clone());
             }
             Change::OpenLog { region, log, id, no } => self.region(*region)?.open_log(*log, *id, *no)?,
             Change::SealLog { region, id, bytes, last_lsn } => {

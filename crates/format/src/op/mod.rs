@@ -382,6 +382,14 @@ pub enum Op {
         #[serde(deserialize_with = "crate::bounded::optional::<{ parts::MAX_REMOVED }, _, _>")]
         names: Option<Vec<UserName>>,
     },
+    /// For operators: adds to the coordinator's tree, which lost its data or was put back to an older state, what the
+    /// receiving node knows and the tree lacks. Answers [`OpResult::Done`] once the coordinator has recorded it;
+    /// [`OpError::Invalid`] if something else is in its place.
+    RestoreTree {
+        /// Every node has added what it knows: from then on all nodes compare the tree with what they know, and those
+        /// that find nothing lacking take part in the cluster again.
+        confirms: bool,
+    },
 }
 
 impl Op {
@@ -402,6 +410,7 @@ impl Op {
             Op::Intend { .. } | Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => true,
             Op::DropTable { .. } => false,
             Op::Stale { .. } => true,
+            Op::RestoreTree { .. } => true,
             Op::AcceptLoss { .. } | Op::CreateTable { .. } => false,
             Op::Put { .. } | Op::Delete { .. } | Op::DeleteRange { .. } => false,
             Op::Add { .. } | Op::Append { .. } | Op::Expire { .. } => false,
@@ -438,7 +447,7 @@ impl Op {
             Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. } => None,
             Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => None,
             Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } | Op::In { .. } => None,
-            Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => None,
+            Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } | Op::RestoreTree { .. } => None,
         }
     }
     /// Whether it is an operator's request that any node passes on to the coordinator.

@@ -106,7 +106,9 @@ impl Op {
             Op::CreateTable { table } => Need::of(Rights::ADMIN, Scope::Named(&table.options.name), Keys::None),
             Op::AlterTable { change } => Need::of(Rights::ADMIN, Scope::Named(&change.name), Keys::None),
             Op::DropTable { table } => Need::of(Rights::ADMIN, Scope::Named(table), Keys::None),
-            Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } => Need::everywhere(Rights::ADMIN),
+            Op::ListUsers | Op::ChangeUser { .. } | Op::RemoveUsers { .. } | Op::RestoreTree { .. } => {
+                Need::everywhere(Rights::ADMIN)
+            }
             Op::AcceptLoss { region, .. }
             | Op::Checkpoint { region, .. }
             | Op::Digests { region, .. }

@@ -90,10 +90,11 @@ fn region<'a>(map: &RegionMap, group: &'a GroupConfig) -> Region<'a> {
     }
 }
 
-/// The volumes that a region cannot continue without, in sentences.
+/// The volumes that a region cannot continue without, and what the coordinator has forgotten of it, in sentences.
 pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
-    let found = |server| map.server(server).map(|info| Found::of(info, group.region));
-    missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).collect()
+    let found = |server| map.server(server).map(|info| Found::of(info, group));
+    let contradiction = group.contradicted_by(&map.servers).map(|one| one.explain(group));
+    missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).chain(contradiction).collect()
 }
 
 /// Why the node should get no traffic; `None` if it should.

@@ -264,7 +264,7 @@ pub(crate) fn check_op(op: &Op) -> Result<(), OpError> {
         Op::RangeBounds { .. } | Op::RangeDigests(_) | Op::RebuildIndex { .. } | Op::HashIndex(_) => Ok(()),
         Op::Count { .. } | Op::AcceptLoss { .. } | Op::Checkpoint { .. } => Ok(()),
         Op::RequestRegion { .. } | Op::Intend { .. } | Op::DropTable { .. } => Ok(()),
-        Op::ListUsers | Op::RemoveUsers { .. } => Ok(()),
+        Op::ListUsers | Op::RemoveUsers { .. } | Op::RestoreTree { .. } => Ok(()),
         Op::ChangeUser { change } => {
             let mut added = change.rules.iter().filter_map(|rule| match rule {
                 UserRule::AddPassword(hash) => Some(hash),

@@ -448,6 +448,7 @@ fn one_of_each() -> Vec<Op> {
         Op::Scan(range()),
         Op::Count { region },
         Op::AcceptLoss { region, server: ServerId(1) },
+        Op::RestoreTree { confirms: true },
         Op::GetPair { key: key.clone(), want_value: true },
         Op::Expire { key: key.clone(), lifetime: forever, when: ExpireIf::default(), want_old: false },
         Op::DeleteRange { start: Bytes::new(), end: None },

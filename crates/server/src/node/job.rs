@@ -64,6 +64,8 @@ pub(crate) enum Outcome {
     Reshape(ReshapeDone),
     /// A region was split off another. The job is the new region's.
     SplitOff(Box<SplitOff>),
+    /// The volume was told what a copy belongs to, if it has the copy.
+    Identified(Result<bool, Error>),
     /// Operations on a served region.
     Operation(OperationDone),
     /// A question about segments was answered.

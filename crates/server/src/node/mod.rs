@@ -208,7 +208,7 @@ impl Node {
     /// A node that knows no other node yet.
     pub fn new(now: Nanos, parts: NodeParts) -> Node {
         let mut info = parts.info;
-        info.copies = parts.copies.iter().map(region::copy_found).collect();
+        info.copies = parts.copies.iter().map(region::identity::copy_found).collect();
         let me = info.member;
         let (clients, timing) = (parts.clients.clone(), parts.timing);
         let safe_lsn_lines = Arc::new(SafeLsnLines::new(Arc::clone(&parts.fabric), me.incarnation));
@@ -217,7 +217,7 @@ impl Node {
             volume: parts.volume,
             clients: parts.clients,
             fabric: parts.fabric,
-            agent: Agent::new(info, parts.cluster),
+            agent: Agent::new(info, parts.cluster).holding(region::identity::held(&parts.copies)),
             links: BTreeMap::new(),
             grants: Grants::after_start(now, parts.copies.iter().map(Replica::region), &timing.replication),
             ops: Ops::default(),
@@ -300,6 +300,10 @@ impl Node {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
             Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
+            Outcome::Identified(Ok(_)) => return,
+            Outcome::Identified(Err(error)) => {
+                return tracing::warn!(%region, %error, "cannot note what the copy belongs to");
+            }
             Outcome::SplitOff(split) => return self.split(now, region, *split),
             _ => {}
         }

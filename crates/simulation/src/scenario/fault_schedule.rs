@@ -2,7 +2,7 @@
 //! [`super::Scenario::choose`], after the options of the table.
 
 use super::Durability;
-use crate::world::FaultKind;
+use crate::world::{FaultKind, Forget};
 use leeward_format::cluster::{Reads, TableOptions};
 use leeward_platform::{Nanos, Rng};
 
@@ -16,6 +16,22 @@ pub(crate) struct FaultSchedule {
     pub(crate) gap: Nanos,
     /// Percentage of faults that outlast leases and sessions. The others are short.
     pub(crate) long: u64,
+}
+
+impl FaultSchedule {
+    /// When the coordinator forgets something, and what: in a third of the seeds where the nodes certainly know it still.
+    pub(super) fn forgets(&self, rng: &mut Rng) -> Vec<(Nanos, Forget)> {
+        if !self.kinds.iter().all(|kind| kind.leaves_knowledge()) || !rng.one_in(3) {
+            return Vec::new();
+        }
+        let mut forget = || {
+            let at = Nanos::from_millis(rng.between(1_000, self.end.as_millis()));
+            let age = Nanos::from_millis(rng.between(50, 4_000));
+            (at, if rng.one_in(3) { Forget::Everything } else { Forget::Newer(age) })
+        };
+        let (first, second) = (forget(), forget());
+        if first.0.as_millis().is_multiple_of(2) { vec![first, second] } else { vec![first] }
+    }
 }
 
 /// The theme of the faults of a seed, which decides their kinds.

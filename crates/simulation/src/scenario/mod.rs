@@ -16,7 +16,7 @@ mod planted;
 mod table;
 
 use crate::client_mix::ClientMix;
-use crate::world::FaultKind;
+use crate::world::{FaultKind, Forget};
 use bytes::Bytes;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
@@ -76,6 +76,8 @@ pub(crate) struct Scenario {
     /// Most bytes of a hash index: so few that space is used again at once, or what the memory budget leaves.
     pub(crate) index_bytes: u64,
     pub(crate) fault_schedule: FaultSchedule,
+    /// When the coordinator forgets something, and what.
+    pub(crate) forgets: Vec<(Nanos, Forget)>,
     operator: Operator,
     traits: Traits,
 }
@@ -104,6 +106,8 @@ impl Scenario {
             scenario.table.reads.scans = Scans::Backups;
             scenario.maps_memory(&mut rng);
         }
+        // The same.
+        scenario.forgets = scenario.fault_schedule.forgets(&mut Rng::new(seed.rotate_left(24)));
         scenario
     }
 
@@ -157,6 +161,7 @@ impl Scenario {
             direct_readers: 0,
             index_bytes: 0,
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
+            forgets: Vec::new(),
             operator: Operator::choose(nodes, rng),
             traits,
         }

@@ -18,6 +18,7 @@ impl Scenario {
             Bug::SkipChecksum | Bug::StopReplayAtOneLog | Bug::InstallBeforeLogDurable | Bug::ReuseTailBeforeFlush => {
                 kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
             }
+            Bug::TakeAnyTree | Bug::DecideOnOlderTree => !self.forgets.is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
             Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),

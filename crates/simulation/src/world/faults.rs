@@ -95,6 +95,18 @@ impl FaultKind {
         }
     }
 
+    /// Whether it leaves every node its disk and its way to the coordinator.
+    pub(crate) fn leaves_knowledge(self) -> bool {
+        match self {
+            FaultKind::Kill | FaultKind::KillAll | FaultKind::KillOthers | FaultKind::DiskKill => true,
+            FaultKind::SlowDisk | FaultKind::DiskFull | FaultKind::CutOneWay | FaultKind::SlowLink => true,
+            FaultKind::Pause | FaultKind::SuspendMachine => true,
+            FaultKind::PowerLoss | FaultKind::PowerLossAll | FaultKind::DiskPowerLoss | FaultKind::DiskError => false,
+            FaultKind::ReplaceDisk | FaultKind::RestoreCopy => false,
+            FaultKind::Isolate | FaultKind::CutCoordinator | FaultKind::CoordinatorDown | FaultKind::Strand => false,
+        }
+    }
+
     /// Whether it takes writes that are not durable.
     pub(crate) fn loses_power(self) -> bool {
         matches!(self, FaultKind::PowerLoss | FaultKind::PowerLossAll | FaultKind::DiskPowerLoss)
@@ -132,6 +144,13 @@ fn assert_not_broken_for_room(node: Option<&Node>) {
     for region in regions {
         let is_broken = region.state.starts_with("broken") && region.state.contains("no space");
         assert!(!is_broken, "region {}: {}", region.region, region.state);
+    }
+}
+
+impl FaultState {
+    /// The coordinator forgot something.
+    pub(super) fn note_forgotten(&mut self) {
+        self.struck += 1;
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`direct`] | clients that read hash indexes by one-sided reads |
 //! | [`copies`] | copies that are compared while clients write |
 //! | [`faults`] | what breaks |
+//! | [`forgetting`] | a coordinator that forgets, and its restoration |
 //! | [`saved_copies`] | disks that are replaced and put back |
 //! | [`verdict`] | what must be true after the faults |
 
@@ -20,11 +21,13 @@ mod bounds;
 mod copies;
 mod direct;
 mod faults;
+mod forgetting;
 mod machine;
 mod saved_copies;
 mod verdict;
 
 pub(crate) use faults::FaultKind;
+pub(crate) use forgetting::Forget;
 pub(crate) use machine::SEGMENT_BYTES;
 
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
@@ -36,6 +39,7 @@ use answering::Answering;
 use bounds::Bounds;
 use direct::{Direct, DirectEvent};
 use faults::FaultState;
+use forgetting::Forgetting;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
 use leeward_format::cluster::{Acknowledge, GroupConfig, Member, decode_value};
@@ -43,7 +47,7 @@ use leeward_format::hash_index::narrow_tags;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::status::RegionStatus;
 use leeward_format::table::{DEFAULT_TABLE, TableName};
-use leeward_format::{Epoch, RegionId, ServerId};
+use leeward_format::{Epoch, RegionId, ServerId, TableId};
 use leeward_platform::planted::set_most_index_bytes;
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::{Input, Job, JobDone, Node, Token};
@@ -95,6 +99,12 @@ enum Event {
         event: DirectEvent,
     },
     Fault,
+    /// The coordinator forgets something.
+    Forget {
+        forget: Forget,
+    },
+    /// The coordinator's tree is saved, or the operator looks whether it is to be restored.
+    LookAtTree,
     /// A process dies at a chosen moment.
     Die {
         node: NodeId,
@@ -145,6 +155,7 @@ pub(crate) struct World {
     /// Clients start operations.
     is_loaded: bool,
     fault_state: FaultState,
+    forgetting: Forgetting,
     /// The first term of each region, and the number of terms that began since.
     promotions: BTreeMap<RegionId, (u32, u32)>,
     /// With last-flush: terms that began and are not served yet.
@@ -182,7 +193,7 @@ impl World {
         narrow_tags(1);
         let nodes = scenario.nodes;
         let mut host = Host::new(nodes, seed);
-        let tables = bootstrap_op(&scenario.table, &scenario.splits);
+        let tables = bootstrap_op(&scenario.table, TableId(1), &scenario.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
         let network = SimNetwork::new(rng.u64(), scenario.network.clone());
         let arrivals = Arrivals::default();
@@ -208,6 +219,7 @@ impl World {
             host,
             is_loaded: true,
             fault_state: FaultState::default(),
+            forgetting: Forgetting::default(),
             promotions: BTreeMap::new(),
             appointed: Vec::new(),
             bounds: Bounds::default(),
@@ -235,6 +247,7 @@ impl World {
         self.begin_direct_reads();
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
+        self.begin_forgetting();
         let alterations = self.scenario.alterations().into_iter();
         let alterations = alterations.map(|(at, change)| (at, Op::AlterTable { change: Box::new(change) }));
         for (at, op) in alterations.chain(self.scenario.desired()) {
@@ -366,6 +379,8 @@ impl World {
             }
             Event::Direct { reader, event } => self.happen_to_reader(reader, event),
             Event::Fault => self.strike(),
+            Event::Forget { forget } => self.forget(forget),
+            Event::LookAtTree => self.look_at_tree(),
             Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),
             Event::Merge { number } => self.request_merge(number),
@@ -383,8 +398,10 @@ impl World {
                 let mut sent = Vec::new();
                 self.host.apply(self.now, node, (connection, id, op), &mut self.rng, &mut sent);
                 self.send(sent);
-                self.count_promotions();
-                self.look_at_bounds();
+                if !self.forgetting.is_restoring {
+                    self.count_promotions();
+                    self.look_at_bounds();
+                }
             }
             Travelling::Event { connection, event } => {
                 if self.machines[node].incarnation == incarnation && self.host.is_current(node, connection) {

@@ -15,8 +15,8 @@
 use super::{Event, FaultKind, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use leeward_cluster::{Found, missing_volumes};
+use leeward_format::ServerId;
 use leeward_format::cluster::{GroupConfig, Member, ServerInfo, decode_value};
-use leeward_format::{RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::disk::FaultPlan;
 use leeward_server::node::Node;
@@ -128,12 +128,12 @@ impl World {
     }
 
     /// The process that runs as `server`, and what it reports of its replica of a region.
-    fn found(&self, server: ServerId, region: RegionId) -> Option<Found> {
+    fn found(&self, server: ServerId, config: &GroupConfig) -> Option<Found> {
         let path = format!("/leeward/server/{server}");
         let value = self.host.tree.changes().find(|change| change.path == path)?.value?;
         let info: ServerInfo = decode_value("server", &value).expect("the tree holds what was written");
         let lives = self.machines[node_of(server)].node.as_ref().map(Node::member) == Some(info.member);
-        lives.then(|| Found::of(&info, region))
+        lives.then(|| Found::of(&info, config))
     }
 
     /// The index, among the node's `saved_copies`, of a disk that a region waits for and that can be put back now.
@@ -143,7 +143,7 @@ impl World {
             Some((node_of(member.server), saved_copies.iter().position(|(volume, _)| *volume == member.volume)?))
         };
         let needed = |config: &GroupConfig| -> Vec<(NodeId, usize)> {
-            missing_volumes(config, |server| self.found(server, config.region))
+            missing_volumes(config, |server| self.found(server, config))
                 .into_iter()
                 .filter_map(|one| place_of(one.member))
                 .collect()

@@ -36,6 +36,7 @@ impl World {
             self.advance_to("free of primaries on failed volumes", World::is_moved_off_failed)?;
         }
         self.mend_disks();
+        self.advance_to("restored", |world| !world.forgetting.is_restoring)?;
         self.forget_desired()?;
         // Other requests may have been in flight.
         self.advance(self.now + PAUSE);
@@ -132,13 +133,14 @@ impl World {
 
     /// Every region has a serving primary, and all of its members in sync are alive.
     fn is_served(&self) -> bool {
-        self.configs().iter().all(|config| {
-            config.in_sync().all(|member| self.is_alive(member))
-                && config.primary.is_some_and(|primary| {
-                    let node = self.machines[node_of(primary.server)].node.as_ref();
-                    node.is_some_and(|node| node.is_serving(config.region, config.term))
-                })
-        })
+        !self.forgetting.is_restoring
+            && self.configs().iter().all(|config| {
+                config.in_sync().all(|member| self.is_alive(member))
+                    && config.primary.is_some_and(|primary| {
+                        let node = self.machines[node_of(primary.server)].node.as_ref();
+                        node.is_some_and(|node| node.is_serving(config.region, config.term))
+                    })
+            })
     }
 
     /// The other processes die, and this one serves all regions alone, whether it was a backup or a primary. If it does not have

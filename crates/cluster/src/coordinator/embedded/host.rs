@@ -7,6 +7,7 @@ use super::log::{HostError, Log};
 use super::service::{Command, Service};
 use crate::Tree;
 use leeward_format::coordinator::{CoordinatorError, CoordinatorOp};
+use leeward_platform::Rng;
 use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
@@ -45,7 +46,8 @@ impl Host {
     /// # Errors
     /// The address is in use, the directory is in use or cannot be written, or the log is damaged.
     pub fn start(options: HostOptions) -> Result<Host, HostError> {
-        let (log, tree) = Log::open(&options.directory)?;
+        let (log, mut tree) = Log::open(&options.directory)?;
+        tree.draw_sessions_from(Rng::from_entropy().u64());
         Host::serve(options.listen, options.tls, log, tree)
     }
 

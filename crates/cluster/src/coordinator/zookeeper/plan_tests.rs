@@ -95,7 +95,7 @@ fn the_operations_for_a_large_table_are_parted_so_that_each_part_fits() {
         let splits = (1..regions).map(|split| format!("{split:0key_bytes$}").into()).collect();
         let table = NewTable::new(TableOptions::default(), splits);
         let numbers: Vec<RegionId> = (1..).take(regions).map(RegionId).collect();
-        let all = region_ops(&table, &numbers);
+        let all = region_ops(&table, leeward_format::TableId(9), &numbers);
         let (mut rest, mut parts) = (&all[..], 0);
         while !rest.is_empty() {
             let (part, others) = rest.split_at(chunk(rest));

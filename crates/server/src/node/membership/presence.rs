@@ -121,6 +121,11 @@ impl Presence {
             (NotJoined::Refused(reason), _) => {
                 format!("the coordinator refuses this node{lasted}: {reason}. Meanwhile {meanwhile}")
             }
+            (NotJoined::Refuses(refusal), _) => format!(
+                "this node refuses what the coordinator says{lasted}: {refusal}. Meanwhile {meanwhile}; failures are not handled. \
+                 Put the newest data of the coordinator back, or have it restored from what all nodes know with `leeward \
+                 restore-coordinator`"
+            ),
             (NotJoined::Incompatible(incompatible), _) => format!("{incompatible}. This node serves nothing"),
             (NotJoined::SteppedAside, _) => format!(
                 "this node has stepped aside{lasted}: it gave its primary roles to other servers, since it cannot store what \

@@ -13,6 +13,7 @@
 //! keeps nothing of what it had in memory. Its copy is as its volume has it, and is brought in sync like any other.
 
 mod follower;
+pub(crate) mod identity;
 pub(crate) mod idle;
 mod primary;
 mod promotion;
@@ -23,9 +24,10 @@ use crate::node::job::{Job, JobClass, Outcome};
 use crate::node::requests::stale::SafeLsns;
 use crate::node::requests::waiting::WaitingRoom;
 use crate::node::serving::{Answer, Serving};
+use identity::{copy_found, found};
 use leeward_engine::compaction::{CompactionDone, CompactionTotals};
 use leeward_engine::{Error, Region, Replica};
-use leeward_format::cluster::{CopyFound, GroupConfig, IndexKind, TableOptions};
+use leeward_format::cluster::{GroupConfig, IndexKind, TableOptions};
 use leeward_format::{Epoch, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{Account, Activity};
@@ -92,6 +94,8 @@ pub(crate) struct Slot {
     pub(crate) waiting: WaitingRoom,
     /// Since when the device has no room for a promotion, and until when the node does not try again.
     pub(crate) out_of_space: Option<(Nanos, Nanos)>,
+    /// The configuration by which the volume was last told what the copy belongs to.
+    identified: Option<Epoch>,
     /// This node becomes primary of no term up to this one: it has lost it, or has followed another primary of it.
     last_ended: Epoch,
 }
@@ -113,6 +117,7 @@ impl Slot {
             candidate: None,
             waiting: WaitingRoom::default(),
             out_of_space: None,
+            identified: None,
             last_ended: Epoch(0),
         }
     }
@@ -132,6 +137,7 @@ impl Slot {
             self.set_inherited_below();
         }
         self.activate_child(config);
+        self.identify(context);
         let maps_memory = context.fabric.maps_memory();
         let is_read = |TableOptions { reads, .. }: TableOptions| {
             reads.index == IndexKind::Hybrid || maps_memory && reads.is_at_backups()
@@ -222,6 +228,7 @@ impl Slot {
             other => self.serving_job_done(now, other, context),
         }
         self.register_damage(now, context);
+        self.identify(context);
         self.act_as_backup(context);
         self.reconcile(now, context, out);
     }
@@ -232,7 +239,7 @@ impl Slot {
         let found = match &self.holding {
             Holding::Copy(Some(copy)) if copy.is_damaged() != says_damaged => copy_found(copy),
             Holding::Serving(serving) if says_damaged => {
-                CopyFound { region: self.id, term: serving.term(), lsn: serving.region().last_lsn() }
+                found(&context.volume, self.id, (serving.term(), serving.region().last_lsn()))
             }
             _ => return,
         };
@@ -308,11 +315,4 @@ impl Context {
     ) {
         self.jobs.push(Job::new(JobClass::Foreground, account, region, work));
     }
-}
-
-/// What this server registers of a copy.
-pub(super) fn copy_found(copy: &Replica) -> CopyFound {
-    let (term, lsn) = copy.position();
-    let lsn = if copy.is_damaged() { CopyFound::DAMAGED } else { lsn };
-    CopyFound { region: copy.region(), term, lsn }
 }

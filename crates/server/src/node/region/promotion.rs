@@ -156,7 +156,9 @@ impl Slot {
                 tracing::error!(region = %self.id, %error, "cannot be opened for serving");
                 if error.is_damage() {
                     let term = copy.map_or(term, |copy| copy.position().0);
-                    context.agent.update_copy(now, CopyFound { region: self.id, term, lsn: CopyFound::DAMAGED });
+                    context
+                        .agent
+                        .update_copy(now, super::identity::found(&context.volume, self.id, (term, CopyFound::DAMAGED)));
                 }
                 self.holding = Holding::Broken(error.to_string());
             }

@@ -40,6 +40,10 @@ impl Node {
         let Unrouted { since, to, table, op, naming } = unrouted;
         match (execute::check(&op, !matches!(naming, Naming::Unnamed)), op) {
             (Ok(()), Op::AcceptLoss { region, server }) => self.accept_loss(now, to, region, server),
+            (Ok(()), Op::RestoreTree { confirms }) => {
+                let asked = self.context.agent.restore_tree(now, confirms);
+                self.request(to, asked);
+            }
             (Ok(()), Op::CreateTable { table }) => self.create_table(now, to, *table),
             (Ok(()), op @ (Op::Digests { .. } | Op::SegmentContent { .. } | Op::RepairSegment { .. })) => {
                 self.prove(to, op)

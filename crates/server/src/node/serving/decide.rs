@@ -102,6 +102,7 @@ pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
         | Op::ListUsers
         | Op::ChangeUser { .. }
         | Op::RemoveUsers { .. }
+        | Op::RestoreTree { .. }
         | Op::Checkpoint { .. }
         | Op::Digests { .. }
         | Op::SegmentContent { .. }

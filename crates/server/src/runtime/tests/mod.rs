@@ -4,6 +4,7 @@ mod backups;
 mod balance;
 mod damage;
 mod digests;
+mod forgetful;
 mod fresh;
 mod fuzz;
 mod hashed;
@@ -27,7 +28,7 @@ use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{Condition, Lifetime, MAX_MESSAGE_BYTES, Op, OpResult, Reply, Request};
 use leeward_format::table::TableName;
-use leeward_format::{Lsn, RegionId};
+use leeward_format::{Lsn, RegionId, TableId};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ impl Cluster {
         let host = Host::start(HostOptions { directory: dir.path().join("coordinator"), listen: LOOPBACK, tls })
             .expect("a coordinator");
         let table = TableOptions { replicas: nodes, min_in_sync: nodes.min(2), ..TableOptions::default() };
-        host.apply(bootstrap_op(&table, &["m".into()])).expect("a table");
+        host.apply(bootstrap_op(&table, TableId(1), &["m".into()])).expect("a table");
         let mut cluster = Cluster { host: Some(host), servers: Vec::new(), dir };
         for id in 1..=nodes {
             let mut config = cluster.config(id, nodes);

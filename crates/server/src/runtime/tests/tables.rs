@@ -217,24 +217,6 @@ fn a_copy_that_was_moved_away_is_destroyed_after_a_while() {
     assert_eq!(orders.run("GET key"), "order");
 }
 
-/// Regions whose numbers an operator chose are served, whatever the numbers are, and a client that asks again and again ends
-/// no node.
-#[test]
-fn regions_of_any_number_are_served() {
-    let cluster = Cluster::start(3);
-    cluster.client(0).run_until_served("SET key value");
-    for (name, number) in [("wide", 1 << 24), ("last", u32::MAX - 1)] {
-        let options = TableOptions { name: name.into(), replicas: 3, min_in_sync: 2, ..TableOptions::default() };
-        let table = NewTable { numbers: vec![RegionId(number)], ..NewTable::new(options, Vec::new()) };
-        let op = Op::CreateTable { table: Box::new(table) };
-        assert_eq!(request(&cluster.servers[0].info().native_address, &op), OpResult::Done);
-        assert_eq!(select(&cluster, 0, name).run_until_served("SET a b"), "+OK");
-        assert_eq!(select(&cluster, 1, name).run_until_served("GET a"), "b");
-    }
-    assert_eq!(create(&cluster, 0, "next", &[]), OpResult::Done);
-    assert_eq!(select(&cluster, 2, "next").run_until_served("SET a b"), "+OK");
-}
-
 /// The primary of a served region follows: it lets clients read a hash index while the table has one.
 #[test]
 fn the_kind_of_index_changes_while_a_region_is_served() {

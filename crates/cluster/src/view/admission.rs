@@ -1,0 +1,250 @@
+//! Whether a tree that the coordinator told as a whole may take the place of the tree that is shown.
+//!
+//! A coordinator that was put back to an older state, or lost its data, forgets. Servers do not: each compares the tree with what
+//! it knows, that is the tree that it showed before, and what its volume's copies say that they belong to. A tree is refused if
+//! it lacks any of that:
+//!
+//! | the tree | refused as |
+//! |---|---|
+//! | says nothing of the cluster, or is of another one | [`Lost`](TreeRefusal::Lost), [`Other`](TreeRefusal::Other) |
+//! | has an older configuration of a region, or another one of the same epoch | [`Older`](TreeRefusal::Older) |
+//! | does not know of a region, or has one that has ended | [`Unknown`](TreeRefusal::Unknown), [`Ended`](TreeRefusal::Ended) |
+//! | has given the region's number to another table | [`OtherTable`](TreeRefusal::OtherTable) |
+//!
+//! Invariants:
+//! - A tree in which something is older was put back. It may catch up by changes of servers that know less, and would then look
+//!   newer. So it stays refused until an operator has restored it, which raises its generation.
+//! - A server that knows nothing takes any tree.
+//!
+//! Pure; one thread at a time.
+
+use super::{Changed, Content, View, create};
+use crate::CoordinatorOp;
+use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, ServerInfo, TableOptions, encode_value};
+use leeward_format::routing::Routing;
+use leeward_format::{ClusterId, Epoch, RegionId, TableId};
+use leeward_platform::planted::{Bug, planted};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A copy that a server's volume held when the server started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldCopy {
+    /// What it belongs to.
+    pub identity: CopyIdentity,
+    /// Options of its table, as the copy was made with.
+    pub options: TableOptions,
+    /// Term of the last primary that it was in sync with.
+    pub term: Epoch,
+}
+
+/// Why a coordinator's tree is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TreeRefusal {
+    /// It has no identity.
+    #[error("it knows nothing of cluster {known}: it lost its data, or is the coordinator of another cluster")]
+    Lost {
+        /// The cluster that this server belongs to.
+        known: ClusterId,
+    },
+    /// It is of another cluster.
+    #[error("it is of cluster {found}, and this server belongs to cluster {known}")]
+    Other {
+        /// The cluster of the tree.
+        found: ClusterId,
+        /// The cluster that this server belongs to.
+        known: ClusterId,
+    },
+    /// It has an older configuration of a region, or another one of the same epoch.
+    #[error("its configuration of region {region} is of epoch {found}, and this server knows {}: it was put back to an older state",
+        if found == known { "another of that epoch".to_owned() } else { format!("epoch {known}") })]
+    Older {
+        /// The region.
+        region: RegionId,
+        /// The epoch in the tree.
+        found: Epoch,
+        /// The epoch that this server knows.
+        known: Epoch,
+    },
+    /// It never gave the number of a region of which this server has a copy or a configuration.
+    #[error("it does not know of region {region} of table {table}: it was put back to an older state")]
+    Unknown {
+        /// The region.
+        region: RegionId,
+        /// Its table.
+        table: String,
+    },
+    /// It has a region that has ended.
+    #[error("it has region {region} of table {table}, which has ended: it was put back to an older state")]
+    Ended {
+        /// The region.
+        region: RegionId,
+        /// Its table.
+        table: String,
+    },
+    /// It has given the number of a region to another table.
+    #[error(
+        "its region {region} is of table {found}, and this server has a region {region} of table {known}, which is another"
+    )]
+    OtherTable {
+        /// The region.
+        region: RegionId,
+        /// The name of the table in the tree.
+        found: String,
+        /// The name of the table that this server knows.
+        known: String,
+    },
+    /// It was put back to an older state, and changed since.
+    #[error("it was put back to an older state before, and was not restored since")]
+    NotRestored,
+}
+
+impl TreeRefusal {
+    /// Whether the tree is an older state of the cluster's own.
+    fn was_put_back(&self) -> bool {
+        !matches!(self, TreeRefusal::Lost { .. } | TreeRefusal::Other { .. })
+    }
+}
+
+impl View {
+    /// The view of a server whose volume holds these copies.
+    pub(crate) fn of_server(held: BTreeMap<RegionId, HeldCopy>) -> View {
+        View { held, ..View::default() }
+    }
+
+    /// Why the tree that the coordinator tells is not shown; `None` if it is shown, or none is told.
+    pub fn refusal(&self) -> Option<&TreeRefusal> {
+        self.refusal.as_ref().filter(|_| self.is_aside_whole)
+    }
+
+    /// The cluster that this process belongs to, as far as it knows.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        let shown = self.identity().map(|identity| identity.cluster);
+        let held = self.held.values().map(|copy| copy.identity.cluster);
+        shown.or_else(|| held.filter(|cluster| *cluster != ClusterId(0)).max())
+    }
+
+    /// The operation that registers `me` in a tree that is refused; `None` if it is registered there as it is, or another process
+    /// has its number.
+    pub(crate) fn register_in_refused(&self, me: &ServerInfo) -> Option<CoordinatorOp> {
+        let tree = self.aside.as_ref()?;
+        let path = ClusterPath::Server(me.member.server);
+        match tree.routes.server(me.member.server) {
+            None => Some(create(path, encode_value(me), true)),
+            Some(found) if found.member == me.member && found != me => Some(tree.put_op(path, encode_value(me))),
+            Some(found)
+                if found.member.has_volume_of(&me.member) && found.member.incarnation < me.member.incarnation =>
+            {
+                Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// Shows the tree aside if it may take the place of the one that is shown. A view without a tree aside is in sync again.
+    pub(super) fn admit(&mut self) {
+        if let Some(aside) = &self.aside {
+            let found = self.lacks_anything(aside);
+            let is_restored = aside.identity.map(|(_, identity)| identity.generation) > self.generation();
+            let was_put_back = self.refusal.as_ref().is_some_and(TreeRefusal::was_put_back);
+            let refusal = found.or_else(|| (was_put_back && !is_restored).then_some(TreeRefusal::NotRestored));
+            if refusal.is_some() && !planted(Bug::TakeAnyTree) {
+                if self.refusal != refusal {
+                    self.changed.servers = true;
+                }
+                self.refusal = refusal;
+                return;
+            }
+        }
+        self.refusal = None;
+        self.is_aside_whole = false;
+        if let Some(content) = self.aside.take() {
+            self.changed.add(Changed::between(&self.current, &content));
+            self.current = content;
+        }
+        // A caller that looked in the meantime did not know which servers are there.
+        self.changed.servers = true;
+        self.synced = true;
+        self.current.has_new_users = true;
+        self.show_users();
+    }
+
+    fn generation(&self) -> Option<u32> {
+        self.identity().map(|identity| identity.generation)
+    }
+
+    /// What `tree` lacks of what this process knows.
+    fn lacks_anything(&self, tree: &Content) -> Option<TreeRefusal> {
+        let found = tree.identity.map(|(_, identity)| identity);
+        match (self.cluster(), found) {
+            (Some(known), None) => return Some(TreeRefusal::Lost { known }),
+            (Some(known), Some(found)) if found.cluster != known => {
+                return Some(TreeRefusal::Other { found: found.cluster, known });
+            }
+            _ => {}
+        }
+        if found.map(|found| found.generation) < self.generation() {
+            return Some(TreeRefusal::NotRestored);
+        }
+        let known = self.regions().find_map(|config| tree.lacks_config(config));
+        let held = || self.held.iter().find_map(|(region, copy)| tree.lacks_copy(*region, copy));
+        let ended = || {
+            // Numbers are given before the regions are made, where a table takes several operations.
+            let has_ended =
+                |config: &&Arc<GroupConfig>| self.has_ended(config.region) && self.maker(&config.table).is_none();
+            let ended = tree.routes.regions().find(has_ended);
+            ended.map(|config| TreeRefusal::Ended { region: config.region, table: config.table.clone() })
+        };
+        known.or_else(held).or_else(ended)
+    }
+}
+
+impl Content {
+    /// Whether the tree knows that a region it lacks has ended, or is about to be made.
+    fn accounts_for(&self, region: RegionId) -> bool {
+        self.planned.contains(&region) || self.numbers.as_ref().is_some_and(|(_, numbers)| numbers.has(region))
+    }
+
+    /// What it lacks of a configuration that is known.
+    fn lacks_config(&self, known: &GroupConfig) -> Option<TreeRefusal> {
+        let (region, table) = (known.region, &known.table);
+        match self.routes.region(region) {
+            None if self.accounts_for(region) => None,
+            None => Some(TreeRefusal::Unknown { region, table: table.clone() }),
+            Some(found) if is_other(found.table_id, known.table_id) => {
+                Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.clone() })
+            }
+            Some(found) if found.epoch < known.epoch || found.epoch == known.epoch && **found != *known => {
+                Some(TreeRefusal::Older { region, found: found.epoch, known: known.epoch })
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// What it lacks of what a copy belongs to.
+    fn lacks_copy(&self, region: RegionId, copy: &HeldCopy) -> Option<TreeRefusal> {
+        let CopyIdentity { cluster, table_id, epoch, .. } = copy.identity;
+        if cluster == ClusterId(0) {
+            return None;
+        }
+        let (table, epoch) = (&copy.options.name, epoch.max(copy.term));
+        match self.routes.region(region) {
+            None if self.accounts_for(region) => None,
+            None => Some(TreeRefusal::Unknown { region, table: table.clone() }),
+            Some(found) if is_other(found.table_id, table_id) => {
+                Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.clone() })
+            }
+            Some(found) if found.epoch < epoch => Some(TreeRefusal::Older { region, found: found.epoch, known: epoch }),
+            Some(_) => None,
+        }
+    }
+}
+
+/// Whether two tables differ, as far as both are known.
+fn is_other(one: TableId, other: TableId) -> bool {
+    one != other && one != TableId(0) && other != TableId(0)
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

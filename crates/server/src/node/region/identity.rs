@@ -1,0 +1,56 @@
+//! What the copy of a region belongs to: the volume is told with each configuration that names this server, and the cluster is
+//! told what the volume says.
+//!
+//! Invariant: a copy is told what it belongs to before anything that a newer configuration allows can be the only proof of that
+//! configuration, as far as the process lives: the job is spawned in the turn that follows the configuration. Belongs to the node's
+//! thread; the volume is told by a job.
+
+use super::{Holding, Slot};
+use crate::node::Context;
+use crate::node::job::Outcome;
+use leeward_cluster::HeldCopy;
+use leeward_engine::{Replica, Volume};
+use leeward_format::cluster::{CopyFound, CopyIdentity};
+use leeward_format::{Epoch, Lsn, RegionId};
+use leeward_platform::cpu::Activity;
+use std::collections::BTreeMap;
+
+impl Slot {
+    /// Has the volume told what the copy belongs to, if a configuration that names this server is news.
+    pub(super) fn identify(&mut self, context: &mut Context) {
+        let Some(config) = self.config.as_ref().filter(|config| self.identified != Some(config.epoch)) else { return };
+        let server = context.me.server;
+        let has_copy = !matches!(self.holding, Holding::Copy(None) | Holding::Working | Holding::Broken(_));
+        let Some(cluster) = context.agent.view().cluster().filter(|_| has_copy) else { return };
+        if !config.members().any(|member| member.server == server) {
+            return;
+        }
+        self.identified = Some(config.epoch);
+        let (region, identity, volume) = (self.id, CopyIdentity::of(cluster, config), context.volume.clone());
+        context.spawn_in_background(region, Activity::Engine.of_backup(), move || {
+            Outcome::Identified(volume.identify(region, identity))
+        });
+    }
+}
+
+/// The copies of a volume that say what they belong to.
+pub(crate) fn held(copies: &[Replica]) -> BTreeMap<RegionId, HeldCopy> {
+    let held = copies.iter().filter_map(|copy| {
+        let identity = copy.volume().identity(copy.region())?;
+        Some((copy.region(), HeldCopy { identity, options: copy.options().clone(), term: copy.position().0 }))
+    });
+    held.collect()
+}
+
+/// What this server registers of a copy.
+pub(crate) fn copy_found(copy: &Replica) -> CopyFound {
+    let (term, lsn) = copy.position();
+    let lsn = if copy.is_damaged() { CopyFound::DAMAGED } else { lsn };
+    found(copy.volume(), copy.region(), (term, lsn))
+}
+
+/// What this server registers of the copy of `region`, which reaches up to there.
+pub(super) fn found(volume: &Volume, region: RegionId, (term, lsn): (Epoch, Lsn)) -> CopyFound {
+    let CopyIdentity { epoch, table_id, .. } = volume.identity(region).unwrap_or_default();
+    CopyFound { region, term, lsn, epoch, table_id }
+}

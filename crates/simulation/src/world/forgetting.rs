@@ -1,0 +1,139 @@
+//! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on or die. Then the operator has it
+//! restored from what the nodes know, as often as a node refuses it.
+//!
+//! It strikes only where no node is cut off from the coordinator and no disk loses what it had: what only an absent node knows
+//! cannot be known.
+
+use super::{Event, World};
+use crate::CONTEXT;
+use leeward_format::coordinator::TreeSnapshot;
+use leeward_format::op::{Op, OpResult};
+use leeward_platform::Nanos;
+use leeward_server::node::Token;
+
+/// How often the tree is saved, and how often the operator looks at the nodes.
+const LOOK: Nanos = Nanos::from_millis(200);
+/// By then every node knows that its connection to the coordinator was lost.
+const NOTICED: Nanos = Nanos::from_secs(1);
+/// After this time without an answer the operator begins anew.
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(3);
+
+/// What the coordinator is put back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forget {
+    /// Nothing is left.
+    Everything,
+    /// The state of so long ago.
+    Newer(Nanos),
+}
+
+/// The saved states of the tree, and how far the operator has come with its restoration.
+#[derive(Debug, Default)]
+pub(super) struct Forgetting {
+    saved: Vec<(Nanos, TreeSnapshot)>,
+    /// The tree has forgotten something, and not all nodes run and take part in the cluster again.
+    pub(super) is_restoring: bool,
+    forgot_at: Nanos,
+    asked: Vec<Token>,
+    asked_at: Nanos,
+    confirms: bool,
+    /// How often the coordinator forgot something, and how often a restoration was confirmed.
+    pub(super) counts: (u64, u64),
+}
+
+impl World {
+    /// Begins to save states of the tree, if this seed has the coordinator forget something.
+    pub(super) fn begin_forgetting(&mut self) {
+        let forgets = self.scenario.forgets.clone();
+        for (at, forget) in &forgets {
+            self.push(*at, Event::Forget { forget: *forget });
+        }
+        if !forgets.is_empty() {
+            self.push(Nanos::from_millis(50), Event::LookAtTree);
+        }
+    }
+
+    /// The coordinator's process is replaced by one with an older state, or with none.
+    pub(super) fn forget(&mut self, forget: Forget) {
+        if !self.faults_continue() {
+            return;
+        }
+        let saved = match forget {
+            Forget::Everything => None,
+            Forget::Newer(age) => {
+                let before = Nanos(self.now.0.saturating_sub(age.0));
+                let saved = &self.forgetting.saved;
+                let at = saved.iter().rposition(|(at, _)| *at <= before).unwrap_or(0);
+                saved.get(at).map(|(_, snapshot)| snapshot.clone())
+            }
+        };
+        CONTEXT.set((self.now, None));
+        tracing::info!(?forget, version = saved.as_ref().map(|saved| saved.version), "the coordinator forgets");
+        let mut sent = Vec::new();
+        self.host.forget(self.now, saved, &mut sent);
+        self.send(sent);
+        (self.forgetting.is_restoring, self.forgetting.forgot_at) = (true, self.now);
+        self.forgetting.counts.0 += 1;
+        self.fault_state.note_forgotten();
+    }
+
+    /// Saves the tree; or the operator looks whether it is to be restored, and takes the next step.
+    pub(super) fn look_at_tree(&mut self) {
+        self.push(self.now + LOOK, Event::LookAtTree);
+        if !self.forgetting.is_restoring {
+            self.forgetting.saved.push((self.now, self.host.tree.snapshot()));
+            return;
+        }
+        let statuses: Vec<_> =
+            self.machines.iter().map(|machine| machine.node.as_ref().filter(|_| !machine.paused)).collect();
+        let all_run = statuses.iter().all(Option::is_some);
+        let statuses: Vec<_> = statuses.into_iter().map(|node| node.map(|node| node.status())).collect();
+        let refuses: Vec<usize> = statuses
+            .iter()
+            .enumerate()
+            .filter(|(_, status)| {
+                let why = status.as_ref().and_then(|status| status.not_joined.as_deref());
+                why.is_some_and(|why| why.contains("refuses what the coordinator says"))
+            })
+            .map(|(node, _)| node)
+            .collect();
+        let are_joined =
+            statuses.iter().all(|status| status.as_ref().is_some_and(|s| s.not_joined.is_none() && s.coordinator_up));
+        if all_run && are_joined && self.now.since(self.forgetting.forgot_at) > NOTICED {
+            self.forgetting.is_restoring = false;
+            return;
+        }
+        if self.is_answered() && all_run && !refuses.is_empty() {
+            self.restore_from(&refuses);
+        }
+    }
+
+    /// Whether nothing that the operator asked is left to be answered. Where all of it succeeded, the next step is to confirm.
+    fn is_answered(&mut self) -> bool {
+        let is_late = self.now.since(self.forgetting.asked_at) > ANSWER_TIMEOUT;
+        let answers = &self.questions;
+        let is_open = |token: &Token| answers.get(token).is_some_and(Option::is_none);
+        if self.forgetting.asked.iter().any(is_open) && !is_late {
+            return false;
+        }
+        let asked = std::mem::take(&mut self.forgetting.asked);
+        let was_asked = !asked.is_empty();
+        let answers: Vec<Option<OpResult>> = asked.iter().map(|token| self.questions.remove(token).flatten()).collect();
+        let are_done = answers.iter().all(|answer| matches!(answer, Some(OpResult::Done)));
+        for answer in answers.iter().filter(|answer| !matches!(answer, Some(OpResult::Done))) {
+            tracing::info!(?answer, "the restoration does not succeed yet");
+        }
+        self.forgetting.counts.1 += u64::from(was_asked && are_done && self.forgetting.confirms);
+        self.forgetting.confirms = was_asked && are_done && !self.forgetting.confirms;
+        true
+    }
+
+    fn restore_from(&mut self, nodes: &[usize]) {
+        let confirms = self.forgetting.confirms;
+        self.forgetting.asked_at = self.now;
+        for node in nodes.iter().take(if confirms { 1 } else { nodes.len() }) {
+            let token = self.question(*node, Op::RestoreTree { confirms });
+            self.forgetting.asked.push(token);
+        }
+    }
+}
