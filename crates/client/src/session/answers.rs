@@ -14,7 +14,7 @@ impl Session {
     pub(super) fn receive(&mut self, token: Token, reply: Reply) {
         let now = Instant::now();
         match reply {
-            Reply::Map(map) => self.take_map(map),
+            Reply::Map(map) => self.take_map(token, map),
             Reply::Routes(update) => self.take_routes(token, update, now),
             Reply::Heard { regions } => regions.into_iter().for_each(|(region, lsn)| self.heard.note(region, lsn)),
             Reply::Auth { refused: None } => {}

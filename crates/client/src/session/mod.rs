@@ -147,14 +147,14 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and learns where
+    /// Connects to the first of `seeds` (native [addresses](Address), all of one [`Way`]) that answers and knows where
     /// regions are.
     ///
     /// # Errors
     /// - The address asks for rings, and there are none ([`ClientError::Rings`]); or for direct reads, which the node
     ///   does not allow ([`ClientError::Direct`]).
     /// - No node answers within [`ClientOptions::connect_within`].
-    /// - The node that answers knows no region until [`ClientOptions::deadline`], though one is
+    /// - No node that answers knows a region until [`ClientOptions::deadline`], though one is
     ///   [needed](ClientOptions::needs_regions).
     /// - An address is not valid.
     pub fn connect<S: AsRef<str>>(seeds: &[S], options: ClientOptions) -> Result<Session, ClientError> {
@@ -206,7 +206,7 @@ impl Session {
             has_many_cores: has_many_cores(),
             last_poll: begun,
         };
-        session.fetch_routes_until(connect_until)?;
+        session.look_for_routes(connect_until)?;
         if session.mailbox.is_some() {
             session.await_rings(connect_until)?;
         }
@@ -214,7 +214,7 @@ impl Session {
             if Instant::now() >= deadline {
                 return Err(ClientError::NoRegions { seeds: session.seeds.join(", ") });
             }
-            session.fetch_routes_until(deadline)?;
+            session.look_for_routes(deadline)?;
             if session.routes.regions().is_empty() {
                 session.wait(TICK)?;
             }
@@ -424,6 +424,7 @@ impl Session {
     }
 
     fn rest(&mut self, address: &str, reason: String, now: Instant) {
+        self.asking.forget(address);
         self.last_failure = format!("{address}: {reason}");
         let (until, failures) = self.backing_off.entry(address.to_string()).or_insert((now, 0));
         *until = now + self.options.retry_pause;

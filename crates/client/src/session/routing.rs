@@ -1,6 +1,9 @@
 //! The routes of a session: which node it asks for them, when it accepts an update, and which node an operation goes
 //! to.
 //!
+//! A node that never reached the coordinator answers, and knows nothing; one that has lost it knows what was. So no answer
+//! alone is the last word: after one that helps nothing the next node is asked, and connected to if there is no link.
+//!
 //! Belongs to the session's thread.
 
 use super::{Session, TICK};
@@ -13,6 +16,7 @@ use leeward_format::routes::{Applied, RouteCache, RoutesUpdate};
 use leeward_format::routing::Spread;
 use leeward_format::table::TableName;
 use mio::Token;
+use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 
 /// How old routes may be before a session that is in use asks whether there are newer ones.
@@ -25,10 +29,21 @@ pub(super) struct Asking {
     /// How many reads went to any member so far.
     turns: usize,
     asked: Option<Instant>,
-    /// Answers about routes so far.
-    pub(super) answers: u64,
+    /// When a node was last asked because the answers of those with links did not help.
+    asked_another: Option<Instant>,
+    /// Answers about routes so far, of nodes that know at least as much as the session.
+    answers: u64,
+    /// The nodes whose last answer was older than the known routes, or without any.
+    behind: FxHashSet<String>,
     /// The region map, if one has come since it was asked for.
     map: Option<RegionMap>,
+}
+
+impl Asking {
+    /// The connection to `address` is gone, and so is what its node knew.
+    pub(super) fn forget(&mut self, address: &str) {
+        self.behind.remove(address);
+    }
 }
 
 impl Session {
@@ -64,12 +79,24 @@ impl Session {
         }
     }
 
-    /// Asks for routes until a node has answered.
+    /// Asks for routes until a node has answered that knows any, or every seed has answered that it knows none.
     pub(super) fn fetch_routes_until(&mut self, deadline: Instant) -> Result<(), ClientError> {
         let before = self.asking.answers;
         self.asking.asked = None;
-        let is_answered = |session: &mut Session| (session.asking.answers > before).then_some(());
+        let is_answered = |session: &mut Session| {
+            let Asking { answers, behind, .. } = &session.asking;
+            let is_hopeless = !behind.is_empty() && session.seeds.iter().all(|seed| behind.contains(seed));
+            (*answers > before || is_hopeless).then_some(())
+        };
         self.ask_until(deadline, is_answered, |session| Request::Routes { known: session.routes.version() })
+    }
+
+    /// The same, but that all nodes that answer know nothing is no error.
+    pub(super) fn look_for_routes(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        match self.fetch_routes_until(deadline) {
+            Err(ClientError::Unreachable { .. }) if !self.asking.behind.is_empty() => Ok(()),
+            result => result,
+        }
     }
 
     fn ask_until<T>(
@@ -140,15 +167,32 @@ impl Session {
     }
 
     /// Accepts the region map, if it is not older than the known routes.
-    pub(super) fn take_map(&mut self, map: RegionMap) {
+    pub(super) fn take_map(&mut self, token: Token, map: RegionMap) {
         if map.version >= self.routes.version() {
             self.asking.map = Some(map);
+        } else {
+            self.note_behind(token, map.version);
         }
+    }
+
+    /// A node knows less than the session.
+    fn note_behind(&mut self, token: Token, version: u64) {
+        let Some(Link { address, .. }) = self.links.get(&token) else { return };
+        let what = if version == 0 { "it knows no region" } else { "it knows only older routes" };
+        self.last_failure = format!("{address}: {what}; /readyz of its admin port says why");
+        self.asking.behind.insert(address.clone());
     }
 
     /// Applies routes that a node sent. If they are newer, parked operations are tried at once, and the link to a
     /// server that is no longer primary and owes answers is given up.
     pub(super) fn take_routes(&mut self, token: Token, update: RoutesUpdate, now: Instant) {
+        let version = update.version;
+        if version == 0 || version < self.routes.version() {
+            return self.note_behind(token, version);
+        }
+        if let Some(Link { address, .. }) = self.links.get(&token) {
+            self.asking.behind.remove(address);
+        }
         match self.routes.apply(update) {
             Err(error) => self.fail(token, &error.to_string()),
             // Asks for all routes.
@@ -195,29 +239,52 @@ impl Session {
         self.ask(Request::Routes { known: self.routes.version() }, now);
     }
 
-    /// Asks some node, unless one was asked a moment ago: one that is connected and owes no old answer; otherwise the
-    /// next address of the seeds and the known servers.
+    /// Asks some node, unless one was asked a moment ago: one that is connected, owes no old answer and is not behind. If there
+    /// is none, or operations wait although those were asked, it is the next address of the seeds and the known servers.
     fn ask(&mut self, question: Request, now: Instant) {
         let pause = self.options.retry_pause * 4;
         if self.asking.asked.is_some_and(|asked| now - asked < pause) {
             return;
         }
         self.asking.asked = Some(now);
-        let timeout = self.options.answer_timeout;
-        let healthy = |link: &&mut Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < timeout);
-        let healthy: Vec<&mut Link> = self.links.values_mut().filter(healthy).collect();
         self.asking.next = self.asking.next.wrapping_add(1);
-        let (next, count) = (self.asking.next, healthy.len());
-        if let Some(link) = healthy.into_iter().nth(next.checked_rem(count).unwrap_or(0)) {
-            link.ask(question);
-            return;
+        let (next, asks_another) = (self.asking.next, self.must_ask_another(now));
+        let (timeout, behind) = (self.options.answer_timeout, &self.asking.behind);
+        let is_healthy = |link: &Link| link.is_connected() && link.oldest().is_none_or(|sent| now - sent < timeout);
+        let may_help = |link: &&mut Link| !asks_another && is_healthy(link) && !behind.contains(&link.address);
+        let linked: Vec<&mut Link> = self.links.values_mut().filter(may_help).collect();
+        let count = linked.len();
+        if let Some(link) = linked.into_iter().nth(next.checked_rem(count).unwrap_or(0)) {
+            return link.ask(question);
         }
         let mut addresses = self.seeds.clone();
-        addresses.extend(self.routes.servers().map(|(_, address)| address.to_owned()));
-        if let Some(address) = addresses.get(next.checked_rem(addresses.len()).unwrap_or(0)) {
-            // The first answer on a new connection has the routes.
-            self.link_to(address, now);
+        for (_, address) in self.routes.servers() {
+            if !addresses.iter().any(|known| known == address) {
+                addresses.push(address.to_owned());
+            }
         }
+        let is_new = |address: &&String| !self.links.values().any(|link| link.address == **address);
+        let new: Vec<&String> = addresses.iter().filter(|address| asks_another && is_new(address)).collect();
+        let candidates = if new.is_empty() { addresses.iter().collect() } else { new };
+        let Some(address) = next.checked_rem(candidates.len()).map(|turn| candidates[turn]) else { return };
+        match self.links.values_mut().find(|link| link.address == *address) {
+            Some(link) if is_healthy(link) => link.ask(question),
+            // The first answer on a new connection has the routes.
+            _ => drop(self.link_to(address, now)),
+        }
+    }
+
+    /// Whether an operation waits although the nodes with links were asked for [`crate::ClientOptions::answer_timeout`]: they
+    /// may all have lost the coordinator. True once in that time, so that a failover makes few connections.
+    fn must_ask_another(&mut self, now: Instant) -> bool {
+        let (timeout, deadline) = (self.options.answer_timeout, self.options.deadline);
+        let is_due = self.asking.asked_another.is_none_or(|asked| now - asked >= timeout);
+        let has_waited = |pending: &Pending| pending.deadline + timeout <= now + deadline;
+        let must = is_due && self.parked.iter().any(|(_, pending)| has_waited(pending));
+        if must {
+            self.asking.asked_another = Some(now);
+        }
+        must
     }
 }
 

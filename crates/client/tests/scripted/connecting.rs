@@ -74,6 +74,30 @@ fn a_node_without_regions_is_waited_for_and_then_told_from_none() {
     assert!(matches!(error, ClientError::NoRegions { .. }), "{error}");
 }
 
+/// The first address may be of a node that never reached the coordinator, whatever the order; and one may not answer at all.
+#[test]
+fn a_node_that_knows_nothing_hides_no_other() {
+    let ((blind, a), (sighted, b)) = (FakeNode::bind(), FakeNode::bind());
+    let _blind = FakeNode::serve(blind, RegionMap::default(), succeed);
+    let _sighted = FakeNode::serve(sighted, map(3, &[("", 1)], &[&b]), succeed);
+    let dead = nowhere(1).remove(0);
+    let orders = [[&a, &b, &dead], [&b, &a, &dead], [&dead, &a, &b], [&b, &dead, &a], [&a, &dead, &b], [&dead, &b, &a]];
+    for seeds in orders {
+        for needs_regions in [true, false] {
+            let begun = Instant::now();
+            let client =
+                Client::connect(&seeds, ClientOptions { needs_regions, ..options(LONG) }).expect("it finds it");
+            assert!(client.get("a").expect("an answer").is_some());
+            client.create_table(NewTable::new(TableOptions::default(), Vec::new())).expect("it is asked for");
+            assert_eq!(client.region_map().expect("a map").version, 3);
+            assert!(begun.elapsed() < LONG / 4, "{:?}", begun.elapsed());
+        }
+    }
+    let soon = ClientOptions { deadline: Duration::from_millis(300), ..ClientOptions::default() };
+    let error = Session::connect(&[&a, &dead], soon).expect_err("the one knows nothing, the other is dead");
+    assert!(matches!(error, ClientError::NoRegions { .. }), "{error}");
+}
+
 #[test]
 fn a_client_that_creates_the_first_table_needs_no_region() {
     let (listener, address) = FakeNode::bind();

@@ -85,6 +85,18 @@ fn not_primary_moves_every_kind_of_operation_to_the_new_primary_once() {
     assert_eq!(one.ops().len(), 1, "the new map is remembered");
 }
 
+/// The node with the only connection has lost the coordinator, and answers with the routes that it knew last.
+#[test]
+fn another_seed_is_connected_to_if_the_connected_node_knows_nothing_newer() {
+    let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
+    let _one = FakeNode::serve(one, map(1, &[("", 1)], &[&a]), recovering);
+    let two = FakeNode::serve(two, map(2, &[("", 2)], &[&a, &b]), succeed);
+    // The second seed is asked first.
+    let client = Client::connect(&[&b, &a], options()).expect("a node answers");
+    assert!(two.ops().is_empty() && client.region_map().expect("a map").version == 1);
+    assert!(client.get("key").expect("the other node knows the primary").is_some());
+}
+
 #[test]
 fn a_recovering_region_is_waited_for_since_nothing_was_changed() {
     let (node, client) = lone_node(options(), first_then_succeed(vec![recovering; 4]));
