@@ -61,6 +61,14 @@ pub mod error {
     pub const AUTH_FAILED: i32 = -115;
     /// The session has moved to another server.
     pub const SESSION_MOVED: i32 = -118;
+    /// A session that only one server knows holds no ephemeral paths.
+    pub const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
+    /// The server takes only clients that have authenticated, and closes the connection.
+    pub const CLOSED_REQUIRES_AUTHENTICATION: i32 = -124;
+    /// The quota of a path is exceeded.
+    pub const QUOTA_EXCEEDED: i32 = -125;
+    /// The request waited for too long, and was not executed.
+    pub const THROTTLED: i32 = -127;
 }
 
 /// The access rights of a path.
@@ -109,6 +117,18 @@ pub enum Step {
         /// The version that is expected.
         version: i32,
     },
+}
+
+impl Step {
+    /// The path that it is about.
+    pub fn path(&self) -> &str {
+        match self {
+            Step::Create { path, .. }
+            | Step::Set { path, .. }
+            | Step::Delete { path, .. }
+            | Step::Check { path, .. } => path,
+        }
+    }
 }
 
 /// A request of a client.
@@ -170,10 +190,14 @@ pub struct ReplyHeader {
 /// The figures of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
+    /// Number of the change that made it.
+    pub czxid: i64,
     /// Number of the change that made its value.
     pub mzxid: i64,
     /// How often its value was replaced since it was made.
     pub version: i32,
+    /// How often its access rights were replaced since it was made.
+    pub aversion: i32,
     /// How many paths are directly beneath it.
     pub children: i32,
 }
@@ -388,14 +412,18 @@ impl<'a> Body<'a> {
     }
 
     fn stat(&mut self) -> Result<Stat, DecodeError> {
-        self.bytes(8)?;
-        let mzxid = self.long()?;
+        let (czxid, mzxid) = (self.long()?, self.long()?);
+        // The times of both changes.
         self.bytes(16)?;
         let version = self.int()?;
-        self.bytes(20)?;
+        // How often paths directly beneath it came or went.
+        self.bytes(4)?;
+        let aversion = self.int()?;
+        // Its session, and the length of its value.
+        self.bytes(12)?;
         let children = self.int()?;
         self.bytes(8)?;
-        Ok(Stat { mzxid, version, children })
+        Ok(Stat { czxid, mzxid, version, aversion, children })
     }
 
     /// The answer to [`Connect`].

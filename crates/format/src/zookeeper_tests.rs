@@ -86,7 +86,7 @@ fn answers_are_read_as_servers_write_them() {
     put_buffer(&mut out, Some(b"v"));
     out.extend(stat());
     put_multi_header(&mut out, -1, true);
-    let numbers = Stat { mzxid: 12, version: 15, children: 20 };
+    let numbers = Stat { czxid: 11, mzxid: 12, version: 15, aversion: 17, children: 20 };
     let found = vec![Ok((None, numbers)), Err(error::NO_NODE), Ok((Some(Bytes::from("v")), numbers))];
     assert_eq!(Body::new(&out).data(), Ok(found));
     assert!(Body::new(&out[..out.len() - 1]).data().is_err());

@@ -157,4 +157,8 @@ impl Coordinator for Client {
     fn outage(&self) -> Option<Outage> {
         self.mailbox.outage()
     }
+
+    fn concern(&self) -> Option<String> {
+        self.mailbox.concern()
+    }
 }

@@ -29,15 +29,23 @@ pub(super) enum Broken {
     Protocol(&'static str),
     #[error("the peer takes too long to read what it is sent")]
     Slow,
-    #[error(
-        "it closed the connection before it took the session on: it has no quorum, or has seen less of the tree than this \
-         client"
-    )]
-    Unwelcome,
+    #[error("it closed the connection before it took the session on: {0}")]
+    Unwelcome(String),
+    #[error("{0}. The whole tree is read anew")]
+    Outdated(String),
     #[error("no answer in time")]
     Silent,
     #[error("{0}")]
     Refused(String),
+}
+
+impl Broken {
+    /// Whether the peer closed the connection, or refused to read on.
+    pub(super) fn is_close(&self) -> bool {
+        use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let is_lost = |kind| matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof);
+        matches!(self, Broken::Closed) || matches!(self, Broken::Io(error) if is_lost(error.kind()))
+    }
 }
 
 /// Advice about bytes that are not of this protocol, if there is any.

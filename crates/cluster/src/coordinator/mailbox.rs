@@ -22,6 +22,7 @@ pub(super) enum Stop {
 pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     outage: Mutex<Option<Outage>>,
+    concern: Mutex<Option<String>>,
     waker: Waker,
 }
 
@@ -35,7 +36,7 @@ impl Mailbox {
     /// An empty mailbox, which wakes `poll` with `token` when something is put in.
     pub(super) fn new(poll: &Poll, token: Token) -> io::Result<Mailbox> {
         let waker = Waker::new(poll.registry(), token)?;
-        Ok(Mailbox { inbox: Mutex::default(), outage: Mutex::default(), waker })
+        Ok(Mailbox { inbox: Mutex::default(), outage: Mutex::default(), concern: Mutex::default(), waker })
     }
 
     /// Puts in an operation for the thread.
@@ -75,6 +76,16 @@ impl Mailbox {
     /// There is a session again.
     pub(super) fn end_outage(&self) {
         *self.outage.lock() = None;
+    }
+
+    /// What the operator should change although there is a session.
+    pub(super) fn concern(&self) -> Option<String> {
+        self.concern.lock().clone()
+    }
+
+    /// Records what the operator should change; `None`: nothing.
+    pub(super) fn note_concern(&self, concern: Option<String>) {
+        *self.concern.lock() = concern;
     }
 
     /// Wakes the thread.

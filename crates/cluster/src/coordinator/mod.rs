@@ -28,8 +28,9 @@ pub use tree::{Applied, Tree};
 use leeward_format::coordinator::{Change, CoordinatorError, CoordinatorOp, SessionId};
 use leeward_platform::Nanos;
 
-/// Maximum bytes of the operations that are sent to a coordinator at once: ZooKeeper accepts 1 MiB by default.
-const MAX_CHUNK_BYTES: usize = 512 << 10;
+/// Maximum bytes of the operations that are sent to a coordinator at once: ZooKeeper accepts 1 MiB by default, and less where the
+/// operator says so.
+const MAX_CHUNK_BYTES: usize = 128 << 10;
 /// Maximum bytes of an operation besides [`CoordinatorOp::bytes`]: ZooKeeper is told the root path of the cluster, and the access
 /// rights.
 const OVERHEAD_BYTES: usize = 256;
@@ -61,6 +62,11 @@ pub trait Coordinator: Send + Sync {
 
     /// Why no session is up, for the operator; `None` while one is, or if the reason is unknown.
     fn outage(&self) -> Option<Outage> {
+        None
+    }
+
+    /// What the operator should change although a session is up, and why; `None` if nothing is known.
+    fn concern(&self) -> Option<String> {
         None
     }
 }

@@ -147,6 +147,11 @@ impl Probe {
         self.client.outage()
     }
 
+    /// What the operator should change.
+    pub(crate) fn concern(&self) -> Option<String> {
+        self.client.concern()
+    }
+
     /// Ends the client as if its process had been killed.
     pub(crate) fn abandon(self) {
         self.client.abandon();

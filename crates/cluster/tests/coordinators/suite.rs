@@ -382,7 +382,7 @@ fn agents_elect_and_assign(stage: &dyn Stage) {
 }
 
 /// A table that takes several operations is made through one agent, dropped through another and made again, small.
-fn a_large_table_comes_and_goes(stage: &dyn Stage) {
+pub(crate) fn a_large_table_comes_and_goes(stage: &dyn Stage) {
     let probe = stage.probe();
     probe.submit(bootstrap_op(&TableOptions::default(), TableId(1), &[])).unwrap();
     let mut runners: Vec<Runner> = (1..=3).map(|server| Runner::start(stage, server)).collect();

@@ -1,16 +1,18 @@
 //! ZooKeeper: the suite with one server and with three, and sessions while servers stop, die and come back.
 
-use crate::ensemble::{Ensemble, is_there};
+use crate::ensemble::{Ensemble, Setup, is_there};
 use crate::probe::{Actor, Probe, Sink, State, sink};
 use crate::proxy::Proxy;
 use crate::suite::{CASES, Stage};
 use leeward_cluster::zookeeper::{ClientOptions, Credentials, connect};
 use leeward_cluster::{CoordinatorError, CoordinatorEvent, CoordinatorOp};
+use leeward_format::zookeeper::{Body, Connect, LENGTH_BYTES, write_connect};
 use leeward_platform::Nanos;
 use leeward_security::certificates::{Authority, CA_CERTIFICATE, server_files, server_name};
 use leeward_security::tls::{NodeTls, TlsFiles};
-use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +91,7 @@ fn a_secure_port_passes_every_case() {
     let (keys, trusted) = (directory.path().join("keys.pem"), directory.path().join("trusted.pem"));
     std::fs::write(&keys, read(&key) + &read(&certificate)).expect("it is written");
     std::fs::write(&trusted, read(&certificates)).expect("it is written");
-    let ensemble = Ensemble::start_with(1, Some((&keys, &trusted)));
+    let ensemble = Ensemble::start_with(1, Setup { key_store: Some((&keys, &trusted)), ..Setup::default() });
     let (certificate, key) = of_client;
     let tls = Arc::new(
         NodeTls::load(TlsFiles { ca: certificates, certificate, key }, &server_name(2)).expect("they are whole"),
@@ -97,11 +99,22 @@ fn a_secure_port_passes_every_case() {
     every_case(&ensemble, Some(&tls));
     let other = tempfile::tempdir().expect("a directory");
     let (ca, (certificate, key)) = (self::certificates(other.path()), server_files(other.path(), 2));
-    let tls = NodeTls::load(TlsFiles { ca, certificate, key }, &server_name(2)).expect("they are whole");
-    let part = Part { tls: Some(Arc::new(tls)), ..Part::of(&ensemble, "/cluster-0", None) };
+    let other = NodeTls::load(TlsFiles { ca, certificate, key }, &server_name(2)).expect("they are whole");
+    let part = Part { tls: Some(Arc::new(other)), ..Part::of(&ensemble, "/cluster-0", None) };
     let (sink, events) = sink();
     let probe = Probe::new(part.client(None, Duration::from_secs(20), sink), events);
     until_outage(&probe, "certificate");
+    // Without a certificate of its own, and at the port that speaks no TLS, a node is told what may be wrong.
+    let plain = Part::of(&ensemble, "/cluster-0", None);
+    until_outage(&outsider(&plain), "its port is a secure one, for which this node needs tls_ca");
+    let part = Part { hosts: format!("zk://{}", ensemble.plain(0)), tls: Some(tls), ..plain };
+    until_outage(&outsider(&part), "its port is not a secure one (secureClientPort)");
+}
+
+/// A probe of a client that is not let in.
+fn outsider(part: &Part) -> Probe {
+    let (sink, events) = sink();
+    Probe::new(part.client(None, Duration::from_secs(20), sink), events)
 }
 
 /// Makes an authority, and certificates for two servers. Answers the file of the authority's certificate.
@@ -291,6 +304,109 @@ fn paths_of_leeward_belong_to_its_user() {
     let again = owner.probe();
     assert_eq!(again.version("/leeward/kept"), kept);
     assert!(again.submit(CoordinatorOp::Delete { path: "/leeward/kept".into(), version: Some(kept) }).is_ok());
+}
+
+/// A server of ZooKeeper closes the connection at a request that is longer than its limit, and does not say why.
+#[test]
+fn a_request_beyond_the_limit_of_the_servers_is_refused_and_a_large_table_is_not() {
+    if !is_there() {
+        return;
+    }
+    const LIMIT: usize = 300_000;
+    let ensemble = Ensemble::start_with(1, Setup { java: &format!("-Djute.maxbuffer={LIMIT}"), ..Setup::default() });
+    let part = Part::of(&ensemble, "/leeward", None);
+    let probe = part.probe_with(Duration::from_secs(4));
+    let session = probe.session();
+    let op = CoordinatorOp::Create { path: "/big".into(), value: vec![b'x'; LIMIT + 1].into(), ephemeral: false };
+    let refused = loop {
+        match probe.submit(op.clone()) {
+            Err(CoordinatorError::Refused(why)) => break why,
+            Err(CoordinatorError::Disconnected) => drop(probe.synced()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(refused.contains("jute.maxbuffer") && refused.contains("a request of 300"), "{refused}");
+    assert!(probe.submit(create("/small", false)).is_ok(), "shorter ones are served");
+    assert_eq!(probe.session(), session);
+    crate::suite::a_large_table_comes_and_goes(&Part::of(&ensemble, "/tables", None));
+}
+
+/// The right to read one path is taken, its value changes, and the right is given back. Some versions of ZooKeeper report the
+/// change and refuse the read, others report nothing.
+#[test]
+fn a_change_that_the_user_could_not_read_is_found() {
+    if !is_there() {
+        return;
+    }
+    let ensemble = Ensemble::start(1);
+    let part = Part::of(&ensemble, "/leeward", None);
+    let (writer, reader) = (part.probe(), part.probe());
+    let made = writer.submit(create("/d/x", false)).expect("it is made");
+    reader.until_tree(|tree| tree.contains_key("/d/x"));
+    let server = ensemble.plain(0);
+    set_rights(server, "/leeward/d/x", ALL_RIGHTS & !READ);
+    // The writer is not told of its own change, and must not be answered as if it were.
+    writer.ask(1, CoordinatorOp::Set { path: "/d/x".into(), value: "w".into(), version: made });
+    std::thread::sleep(Duration::from_secs(1));
+    set_rights(server, "/leeward/d/x", ALL_RIGHTS);
+    let began = Instant::now();
+    for probe in [&reader, &writer] {
+        probe.until_tree(|tree| tree.get("/d/x").is_some_and(|(_, value)| value == b"w"));
+    }
+    println!("    a change that could not be read was found {:?} after it could", began.elapsed());
+    drop(writer.answer(1));
+    // While it cannot be read, the client says so.
+    set_rights(server, "/leeward/d/x", ALL_RIGHTS & !READ);
+    until_outage(&reader, "refuses access to /leeward/d/x");
+}
+
+const ALL_RIGHTS: i32 = 31;
+const READ: i32 = 1;
+/// The request that replaces the rights on a path.
+const SET_ACL: i32 = 7;
+
+/// Gives everyone these rights on a path, as an operator does.
+fn set_rights(server: SocketAddr, path: &str, rights: i32) {
+    let text = |text: &str| [&(text.len() as i32).to_be_bytes()[..], text.as_bytes()].concat();
+    let mut stream = TcpStream::connect(server).expect("it listens");
+    let mut ask = |body: &[u8]| {
+        stream.write_all(&[&(body.len() as i32).to_be_bytes()[..], body].concat()).expect("it is sent");
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut body = vec![0; i32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut body).expect("all of it");
+        body
+    };
+    let mut connect = Vec::new();
+    write_connect(&Connect { timeout_ms: 10_000, ..Connect::default() }, &mut connect);
+    ask(&connect[LENGTH_BYTES..]);
+    let int = |value: i32| value.to_be_bytes().to_vec();
+    let set = [int(1), int(SET_ACL), text(path), int(1), int(rights), text("world"), text("anyone"), int(-1)];
+    let answer = ask(&set.concat());
+    assert_eq!(Body::new(&answer).header().map(|header| header.error), Ok(0), "{path} has other rights now");
+}
+
+/// Settings of an ensemble that keep a node out, and what the node says of each.
+#[test]
+fn settings_that_keep_a_node_out_are_named() {
+    if !is_there() {
+        return;
+    }
+    for (config, why) in [
+        ("enforce.auth.enabled=true\nenforce.auth.schemes=digest\n", "Set zookeeper_auth_file"),
+        ("maxClientCnxns=1\n", "its maxClientCnxns allows"),
+    ] {
+        let ensemble = Ensemble::start_with(1, Setup { config, ..Setup::default() });
+        let _first = TcpStream::connect(ensemble.plain(0)).expect("it listens");
+        let reason = until_outage(&outsider(&Part::of(&ensemble, "/leeward", None)), why);
+        println!("    {config:?}: {reason}");
+    }
+    // A longer timeout than the one that was asked for is granted, and is a concern.
+    let config = "minSessionTimeout=30000\n";
+    let ensemble = Ensemble::start_with(1, Setup { config, ..Setup::default() });
+    let probe = Part::of(&ensemble, "/leeward", None).probe_with(Duration::from_secs(1));
+    let concern = probe.concern().expect("it is long");
+    assert!(concern.contains("of 30000 ms, not 1000") && concern.contains("minSessionTimeout"), "{concern}");
 }
 
 #[test]

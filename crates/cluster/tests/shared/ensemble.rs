@@ -62,6 +62,20 @@ struct Server {
     /// The port that clients use.
     client: SocketAddr,
     running: Option<Running>,
+    /// Options for its virtual machine.
+    java: String,
+}
+
+/// What differs from a usual ensemble.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Setup<'a> {
+    /// With it clients use TLS, and must have a certificate: a file in PEM that has the servers' key and certificate; and one
+    /// with the authorities that are trusted.
+    pub(crate) key_store: Option<(&'a Path, &'a Path)>,
+    /// Lines for the configuration, after the usual ones.
+    pub(crate) config: &'a str,
+    /// Options for the virtual machine.
+    pub(crate) java: &'a str,
 }
 
 /// The shell that ends with its standard input, and the server that ends with the shell.
@@ -73,15 +87,14 @@ struct Running {
 impl Ensemble {
     /// One of `servers` servers, all of them ready.
     pub(crate) fn start(servers: usize) -> Ensemble {
-        Ensemble::start_with(servers, None)
+        Ensemble::start_with(servers, Setup::default())
     }
 
-    /// One of `servers` servers, all of them ready. With a `key_store` clients use TLS, and must have a certificate: a file
-    /// in PEM that has the servers' key and certificate; and one with the authorities that are trusted.
-    pub(crate) fn start_with(servers: usize, key_store: Option<(&Path, &Path)>) -> Ensemble {
+    /// One of `servers` servers, all of them ready.
+    pub(crate) fn start_with(servers: usize, setup: Setup<'_>) -> Ensemble {
         let deadline = Instant::now() + LONG;
         loop {
-            let mut ensemble = Ensemble::configure(servers, key_store);
+            let mut ensemble = Ensemble::configure(servers, setup);
             (0..servers).for_each(|server| ensemble.run(server));
             // A port may be taken by another between its choice and its use.
             if (0..servers).all(|server| ensemble.is_ready_by(server, deadline)) {
@@ -91,7 +104,8 @@ impl Ensemble {
         }
     }
 
-    fn configure(servers: usize, key_store: Option<(&Path, &Path)>) -> Ensemble {
+    fn configure(servers: usize, setup: Setup<'_>) -> Ensemble {
+        let Setup { key_store, config: lines, java } = setup;
         let directory = tempfile::tempdir().expect("a directory");
         let ports = free_ports(4 * servers);
         let members: String = (0..servers)
@@ -106,7 +120,7 @@ impl Ensemble {
             let config = format!(
                 "tickTime={}\ninitLimit=50\nsyncLimit=10\nminSessionTimeout=200\nmaxSessionTimeout=60000\nmaxClientCnxns=0\n\
                  dataDir={}\nclientPort={}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n\
-                 4lw.commands.whitelist=*\n{members}{tls}",
+                 4lw.commands.whitelist=*\n{members}{tls}{lines}",
                 TICK.as_millis(),
                 home.join("data").display(),
                 plain.port(),
@@ -115,7 +129,7 @@ impl Ensemble {
             fs::write(home.join("data/myid"), (server + 1).to_string()).expect("a file");
             fs::write(home.join("log4j.properties"), LOG).expect("a file");
             let client = if key_store.is_some() { secure } else { plain };
-            Server { directory: home, plain, client, running: None }
+            Server { directory: home, plain, client, running: None, java: java.to_owned() }
         });
         Ensemble { servers: servers.collect(), _directory: directory }
     }
@@ -124,6 +138,12 @@ impl Ensemble {
     pub(crate) fn address(&self, path: &str) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| server.client.to_string()).collect();
         format!("zk://{}{path}", hosts.join(","))
+    }
+
+    /// The address of a server without TLS.
+    #[allow(dead_code, reason = "only some of the tests that share this file ask for it")]
+    pub(crate) fn plain(&self, server: usize) -> SocketAddr {
+        self.servers[server].plain
     }
 
     /// Starts a server that was killed, and waits until it serves.
@@ -144,6 +164,7 @@ impl Ensemble {
                 "-Dlog4j.configuration=file:log4j.properties",
             ])
             .args(["-cp", &jars.join(":"), "org.apache.zookeeper.server.quorum.QuorumPeerMain", "config"])
+            .env("JDK_JAVA_OPTIONS", &server.java)
             .current_dir(&server.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -13,6 +13,7 @@
 use super::client::ClientOptions;
 use super::plan::Place;
 use super::protocol_session::{End, ProtocolSession};
+use super::request_limit::RequestLimit;
 use super::servers::{Host, Servers, Unknown};
 use crate::coordinator::client::{Context, Link, SOCKET, heartbeat_interval, silence_timeout};
 use crate::coordinator::connection::{Broken, Connection};
@@ -53,6 +54,10 @@ pub(super) struct ZooKeeperLink {
     timeout: Nanos,
     state: State,
     servers: Servers,
+    /// How long a request may be.
+    limit: RequestLimit,
+    /// What the operator should know of the session's timeout.
+    concern: Option<String>,
     /// The refusal that was logged.
     refusal: Option<String>,
 }
@@ -110,6 +115,8 @@ impl ZooKeeperLink {
             session: Connect { timeout_ms, ..Connect::default() },
             state: State::Idle { retry: Nanos::ZERO },
             servers,
+            limit: RequestLimit::default(),
+            concern: None,
             refusal: None,
         })
     }
@@ -136,6 +143,8 @@ impl ZooKeeperLink {
             && talk.pinged + heartbeat_interval(self.timeout) <= now
         {
             talk.pinged = now;
+            let put_off = talk.protocol_session.why_put_off();
+            self.context.mailbox.note_concern(put_off.or_else(|| self.concern.clone()));
             if talk.protocol_session.connected().is_some() {
                 talk.protocol_session.ping(now);
             }
@@ -156,7 +165,8 @@ impl ZooKeeperLink {
                 let access = if self.options.credentials.is_some() { Access::Creator } else { Access::Anyone };
                 let place = Place { root: self.options.ensemble.root().to_owned(), access };
                 let digest = self.options.credentials.as_ref().map(|credentials| credentials.digest());
-                let protocol_session = ProtocolSession::new(now, place, digest, &self.session);
+                self.limit.connected();
+                let protocol_session = ProtocolSession::new(now, place, digest, &self.session, self.limit);
                 let silence_timeout = self.servers.silence_timeout(self.timeout, self.session.session == 0);
                 let server = server.name;
                 let talk = Talk { connection, protocol_session, server, since: now, silence_timeout, pinged: now };
@@ -208,6 +218,12 @@ impl ZooKeeperLink {
         let is_greeted = protocol_session.connected().is_some();
         let since = if protocol_session.is_up() { protocol_session.heard() } else { since };
         self.session.last_zxid = protocol_session.last_zxid();
+        self.limit = protocol_session.limit;
+        if let End::Broken(broken) = &end
+            && broken.is_close()
+        {
+            self.limit.closed(now, protocol_session.longest_unanswered());
+        }
         protocol_session.lose().into_iter().for_each(&mut self.context.sink);
         let has_expired = matches!(end, End::Expired) && self.session.session != 0;
         let broken = match end {
@@ -219,13 +235,31 @@ impl ZooKeeperLink {
                 Broken::Protocol("the session has expired")
             }
             End::Expired => Broken::Protocol("it gives no session"),
-            End::Broken(Broken::Closed) if !is_greeted && self.session.last_zxid != 0 => Broken::Unwelcome,
+            End::Broken(broken) if broken.is_close() && !is_greeted => self.unwelcome(),
             End::Broken(broken) => broken,
         };
+        if let Broken::Outdated(why) = &broken {
+            tracing::warn!(server, "{why}. The whole tree is read anew");
+        }
         self.fail(now, since, &server, &broken);
         if has_expired {
             (self.context.sink)(CoordinatorEvent::Expired);
         }
+    }
+
+    /// The server closed the connection before it answered. It never says why: these are the reasons.
+    fn unwelcome(&self) -> Broken {
+        let older = match self.session.last_zxid {
+            0 => "",
+            _ => ", or has seen less of the tree than this client",
+        };
+        let port = match self.options.tls {
+            None => "its port is a secure one, for which this node needs tls_ca, tls_certificate and tls_key",
+            Some(_) => "its port is not a secure one (secureClientPort), while this node has a certificate",
+        };
+        Broken::Unwelcome(format!(
+            "it has no quorum{older}; or this host has as many connections there as its maxClientCnxns allows; or {port}"
+        ))
     }
 
     /// Handles everything that the server has sent.
@@ -263,18 +297,38 @@ impl ZooKeeperLink {
     /// A server accepted the session.
     fn greeted(&mut self) {
         let State::Talking(talk) = &self.state else { return };
-        let Some(connected) = talk.protocol_session.connected() else { return };
+        let Some(connected) = talk.protocol_session.connected().cloned() else { return };
         let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
-        if self.session.session != connected.session && timeout != self.options.session_timeout {
-            tracing::info!(
-                asked_ms = self.options.session_timeout.as_millis(),
-                granted_ms = timeout.as_millis(),
-                "ZooKeeper grants another session timeout: it allows 2 to 20 times its tickTime"
-            );
+        if self.session.session != connected.session {
+            self.tell_timeout(timeout);
         }
         self.timeout = timeout;
         self.session.session = connected.session;
         self.session.password = connected.password;
+    }
+
+    /// Tells the operator of a session timeout that is not the one that was asked for.
+    fn tell_timeout(&mut self, granted: Nanos) {
+        let asked = self.options.session_timeout;
+        let (asked_ms, granted_ms) = (asked.as_millis(), granted.as_millis());
+        let longer = (granted > asked).then(|| {
+            format!(
+                "ZooKeeper grants a session timeout of {granted_ms} ms, not {asked_ms}: a dead node is noticed that late. \
+                 Lower minSessionTimeout of its servers, which is twice their tickTime where it is not set, or set \
+                 session_timeout_ms to what is granted"
+            )
+        });
+        match &longer {
+            Some(why) => tracing::warn!("{why}"),
+            None if granted < asked => tracing::info!(
+                asked_ms,
+                granted_ms,
+                "ZooKeeper grants a shorter session timeout: its maxSessionTimeout, or 20 times its tickTime"
+            ),
+            None => {}
+        }
+        self.concern = longer;
+        self.context.mailbox.note_concern(self.concern.clone());
     }
 
     /// Delivers events to the sink.

@@ -36,11 +36,15 @@ fn serve(mut peer: Peer, timeout_ms: i32, paths: usize, each: Duration) {
     while let Some(packet) = peer.next() {
         let Asked { xid, kind, paths: asked } = fake::asked(&packet);
         let body = match (kind, asked.as_str()) {
-            (DATA, "/r") => fake::data(None, 1, 0, paths as i32),
             (DATA, asked) => {
-                let count = asked.split(' ').count();
-                std::thread::sleep(each * count as u32);
-                fake::multi(&vec![fake::found(Some("v"), 2, 0, 0); count])
+                let found = |path| match path {
+                    "/r" => fake::found(None, 1, 0, paths as i32),
+                    _ => {
+                        std::thread::sleep(each);
+                        fake::found(Some("v"), 2, 0, 0)
+                    }
+                };
+                fake::multi(&asked.split(' ').map(found).collect::<Vec<_>>())
             }
             (CHILDREN, _) => {
                 let names: Vec<String> = (0..paths).map(|path| path.to_string()).collect();
@@ -110,9 +114,49 @@ fn a_server_that_has_seen_less_is_distinguished_from_one_that_only_closes() {
         _ => drop(peer.next()),
     });
     let (client, events) = start(server, Nanos::from_millis(600));
-    until_outage(&client, "the peer closed the connection");
+    until_outage(&client, "it has no quorum; or this host has as many connections there as its maxClientCnxns allows");
     assert!(matches!(events.recv_timeout(LONG), Ok(CoordinatorEvent::Up { .. })));
     until_outage(&client, "has seen less of the tree than this client");
+}
+
+/// The server reads no request with more than 1,000 bytes, and says so only in its own log.
+#[test]
+fn a_request_that_the_server_answers_by_closing_is_refused_and_shorter_ones_are_served() {
+    let (sender, connections) = channel();
+    let server = fake::listen(move |_, mut peer| {
+        sender.send(()).unwrap();
+        drop(peer.next());
+        peer.send(&fake::greeting(600));
+        while let Some(packet) = peer.next().filter(|packet| packet.len() <= 1000) {
+            let Asked { xid, kind, .. } = fake::asked(&packet);
+            let body = match kind {
+                DATA => fake::data(None, 1, 0, 0),
+                fake::MULTI => fake::multi(&[]),
+                _ => fake::text("/r"),
+            };
+            peer.send(&fake::answer(xid, 9, 0, &body));
+        }
+    });
+    let (client, events) = start(server, Nanos::from_millis(600));
+    let create = |bytes: usize| {
+        let value = vec![b'x'; bytes].into();
+        CoordinatorOp::Create { path: "/a".into(), value, ephemeral: false }
+    };
+    // As an agent does it: until there is an answer.
+    let answer = |bytes: usize| loop {
+        match events.recv_timeout(LONG).unwrap() {
+            CoordinatorEvent::Synced { .. } => client.submit(1, create(bytes)),
+            CoordinatorEvent::Reply { result: Err(CoordinatorError::Disconnected), .. } => {}
+            CoordinatorEvent::Reply { result, .. } => return result,
+            _ => {}
+        }
+    };
+    let Err(CoordinatorError::Refused(why)) = answer(2000) else { panic!("it is too long") };
+    assert!(why.contains("4 times ZooKeeper closed") && why.contains("jute.maxbuffer"), "{why}");
+    assert_eq!(connections.try_iter().count(), 5, "the session is up");
+    client.submit(1, create(10));
+    assert_eq!(answer(10), Ok(9));
+    assert_eq!(connections.try_iter().count(), 0);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use leeward_format::coordinator::Change;
 use leeward_format::zookeeper::{MAX_READS, Stat};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Reads that are under way at a time, so that heartbeats do not wait behind more.
 const MOST_UNDER_WAY: usize = 4;
@@ -24,7 +25,41 @@ pub(super) struct Known {
     pub(super) version: u64,
     /// How often its value was replaced: the number that ZooKeeper compares.
     pub(super) changes: i32,
-    has_value: bool,
+    /// Bytes of its value; `None`: it was only made so that others can be beneath it.
+    pub(super) value_bytes: Option<usize>,
+    /// Number of the change that made it, and how often its access rights were replaced since.
+    rights: (i64, i32),
+}
+
+impl Known {
+    /// What a read found, and the value as it counts here.
+    fn of(path: &str, value: Option<Bytes>, stat: Stat) -> (Known, Option<Bytes>) {
+        // The process that made the cluster's own path may have given it a value, which means nothing.
+        let value = value.filter(|_| !path.is_empty());
+        let (version, value_bytes) = (stat.mzxid.unsigned_abs(), value.as_ref().map(Bytes::len));
+        (Known { version, changes: stat.version, value_bytes, rights: (stat.czxid, stat.aversion) }, value)
+    }
+
+    fn has_value(&self) -> bool {
+        self.value_bytes.is_some()
+    }
+
+    /// Whether the access rights were replaced between this state and a `later` one. For a while the user may have been
+    /// without the right to read. Servers do not report changes then.
+    fn has_other_rights(&self, later: &Known) -> bool {
+        self.rights.0 == later.rights.0 && self.rights.1 != later.rights.1
+    }
+}
+
+/// A change that the server did not report although the client watches the tree.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreported {
+    /// The state of this path.
+    #[error("a change of {0:?} was not told: the user could not read it at that time, it seems")]
+    Change(String),
+    /// The access rights of this path. Others may not have been reported while they were different.
+    #[error("the access rights of {0:?} were changed, and what changes meanwhile may not be told")]
+    Rights(String),
 }
 
 /// A read.
@@ -75,31 +110,67 @@ impl Mirror {
         Some(read)
     }
 
+    /// A read is to be repeated.
+    pub(super) fn again(&mut self, read: Read) {
+        match read {
+            Read::Data(paths) => self.wanted.extend(paths),
+            Read::Children(path) => self.unlisted.push(path),
+        }
+    }
+
     /// A read was answered.
     pub(super) fn answered(&mut self) {
         self.under_way -= 1;
     }
 
     /// A read found a path, with or without a value.
-    pub(super) fn found(&mut self, path: String, value: Option<Bytes>, stat: Stat) {
+    ///
+    /// # Errors
+    /// Its access rights were replaced, so that changes may not have been reported. The whole tree is to be read anew.
+    pub(super) fn found(&mut self, path: String, value: Option<Bytes>, stat: Stat) -> Result<(), Unreported> {
         // Only once: ZooKeeper reports later paths beneath it by itself.
         if !self.is_whole && stat.children > 0 && !self.paths.contains_key(&path) {
             self.unlisted.push(path.clone());
         }
-        // The process that made the cluster's own path may have given it a value, which means nothing.
-        let value = value.filter(|_| !path.is_empty());
-        let version = stat.mzxid.unsigned_abs();
-        let known = Known { version, changes: stat.version, has_value: value.is_some() };
+        let (known, value) = Known::of(&path, value, stat);
         let before = self.paths.insert(path.clone(), known);
-        let had_value = before.is_some_and(|before| before.has_value);
-        if before != Some(known) && (known.has_value || had_value) {
-            self.news.insert(path.clone(), Change { path, version, value });
+        if before.is_some_and(|before| before.has_other_rights(&known)) {
+            return Err(Unreported::Rights(path));
         }
+        let had_value = before.is_some_and(|before| before.has_value());
+        if before != Some(known) && (known.has_value() || had_value) {
+            self.news.insert(path.clone(), Change { path, version: known.version, value });
+        }
+        Ok(())
+    }
+
+    /// Compares the known state of a path with what a read found; `None`: nothing.
+    ///
+    /// # Errors
+    /// They differ.
+    pub(super) fn compare(&self, path: &str, found: Option<(Option<Bytes>, Stat)>) -> Result<(), Unreported> {
+        let found = found.map(|(value, stat)| Known::of(path, value, stat).0);
+        match (self.get(path), found) {
+            (Some(before), Some(found)) if before.has_other_rights(&found) => Err(Unreported::Rights(path.to_owned())),
+            (known, found) if known == found => Ok(()),
+            _ => Err(Unreported::Change(path.to_owned())),
+        }
+    }
+
+    /// The known paths after `path`, ascending; all of them: `None`.
+    pub(super) fn paths_after(&self, path: Option<&str>) -> impl Iterator<Item = (&String, &Known)> {
+        let from = path.map_or(Bound::Unbounded, Bound::Excluded);
+        self.paths.range::<str, _>((from, Bound::Unbounded))
+    }
+
+    /// How many paths are known.
+    pub(super) fn len(&self) -> usize {
+        self.paths.len()
     }
 
     /// A read found nothing; the newest change by then had the number `zxid`.
     pub(super) fn missing(&mut self, path: String, zxid: i64) {
-        let had_value = self.paths.remove(&path).is_none_or(|known| known.has_value);
+        let had_value = self.paths.remove(&path).is_none_or(|known| known.has_value());
         if !self.is_whole {
             self.news.remove(&path);
         } else if had_value {
@@ -141,7 +212,7 @@ impl Mirror {
 
     /// Version of `path`, if it has a value.
     pub(super) fn version(&self, path: &str) -> Option<u64> {
-        self.get(path).filter(|known| known.has_value).map(|known| known.version)
+        self.get(path).filter(|known| known.has_value()).map(|known| known.version)
     }
 }
 

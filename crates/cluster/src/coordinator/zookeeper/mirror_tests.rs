@@ -3,7 +3,7 @@
 use super::*;
 
 fn stat(mzxid: i64, version: i32) -> Stat {
-    Stat { mzxid, version, children: 0 }
+    Stat { mzxid, version, ..Stat::default() }
 }
 
 fn value(text: &'static str) -> Option<Bytes> {
@@ -32,7 +32,7 @@ fn answer(mirror: &mut Mirror, found: &[(&str, Found)]) {
     mirror.answered();
     for (path, found) in found.iter().cloned() {
         match found {
-            Some((value, stat)) => mirror.found(path.into(), value, stat),
+            Some((value, stat)) => mirror.found(path.into(), value, stat).expect("it was reported"),
             None => mirror.missing(path.into(), 19),
         }
     }
@@ -61,8 +61,8 @@ fn told(mirror: &mut Mirror) -> Vec<(String, u64, Option<Bytes>)> {
 fn the_tree_is_read_down_to_its_leaves_and_told_by_version() {
     let mut mirror = Mirror::default();
     mirror.changed(String::new());
-    let inner = |mzxid, version, children| Some((None, Stat { mzxid, version, children }));
-    read(&mut mirror, &[("", Some((value("another's"), Stat { mzxid: 1, version: 0, children: 1 })))]);
+    let inner = |mzxid, version, children| Some((None, Stat { mzxid, version, children, ..Stat::default() }));
+    read(&mut mirror, &[("", Some((value("another's"), Stat { mzxid: 1, children: 1, ..Stat::default() })))]);
     list(&mut mirror, "", &["d"]);
     read(&mut mirror, &[("/d", inner(2, 3, 2))]);
     list(&mut mirror, "/d", &["b", "gone", "a"]);
@@ -77,7 +77,7 @@ fn the_tree_is_read_down_to_its_leaves_and_told_by_version() {
 #[test]
 fn a_change_during_the_first_reads_does_not_repeat_the_reads_beneath_it() {
     let mut mirror = Mirror::default();
-    let inner = |version, children| Some((None, Stat { mzxid: 1, version, children }));
+    let inner = |version, children| Some((None, Stat { mzxid: 1, version, children, ..Stat::default() }));
     mirror.changed(String::new());
     read(&mut mirror, &[("", inner(0, 2))]);
     list(&mut mirror, "", &["a", "b"]);

@@ -6,7 +6,8 @@
 //!                  <---- events ------                   Mirror, Place
 //! ```
 //! - `ZooKeeperLink` has the socket and keeps time. `Servers` decides which server to try next. `ProtocolSession` has the
-//!   protocol, `Mirror` the known part of the tree, and `Place` turns an operation into one request. The last three are pure.
+//!   protocol, `Mirror` the known part of the tree, and `Place` turns an operation into one request. `Comparison` finds what
+//!   servers did not report, and `RequestLimit` what they answer by closing. The last five are pure.
 //! - **Versions** are ZooKeeper's zxids. The version of a path is the zxid of the change that made its value, so versions have
 //!   one order for the whole ensemble.
 //! - **Everything is a value at a path** beneath the cluster's path. Paths above others are made as they are needed, hold no
@@ -20,6 +21,7 @@
 
 mod address;
 mod client;
+mod comparison;
 #[cfg(test)]
 #[path = "fake_tests.rs"]
 mod fake;
@@ -27,6 +29,7 @@ mod link;
 mod mirror;
 mod plan;
 mod protocol_session;
+mod request_limit;
 mod servers;
 
 pub use address::{Credentials, Ensemble, SCHEME};

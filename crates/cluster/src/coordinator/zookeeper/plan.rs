@@ -10,7 +10,7 @@
 //! would be lost. Pure; one thread at a time.
 
 use super::address::check_path;
-use super::mirror::Mirror;
+use super::mirror::{Mirror, Unreported};
 use crate::{CoordinatorError, CoordinatorOp};
 use bytes::Bytes;
 use leeward_format::coordinator::{MAX_ALL_OPS, MAX_NODE_BYTES, MAX_PATH_BYTES};
@@ -24,6 +24,20 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// The path of each step, relative to the cluster's path; `None` for a step that guards others.
     subjects: Vec<Option<String>>,
+    /// Bytes of the request.
+    pub(super) bytes: usize,
+}
+
+impl Plan {
+    /// Checks that the known tree shows what this plan did by the change `zxid`: everything that was reported by then is read.
+    ///
+    /// # Errors
+    /// The server has not reported a change. It does so before its answer, unless the user may not read the path.
+    pub(super) fn check_reported(&self, mirror: &Mirror, zxid: u64) -> Result<(), Unreported> {
+        let is_shown = |path: &str| mirror.get(path).is_none_or(|known| known.version >= zxid);
+        let unshown = self.subjects.iter().flatten().find(|path| mirror.told() < zxid || !is_shown(path));
+        unshown.map_or(Ok(()), |path| Err(Unreported::Change(path.clone())))
+    }
 }
 
 /// The meaning of a refusal.
@@ -76,7 +90,9 @@ impl Place {
         }
         for (path, _) in above.iter().filter(|(_, above)| above.is_changed) {
             if let Some(value) = ancestors(path).find(|path| made.contains(path) || mirror.version(path).is_some()) {
-                return refuse(format!("nothing can be made beneath {value}, which has a value"));
+                let is_empty = mirror.get(value).is_some_and(|known| known.value_bytes == Some(0));
+                let why = if is_empty { self.made_by_hand(value) } else { String::new() };
+                return refuse(format!("nothing can be made beneath {value}, which has a value{why}"));
             }
         }
         let mut all = self.guards(mirror, above);
@@ -90,7 +106,16 @@ impl Place {
                 bytes.len()
             ));
         }
-        Ok(Plan { steps, subjects })
+        Ok(Plan { steps, subjects, bytes: bytes.len() })
+    }
+
+    /// What to do about a path with an empty value where others belong beneath it.
+    fn made_by_hand(&self, path: &str) -> String {
+        format!(
+            ", an empty one: it was made by hand, it seems. Leeward makes all paths beneath {root} itself: remove this one \
+             (`delete {root}{path}` of zkCli.sh)",
+            root = self.root
+        )
     }
 
     /// The step for `op`, after a check that it can be done.
@@ -211,6 +236,36 @@ impl Place {
             ),
             (error::AUTH_FAILED, _) => {
                 "ZooKeeper does not take user and password: its scheme digest is switched off".into()
+            }
+            (error::CLOSED_REQUIRES_AUTHENTICATION, Access::Creator) => {
+                "ZooKeeper takes only clients that authenticate otherwise than by user and password, by SASL perhaps, \
+                 which Leeward does not speak. Set sessionRequireClientSASLAuth=false, or \
+                 enforce.auth.schemes to a list with digest, on all its servers"
+                    .into()
+            }
+            (error::CLOSED_REQUIRES_AUTHENTICATION, Access::Anyone) => {
+                "ZooKeeper takes only clients that authenticate. Set zookeeper_auth_file to a file with user:password, and \
+                 on all servers of the ensemble enforce.auth.schemes to a list with digest, and \
+                 sessionRequireClientSASLAuth=false: Leeward does not speak SASL"
+                    .into()
+            }
+            (error::QUOTA_EXCEEDED, _) => format!(
+                "ZooKeeper refuses a change of {at}: the quota of a path is exceeded, and enforceQuota is set. Look for it \
+                 with `listquota` of zkCli.sh on {root} and the paths above it, and raise it (`setquota`) or remove it \
+                 (`delquota`)",
+                root = self.root
+            ),
+            (error::EPHEMERAL_ON_LOCAL_SESSION, _) => format!(
+                "ZooKeeper does not make {at}, which is ephemeral: the session is known to one server only. Set \
+                 localSessionsEnabled=false on all servers of the ensemble"
+            ),
+            (error::SESSION_EXPIRED, _) => {
+                "the leader of ZooKeeper does not know the session: it is over, or known to one server only. If this \
+                 comes again, set localSessionsEnabled=false on all servers of the ensemble"
+                    .into()
+            }
+            (error::THROTTLED, _) => {
+                "ZooKeeper is overloaded: the request waited longer there than throttledOpWaitTime. It is repeated".into()
             }
             (error::UNIMPLEMENTED, _) => "the server is older than ZooKeeper 3.6, which is needed".into(),
             (error::NO_CHILDREN_FOR_EPHEMERALS, _) => format!("{at} cannot be made: what is above it is ephemeral"),

@@ -17,7 +17,8 @@ fn mirror(paths: &[(&str, i64, i32)]) -> Mirror {
     let mut mirror = Mirror::default();
     for (path, mzxid, version) in paths {
         let value = (*mzxid >= 5).then(|| Bytes::from("v"));
-        mirror.found((*path).into(), value, Stat { mzxid: *mzxid, version: *version, children: 0 });
+        let stat = Stat { mzxid: *mzxid, version: *version, ..Stat::default() };
+        mirror.found((*path).into(), value, stat).expect("it was reported");
     }
     mirror.take_news(50);
     mirror
@@ -46,6 +47,17 @@ fn steps(mirror: &Mirror, op: CoordinatorOp) -> Vec<String> {
         Step::Check { path, version } => format!("check {path} {version}"),
     };
     plan.steps.iter().map(text).collect()
+}
+
+#[test]
+fn an_empty_path_that_was_made_by_hand_is_named_with_what_to_do() {
+    let mut mirror = known();
+    let stat = Stat { mzxid: 40, ..Stat::default() };
+    mirror.found("/d".into(), Some(Bytes::new()), stat).expect("it was reported");
+    let Err(CoordinatorError::Refused(why)) = place(Access::Anyone).plan(&mirror, &create("/d/z")) else {
+        panic!("taken")
+    };
+    assert!(why.contains("beneath /d, which has a value, an empty one") && why.contains("`delete /r/d`"), "{why}");
 }
 
 #[test]

@@ -4,14 +4,18 @@
 //! ```text
 //! Connect -> Digest, Sync, Watch -> reads ... all read: Up, the tree, Synced -> Multi, notifications, reads ...
 //! ```
+//! Now and then the known tree is compared with the server's ([`Comparison`]): a difference ends the connection.
+//!
 //! Invariants: answers come in the order of the requests. `Sync` comes before the reads, so the tree contains every late effect
 //! of an earlier connection of this session. An operation's answer is held back until everything that changed before it was read
 //! and told.
 //!
 //! `(now, packet) -> events, bytes to be sent`: no socket, clock or thread. One thread at a time.
 
-use super::mirror::{Mirror, Read};
+use super::comparison::Comparison;
+use super::mirror::{Mirror, Read, Unreported};
 use super::plan::{Place, Plan, Verdict};
+use super::request_limit::RequestLimit;
 use crate::coordinator::client::heartbeat_interval;
 use crate::coordinator::connection::Broken;
 use crate::{CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
@@ -20,7 +24,7 @@ use leeward_format::zookeeper::{
     write_request,
 };
 use leeward_platform::Nanos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Attempts that may fail because other processes make paths beside the changed one.
 const MOST_ATTEMPTS: u32 = 32;
@@ -34,6 +38,12 @@ pub(super) enum End {
     Left,
     /// Any other reason.
     Broken(Broken),
+}
+
+impl From<Unreported> for Broken {
+    fn from(unreported: Unreported) -> Broken {
+        Broken::Outdated(unreported.to_string())
+    }
 }
 
 impl<E: Into<Broken>> From<E> for End {
@@ -67,6 +77,7 @@ enum Asked {
     /// The cluster's path is made as far as this.
     MakeRoot(String),
     Read(Read),
+    Compare(Read),
     Op(Requested, Plan),
     Close,
 }
@@ -83,6 +94,12 @@ struct Requested {
 #[derive(Debug)]
 enum Answer {
     Told(u64, Result<u64, CoordinatorError>),
+    /// The request `id` was executed by the change `zxid`, which the known tree must show.
+    Done {
+        id: u64,
+        zxid: u64,
+        plan: Plan,
+    },
     /// A refusal. Its meaning depends on the changes before it.
     Refused {
         request: Requested,
@@ -100,7 +117,13 @@ pub(super) struct ProtocolSession {
     phase: Phase,
     connected: Option<Connected>,
     mirror: Mirror,
+    comparison: Comparison,
+    /// How long a request may be.
+    pub(super) limit: RequestLimit,
     waiting: VecDeque<Waiting>,
+    /// Operations that the server has put off. They are sent again with the next heartbeat.
+    throttled: Vec<Requested>,
+    has_told_of_throttling: bool,
     /// When the unanswered pings were sent.
     pings: VecDeque<Nanos>,
     next_xid: i32,
@@ -118,7 +141,13 @@ pub(super) struct ProtocolSession {
 
 impl ProtocolSession {
     /// Begins a protocol session at `now`.
-    pub(super) fn new(now: Nanos, place: Place, digest: Option<String>, connect: &Connect) -> ProtocolSession {
+    pub(super) fn new(
+        now: Nanos,
+        place: Place,
+        digest: Option<String>,
+        connect: &Connect,
+        limit: RequestLimit,
+    ) -> ProtocolSession {
         let mut output = Vec::new();
         write_connect(connect, &mut output);
         ProtocolSession {
@@ -127,7 +156,11 @@ impl ProtocolSession {
             phase: Phase::Greeting,
             connected: None,
             mirror: Mirror::default(),
+            comparison: Comparison::default(),
+            limit,
             waiting: VecDeque::new(),
+            throttled: Vec::new(),
+            has_told_of_throttling: false,
             pings: VecDeque::new(),
             next_xid: 1,
             heard: now,
@@ -184,11 +217,15 @@ impl ProtocolSession {
             WATCH_XID => {
                 let (what, path) = body.watched()?;
                 if let (Watched::Changed, Some(path)) = (what, path.strip_prefix(&self.place.root)) {
+                    self.comparison.reported(path);
                     self.mirror.changed(path.to_owned());
                 }
             }
             PING_XID => self.heard = self.pings.pop_front().unwrap_or(self.heard).max(self.heard),
             AUTH_XID if header.error == error::OK => {}
+            AUTH_XID if header.error == error::CLOSED_REQUIRES_AUTHENTICATION => {
+                return Err(self.refused(header.error, None));
+            }
             AUTH_XID => return Err(self.refused(error::AUTH_FAILED, None)),
             xid => match self.waiting.pop_front() {
                 Some(waiting) if waiting.xid == xid => {
@@ -198,8 +235,7 @@ impl ProtocolSession {
                 _ => return Err(Broken::Protocol("an answer to a question that was not asked").into()),
             },
         }
-        self.run_next(now);
-        Ok(())
+        self.run_next(now)
     }
 
     fn greeted(&mut self, now: Nanos, connected: Connected) -> Result<(), End> {
@@ -216,8 +252,7 @@ impl ProtocolSession {
         self.ask(now, &Request::Sync(&root), Asked::Sync);
         self.ask(now, &Request::Watch(&root), Asked::Watch);
         self.mirror.changed(String::new());
-        self.run_next(now);
-        Ok(())
+        self.run_next(now)
     }
 
     fn ask(&mut self, now: Nanos, request: &Request<'_>, asked: Asked) {
@@ -244,23 +279,78 @@ impl ProtocolSession {
                 None | Some((_, error::NODE_EXISTS)) => {}
                 Some((_, code)) => return Err(refused(code, || self.place.explain_part(code, &part))),
             },
+            (Asked::Read(read), error::THROTTLED) => {
+                self.mirror.answered();
+                self.mirror.again(read);
+            }
             (Asked::Read(read), _) => {
                 self.mirror.answered();
                 self.read(now, read, header, body)?;
             }
-            (Asked::Op(request, plan), code) => {
-                let failed = if code == error::OK { body.multi()? } else { Some((plan.steps.len(), code)) };
-                match failed {
-                    None => self.answers.push(Answer::Told(request.id, Ok(header.zxid.unsigned_abs()))),
-                    Some((_, code @ (error::SESSION_EXPIRED | error::SESSION_MOVED))) => {
-                        self.answers.push(Answer::Told(request.id, Err(CoordinatorError::Disconnected)));
-                        return Err(self.refused(code, None));
-                    }
-                    Some((step, code)) => self.answers.push(Answer::Refused { request, plan, step, code }),
+            (Asked::Compare(read), code) => {
+                let reported = self.comparison.answered();
+                if code != error::THROTTLED {
+                    self.compared(read, code, body, &reported)?;
                 }
             }
+            (Asked::Op(request, plan), _) => self.op_answered(request, plan, header, body)?,
             (Asked::Close, _) => return Err(End::Left),
             (Asked::Sync | Asked::Watch | Asked::MakeRoot(_), code) => return Err(self.refused(code, None)),
+        }
+        Ok(())
+    }
+
+    /// Handles the answer to an operation.
+    fn op_answered(&mut self, request: Requested, plan: Plan, header: ReplyHeader, body: Body<'_>) -> Result<(), End> {
+        self.limit.answered(plan.bytes);
+        let failed = match header.error {
+            error::OK => body.multi()?,
+            code => Some((plan.steps.len(), code)),
+        };
+        match failed {
+            None => self.answers.push(Answer::Done { id: request.id, zxid: header.zxid.unsigned_abs(), plan }),
+            Some((_, error::THROTTLED)) => {
+                // It was not executed.
+                if !std::mem::replace(&mut self.has_told_of_throttling, true) {
+                    tracing::warn!("{}", self.place.explain(error::THROTTLED, None));
+                }
+                self.throttled.push(request);
+            }
+            Some((_, code @ (error::SESSION_EXPIRED | error::SESSION_MOVED))) => {
+                self.answers.push(Answer::Told(request.id, Err(CoordinatorError::Disconnected)));
+                return Err(self.refused(code, None));
+            }
+            Some((step, code)) => {
+                // What the known tree allowed is refused: a change may not have been reported.
+                if let Some(path) = plan.steps.get(step).and_then(|step| step.path().strip_prefix(&self.place.root)) {
+                    self.comparison.doubt(path.to_owned());
+                }
+                self.answers.push(Answer::Refused { request, plan, step, code });
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what a read found with the known tree. Paths that were `reported` since it was asked for may differ.
+    fn compared(&mut self, read: Read, code: i32, body: Body<'_>, reported: &BTreeSet<String>) -> Result<(), End> {
+        match (read, code) {
+            (Read::Data(paths), error::OK) => {
+                for (path, found) in paths.into_iter().zip(body.data()?).filter(|(path, _)| !reported.contains(path)) {
+                    let found = match found {
+                        Ok(found) => Some(found),
+                        Err(error::NO_NODE) => None,
+                        Err(code) => return Err(self.refused(code, Some(&path))),
+                    };
+                    self.comparison.found(&self.mirror, path, found)?;
+                }
+            }
+            (Read::Children(path), error::OK) => {
+                Comparison::children(&self.mirror, &path, body.children()?, reported)?;
+            }
+            // Its removal was reported, or the comparison of its value finds it.
+            (Read::Children(_), error::NO_NODE) => {}
+            (Read::Children(path), code) => return Err(self.refused(code, Some(&path))),
+            (Read::Data(_), code) => return Err(self.refused(code, None)),
         }
         Ok(())
     }
@@ -275,7 +365,7 @@ impl ProtocolSession {
                 }
                 for (path, found) in paths.into_iter().zip(found) {
                     match found {
-                        Ok((value, stat)) => self.mirror.found(path, value, stat),
+                        Ok((value, stat)) => self.mirror.found(path, value, stat)?,
                         Err(error::NO_NODE) => {
                             let is_root = path.is_empty();
                             self.mirror.missing(path, header.zxid);
@@ -312,25 +402,15 @@ impl ProtocolSession {
     }
 
     /// Sends the reads that are to be done. Once all are answered, tells the news and the answers.
-    fn run_next(&mut self, now: Nanos) {
+    fn run_next(&mut self, now: Nanos) -> Result<(), End> {
         while let Some(read) = self.mirror.next_read() {
-            let whole = |path: &String| format!("{}{path}", self.place.root);
-            match &read {
-                Read::Data(paths) => {
-                    let paths: Vec<String> = paths.iter().map(whole).collect();
-                    self.ask(now, &Request::Data(&paths), Asked::Read(read));
-                }
-                Read::Children(path) => {
-                    let path = whole(path);
-                    self.ask(now, &Request::Children(&path), Asked::Read(read));
-                }
-            }
+            self.ask_read(now, read, Asked::Read);
         }
         if !self.mirror.is_settled() || self.mirror.get("").is_none() {
-            return;
+            return Ok(());
         }
         if self.phase == Phase::Reading && !self.is_prompt(now) {
-            return;
+            return Ok(());
         }
         let news = self.mirror.take_news(self.last_zxid);
         let changed = (!news.is_empty()).then_some(CoordinatorEvent::Changed(news));
@@ -342,7 +422,27 @@ impl ProtocolSession {
         } else {
             self.events.extend(changed);
         }
+        for answer in &self.answers {
+            if let Answer::Done { zxid, plan, .. } = answer {
+                plan.check_reported(&self.mirror, *zxid)?;
+            }
+        }
         self.tell_answers(now);
+        Ok(())
+    }
+
+    fn ask_read(&mut self, now: Nanos, read: Read, asked: impl FnOnce(Read) -> Asked) {
+        let whole = |path: &String| format!("{}{path}", self.place.root);
+        match &read {
+            Read::Data(paths) => {
+                let paths: Vec<String> = paths.iter().map(whole).collect();
+                self.ask(now, &Request::Data(&paths), asked(read));
+            }
+            Read::Children(path) => {
+                let path = whole(path);
+                self.ask(now, &Request::Children(&path), asked(read));
+            }
+        }
     }
 
     /// Whether the last answered request was sent so recently that the session does not count as lost again at once: at most two
@@ -359,6 +459,7 @@ impl ProtocolSession {
             for answer in std::mem::take(&mut self.answers) {
                 let (id, result) = match answer {
                     Answer::Told(id, result) => (id, result),
+                    Answer::Done { id, zxid, .. } => (id, Ok(zxid)),
                     Answer::Refused { request, plan, step, code } => {
                         match self.place.judge(&self.mirror, &plan, step, code) {
                             Verdict::Failed(error) => (request.id, Err(error)),
@@ -396,6 +497,9 @@ impl ProtocolSession {
         match self.place.plan(&self.mirror, &request.op) {
             Ok(plan) if plan.steps.is_empty() => self.answers.push(Answer::Told(request.id, Ok(self.mirror.told()))),
             Ok(plan) => {
+                if let Some(why) = self.limit.refusal(now, plan.bytes) {
+                    return self.answers.push(Answer::Told(request.id, Err(CoordinatorError::Refused(why))));
+                }
                 let xid = self.next_xid();
                 write_request(xid, &Request::Multi(&plan.steps), &mut self.output);
                 self.waiting.push_back(Waiting { xid, sent: now, asked: Asked::Op(request, plan) });
@@ -404,15 +508,38 @@ impl ProtocolSession {
         }
     }
 
-    /// Sends a heartbeat.
+    /// Sends a heartbeat, and what is due with it: operations that were put off, and a part of the comparison.
     pub(super) fn ping(&mut self, now: Nanos) {
         write_request(PING_XID, &Request::Ping, &mut self.output);
         self.pings.push_back(now);
+        if !self.is_up() {
+            return;
+        }
+        for request in std::mem::take(&mut self.throttled) {
+            self.send(now, request);
+        }
+        if let Some(read) = self.comparison.next_read(now, &self.mirror) {
+            self.ask_read(now, read, Asked::Compare);
+        }
+        if self.mirror.is_settled() {
+            self.tell_answers(now);
+        }
     }
 
     /// Asks the server to end the session.
     pub(super) fn leave(&mut self, now: Nanos) {
         self.ask(now, &Request::Close, Asked::Close);
+    }
+
+    /// Why operations wait for the next heartbeat, if some do.
+    pub(super) fn why_put_off(&self) -> Option<String> {
+        (!self.throttled.is_empty()).then(|| self.place.explain(error::THROTTLED, None))
+    }
+
+    /// Bytes of the longest operation that is not answered.
+    pub(super) fn longest_unanswered(&self) -> usize {
+        let bytes = |waiting: &Waiting| if let Asked::Op(_, plan) = &waiting.asked { plan.bytes } else { 0 };
+        self.waiting.iter().map(bytes).max().unwrap_or(0)
     }
 
     /// The connection is gone: returns the events for what is lost with it.
@@ -425,9 +552,10 @@ impl ProtocolSession {
             _ => None,
         });
         let held = self.answers.into_iter().map(|answer| match answer {
-            Answer::Told(id, _) | Answer::Refused { request: Requested { id, .. }, .. } => id,
+            Answer::Told(id, _) | Answer::Done { id, .. } | Answer::Refused { request: Requested { id, .. }, .. } => id,
         });
-        for id in held.chain(asked) {
+        let put_off = self.throttled.into_iter().map(|request| request.id);
+        for id in held.chain(asked).chain(put_off) {
             self.events.push(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Disconnected) });
         }
         self.events
@@ -437,7 +565,7 @@ impl ProtocolSession {
 /// The meaning of a refusal with `code`; `explain` makes the text.
 fn refused(code: i32, explain: impl FnOnce() -> String) -> End {
     match code {
-        error::SESSION_EXPIRED | error::SESSION_MOVED => Broken::Protocol("the session ended or moved").into(),
+        error::SESSION_MOVED => Broken::Protocol("the session has moved to another server").into(),
         _ => Broken::Refused(explain()).into(),
     }
 }

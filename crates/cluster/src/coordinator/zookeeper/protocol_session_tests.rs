@@ -35,8 +35,15 @@ impl Script {
         let access = if digest.is_some() { Access::Creator } else { Access::Anyone };
         let place = Place { root: "/r".into(), access };
         let connect = Connect { timeout_ms: 1000, ..Connect::default() };
-        let mut script =
-            Script { protocol_session: ProtocolSession::new(NOW, place, digest.map(str::to_owned), &connect) };
+        let mut script = Script {
+            protocol_session: ProtocolSession::new(
+                NOW,
+                place,
+                digest.map(str::to_owned),
+                &connect,
+                RequestLimit::default(),
+            ),
+        };
         assert_eq!(read_packet(&script.protocol_session.output).unwrap().map(<[u8]>::len), Some(45));
         script.protocol_session.output.clear();
         script
@@ -127,6 +134,16 @@ fn an_answer_waits_for_the_changes_before_it() {
 }
 
 #[test]
+fn an_operation_whose_change_is_not_reported_ends_the_connection() {
+    let mut script = Script::up();
+    script.set(1, 7);
+    let why = outdated(script.reply(6, 15, 0, &all_done()));
+    assert!(why.contains("a change of \"/a\" was not told"), "{why}");
+    let lost = reply(1, Err(CoordinatorError::Disconnected));
+    assert_eq!(script.protocol_session.lose(), [CoordinatorEvent::Down, lost]);
+}
+
+#[test]
 fn a_faster_change_of_another_is_shown_first() {
     let mut script = Script::up();
     script.set(1, 7);
@@ -169,8 +186,10 @@ fn a_path_that_was_made_beside_it_is_no_reason_to_refuse() {
     assert_eq!(script.asked().len(), 2);
     script.reply(7, 15, 0, &data(None, 14, 5, 2)).unwrap();
     assert_eq!((script.events(), script.asked()), (Vec::new(), vec![(MULTI, String::new())]), "it is asked again");
+    script.word("/r/a");
     script.reply(8, 17, 0, &all_done()).unwrap();
-    assert_eq!(script.events(), [reply(1, Ok(17))]);
+    script.reply(9, 17, 0, &data(Some("w"), 17, 1, 0)).unwrap();
+    assert_eq!(script.events(), [changed("/a", 17, Some("w")), reply(1, Ok(17))]);
 }
 
 #[test]
@@ -262,9 +281,166 @@ fn a_refusal_of_the_server_ends_it_with_a_reason() {
     assert!(why.contains("not of this protocol"), "{why}");
     let mut script = Script::up();
     script.set(1, 7);
-    assert!(reason(script.reply(6, 10, error::SESSION_MOVED, &[])).contains("ended or moved"));
+    assert!(reason(script.reply(6, 10, error::SESSION_MOVED, &[])).contains("moved to another server"));
     let lost = reply(1, Err(CoordinatorError::Disconnected));
     assert_eq!(script.protocol_session.lose(), [CoordinatorEvent::Down, lost]);
+}
+
+/// Errors that only a setting of the ensemble explains, and what each says. The session ends where the server ends it.
+#[test]
+fn each_refusal_says_what_to_set() {
+    let ended = |outcome: Result<(), End>| match outcome {
+        Err(End::Broken(Broken::Refused(why))) => why,
+        other => panic!("{other:?}"),
+    };
+    for (digest, said) in [(None, "Set zookeeper_auth_file"), (Some("u:p"), "sessionRequireClientSASLAuth=false")] {
+        let mut script = Script::start(digest);
+        script.protocol_session.take(NOW, &fake::greeting(1000)).unwrap();
+        let why = ended(script.reply(1, 10, error::CLOSED_REQUIRES_AUTHENTICATION, &[]));
+        assert!(why.contains(said) && why.contains("enforce.auth.schemes"), "{why}");
+    }
+    let mut script = Script::start(Some("u:p"));
+    script.protocol_session.take(NOW, &fake::greeting(1000)).unwrap();
+    let why = ended(script.reply(AUTH_XID, 0, error::CLOSED_REQUIRES_AUTHENTICATION, &[]));
+    assert!(why.contains("enforce.auth.schemes"), "{why}");
+    let mut script = Script::up();
+    script.set(1, 7);
+    let why = ended(script.reply(6, 10, error::SESSION_EXPIRED, &[]));
+    assert!(why.contains("localSessionsEnabled=false"), "{why}");
+    for (code, said) in [
+        (error::QUOTA_EXCEEDED, "`setquota`"),
+        (error::EPHEMERAL_ON_LOCAL_SESSION, "/r/a, which is ephemeral: the session is known to one server only"),
+    ] {
+        let mut script = Script::up();
+        script.set(1, 7);
+        script.reply(6, 10, 0, &failed(1, code)).unwrap();
+        let events = script.events();
+        let [CoordinatorEvent::Reply { result: Err(CoordinatorError::Refused(why)), .. }] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+#[test]
+fn what_the_server_puts_off_is_asked_again_with_the_next_heartbeat() {
+    let mut script = Script::up();
+    script.set(1, 7);
+    assert_eq!(script.asked().len(), 1);
+    script.reply(6, 10, error::THROTTLED, &[]).unwrap();
+    assert_eq!((script.events(), script.asked()), (Vec::new(), Vec::new()), "not at once");
+    script.protocol_session.ping(NOW);
+    assert!(script.asked().contains(&(MULTI, String::new())));
+    script.word("/r/a");
+    script.reply(7, 15, 0, &all_done()).unwrap();
+    // The comparison that came with the heartbeat is put off, and so is a read: it is repeated.
+    script.reply(8, 15, error::THROTTLED, &[]).unwrap();
+    assert_eq!(script.asked(), [(DATA, "/r/a".into())]);
+    script.reply(9, 15, error::THROTTLED, &[]).unwrap();
+    assert_eq!(script.asked(), [(DATA, "/r/a".into())]);
+    script.reply(10, 15, 0, &data(Some("w"), 15, 1, 0)).unwrap();
+    assert_eq!(script.events(), [changed("/a", 15, Some("w")), reply(1, Ok(15))]);
+    // Those that are put off are answered when the connection is lost.
+    script.set(2, 15);
+    script.reply(11, 16, error::THROTTLED, &[]).unwrap();
+    assert_eq!(script.protocol_session.lose(), [CoordinatorEvent::Down, reply(2, Err(CoordinatorError::Disconnected))]);
+}
+
+/// A script whose first comparison was asked for, with the number 6.
+fn comparing() -> Script {
+    let mut script = Script::up();
+    script.protocol_session.ping(NOW);
+    let compare = (DATA, "/r /r/a".into());
+    assert!(script.asked().contains(&compare));
+    script
+}
+
+/// What a comparison reads of the cluster's path.
+fn root_found() -> Vec<u8> {
+    found(None, 1, 4, 1)
+}
+
+fn outdated(outcome: Result<(), End>) -> String {
+    match outcome {
+        Err(End::Broken(Broken::Outdated(why))) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_change_that_was_not_reported_ends_the_connection() {
+    let mut script = comparing();
+    let why = outdated(script.reply(6, 20, 0, &multi(&[root_found(), found(Some("w"), 18, 1, 0)])));
+    assert!(why.contains("a change of \"/a\" was not told"), "{why}");
+    assert!(script.events().is_empty(), "the new value is not taken over");
+    let mut script = comparing();
+    outdated(script.reply(6, 20, 0, &multi(&[root_found(), refused(error::NO_NODE)])));
+    // A path that may not be read ends it too, with what to do.
+    let mut script = comparing();
+    let end = script.reply(6, 20, 0, &multi(&[root_found(), refused(error::NO_AUTH)])).unwrap_err();
+    assert!(matches!(&end, End::Broken(Broken::Refused(why)) if why.contains("access to /r/a")), "{end:?}");
+}
+
+#[test]
+fn a_comparison_that_finds_nothing_disturbs_nothing() {
+    let mut script = comparing();
+    script.reply(6, 20, 0, &multi(&[root_found(), found(Some("v"), 7, 0, 0)])).unwrap();
+    script.protocol_session.ping(NOW);
+    assert!(script.asked().contains(&(CHILDREN, "/r".into())));
+    script.reply(7, 20, 0, &names(&["a"])).unwrap();
+    script.protocol_session.ping(NOW);
+    assert_eq!(script.asked(), [(fake::PING, String::new())], "the next round comes later");
+    assert!(script.events().is_empty());
+    // A path that was made and not reported is found by its name.
+    let mut script = comparing();
+    script.reply(6, 20, 0, &multi(&[root_found(), found(Some("v"), 7, 0, 0)])).unwrap();
+    script.protocol_session.ping(NOW);
+    let why = outdated(script.reply(7, 20, 0, &names(&["a", "b"])));
+    assert!(why.contains("\"/b\""), "{why}");
+}
+
+#[test]
+fn a_change_that_is_reported_during_a_comparison_is_no_difference() {
+    let mut script = comparing();
+    script.word("/r/a");
+    assert_eq!(script.asked(), [(DATA, "/r/a".into())]);
+    script.reply(6, 20, 0, &multi(&[root_found(), found(Some("w"), 18, 1, 0)])).unwrap();
+    assert!(script.events().is_empty());
+    script.reply(7, 20, 0, &data(Some("w"), 18, 1, 0)).unwrap();
+    assert_eq!(script.events(), [changed("/a", 18, Some("w"))]);
+}
+
+#[test]
+fn changed_access_rights_end_the_connection() {
+    // How often its rights were replaced: the third number after the times.
+    let with_rights = |mzxid, version| {
+        let mut found = found(Some("w"), mzxid, version, 0);
+        let at = found.len() - 8 - 4 - 4 - 8 - 4;
+        found[at..at + 4].copy_from_slice(&int(2));
+        found
+    };
+    let mut script = Script::up();
+    script.word("/r/a");
+    let why = outdated(script.reply(6, 20, 0, &multi(&[with_rights(18, 1)])));
+    assert!(why.contains("access rights of \"/a\" were changed"), "{why}");
+    let mut script = comparing();
+    outdated(script.reply(6, 20, 0, &multi(&[root_found(), with_rights(7, 0)])));
+}
+
+/// The known tree says that the operation is possible, and the server refuses it.
+#[test]
+fn a_refusal_that_the_known_tree_does_not_explain_leads_to_a_comparison() {
+    let mut script = comparing();
+    script.reply(6, 20, 0, &multi(&[root_found(), found(Some("v"), 7, 0, 0)])).unwrap();
+    script.protocol_session.ping(NOW);
+    script.reply(7, 20, 0, &names(&["a"])).unwrap();
+    script.asked();
+    script.set(1, 7);
+    script.reply(8, 20, 0, &failed(1, error::BAD_VERSION)).unwrap();
+    assert_eq!(script.events(), [reply(1, Err(CoordinatorError::Stale { version: 7 }))]);
+    script.protocol_session.ping(NOW);
+    assert!(script.asked().contains(&(DATA, "/r/a".into())));
+    outdated(script.reply(9, 20, 0, &multi(&[found(Some("w"), 18, 1, 0)])));
 }
 
 #[test]
