@@ -26,6 +26,8 @@ pub struct NodeStatus {
     pub is_master: bool,
     /// Its session with the coordinator is alive.
     pub coordinator_up: bool,
+    /// What the operator should change at the coordinator although there is a session; `None` if nothing is known.
+    pub coordinator_concern: Option<String>,
     /// Why it is not part of the cluster; `None` while it is.
     pub not_joined: Option<String>,
     /// Why it should be a member of no group, if so: `leaves` or `restarts`.

@@ -218,13 +218,17 @@ async fn livez(State(shared): State<Shared>) -> Response {
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {
-    match shared.asking.ask().await.map(|snapshot| view::not_ready(&snapshot)) {
-        Some(None) => "ok\n".into_response(),
-        // Anyone may ask whether it is ready, but why not is no one's business once there are users.
-        Some(Some(_)) if !shared.door.is_open() => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
-        Some(Some(reason)) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
-        None => unanswered(),
-    }
+    let Some((is_ready, text)) = shared.asking.ask().await.map(|snapshot| view::readiness(&snapshot)) else {
+        return unanswered();
+    };
+    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // Anyone may ask whether it is ready, but why not is no one's business once there are users.
+    let text = match (shared.door.is_open(), is_ready) {
+        (true, _) => text,
+        (false, true) => "ok\n".into(),
+        (false, false) => "not ready\n".into(),
+    };
+    (code, text).into_response()
 }
 
 #[cfg(test)]

@@ -27,18 +27,24 @@ fn snapshot() -> Snapshot {
 
 #[test]
 fn readiness_names_what_is_missing() {
-    assert_eq!(view::not_ready(&snapshot()), None);
+    let said = |snapshot: &Snapshot| view::readiness(snapshot);
+    let not_ready = |text: &str| (false, format!("{text}\n"));
+    assert_eq!(said(&snapshot()), (true, "ok\n".into()));
     let mut waiting = snapshot();
+    waiting.status.coordinator_concern = Some("the timeout is long".into());
+    assert_eq!(said(&waiting), (true, "ok, but the timeout is long\n".into()));
     waiting.status.regions[0].state = "recovering".into();
-    assert_eq!(view::not_ready(&waiting).as_deref(), Some("region 1 is recovering"));
+    assert_eq!(said(&waiting), not_ready("region 1 is recovering\nthe timeout is long"));
+    waiting.status.coordinator_concern = None;
+    assert_eq!(said(&waiting), not_ready("region 1 is recovering"));
     waiting.status.regions[0].role = Role::Backup;
-    assert_eq!(view::not_ready(&waiting), None, "a backup is not a primary that must serve");
+    assert!(said(&waiting).0, "a backup is not a primary that must serve");
     waiting.map = RegionMap::default();
-    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the cluster has no regions yet"));
+    assert_eq!(said(&waiting), not_ready("the cluster has no regions yet"));
     waiting.status.not_joined = Some("the coordinator at x cannot be reached".into());
-    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the coordinator at x cannot be reached"));
+    assert_eq!(said(&waiting), not_ready("the coordinator at x cannot be reached"));
     waiting.status.volume_failure = Some("fsync".into());
-    assert_eq!(view::not_ready(&waiting).as_deref(), Some("the volume takes no writes: fsync"));
+    assert_eq!(said(&waiting), not_ready("the volume takes no writes: fsync"));
 }
 
 #[test]

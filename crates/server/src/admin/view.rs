@@ -97,8 +97,19 @@ pub(super) fn waits_for(map: &RegionMap, group: &GroupConfig) -> Vec<String> {
     missing_volumes(group, found).into_iter().map(|one| one.explain(group.region)).chain(contradiction).collect()
 }
 
+/// The text of `/readyz` for an operator, and whether the node should get traffic.
+pub(super) fn readiness(snapshot: &Snapshot) -> (bool, String) {
+    let concern = snapshot.status.coordinator_concern.as_deref();
+    match (not_ready(snapshot), concern) {
+        (None, None) => (true, "ok\n".into()),
+        (None, Some(concern)) => (true, format!("ok, but {concern}\n")),
+        (Some(reason), None) => (false, format!("{reason}\n")),
+        (Some(reason), Some(concern)) => (false, format!("{reason}\n{concern}\n")),
+    }
+}
+
 /// Why the node should get no traffic; `None` if it should.
-pub(super) fn not_ready(snapshot: &Snapshot) -> Option<String> {
+fn not_ready(snapshot: &Snapshot) -> Option<String> {
     let status = &snapshot.status;
     if let Some(failure) = &status.volume_failure {
         return Some(format!("the volume takes no writes: {failure}"));

@@ -31,6 +31,7 @@ impl Node {
             pid: Some(std::process::id()),
             is_master: context.agent.is_master(),
             coordinator_up: context.agent.view().is_synced(),
+            coordinator_concern: self.coordinator.concern(),
             not_joined: not_joined
                 .map(|not_joined| self.presence.describe(context.clock.now, &not_joined, outage.as_ref())),
             intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
