@@ -22,7 +22,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | [`OtherVersion`](Error::OtherVersion) | use the version that made it, or another directory |
 ///
 /// After any error of a write except the first two, the outcome of that write is unknown until the store is opened
-/// again.
+/// again. On a file system that copies on write (btrfs with copies, ZFS) [`NoSpace`](Error::NoSpace) may leave it unknown
+/// as well: room for a write cannot be made sure of before.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Bad input: nothing was written; do not retry.

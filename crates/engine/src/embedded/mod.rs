@@ -10,6 +10,8 @@ mod bulk;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod full_tests;
+#[cfg(test)]
 mod install_fault_tests;
 mod stats;
 mod worker;

@@ -77,8 +77,8 @@ impl File for CursedFile {
     fn forget_cached(&self) -> io::Result<()> {
         self.meet().forget_cached()
     }
-    fn allocate(&self, len: u64) -> io::Result<()> {
-        self.meet().allocate(len)
+    fn allocate(&self, len: u64, extents: &[u64]) -> io::Result<()> {
+        self.meet().allocate(len, extents)
     }
     fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
         self.meet().reserve(offset, bytes)

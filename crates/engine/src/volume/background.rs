@@ -22,10 +22,10 @@ impl Writing {
     /// Waits for its end.
     ///
     /// # Errors
-    /// A failed write makes the volume refuse all later ones.
+    /// As [`Volume::write`].
     pub(crate) fn wait(self) -> Result<()> {
         let Writing { pending, device, offset, _segment } = self;
-        pending.wait().map(drop).map_err(|error| device.failed("write", offset, error))
+        pending.wait().map(drop).map_err(|error| device.not_written(offset, error))
     }
 }
 

@@ -1,5 +1,10 @@
 //! The volume's file, with the rule that a failed write ends all writing.
 //!
+//! **Full is not failed.** A write for which there is no room ([`is_full`]) has changed nothing that counts: its error is
+//! [`Error::NoSpace`], and writing continues. That is so where room was not promised before: on a file system that copies
+//! on write. Only a sync without room has lost what was written before. A caller whose memory is ahead of the file by
+//! then says so itself ([`Device::fail`]).
+//!
 //! **One sync at a time.** An operating system reports a write that failed in the background once: the first sync that
 //! ends after it fails, and the next one succeeds, although the data is still lost. So no two syncs run at the same
 //! time, and all threads know the failure of one sync before the next begins. A caller that arrives during a sync waits
@@ -11,7 +16,7 @@
 use super::encryption::Sealer;
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use leeward_platform::disk::{Content, Pending, Read};
+use leeward_platform::disk::{Content, Pending, Read, is_full};
 use leeward_platform::{Appender, Block, File};
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
@@ -112,7 +117,7 @@ impl Device {
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
-        self.file.write_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+        self.file.write_at(bytes, offset).map_err(|error| self.not_written(offset, error))
     }
 
     /// See [`File::begin_read`].
@@ -120,7 +125,7 @@ impl Device {
         self.file.begin_read(buffer, offset)
     }
 
-    /// See [`File::begin_write`]; the caller waits for it and reports a failure to [`Device::failed`].
+    /// See [`File::begin_write`]; the caller waits for it and reports a failure to [`Device::not_written`].
     pub(crate) fn begin_write(&self, offset: u64, bytes: Bytes) -> Result<Pending> {
         self.check()?;
         Ok(self.file.begin_write(bytes, offset))
@@ -128,19 +133,19 @@ impl Device {
 
     pub(crate) fn write_buffered(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
-        self.file.write_buffered_at(bytes, offset).map_err(|error| self.failed("write", offset, error))
+        self.file.write_buffered_at(bytes, offset).map_err(|error| self.not_written(offset, error))
     }
 
     /// See [`File::write_padded_at`].
     pub(crate) fn write_padded(&self, offset: u64, bytes: &[u8], padding: usize) -> Result<()> {
         self.check()?;
-        self.file.write_padded_at(bytes, padding, offset).map_err(|error| self.failed("write", offset, error))
+        self.file.write_padded_at(bytes, padding, offset).map_err(|error| self.not_written(offset, error))
     }
 
     /// See [`File::renew`].
     pub(super) fn renew(&self, offset: u64, bytes: u64, content: Content) -> Result<()> {
         self.check()?;
-        self.file.renew(offset, bytes, content).map_err(|error| self.failed("write", offset, error))
+        self.file.renew(offset, bytes, content).map_err(|error| self.not_written(offset, error))
     }
 
     /// See [`File::map`]. The range holds nothing yet, so a failure does not concern written data: writing continues.
@@ -204,10 +209,11 @@ impl Device {
         self.syncs.lock().waiting
     }
 
-    /// Grows the file to `len` bytes. A failure does not concern written data: writing continues.
-    pub(crate) fn allocate(&self, len: u64) -> Result<()> {
+    /// Grows the file to `len` bytes, in segments of `segment_bytes`. A failure does not concern written data: writing
+    /// continues.
+    pub(crate) fn allocate(&self, len: u64, segment_bytes: u64) -> Result<()> {
         self.check()?;
-        self.file.allocate(len).map_err(|error| self.no_space("grow", len, error))
+        self.file.allocate(len, &[segment_bytes]).map_err(|error| self.no_space("grow", len, error))
     }
 
     /// Allocates the space of a range again. Errors as [`Device::allocate`].
@@ -223,11 +229,17 @@ impl Device {
     }
 
     fn no_space(&self, action: &'static str, offset: u64, error: io::Error) -> Error {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::NoSpace { file: self.file.name().to_owned(), detail: error.to_string() }
-            }
-            _ => self.error(action, offset, error),
+        match is_full(&error) {
+            true => Error::NoSpace { file: self.file.name().to_owned(), detail: error.to_string() },
+            false => self.error(action, offset, error),
+        }
+    }
+
+    /// A write was not carried out, or in part: refuses writes from now on, unless there was only no room for it.
+    pub(super) fn not_written(&self, offset: u64, error: io::Error) -> Error {
+        match is_full(&error) {
+            true => self.no_space("write", offset, error),
+            false => self.failed("write", offset, error),
         }
     }
 

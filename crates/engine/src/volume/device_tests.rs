@@ -1,11 +1,11 @@
 //! Tests of the device's syncs: an error that the operating system reports once reaches every caller, and waiting
-//! callers share a sync.
+//! callers share a sync. And of what is full, and what is broken.
 
 use super::*;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{DeviceCounters, Disk, Rng, SimDisk};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread;
 
 /// A file whose syncs block until they may end. It reports a lost write as Linux does: once, to the sync that ends
@@ -16,6 +16,17 @@ struct Slow {
     may_end: AtomicU64,
     has_lost: Mutex<bool>,
     panics: bool,
+    /// Error number of every write, of making room, and of a sync; 0 for none.
+    refusal: AtomicI32,
+}
+
+impl Slow {
+    fn refused(&self) -> io::Result<()> {
+        match self.refusal.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
 }
 
 impl File for Slow {
@@ -29,15 +40,19 @@ impl File for Slow {
         Ok(())
     }
     fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Ok(())
+        self.refused()
     }
     fn write_buffered_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Ok(())
+        self.refused()
+    }
+    fn renew(&self, _: u64, _: u64, _: Content) -> io::Result<()> {
+        self.refused()
     }
     fn map(&self, _: u64, _: usize) -> io::Result<Option<Appender>> {
-        Ok(None)
+        self.refused().map(|()| None)
     }
     fn sync(&self) -> io::Result<()> {
+        self.refused()?;
         let has_lost = std::mem::take(&mut *self.has_lost.lock());
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         until(|| self.may_end.load(Ordering::SeqCst) >= number);
@@ -47,11 +62,11 @@ impl File for Slow {
     fn forget_cached(&self) -> io::Result<()> {
         Ok(())
     }
-    fn allocate(&self, _: u64) -> io::Result<()> {
-        Ok(())
+    fn allocate(&self, _: u64, _: &[u64]) -> io::Result<()> {
+        self.refused()
     }
     fn reserve(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
+        self.refused()
     }
     fn release(&self, _: u64, _: u64) -> io::Result<bool> {
         Ok(true)
@@ -123,7 +138,7 @@ fn nothing_is_answered_that_the_device_has_lost() {
     for op in 1..120 {
         let disk = SimDisk::new(op, 1 << 20);
         let file = disk.open("f").unwrap();
-        file.allocate((WRITERS * 4096) as u64).unwrap();
+        file.allocate((WRITERS * 4096) as u64, &[4096]).unwrap();
         file.sync().unwrap();
         let (device, start) = (Device::new(file), Barrier::new(WRITERS));
         disk.set_faults(FaultPlan { at: vec![(op, Fault::Writeback)], ..FaultPlan::default() });
@@ -150,5 +165,59 @@ fn nothing_is_answered_that_the_device_has_lost() {
             let answered = writer * 8..stopped.unwrap_or(writer * 8 + 8);
             assert!(answered.into_iter().all(|page| contents[page * 512] == 1), "operation {op}, writer {writer}");
         }
+    }
+}
+
+/// `ENOSPC`, `EDQUOT` and `EFBIG` of Linux.
+const FULL: [i32; 3] = [28, 122, 27];
+/// `EIO`.
+const BROKEN: i32 = 5;
+
+/// Every way to write, or to make room for it.
+fn attempts(device: &Device) -> Vec<Result<()>> {
+    let begun = device.begin_write(0, Bytes::from_static(&[1])).and_then(|pending| {
+        let ended = pending.wait().map(drop);
+        ended.map_err(|error| device.not_written(0, error))
+    });
+    vec![
+        device.allocate(1 << 20, 1 << 20),
+        device.reserve(0, 4096),
+        device.map(0, 4096).map(drop),
+        device.renew(0, 4096, Content::Plain),
+        device.write(0, &[1; 4096]),
+        device.write_buffered(0, &[1]),
+        device.write_padded(0, &[1], 4095),
+        begun,
+    ]
+}
+
+#[test]
+fn a_device_that_is_full_is_not_broken() {
+    for errno in FULL {
+        let file = Arc::new(Slow { may_end: AtomicU64::new(u64::MAX), ..Slow::default() });
+        let device = Device::new(file.clone());
+        file.refusal.store(errno, Ordering::SeqCst);
+        for (number, attempt) in attempts(&device).into_iter().enumerate() {
+            assert!(matches!(attempt, Err(Error::NoSpace { .. })), "{errno}, {number}: {attempt:?}");
+        }
+        assert_eq!(device.why_failed(), None);
+        file.refusal.store(0, Ordering::SeqCst);
+        assert!(attempts(&device).iter().all(Result::is_ok), "there is room again");
+        device.sync().unwrap();
+        // What a sync has no room for was written before, and is lost.
+        file.refusal.store(errno, Ordering::SeqCst);
+        assert!(device.sync().is_err() && device.why_failed().is_some());
+    }
+}
+
+#[test]
+fn a_write_that_fails_otherwise_ends_all_writing() {
+    let file = Arc::new(Slow::default());
+    let device = Device::new(file.clone());
+    file.refusal.store(BROKEN, Ordering::SeqCst);
+    device.write_buffered(0, &[1]).unwrap_err();
+    file.refusal.store(0, Ordering::SeqCst);
+    for attempt in attempts(&device) {
+        assert!(matches!(attempt, Err(Error::VolumeFailed { .. })), "{attempt:?}");
     }
 }

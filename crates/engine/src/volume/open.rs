@@ -45,7 +45,7 @@ pub(super) fn create(raw: Arc<Device>, volume: VolumeId, options: &VolumeOptions
     if options.capacity_bytes.is_some_and(|capacity| capacity < reserved) {
         return Err(Error::Invalid(format!("capacity: a volume takes at least {reserved} bytes")));
     }
-    raw.allocate(reserved)?;
+    raw.allocate(reserved, u64::from(segment_bytes))?;
     let device = match &options.encryption {
         Some(encryption) => encryption::create(&raw, &superblock, encryption)?,
         None => raw,
@@ -108,7 +108,7 @@ pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeSt
     }
     let wanted = live().map(|segment| u64::from(segment.no.whole().0) + 1).max().unwrap_or(0) * segment_bytes;
     if file_len(device)? < wanted {
-        device.allocate(wanted)?;
+        device.allocate(wanted, segment_bytes)?;
     }
     Ok(u32::try_from(file_len(device)? / segment_bytes).unwrap_or(u32::MAX))
 }

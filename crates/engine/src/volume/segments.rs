@@ -15,7 +15,7 @@ impl Volume {
     /// Writes `bytes` at `offset` of a segment, direct where both are multiples of 4096.
     ///
     /// # Errors
-    /// A failed write makes the volume refuse all later ones.
+    /// A failed write makes the volume refuse all later ones, except by [`crate::Error::NoSpace`].
     pub fn write(&self, no: SegmentNo, offset: u32, bytes: &[u8]) -> Result<()> {
         debug_assert!(!self.is_shared(no), "segment {no} is complete");
         self.write_again(no, offset, bytes)
@@ -76,7 +76,7 @@ impl Volume {
                 appender.make_ready(bytes, DIRECT_ALIGN)
             }
         };
-        reserved.map_err(|error| self.device.failed("write", 0, error))
+        reserved.map_err(|error| self.device.not_written(0, error))
     }
 
     /// Publishes appended bytes to readers.

@@ -403,7 +403,7 @@ impl Space {
     }
 
     fn extend(&self, end: u32) -> Result<u32> {
-        self.device.allocate(u64::from(end) * self.segment_bytes).map(|()| end)
+        self.device.allocate(u64::from(end) * self.segment_bytes, self.segment_bytes).map(|()| end)
     }
 }
 

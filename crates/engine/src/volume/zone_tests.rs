@@ -176,7 +176,7 @@ fn filled() -> (Vec<u8>, u64) {
 fn disk_with(contents: &[u8], seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed, 1 << 30);
     let file = disk.open("volume").unwrap();
-    file.allocate(contents.len() as u64).unwrap();
+    file.allocate(contents.len() as u64, &[SEGMENT_BYTES as u64]).unwrap();
     file.write_buffered_at(contents, 0).unwrap();
     file.sync().unwrap();
     disk
@@ -434,7 +434,7 @@ fn overfull(disk: &SimDisk) -> u64 {
         (sequence, next) = (sequence + 1, next + 40);
     }
     assert!(checkpoint(&state).len() + 2 * FRAME_ALIGN > ZONE_BYTES, "no checkpoint of it fits");
-    file.allocate((RESERVED + next) * SEGMENT_BYTES as u64).unwrap();
+    file.allocate((RESERVED + next) * SEGMENT_BYTES as u64, &[SEGMENT_BYTES as u64]).unwrap();
     let (segment_bytes, zone_segments) = (SEGMENT_BYTES as u32, ZONE_SEGMENTS);
     let superblock = Superblock {
         version: OLDEST_VOLUME_VERSION,

@@ -7,8 +7,10 @@
 mod append;
 mod background;
 mod direct;
+pub mod private;
 mod real;
 mod ring;
+mod room;
 mod sim;
 
 pub use append::{AppendBuffer, Appender, Transform, catch_bus_errors};
@@ -49,6 +51,14 @@ fn aligned(buffer: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
 /// `EILSEQ`, as the driver names it.
 pub fn is_unreadable(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::NODATA | Errno::ILSEQ))
+}
+
+/// Whether a file could not take bytes because there is no room for them: on the device (`ENOSPC`), in a quota
+/// (`EDQUOT`), or under the limit on the size of files (`EFBIG`). Nothing that was written before is concerned, unless a
+/// sync says so.
+pub fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// Bytes read from and written to the device through a file, as the engine counts them.
@@ -164,13 +174,14 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn forget_cached(&self) -> io::Result<()>;
-    /// Grows the file to at least `len` bytes. Where the file system can, it allocates the space, so no write runs out
-    /// of it.
+    /// Grows the file to at least `len` bytes, and makes room for them, so that no write runs out of it. (A file system
+    /// that copies on write cannot promise that.) From the old end on, as many bytes as each of `extents`, in turn and
+    /// above 0, get their room by themselves, so that [`File::release`] gives it back by itself.
     ///
     /// # Errors
-    /// `StorageFull` where the device has no room; the file keeps its old length.
-    fn allocate(&self, len: u64) -> io::Result<()>;
-    /// Allocates the space of a range of the file. Bytes that were not released keep their contents.
+    /// One that [is full](is_full) where there is no room; the file keeps its old length.
+    fn allocate(&self, len: u64, extents: &[u64]) -> io::Result<()>;
+    /// Makes room for a range of the file, as [`File::allocate`]. Bytes that were not released keep their contents.
     ///
     /// # Errors
     /// As [`File::allocate`].

@@ -5,14 +5,15 @@
 //! views coherent.
 
 use super::background::{Background, Pending};
-use super::direct::{Direct, retry};
-use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read};
+use super::direct::Direct;
+use super::room::Room;
+use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, fadvise};
+use rustix::fs::{Advice, FlockOperation, FsWord, IFlags, fadvise, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -25,8 +26,11 @@ const LOCK_NAME: &str = "lock";
 const IO_THREADS: usize = 2;
 
 /// ext2 to ext4, XFS and tmpfs, by their magic numbers. They write a page back to the blocks that it has, so a store to
-/// a written page cannot run out of space. On file systems that copy on write it can.
-const MAPPED_FILE_SYSTEMS: [rustix::fs::FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+/// a written page cannot run out of space. On file systems that copy on write it can. Ranges are mapped only where there
+/// is `fallocate` as well, so not on ext2 and ext3.
+const MAPPED_FILE_SYSTEMS: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+/// btrfs, by its magic number.
+const BTRFS: FsWord = 0x9123_683e;
 /// Filling of a mapped range before it is handed out.
 static ZEROES: [u8; 16 << 10] = [0; 16 << 10];
 
@@ -43,7 +47,7 @@ impl RealDisk {
     /// Those of the operating system; if a file is in the way, the message says what to do.
     pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
-        fs::create_dir_all(&root).map_err(|error| match error.kind() {
+        private::create_directory(&root).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
                 let advice = "a file is where a directory should be: name another directory, or move the file away";
                 io::Error::new(io::ErrorKind::NotADirectory, advice)
@@ -62,15 +66,13 @@ impl Disk for RealDisk {
             return Err(io::Error::new(io::ErrorKind::IsADirectory, advice));
         }
         let is_new = !path.try_exists()?;
-        let buffered = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+        let buffered = private::options().read(true).write(true).create(true).truncate(false).open(&path)?;
         if is_new {
+            write_in_place(&buffered)?;
             fs::File::open(&self.root)?.sync_all()?;
         }
-        let direct = Direct::open(&path)?;
-        let maps = MAPPED_FILE_SYSTEMS.contains(&rustix::fs::fstatfs(&buffered)?.f_type);
-        let handles = Arc::new(Handles { buffered, direct, counters: Counters::default() });
-        let (name, background) = (path.display().to_string(), Background::new(IO_THREADS));
-        Ok(Arc::new(RealFile { handles, name, maps, mapped: Mutex::default(), background }))
+        let file = RealFile::new(buffered, Direct::open(&path)?, path.display().to_string(), Room::default())?;
+        Ok(Arc::new(file))
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
@@ -92,10 +94,19 @@ impl Disk for RealDisk {
 
     fn lock(&self) -> io::Result<DiskLock> {
         let path = self.root.join(LOCK_NAME);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private::options().read(true).write(true).create(true).truncate(false).open(path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(DiskLock { _held: Held::Real { _file: file } })
     }
+}
+
+/// On btrfs, makes a new file one whose blocks are written again in their place: else each write needs room, which
+/// nothing promises. Where it cannot be so, as with a mount that refuses it, the file is like any other there.
+fn write_in_place(file: &fs::File) -> io::Result<()> {
+    if rustix::fs::fstatfs(file)?.f_type == BTRFS {
+        let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Default)]
@@ -109,8 +120,10 @@ struct Counters {
 struct RealFile {
     handles: Arc<Handles>,
     name: String,
-    /// Whether ranges may be mapped.
-    maps: bool,
+    /// Its file system, by its magic number.
+    file_system: FsWord,
+    /// How room for ranges of it is made.
+    room: Room,
     /// Its mapped ranges.
     mapped: Mutex<Vec<Weak<AppendBuffer>>>,
     /// For reads and writes of whole segments.
@@ -119,10 +132,24 @@ struct RealFile {
 
 /// A file, open in both ways.
 #[derive(Debug)]
-struct Handles {
-    buffered: fs::File,
+pub(super) struct Handles {
+    pub(super) buffered: fs::File,
     direct: Option<Direct>,
     counters: Counters,
+}
+
+impl RealFile {
+    fn new(buffered: fs::File, direct: Option<Direct>, name: String, room: Room) -> io::Result<RealFile> {
+        let file_system = rustix::fs::fstatfs(&buffered)?.f_type;
+        let handles = Arc::new(Handles::of(buffered, direct));
+        let (mapped, background) = (Mutex::default(), Background::new(IO_THREADS));
+        Ok(RealFile { handles, name, file_system, room, mapped, background })
+    }
+
+    /// Whether ranges may be mapped.
+    fn maps(&self) -> io::Result<bool> {
+        Ok(MAPPED_FILE_SYSTEMS.contains(&self.file_system) && self.room.has_fallocate(&self.handles.buffered)?)
+    }
 }
 
 /// A range of a file that is mapped.
@@ -152,7 +179,11 @@ impl RealRange {
 }
 
 impl Handles {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    pub(super) fn of(buffered: fs::File, direct: Option<Direct>) -> Handles {
+        Handles { buffered, direct, counters: Counters::default() }
+    }
+
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         match &self.direct {
             Some(direct) => direct.read_at(buffer, offset),
             None => {
@@ -162,7 +193,7 @@ impl Handles {
         }
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let whole_blocks = offset.is_multiple_of(DIRECT_ALIGN as u64) && bytes.len().is_multiple_of(DIRECT_ALIGN);
         match &self.direct {
             Some(direct) if whole_blocks => {
@@ -179,14 +210,6 @@ impl Handles {
         }
         self.counters.written.fetch_add(bytes.len() as u64, Relaxed);
         self.buffered.write_all_at(bytes, offset)
-    }
-}
-
-/// `false` where the file system does not support it.
-fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, bytes: u64) -> io::Result<bool> {
-    match retry(|| Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)) {
-        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => Ok(false),
-        done => done.map(|()| true),
     }
 }
 
@@ -235,7 +258,7 @@ impl File for RealFile {
         if offset.checked_add(bytes as u64).is_none_or(|end| self.len().is_ok_and(|len| end > len)) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if !self.maps {
+        if !self.maps()? {
             return Ok(None);
         }
         let range = RealRange { handles: Arc::clone(&self.handles), offset };
@@ -262,28 +285,17 @@ impl File for RealFile {
         Ok(fadvise(&self.handles.buffered, 0, None, Advice::DontNeed)?)
     }
 
-    fn allocate(&self, len: u64) -> io::Result<()> {
-        let (old, buffered) = (self.len()?, &self.handles.buffered);
-        if len <= old {
-            return Ok(());
-        }
-        match fallocate(buffered, FallocateFlags::empty(), old, len - old) {
-            Ok(true) => Ok(()),
-            Ok(false) => buffered.set_len(len),
-            Err(error) => {
-                buffered.set_len(old)?;
-                Err(error)
-            }
-        }
+    fn allocate(&self, len: u64, extents: &[u64]) -> io::Result<()> {
+        let old = self.len()?;
+        if len <= old { Ok(()) } else { self.room.grow(&self.handles, old, len, extents) }
     }
 
     fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        fallocate(&self.handles.buffered, FallocateFlags::KEEP_SIZE, offset, bytes).map(drop)
+        self.room.reserve(&self.handles, offset, bytes)
     }
 
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.handles.buffered, flags, offset, bytes)
+        self.room.release(&self.handles.buffered, offset, bytes)
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -13,7 +13,7 @@ fn disk() -> (tempfile::TempDir, RealDisk) {
 fn both_ways_of_writing_are_read_back_whole() {
     let (_dir, disk) = disk();
     let file = disk.open("volume").unwrap();
-    file.allocate(1 << 20).unwrap();
+    file.allocate(1 << 20, &[4096]).unwrap();
     assert_eq!(file.len().unwrap(), 1 << 20);
     let big: Vec<u8> = (0..600_000u32).map(|at| (at % 251) as u8).collect();
     file.write_at(&big[..524_288], 8192).unwrap();

@@ -527,7 +527,7 @@ impl File for SimFile {
         })
     }
 
-    fn allocate(&self, len: u64) -> io::Result<()> {
+    fn allocate(&self, len: u64, _extents: &[u64]) -> io::Result<()> {
         let mut state = self.state.lock();
         state.begin(self.incarnation, OpKind::Allocate)?;
         if !state.files.contains_key(&self.name) {

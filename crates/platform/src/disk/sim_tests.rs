@@ -107,11 +107,11 @@ fn random_faults_follow_the_seed() {
 fn a_full_disk_says_so() {
     let disk = SimDisk::new(0, 8192);
     let file = disk.open("f").unwrap();
-    file.allocate(8192).unwrap();
-    assert_eq!(file.allocate(8193).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    file.allocate(8192, &[4096]).unwrap();
+    assert_eq!(file.allocate(8193, &[4096]).unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert_eq!(file.len().unwrap(), 8192);
     disk.set_capacity(16384);
-    file.allocate(8193).unwrap();
+    file.allocate(8193, &[4096]).unwrap();
 }
 
 #[test]

@@ -487,9 +487,11 @@ impl File for EncryptedFile {
     }
 
     /// The nonces of new segments are zeroes, and need not be read.
-    fn allocate(&self, len: u64) -> io::Result<()> {
+    fn allocate(&self, len: u64, extents: &[u64]) -> io::Result<()> {
         let old = self.file.len()?;
-        self.file.allocate(self.layout.file_len(len))?;
+        // The nonces of a segment stay when its space is given back.
+        let with_nonces: Vec<u64> = extents.iter().flat_map(|bytes| [self.layout.nonce_bytes, *bytes]).collect();
+        self.file.allocate(self.layout.file_len(len), &with_nonces)?;
         let mut segments = self.segments.write();
         for segment in self.layout.segments(old)..self.layout.segments(self.layout.file_len(len)) {
             let none = || Arc::new(Mutex::new(Uses::none(self.layout.nonce_bytes as usize)));

@@ -38,9 +38,10 @@ pub fn rekey(disk: &dyn Disk, encryption: &Arc<Encryption>, progress: &mut dyn F
     disk.remove(NEW_NAME).map_err(of_disk("remove"))?;
     let new_raw = Device::new(disk.open(NEW_NAME).map_err(of_disk("open"))?);
     let len = file_len(&old)?;
-    new_raw.allocate(reserved_bytes(&superblock))?;
+    let segment_bytes = u64::from(superblock.segment_bytes);
+    new_raw.allocate(reserved_bytes(&superblock), segment_bytes)?;
     let (new, new_file) = create_parts(&new_raw, &superblock, encryption)?;
-    new.allocate(len)?;
+    new.allocate(len, segment_bytes)?;
     copy(&old_file, &new_file, progress).map_err(|error| new_raw.error("rewrite", 0, error))?;
     manifest.copy(&new)?;
     for offset in [0, SUPERBLOCK_COPY_OFFSET] {

@@ -173,7 +173,7 @@ fn it_is_a_plain_file_that_never_uses_a_keystream_twice_whatever_crashes() {
         disk.set_maps(seed % 2 == 0);
         let key = Arc::new(DataKey::draw(&encryption(&line("a", '1'), seed)).unwrap());
         let mut file = open_file(&disk, &key, seed);
-        file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT)).unwrap();
+        file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT), &[SEGMENT.into()]).unwrap();
         assert_eq!(file.len().unwrap(), RESERVED + SEGMENTS * u64::from(SEGMENT));
         file.sync().unwrap();
         let bytes = SEGMENTS as usize * SEGMENT as usize;
@@ -226,7 +226,7 @@ fn what_the_device_has_lost_is_written_over_under_a_new_use() {
         let (mut rng, disk) = (Rng::new(seed), SimDisk::new(seed, 1 << 30));
         let key = Arc::new(DataKey::draw(&encryption(&line("a", '1'), seed)).unwrap());
         let file = open_file(&disk, &key, seed);
-        file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT)).unwrap();
+        file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT), &[SEGMENT.into()]).unwrap();
         let mut keystreams = Keystreams::default();
         let half = SEGMENT as usize / 2;
         let whole = random_bytes(&mut rng, half);
@@ -267,7 +267,7 @@ fn several_reads_at_once_are_decrypted_each() {
     let (disk, mut rng) = (SimDisk::new(1, 1 << 30), Rng::new(1));
     let key = Arc::new(DataKey::draw(&encryption(&line("a", '1'), 1)).unwrap());
     let file = open_file(&disk, &key, 1);
-    file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT)).unwrap();
+    file.allocate(RESERVED + SEGMENTS * u64::from(SEGMENT), &[SEGMENT.into()]).unwrap();
     let bytes = random_bytes(&mut rng, SEGMENTS as usize * SEGMENT as usize);
     file.write_at(&bytes, RESERVED).unwrap();
     let places = [(0, 100), (SEGMENT as usize - 7, 7), (50_000, 4096), (SEGMENT as usize, 1)];

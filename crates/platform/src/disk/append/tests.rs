@@ -11,7 +11,7 @@ fn append(appender: &mut Appender, bytes: &[u8]) -> usize {
 }
 
 fn old_bytes(file: &dyn File, bytes: usize) {
-    file.allocate(bytes as u64).unwrap();
+    file.allocate(bytes as u64, &[4096]).unwrap();
     file.write_at(&vec![7; bytes], 0).unwrap();
     file.sync().unwrap();
 }
@@ -53,7 +53,7 @@ fn readers_beside_the_writer_see_whole_prefixes() {
 fn what_was_not_reserved_is_not_handed_out() {
     let disk = SimDisk::new(1, 1 << 20);
     let file = disk.open("f").unwrap();
-    file.allocate(4096).unwrap();
+    file.allocate(4096, &[4096]).unwrap();
     let mut appender = file.map(0, 4096).unwrap().unwrap();
     appender.append(4097, |_| {});
 }
@@ -267,7 +267,7 @@ fn only_transformed_bytes_reach_the_file() {
     let (real, sim) = (RealDisk::open(directory.path()).unwrap(), SimDisk::new(1, 1 << 20));
     for disk in [&real as &dyn Disk, &sim] {
         let file = disk.open("f").unwrap();
-        file.allocate(RANGE as u64).unwrap();
+        file.allocate(RANGE as u64, &[4096]).unwrap();
         let Some(inner) = file.map(0, RANGE).unwrap() else { continue };
         let mut appender = Appender::through(inner, Box::new(Flip));
         for at in 0..1000_usize {
@@ -291,7 +291,7 @@ fn only_transformed_bytes_reach_the_file() {
 fn a_failed_publish_transforms_nothing_twice() {
     let disk = SimDisk::new(1, 1 << 20);
     let file = disk.open("f").unwrap();
-    file.allocate(RANGE as u64).unwrap();
+    file.allocate(RANGE as u64, &[4096]).unwrap();
     let mut appender = Appender::through(file.map(0, RANGE).unwrap().unwrap(), Box::new(Flip));
     append(&mut appender, b"one");
     disk.set_faults(FaultPlan { at: vec![(1, Fault::Kill)], ..FaultPlan::default() });
