@@ -8,6 +8,7 @@ use super::service::{Command, Service};
 use crate::Tree;
 use leeward_format::coordinator::{CoordinatorError, CoordinatorOp};
 use leeward_platform::Rng;
+use leeward_platform::disk::private;
 use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
@@ -48,6 +49,9 @@ impl Host {
     pub fn start(options: HostOptions) -> Result<Host, HostError> {
         let (log, mut tree) = Log::open(&options.directory)?;
         tree.draw_sessions_from(Rng::from_entropy().u64());
+        if let Some(warning) = private::warning(&options.directory) {
+            tracing::warn!("{warning}");
+        }
         Host::serve(options.listen, options.tls, log, tree)
     }
 
@@ -68,16 +72,10 @@ impl Host {
         let waker = Waker::new(poll.registry(), super::service::WAKER).map_err(|source| io("poll", source))?;
         let (commands, receiver) = channel();
         let failure = Arc::new(Mutex::new(None));
-        let service = Service::new(poll, (listener, tls), receiver, tree, log);
-        let told = failure.clone();
+        let service = Service::new(poll, (listener, tls), receiver, tree, log, failure.clone());
         let thread = std::thread::Builder::new()
             .name("coordinator".into())
-            .spawn(move || {
-                if let Err(error) = service.run() {
-                    tracing::error!(%error, "the coordinator stops: what is in its log counts, restart it");
-                    *told.lock() = Some(error.to_string());
-                }
-            })
+            .spawn(move || service.run())
             .map_err(|source| io("start a thread for", source))?;
         Ok(Host { address, commands, waker: Arc::new(waker), failure, thread: Some(thread) })
     }
@@ -91,14 +89,15 @@ impl Host {
     /// durable.
     ///
     /// # Errors
-    /// The comparison failed, the operation breaks a limit, or the coordinator has stopped ([`Host::failure`]).
+    /// The comparison failed, the operation breaks a limit, or the log cannot be written ([`Host::failure`]): then it
+    /// may have been done.
     pub fn apply(&self, op: CoordinatorOp) -> Result<u64, CoordinatorError> {
         let (answer, answered) = sync_channel(1);
         self.tell(Command::Apply { op, answer });
         answered.recv().unwrap_or(Err(CoordinatorError::Disconnected))
     }
 
-    /// Why the coordinator stopped by itself: its log could not be written. It must be restarted.
+    /// Why the coordinator does not serve now: its log cannot be written. It goes on by itself when it can.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }

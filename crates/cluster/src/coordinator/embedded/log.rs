@@ -8,17 +8,23 @@
 //! Invariants: a batch is one frame, and is durable before the next is written, so only the last can be torn. Batches are
 //! numbered without a gap. An incomplete batch at the end of the file was never acknowledged and is cut off. Anything wrong
 //! before a whole batch is damage, and an error. Used by the host's thread only.
+//!
+//! After a failed append the content of the file is unknown: the batch may be there in part, or in the page cache only.
+//! [`Log::reopen`] ends that. It takes what can be read, and writes it to a new file before anything relies on it.
 
 use crate::Tree;
 use leeward_format::DecodeError;
 use leeward_format::coordinator::{LogBatch, LogEntry, MAX_LOG_BATCH_BYTES};
 use leeward_format::frame::{FrameKind, frame_bytes, read_frame, write_frame};
+use leeward_platform::disk::{is_full, private};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The log in its directory.
 pub(super) const LOG_FILE: &str = "coordinator.log";
+/// The next log while it is written.
+pub(super) const NEW_FILE: &str = "coordinator.log.new";
 
 const KIND: FrameKind = FrameKind::CoordinatorLog;
 /// A log is not compacted while it is shorter than this.
@@ -97,52 +103,69 @@ pub(super) struct Log {
     sequence: u64,
     bytes: u64,
     snapshot_bytes: u64,
+    /// It is not compacted while it is shorter than this, because there was no room for that.
+    compact_beyond: u64,
     _lock: File,
 }
 
 impl Log {
     /// Opens the log in `directory`, making both if they are missing, and returns the tree that it holds.
     pub(super) fn open(directory: &Path) -> Result<(Log, Tree), HostError> {
-        std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
+        private::create_directory(directory).map_err(failed("create", directory))?;
         let lock = lock(directory)?;
         let path = directory.join(LOG_FILE);
         if !path.try_exists().map_err(failed("look for", &path))? {
             let tree = Tree::new();
             let (file, bytes) = write_new(directory, 1, &tree).map_err(failed("create", &path))?;
-            let log = Log { directory: directory.into(), file, sequence: 2, bytes, snapshot_bytes: bytes, _lock: lock };
+            let mut log = Log::of(directory, file, lock);
+            log.begin(1, bytes);
             return Ok((log, tree));
         }
-        let content = std::fs::read(&path).map_err(failed("read", &path))?;
-        // If a batch of this version follows, the log is a damaged log of this version.
-        if let Err(DecodeError::Version { found, known, .. }) = frame_bytes(KIND, &content, MAX_LOG_BATCH_BYTES)
-            && find_batch(&content, 1, 0).is_none()
-        {
-            return Err(HostError::OtherVersion { path, found, known });
-        }
-        let replayed = replay(&content).map_err(|(offset, detail)| HostError::Damaged {
-            path: path.clone(),
-            offset: offset as u64,
-            detail,
-        })?;
+        let (replayed, torn_bytes) = read(&path)?;
         let file = OpenOptions::new().append(true).open(&path).map_err(failed("open", &path))?;
-        if replayed.bytes < content.len() {
-            tracing::warn!(path = %path.display(), offset = replayed.bytes, bytes = content.len() - replayed.bytes,
+        if torn_bytes > 0 {
+            tracing::warn!(path = %path.display(), offset = replayed.bytes, bytes = torn_bytes,
                 "the coordinator's log ends in a batch that was never completed or acknowledged: it is cut off");
             file.set_len(replayed.bytes as u64).map_err(failed("truncate", &path))?;
             file.sync_all().map_err(failed("sync", &path))?;
         }
         let log = Log {
-            directory: directory.into(),
-            file,
             sequence: replayed.sequence,
             bytes: replayed.bytes as u64,
             snapshot_bytes: replayed.snapshot_bytes as u64,
-            _lock: lock,
+            ..Log::of(directory, file, lock)
         };
         Ok((log, replayed.tree))
     }
 
-    /// Appends one batch and makes it durable. After an error the log must not be used: its content is unknown.
+    fn of(directory: &Path, file: File, lock: File) -> Log {
+        let directory = directory.into();
+        Log { directory, file, sequence: 0, bytes: 0, snapshot_bytes: 0, compact_beyond: 0, _lock: lock }
+    }
+
+    /// After an error: reads the log again, writes what it holds to a new file in its place, and returns the tree. The
+    /// batch that failed counts if it can be read.
+    ///
+    /// # Errors
+    /// Nothing was changed, or the file was replaced; the log must still not be used.
+    pub(super) fn reopen(&mut self) -> Result<Tree, HostError> {
+        let path = self.directory.join(LOG_FILE);
+        let (replayed, _) = read(&path)?;
+        let (file, bytes) =
+            write_new(&self.directory, replayed.sequence, &replayed.tree).map_err(failed("write", &path))?;
+        self.file = file;
+        self.begin(replayed.sequence, bytes);
+        Ok(replayed.tree)
+    }
+
+    /// The file has one batch, a snapshot with this number.
+    fn begin(&mut self, sequence: u64, bytes: u64) {
+        (self.sequence, self.compact_beyond) = (sequence + 1, 0);
+        (self.bytes, self.snapshot_bytes) = (bytes, bytes);
+    }
+
+    /// Appends one batch and makes it durable. After an error the log must not be used before [`Log::reopen`]: its
+    /// content is unknown.
     pub(super) fn append(&mut self, entries: Vec<LogEntry>) -> io::Result<()> {
         let mut frame = Vec::new();
         write_frame(KIND, &LogBatch { sequence: self.sequence, entries }, &mut frame);
@@ -153,17 +176,23 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new file with a snapshot of `tree` once the old one is mostly history. After an error the log must
-    /// not be used.
+    /// Begins a new file with a snapshot of `tree` once the old one is mostly history. If there is no room for it, the
+    /// old one goes on. After an error the log must not be used before [`Log::reopen`].
     pub(super) fn compact_if_due(&mut self, tree: &Tree) -> io::Result<()> {
-        if self.bytes < MIN_COMPACTION_BYTES.max(self.snapshot_bytes * 2) {
+        if self.bytes < MIN_COMPACTION_BYTES.max(self.snapshot_bytes * 2).max(self.compact_beyond) {
             return Ok(());
         }
-        let (file, bytes) = write_new(&self.directory, self.sequence, tree)?;
+        let (file, bytes) = match prepare_new(&self.directory, self.sequence, tree) {
+            Err(error) if is_full(&error) => {
+                tracing::warn!(%error, "the coordinator's log is not compacted: there is no room for a second one");
+                self.compact_beyond = self.bytes + MIN_COMPACTION_BYTES;
+                return Ok(());
+            }
+            prepared => prepared?,
+        };
+        put_in_place(&self.directory)?;
         self.file = file;
-        self.sequence += 1;
-        self.bytes = bytes;
-        self.snapshot_bytes = bytes;
+        self.begin(self.sequence, bytes);
         Ok(())
     }
 
@@ -177,7 +206,7 @@ impl Log {
 fn lock(directory: &Path) -> Result<File, HostError> {
     let path = directory.join("coordinator.lock");
     let file =
-        OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(failed("open", &path))?;
+        private::options().create(true).truncate(false).write(true).open(&path).map_err(failed("open", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(HostError::Locked { path }),
@@ -187,15 +216,45 @@ fn lock(directory: &Path) -> Result<File, HostError> {
 
 /// Writes a log that holds only a snapshot, and replaces the log by it in one step.
 fn write_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File, u64)> {
-    let new = directory.join("coordinator.log.new");
+    let prepared = prepare_new(directory, sequence, tree)?;
+    put_in_place(directory)?;
+    Ok(prepared)
+}
+
+/// Writes such a log beside the log, durably. After an error there is none, and the log is what it was.
+fn prepare_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File, u64)> {
+    let new = directory.join(NEW_FILE);
     let mut frame = Vec::new();
     write_frame(KIND, &LogBatch { sequence, entries: vec![LogEntry::Snapshot(tree.snapshot())] }, &mut frame);
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(&new)?;
-    file.write_all(&frame)?;
-    file.sync_all()?;
-    std::fs::rename(&new, directory.join(LOG_FILE))?;
-    File::open(directory)?.sync_all()?;
-    Ok((file, frame.len() as u64))
+    let mut file = private::options().create(true).write(true).truncate(true).open(&new)?;
+    match file.write_all(&frame).and_then(|()| file.sync_all()) {
+        Ok(()) => Ok((file, frame.len() as u64)),
+        Err(error) => {
+            // A part of it would only take room.
+            drop(std::fs::remove_file(&new));
+            Err(error)
+        }
+    }
+}
+
+fn put_in_place(directory: &Path) -> io::Result<()> {
+    std::fs::rename(directory.join(NEW_FILE), directory.join(LOG_FILE))?;
+    File::open(directory)?.sync_all()
+}
+
+/// What the log at `path` holds, and the bytes of a torn batch at its end.
+fn read(path: &Path) -> Result<(Replayed, usize), HostError> {
+    let content = std::fs::read(path).map_err(failed("read", path))?;
+    // If a batch of this version follows, the log is a damaged log of this version.
+    if let Err(DecodeError::Version { found, known, .. }) = frame_bytes(KIND, &content, MAX_LOG_BATCH_BYTES)
+        && find_batch(&content, 1, 0).is_none()
+    {
+        return Err(HostError::OtherVersion { path: path.into(), found, known });
+    }
+    let damaged = |(offset, detail)| HostError::Damaged { path: path.into(), offset: offset as u64, detail };
+    let replayed = replay(&content).map_err(damaged)?;
+    let torn_bytes = content.len() - replayed.bytes;
+    Ok((replayed, torn_bytes))
 }
 
 struct Replayed {

@@ -127,3 +127,44 @@ fn a_log_of_another_version_is_left_alone_and_a_file_in_the_way_says_what_to_do(
         assert!(error.contains("A file is where a directory should be"), "{error}");
     }
 }
+
+/// The disk has room for batches, and not for a second log.
+#[test]
+fn a_log_that_cannot_be_compacted_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, mut tree) = Log::open(directory.path()).unwrap();
+    let new = directory.path().join(NEW_FILE);
+    std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+    for number in 0..20 {
+        let op = CoordinatorOp::Create { path: format!("/{number}"), value: vec![7; 100_000].into(), ephemeral: false };
+        tree.apply(None, &op).unwrap();
+        log.append(vec![LogEntry::Applied { session: None, op }]).unwrap();
+        log.compact_if_due(&tree).unwrap();
+        if !new.is_symlink() {
+            // What was left of the new log was removed: the next one finds a full disk as well.
+            std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+        }
+    }
+    drop(log);
+    assert_eq!(Log::open(directory.path()).unwrap().1, tree);
+}
+
+#[test]
+fn a_log_that_failed_is_what_can_be_read_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, mut tree) = Log::open(directory.path()).unwrap();
+    let entry = create(&mut tree, 1);
+    log.append(vec![entry]).unwrap();
+    // A batch that has no room, in part.
+    let path = directory.path().join(LOG_FILE);
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(&[7; 30]).unwrap();
+    log.fill_disk();
+    let mut refused = tree.clone();
+    let entry = create(&mut refused, 2);
+    log.append(vec![entry]).unwrap_err();
+    assert_eq!(log.reopen().unwrap(), tree);
+    let entry = create(&mut tree, 3);
+    log.append(vec![entry]).unwrap();
+    drop(log);
+    assert_eq!(Log::open(directory.path()).unwrap().1, tree);
+}

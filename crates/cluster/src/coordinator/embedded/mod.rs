@@ -13,6 +13,7 @@ mod client;
 mod host;
 mod log;
 mod offline;
+mod outage;
 mod service;
 
 pub use client::{ClientOptions, connect};

@@ -5,7 +5,8 @@
 //! - Every peer is told the same changes in the same order, and an operation's changes before its answer.
 //! - A session uses one connection. Pending requests of an older connection of the session are ignored. So after `Synced` a
 //!   process knows that none of its earlier requests is still on its way.
-//! - If the log fails, the loop ends and drops everything, because the content of the log is then unknown.
+//! - If the log fails, the loop drops everything, because the content of the log is then unknown, and begins again with
+//!   what the log holds: [`super::outage`].
 
 use super::log::Log;
 use crate::coordinator::connection::{Broken, Connection};
@@ -18,6 +19,7 @@ use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -67,13 +69,15 @@ struct Peer {
 }
 
 pub(super) struct Service {
-    poll: Poll,
-    listener: TcpListener,
+    pub(super) poll: Poll,
+    pub(super) listener: TcpListener,
     tls: Option<Arc<NodeTls>>,
-    commands: Receiver<Command>,
-    clock: BootClock,
+    pub(super) commands: Receiver<Command>,
+    pub(super) clock: BootClock,
     tree: Tree,
-    log: Log,
+    pub(super) log: Log,
+    /// Why it does not serve now.
+    pub(super) failure: Arc<Mutex<Option<String>>>,
     deadlines: Deadlines,
     peers: BTreeMap<usize, Peer>,
     next_peer: usize,
@@ -94,22 +98,18 @@ impl Service {
         commands: Receiver<Command>,
         tree: Tree,
         log: Log,
+        failure: Arc<Mutex<Option<String>>>,
     ) -> Service {
-        let clock = BootClock;
-        let now = clock.now();
-        let mut deadlines = Deadlines::default();
-        for (session, timeout_ms) in tree.sessions() {
-            deadlines.open(now, session, Nanos::from_millis(timeout_ms.into()));
-        }
-        Service {
+        let mut service = Service {
             poll,
             listener,
             tls,
             commands,
-            clock,
-            tree,
+            clock: BootClock,
+            tree: Tree::new(),
             log,
-            deadlines,
+            failure,
+            deadlines: Deadlines::default(),
             peers: BTreeMap::new(),
             next_peer: FIRST_PEER,
             attached: BTreeMap::new(),
@@ -117,11 +117,42 @@ impl Service {
             entry_bytes: 0,
             effects: Vec::new(),
             unread: BTreeSet::new(),
+        };
+        service.begin(tree);
+        service
+    }
+
+    /// Begins with `tree`, without any connection. Its sessions get a fresh timeout.
+    pub(super) fn begin(&mut self, tree: Tree) {
+        let now = self.clock.now();
+        self.deadlines = Deadlines::default();
+        for (session, timeout_ms) in tree.sessions() {
+            self.deadlines.open(now, session, Nanos::from_millis(timeout_ms.into()));
         }
+        self.tree = tree;
+    }
+
+    /// Closes all connections, and forgets what is not durable. No caller gets an answer.
+    pub(super) fn drop_all(&mut self) {
+        self.peers.clear();
+        self.attached.clear();
+        self.unread.clear();
+        self.entries.clear();
+        self.effects.clear();
+        self.entry_bytes = 0;
     }
 
     /// Serves until told to stop.
-    pub(super) fn run(mut self) -> io::Result<()> {
+    pub(super) fn run(mut self) {
+        while let Err(error) = self.serve_all() {
+            if self.recover(&error) {
+                return;
+            }
+        }
+    }
+
+    /// Serves until told to stop, or until the log fails.
+    fn serve_all(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         let mut listening_since = self.clock.now();
         loop {

@@ -8,7 +8,7 @@ use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, version_fra
 use leeward_platform::Nanos;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -328,25 +328,59 @@ fn a_port_or_directory_in_use_is_reported_clearly() {
     assert!(matches!(error, HostError::Locked { .. }), "{error}");
 }
 
-#[test]
-fn a_host_that_cannot_write_its_log_stops_and_reports_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let (mut log, tree) = log::Log::open(directory.path()).unwrap();
-    log.fill_disk();
-    let host = Host::serve(ANY_PORT.parse().unwrap(), None, log, tree).unwrap();
-    let probe = Probe::new(host.address(), 1_000);
-    assert_eq!(host.apply(create("/a", "", false)), Err(CoordinatorError::Disconnected));
+fn until_failure(host: &Host, is_wanted: impl Fn(Option<&str>) -> bool) {
     let deadline = Instant::now() + LONG;
-    while host.failure().is_none() {
-        assert!(Instant::now() < deadline);
+    while !is_wanted(host.failure().as_deref()) {
+        assert!(Instant::now() < deadline, "{:?}", host.failure());
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(host.failure().is_some_and(|failure| failure.contains("No space left")), "{:?}", host.failure());
-    drop(host);
+}
+
+/// A host whose log fails at its next batch, on a directory where no other log can be written before the returned
+/// directory is removed.
+fn host_on_a_full_disk(directory: &Path, address: SocketAddr) -> (Host, PathBuf) {
+    let (mut log, tree) = log::Log::open(directory).unwrap();
+    log.fill_disk();
+    let obstacle = directory.join(log::NEW_FILE);
+    std::fs::create_dir(&obstacle).unwrap();
+    (Host::serve(address, None, log, tree).unwrap(), obstacle)
+}
+
+#[test]
+fn a_host_that_cannot_write_its_log_reports_it_and_goes_on_when_it_can() {
+    let directory = tempfile::tempdir().unwrap();
+    let (host, obstacle) = host_on_a_full_disk(directory.path(), ANY_PORT.parse().unwrap());
+    let probe = Probe::new(host.address(), 1_000);
+    assert_eq!(host.apply(create("/a", "", false)), Err(CoordinatorError::Disconnected));
+    assert!(host.failure().is_some_and(|failure| failure.contains("No space left")), "the caller can ask why");
+    until_failure(&host, |failure| failure.is_some_and(|failure| failure.contains("Is a directory")));
     assert!(probe.events.try_iter().all(|event| !matches!(event, CoordinatorEvent::Up { .. })));
-    assert_eq!(
-        fresh_host(directory.path()).apply(create("/a", "", false)),
-        Ok(1),
-        "no change was told that is not durable"
-    );
+    std::fs::remove_dir(obstacle).unwrap();
+    until_failure(&host, |failure| failure.is_none());
+    assert_eq!(host.apply(create("/a", "", false)), Ok(1), "no change was told that is not durable");
+    probe.until(|event| *event == changed("/a", 1, Some("")));
+    drop(host);
+    assert_eq!(fresh_host(directory.path()).apply(create("/b", "", false)), Ok(2));
+}
+
+#[test]
+fn sessions_outlive_a_disk_that_is_full_for_longer_than_their_timeout() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = fresh_host(directory.path());
+    let address = first.address();
+    let probe = Probe::new(address, 500);
+    let session = probe.synced();
+    probe.submit(1, create("/mine", "x", true));
+    drop(first);
+    let (host, obstacle) = host_on_a_full_disk(directory.path(), address);
+    probe.synced();
+    probe.client.submit(2, create("/refused", "", false));
+    probe.until(|event| *event == CoordinatorEvent::Down);
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert!(host.failure().is_some());
+    std::fs::remove_dir(obstacle).unwrap();
+    assert_eq!(probe.synced(), session, "its ephemeral paths are there");
+    assert_eq!(host.failure(), None);
+    let events = probe.submit(3, CoordinatorOp::Delete { path: "/mine".into(), version: Some(1) });
+    assert!(events.contains(&changed("/mine", 2, None)), "{events:?}");
 }
