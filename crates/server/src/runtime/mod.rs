@@ -50,6 +50,7 @@ use leeward_fabric::{Admission, Fabric, LibfabricFabric, LinkOptions, PeerId, Sh
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
+use leeward_platform::disk::private;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_replication::Timing;
 use leeward_security::tls::NodeTls;
@@ -344,6 +345,9 @@ fn open_volume(config: &NodeConfig) -> Result<(DiskLock, Arc<Volume>, Vec<leewar
         _ => StartError::DataDir { path: path.clone(), source },
     })?;
     let file = disk.open(VOLUME_NAME).map_err(data_dir)?;
+    if let Some(warning) = private::warning(&path) {
+        tracing::warn!("{warning}");
+    }
     let new = VolumeId(Rng::from_entropy().u64());
     let options = config.storage.volume_options().map_err(StartError::Keys)?;
     let (volume, copies) = Volume::open(file, new, options)?;

@@ -6,12 +6,11 @@
 //!
 //! Any thread may note events; none waits. Nothing secret is noted.
 
+use leeward_platform::disk::private;
 use leeward_platform::{BootClock, Clock};
 use serde::Serialize;
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +20,6 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 const MOST_WAITING: usize = 4096;
 /// Most bytes of what was asked for.
 const MOST_WHAT_BYTES: usize = 1024;
-/// Permissions of a new file: its lines have names of users and tables.
-const MODE: u32 = 0o600;
 
 /// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,7 +40,7 @@ struct Line {
     user: String,
     address: Option<IpAddr>,
     what: String,
-    /// Events before this one for which there was no room.
+    /// Events before this one for which there was no room, in memory or on the disk.
     #[serde(skip_serializing_if = "is_zero")]
     lost: u64,
 }
@@ -88,24 +85,34 @@ impl Audit {
 }
 
 fn write_lines(path: &Path, lines: &Receiver<Line>) {
-    let mut is_failing = false;
-    while let Ok(first) = lines.recv() {
-        let mut text = Vec::new();
+    // Events that were not written, with those that had no room in the queue.
+    let mut lost = 0;
+    while let Ok(mut first) = lines.recv() {
+        first.lost += lost;
+        let (mut text, mut events) = (Vec::new(), 0);
         for line in std::iter::once(first).chain(lines.try_iter().take(MOST_WAITING)) {
             serde_json::to_writer(&mut text, &line).expect("numbers and strings are JSON");
             text.push(b'\n');
+            events += 1 + line.lost;
         }
         match append(path, &text) {
-            Ok(()) => is_failing = false,
-            Err(error) if !is_failing => {
-                tracing::error!(%error, path = %path.display(), "the audit log cannot be written");
-                is_failing = true;
+            Ok(()) => lost = 0,
+            Err(error) => {
+                if lost == 0 {
+                    tracing::error!(%error, path = %path.display(), "the audit log cannot be written");
+                }
+                lost = events;
             }
-            Err(_) => {}
         }
     }
 }
 
 fn append(path: &Path, text: &[u8]) -> io::Result<()> {
-    OpenOptions::new().create(true).append(true).mode(MODE).open(path)?.write_all(text)
+    // Its lines have names of users and tables.
+    let mut file = private::options().create(true).append(true).open(path)?;
+    let before = file.metadata()?.len();
+    file.write_all(text).inspect_err(|_| {
+        // A part of a line would spoil the next one. The file may be a pipe, or a device.
+        drop(file.set_len(before));
+    })
 }
