@@ -8,8 +8,16 @@ use leeward_platform::{Backoff, Nanos};
 use leeward_security::certificates::CA_CERTIFICATE;
 use std::collections::BTreeMap;
 use std::env;
+use std::io::{self, Write};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+
+/// Prints a line. Where it cannot be written, on a full disk, the cluster goes on without.
+macro_rules! say {
+    ($($arg:tt)*) => {
+        drop(writeln!(io::stdout(), $($arg)*))
+    };
+}
 
 /// Default first keys of the second and later regions: words are split at `i`, and records of the benchmark (`user` and 20
 /// digits of a number below 2^64) into three parts.
@@ -18,6 +26,8 @@ const DEFAULT_SPLITS: [&str; 3] = ["i", "user06", "user12"];
 const RESTART: Backoff = Backoff { first: Nanos::from_secs(1), most: Nanos::from_secs(30) };
 /// If a node dies sooner than this after its start, the pause doubles.
 const SHORT_LIFE: Duration = Duration::from_secs(5);
+/// A process that could not even be started is tried again as late as if it had died so many times.
+const RESTART_FAILED: u32 = 4;
 /// How often the coordinator's health is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -42,13 +52,18 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         settings: args.settings.iter().cloned().chain(coordinator).collect(),
     };
     let mut cluster = Cluster::start(plan)?;
+    let mut health = CoordinatorHealth::default();
     let interrupted = || events.try_recv().is_ok_and(Event::ends);
-    match cluster.wait_until_ready(false, interrupted) {
-        Err(DevError::Interrupted) => return Ok(true),
-        ready => ready?,
+    loop {
+        match cluster.wait_until_ready(false, interrupted) {
+            Err(DevError::Interrupted) => return Ok(true),
+            // It began with a full disk. Nodes become part of the cluster when there is room.
+            Err(DevError::NotReady(_)) if cluster.coordinator_failure().is_some() => health.tell(&cluster),
+            ready => break ready?,
+        }
     }
     if cluster.existed && (args.split_at.is_some() || args.table.is_any()) {
-        println!("the data directory already holds regions: --split-at and the options of the table are ignored");
+        say!("the data directory already holds regions: --split-at and the options of the table are ignored");
     }
     print_welcome(&cluster);
     let mut restarts = Restarts { wanted: args.restart, due: BTreeMap::new(), short_lives: BTreeMap::new() };
@@ -60,14 +75,36 @@ pub(crate) fn run(args: &DevArgs) -> Outcome {
         for death in cluster.reap() {
             restarts.died(&cluster, &death);
         }
-        restarts.start_due(&mut cluster)?;
-        if let Some(failure) = cluster.coordinator_failure() {
-            return Err(format!("the coordinator stopped: {failure}").into());
-        }
+        restarts.start_due(&mut cluster);
+        health.tell(&cluster);
     }
-    println!("stopping {} nodes", args.nodes);
+    say!("stopping {} nodes", args.nodes);
     cluster.stop();
     Ok(true)
+}
+
+/// What was told of the coordinator.
+#[derive(Default)]
+struct CoordinatorHealth {
+    failure: Option<String>,
+}
+
+impl CoordinatorHealth {
+    /// Tells whether it serves, if that has changed.
+    fn tell(&mut self, cluster: &Cluster) {
+        let failure = cluster.coordinator_failure();
+        if failure == self.failure {
+            return;
+        }
+        match &failure {
+            Some(reason) => say!(
+                "the coordinator cannot write its log: {reason}; regions are served, members cannot change, and a node \
+                 that starts waits; it goes on by itself when there is room"
+            ),
+            None => say!("the coordinator works again"),
+        }
+        self.failure = failure;
+    }
 }
 
 /// Nodes that died and are due for a restart.
@@ -86,28 +123,33 @@ impl Restarts {
 
     fn died(&mut self, cluster: &Cluster, death: &Death) {
         let Death { node, pid, how, lived, .. } = death;
-        print!("node {node} (pid {pid}) {how}");
+        let death = format!("node {node} (pid {pid}) {how}");
         if self.wanted {
             let short_lives = self.short_lives.entry(*node).or_insert(0);
             *short_lives = if *lived < SHORT_LIFE { *short_lives + 1 } else { 0 };
             let pause = RESTART.after(*short_lives).duration();
             self.due.insert(*node, Instant::now() + pause);
-            println!("; it will be started again in {pause:?}");
+            say!("{death}; it will be started again in {pause:?}");
         } else {
             let config = cluster.plan().config_path(*node);
-            println!("; to start it again: {} serve --config {}", program(), config.display());
+            say!("{death}; to start it again: {} serve --config {}", program(), config.display());
         }
     }
 
-    fn start_due(&mut self, cluster: &mut Cluster) -> Result<(), DevError> {
+    fn start_due(&mut self, cluster: &mut Cluster) {
         let now = Instant::now();
         let due: Vec<u32> = self.due.iter().filter(|(_, at)| **at <= now).map(|(node, _)| *node).collect();
         for node in due {
             self.due.remove(&node);
-            cluster.spawn(node)?;
-            println!("node {node} started again (pid {})", cluster.pid(node).unwrap_or(0));
+            match cluster.spawn(node) {
+                Ok(()) => say!("node {node} started again (pid {})", cluster.pid(node).unwrap_or(0)),
+                Err(error) => {
+                    let pause = RESTART.after(RESTART_FAILED).duration();
+                    self.due.insert(node, now + pause);
+                    say!("node {node} cannot be started: {error}; it will be tried again in {pause:?}");
+                }
+            }
         }
-        Ok(())
     }
 }
 
@@ -119,9 +161,9 @@ fn program() -> String {
 fn print_welcome(cluster: &Cluster) {
     let plan = cluster.plan();
     let http = if plan.tls { "https" } else { "http" };
-    println!("leeward: {} nodes, data and logs in {}", plan.nodes, plan.directory.display());
+    say!("leeward: {} nodes, data and logs in {}", plan.nodes, plan.directory.display());
     for node in 1..=plan.nodes {
-        println!(
+        say!(
             "  node {node}: redis {}, native {}, admin {http}://{}/status, pid {}",
             plan.ports.resp(node),
             plan.ports.native(node),
@@ -139,14 +181,14 @@ fn print_welcome(cluster: &Cluster) {
         false => "redis-cli".into(),
     };
     let last = plan.ports.resp(plan.nodes.min(2)).port();
-    println!("try:");
-    println!("  {redis} -p {} set hello world", plan.ports.resp(1).port());
-    println!("  {redis} -p {last} krange a z");
-    println!("  {program} status{connect}");
-    println!("  {program} bench ycsb{connect} --workload a --mix sd --records 100000 --ops 100000");
-    println!("  kill -9 {}", cluster.pid(1).unwrap_or(0));
+    say!("try:");
+    say!("  {redis} -p {} set hello world", plan.ports.resp(1).port());
+    say!("  {redis} -p {last} krange a z");
+    say!("  {program} status{connect}");
+    say!("  {program} bench ycsb{connect} --workload a --mix sd --records 100000 --ops 100000");
+    say!("  kill -9 {}", cluster.pid(1).unwrap_or(0));
     if plan.encrypt {
-        println!("volumes are encrypted with the key in {}: keep it, or the data is gone", plan.key_file().display());
+        say!("volumes are encrypted with the key in {}: keep it, or the data is gone", plan.key_file().display());
     }
-    println!("Ctrl-C stops all nodes");
+    say!("Ctrl-C stops all nodes");
 }

@@ -20,6 +20,7 @@ mod dev;
 mod ingest;
 mod inspect;
 mod join;
+mod log;
 mod merge;
 mod moves;
 mod replicas;
@@ -49,13 +50,15 @@ type Outcome = Result<bool, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = signals::survive_file_size_limit() {
+        return failed(&format!("SIGXFSZ cannot be handled: {error}"));
+    }
     let filter = cli.log.as_deref().unwrap_or(match cli.command {
         Command::Serve(_) => "info",
         _ => "warn",
     });
     if let Err(error) = start_logging(filter) {
-        eprintln!("leeward: --log {filter}: {error}");
-        return ExitCode::from(2);
+        return failed(&format!("--log {filter}: {error}"));
     }
     let outcome = match cli.command {
         Command::Dev(args) => dev::run(&args),
@@ -94,11 +97,14 @@ fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("leeward: {error}{}", advice(&*error));
-            ExitCode::from(2)
-        }
+        Err(error) => failed(&format!("{error}{}", advice(&*error))),
     }
+}
+
+/// Says why nothing was done. Where that cannot be written, on a full disk, the exit code says it alone.
+fn failed(why: &str) -> ExitCode {
+    drop(writeln!(io::stderr(), "leeward: {why}"));
+    ExitCode::from(2)
 }
 
 /// Advice to append to an error: the commands and options that help, which the crates below do not know.
@@ -132,7 +138,8 @@ fn start_logging(filter: &str) -> Result<(), Box<dyn Error>> {
     let filter: tracing_subscriber::EnvFilter = filter.parse()?;
     let ansi = io::stderr().is_terminal();
     // A log that cannot be written, on a full disk, must not end the process: reporting the failure there would panic.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
+    let lines = log::LineLog::new(io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines).with_ansi(ansi);
     log.log_internal_errors(false).init();
     Ok(())
 }

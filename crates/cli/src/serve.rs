@@ -1,6 +1,6 @@
 //! `leeward serve`: one node, until a signal or the end of its supervisor stops it. SIGTERM stops it in order: first the
 //! other nodes take over its primary roles and continue without it. A second signal, Ctrl-C or the end of the supervisor
-//! stops it at once, which loses nothing either.
+//! stops it at once, which loses nothing either. SIGHUP does nothing.
 
 use crate::Outcome;
 use crate::args::ServeArgs;
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     if args.insecure_listen {
         settings.push(("insecure_listen".into(), "true".into()));
     }
+    signals::survive_hangup()?;
     // A device that fails under a mapped log is an error of that volume. It must not end the process.
     leeward_platform::disk::catch_bus_errors()?;
     let config = NodeConfig::load(args.config.as_deref(), &settings)?;

@@ -1,10 +1,12 @@
 //! Events from outside the process: signals, and the end of the standard input. Each source has a thread that only waits and
-//! sends.
+//! sends. And signals that must not end the process.
 
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, atomic::AtomicBool};
 use std::thread;
 
 /// An event.
@@ -49,6 +51,24 @@ pub(crate) fn listen(stdin: bool) -> io::Result<Receiver<Event>> {
         thread::Builder::new().name("supervisor-watch".into()).spawn(move || wait_for_end(&sender))?;
     }
     Ok(receiver)
+}
+
+/// From now on a write beyond the limit on the size of files (`ulimit -f`) is an error of that write, and no signal that
+/// ends the process. By a handler, because a signal that is ignored would be so in the programs that this one starts.
+///
+/// # Errors
+/// The system refuses to install a handler.
+pub(crate) fn survive_file_size_limit() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
+}
+
+/// From now on SIGHUP does nothing: a node outlives the terminal that it was started from, and has nothing that it could
+/// read again.
+///
+/// # Errors
+/// The system refuses to install a handler.
+pub(crate) fn survive_hangup() -> io::Result<()> {
+    flag::register(SIGHUP, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
 fn wait_for_end(sender: &Sender<Event>) {

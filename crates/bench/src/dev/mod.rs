@@ -31,13 +31,14 @@ use leeward_cluster::zookeeper::{self, apply_once};
 use leeward_cluster::{CoordinatorError, bootstrap_op};
 use leeward_format::TableId;
 use leeward_platform::Rng;
+use leeward_platform::disk::private;
 use leeward_security::certificates::CertificateError;
 use leeward_security::tls::TlsError;
 use leeward_server::NodeConfig;
 use leeward_server::config::{ConfigError, CoordinatorAt};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs::{self, File};
-use std::io;
+use std::fs;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -94,6 +95,9 @@ pub enum DevError {
     /// The coordinator refuses the table.
     #[error("coordinator: {0}")]
     Coordinator(#[from] CoordinatorError),
+    /// The coordinator cannot write its log, for this reason.
+    #[error("coordinator: its log cannot be written: {0}")]
+    CoordinatorLog(String),
     /// Certificates cannot be made.
     #[error("certificates: {0}")]
     Certificates(#[from] CertificateError),
@@ -200,16 +204,17 @@ impl Cluster {
                 apply_once(options, bootstrap, MADE_WITHIN)
             }
         };
-        let existed = match made {
-            Ok(_) => false,
-            Err(CoordinatorError::Exists { .. }) => true,
-            Err(error) => return Err(error.into()),
+        let existed = match (made, host.as_ref().and_then(Host::failure)) {
+            (Ok(_), _) => false,
+            (Err(CoordinatorError::Exists { .. }), _) => true,
+            (Err(CoordinatorError::Disconnected), Some(failure)) => return Err(DevError::CoordinatorLog(failure)),
+            (Err(error), _) => return Err(error.into()),
         };
         let mut cluster = Cluster { plan, host, nodes: Vec::new(), existed, temporary: None };
         for node in 1..=cluster.plan.nodes {
             create_directory(&cluster.plan.node_directory(node))?;
             let path = cluster.plan.config_path(node);
-            fs::write(&path, cluster.plan.config(node)).map_err(|source| DevError::File(path, source))?;
+            write_if_different(&path, &cluster.plan.config(node)).map_err(|source| DevError::File(path, source))?;
             cluster.nodes.push(Node { child: None, started: Instant::now(), earlier_log: 0 });
             if node <= cluster.plan.nodes - cluster.plan.late {
                 cluster.spawn(node)?;
@@ -250,7 +255,7 @@ impl Cluster {
         self
     }
 
-    /// Why the coordinator stopped by itself, if it did.
+    /// Why the coordinator in this process does not serve now, if it does not. It goes on by itself: see [`Host::failure`].
     pub fn coordinator_failure(&self) -> Option<String> {
         self.host.as_ref().and_then(Host::failure)
     }
@@ -311,7 +316,7 @@ impl Cluster {
     /// Its log or the program cannot be opened.
     pub fn spawn(&mut self, node: u32) -> Result<(), DevError> {
         let path = self.plan.log_path(node);
-        let log = File::options().create(true).append(true).open(&path);
+        let log = private::options().create(true).append(true).open(&path);
         let fault = |source| DevError::File(path.clone(), source);
         let log = log.map_err(fault)?;
         let earlier_log = log.metadata().map_err(fault)?.len();
@@ -421,8 +426,24 @@ impl DevCluster for Cluster {
     }
 }
 
+/// Writes a file, whole or not at all, if it does not have this text already: a cluster that is started again needs no
+/// room for it.
+fn write_if_different(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    let written = private::options().create(true).write(true).truncate(true).open(&new).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    });
+    // Without the part of it that had room.
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
 fn create_directory(path: &Path) -> Result<(), DevError> {
-    fs::create_dir_all(path).map_err(|source| DevError::Directory(path.into(), source))
+    private::create_directory(path).map_err(|source| DevError::Directory(path.into(), source))
 }
 
 /// How many nodes have a directory.

@@ -238,7 +238,7 @@ impl Plan {
     pub(super) fn config(&self, node: u32) -> String {
         let text = |value: &str| toml::Value::String(value.into()).to_string();
         let mut lines = vec![
-            "# Written by `leeward dev` at every start.".to_string(),
+            "# Written by `leeward dev`, which replaces what is changed here at its next start.".to_string(),
             format!("server_id = {node}"),
             format!("data_dir = {}", text(&self.node_directory(node).to_string_lossy())),
             format!("resp_listen = {}", text(&self.ports.resp(node).to_string())),

@@ -173,6 +173,7 @@ Examples:
   leeward serve --config node.toml --insecure-listen --set resp_listen=0.0.0.0:7380 --set advertise_host=10.0.0.2
 
 A node needs a coordinator: the one that `leeward dev` hosts, or ZooKeeper (docs/zookeeper.md). A --set overrides the file.
+SIGTERM stops it in order, Ctrl-C at once; SIGHUP does nothing.
 `leeward config --explain` lists every setting and its range. The node refuses unknown names and values out of range.")]
 pub(crate) struct ServeArgs {
     /// TOML file with the node's settings

@@ -7,6 +7,7 @@ mod direct;
 #[path = "../../../cluster/tests/shared/ensemble.rs"]
 mod ensemble;
 mod faults;
+mod machine;
 mod many;
 mod proofs;
 #[path = "../../../cluster/tests/shared/proxy.rs"]

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -27,7 +28,7 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Sends a signal by name.
-fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill runs");
     assert!(status.success(), "process {pid} could not be signalled");
 }
@@ -58,10 +59,22 @@ impl Dev {
 
     /// As [`Dev::start`], on the data of an earlier cluster.
     pub(crate) fn start_in(directory: Arc<TempDir>, nodes: u32, args: &[&str]) -> Dev {
+        let data = directory.path().to_owned();
+        Dev::start_by(leeward(), directory, &data, nodes, args)
+    }
+
+    /// Starts it by a command, which gets its arguments, on `data` in the directory.
+    pub(crate) fn start_by(
+        mut command: Command,
+        directory: Arc<TempDir>,
+        data: &Path,
+        nodes: u32,
+        args: &[&str],
+    ) -> Dev {
         let base = free_base();
-        let mut child = leeward()
+        let mut child = command
             .args(["dev", "--nodes", &nodes.to_string(), "--base-port", &base.to_string(), "--data"])
-            .arg(directory.path())
+            .arg(data)
             .args(args)
             .stdout(Stdio::piped())
             .spawn()

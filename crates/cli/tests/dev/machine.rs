@@ -1,0 +1,78 @@
+//! What the machine does to a cluster: a umask that hides nothing, a terminal that goes away, a limit on the size of files.
+
+use super::running::{Dev, Resp, leeward, signal};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// `leeward`, started by a shell after it has done something.
+fn leeward_after(setting: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("{setting}; exec \"$@\""), "sh"]).arg(leeward().get_program());
+    command
+}
+
+/// All files and directories below `directory`, and itself.
+fn everything(directory: &Path) -> Vec<PathBuf> {
+    let mut all = vec![directory.to_owned()];
+    for entry in fs::read_dir(directory).expect("it is readable") {
+        let path = entry.expect("it is readable").path();
+        match path.is_dir() {
+            true => all.append(&mut everything(&path)),
+            false => all.push(path),
+        }
+    }
+    all
+}
+
+#[test]
+fn others_may_open_nothing_whatever_the_umask_is() {
+    let parent = Arc::new(tempfile::tempdir().expect("a directory"));
+    let data = parent.path().join("data");
+    let mut dev = Dev::start_by(leeward_after("umask 0"), parent.clone(), &data, 2, &[]);
+    let mut one = Resp::connect(dev.resp(1));
+    assert_eq!(one.call(&["SET", "apple", "red"]), "+OK");
+    dev.leeward(&["checkpoint", "first"]);
+    let log = fs::read_to_string(data.join("node-1/log")).expect("it has a log");
+    assert!(!log.contains("other users of this host"), "there is nothing to warn of: {log}");
+    dev.stop();
+    let all = everything(&data);
+    for name in
+        ["coordinator.log", "coordinator.lock", "node-1/volume", "node-1/lock", "node-1/log", "node-1/node.toml"]
+    {
+        assert!(all.iter().any(|path| path.ends_with(name)), "{name}");
+    }
+    assert!(all.iter().any(|path| path.ends_with("volume") && path.to_string_lossy().contains("checkpoints/first")));
+    for path in all {
+        let mode = path.metadata().expect("it is there").mode() & 0o777;
+        assert_eq!(mode & 0o077, 0, "{mode:o} {}", path.display());
+    }
+    // As an earlier version left it.
+    let volume = data.join("node-2/volume");
+    for (path, mode) in [(data.join("node-2"), 0o755), (volume.clone(), 0o644)] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("it is ours");
+    }
+    dev = Dev::start_by(leeward(), parent, &data, 2, &[]);
+    let log = fs::read_to_string(data.join("node-2/log")).expect("it has a log");
+    assert!(log.contains("chmod -R go= "), "{log}");
+    dev.stop();
+}
+
+#[test]
+fn a_node_outlives_a_hangup_and_a_limit_on_the_size_of_files() {
+    let parent = Arc::new(tempfile::tempdir().expect("a directory"));
+    let data = parent.path().join("data");
+    // 64 MiB, in blocks of 512 bytes.
+    let dev = Dev::start_by(leeward_after("ulimit -f 131072"), parent, &data, 1, &[]);
+    signal(dev.pids[0], "HUP");
+    let mut one = Resp::connect(dev.resp(1));
+    let value = "x".repeat(20_000);
+    let refused = (0..20_000).map(|n| one.call(&["SET", &format!("key{n}"), &value])).find(|answer| answer != "+OK");
+    let refused = refused.expect("40 times as much as fits");
+    assert!(refused.starts_with("-UNAVAILABLE") || refused.starts_with("-TRYAGAIN"), "{refused}");
+    assert_eq!(one.call(&["GET", "key0"]), value, "reads go on");
+    assert!(dev.status()["volume_failure"].is_null(), "it is full, and not broken");
+    dev.stop();
+}
