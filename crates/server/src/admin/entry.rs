@@ -108,10 +108,7 @@ async fn verify(door: &Door, from: IpAddr, credentials: Credentials) -> Result<U
             let is_in = users.get(&name).is_some_and(|user| user.admits(password));
             is_in.then_some(name).ok_or_else(|| unauthorized("the user was changed meanwhile"))
         }
-        Ok(Answer::Busy) => {
-            let why = "too many tries to authenticate wait: try again later";
-            Err(Refused(StatusCode::TOO_MANY_REQUESTS, why.into()))
-        }
+        Ok(answer) if let Some(why) = answer.unchecked() => Err(Refused(StatusCode::TOO_MANY_REQUESTS, why)),
         Ok(_) | Err(_) => Err(unauthorized("the user is unknown or disabled, or the password is wrong")),
     }
 }

@@ -162,10 +162,10 @@ impl Session {
 
     /// What becomes of a command that has waited.
     pub(super) fn end_waiting(&mut self, waiting: Waiting, answer: Answer, context: &mut Context) -> Work {
+        if let Some(why) = answer.unchecked() {
+            return Work::Ready(Reply::err(why));
+        }
         let admitted = match answer {
-            Answer::Busy => {
-                return Work::Ready(Reply::err("too many tries to authenticate wait: try again later"));
-            }
             Answer::Rules(rules) => {
                 let Waiting::SetUser(name) = waiting else { return Work::Ready(Reply::Error(WRONG.into())) };
                 return self.change_user(name, rules, context);
@@ -176,7 +176,7 @@ impl Session {
                      exist",
                 ));
             }
-            Answer::Refused => false,
+            Answer::Refused | Answer::Busy | Answer::TooSoon(_) => false,
             Answer::Admitted(_, None) if context.users.is_empty() => true,
             Answer::Admitted(name, password) => self.identity.become_user(name, password, context.users),
         };

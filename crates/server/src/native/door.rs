@@ -73,15 +73,16 @@ impl Door {
     /// Handles the answer. Returns why the user is not let in.
     pub(super) fn enter(&mut self, answer: Answer, context: &Context) -> Option<OpError> {
         self.is_waiting = false;
+        if !context.users.is_known {
+            return Some(OpError::Unavailable("the node does not know the users yet: try again later".into()));
+        }
+        if let Some(reason) = answer.unchecked() {
+            return Some(OpError::Unavailable(reason));
+        }
         let is_in = match answer {
-            Answer::Busy => {
-                let reason =
-                    "too many tries to authenticate wait, or the node does not know the users yet: try again later";
-                return Some(OpError::Unavailable(reason.into()));
-            }
             Answer::Admitted(_, None) if context.users.is_empty() => true,
             Answer::Admitted(name, password) => self.identity.become_user(name, password, context.users),
-            Answer::Refused | Answer::Rules(_) | Answer::NoSuchPassword => false,
+            _ => false,
         };
         if is_in && !self.may_read_indexed() {
             let reason = "this connection reads an index directly that the user may not read: use another connection";

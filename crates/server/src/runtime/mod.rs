@@ -162,7 +162,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let audit = Audit::start(config.users.audit_log.as_deref()).map_err(system("audit log"))?;
     let gate = Gate::new(!config.network.insecure_listen, audit.clone());
     let shared = shared(config, &info, local(&listeners.resp)?, (metrics.clone(), clients.clone(), gate));
-    let password_thread = PasswordThread::start(audit).map_err(system("password thread"))?;
+    let password_thread = PasswordThread::start(audit, metrics.clone()).map_err(system("password thread"))?;
     let parts = NodeParts {
         info: info.clone(),
         volume,
@@ -269,6 +269,9 @@ const RING_CLIENTS: u64 = 960;
 /// Files of one client with rings: two memories, two sockets and a waker.
 const RING_FILES: u64 = 5;
 
+/// Most connections of a port that the kernel has established, and that wait to be accepted.
+const CONNECT_QUEUE: i32 = 4096;
+
 /// What concerns the whole process, before anything secret is read.
 fn prepare_process(config: &NodeConfig) -> Secrecy {
     raise_descriptor_limit(config);
@@ -311,6 +314,9 @@ impl Listeners {
 fn bind(purpose: &'static str, setting: &str, address: &str) -> Result<TcpListener, StartError> {
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
+        // As large as the kernel permits (`net.core.somaxconn`), in place of the library's 128: a client that finds it
+        // full repeats its first packet only after a second. After a restart thousands connect at once.
+        rustix::net::listen(&listener, CONNECT_QUEUE)?;
         Ok(listener)
     });
     listener.map_err(|source| StartError::Listen {

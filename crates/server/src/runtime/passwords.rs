@@ -5,7 +5,8 @@
 //! get no answer.
 
 use super::die_of_panic;
-use crate::users::checks::{Checks, Taken};
+use crate::metrics::Metrics;
+use crate::users::checks::{Checks, Taken, Task};
 use crate::users::{Answer, Audit, Draft, Question, Work, audit};
 use arc_swap::ArcSwap;
 use leeward_format::user::{MAX_PASSWORD_BYTES, PasswordHash, PasswordId, User, UserRule, Users};
@@ -13,6 +14,7 @@ use leeward_platform::{BootClock, Clock};
 use leeward_security::passwords::{self, MemoryKey, Password};
 use parking_lot::{Condvar, Mutex};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -38,6 +40,7 @@ struct Shared {
     /// Users as the event loop knows them.
     users: ArcSwap<Users>,
     audit: Audit,
+    metrics: Arc<Metrics>,
 }
 
 struct State {
@@ -46,13 +49,14 @@ struct State {
 }
 
 impl PasswordThread {
-    pub(super) fn start(audit: Audit) -> io::Result<PasswordThread> {
+    pub(super) fn start(audit: Audit, metrics: Arc<Metrics>) -> io::Result<PasswordThread> {
         let checks = Checks::new(MemoryKey::generate());
         let passwords = Passwords(Arc::new(Shared {
             state: Mutex::new(State { checks, is_closed: false }),
             changed: Condvar::new(),
             users: ArcSwap::default(),
             audit,
+            metrics,
         }));
         let shared = passwords.0.clone();
         let thread = std::thread::Builder::new().name("passwords".into());
@@ -82,8 +86,7 @@ impl Passwords {
         let taken = self.0.state.lock().checks.take(BootClock.now(), &users, question, reply);
         match taken {
             Taken::Waits => drop(self.0.changed.notify_one()),
-            Taken::Known(user, password, reply) => reply(Answer::Admitted(user, Some(password))),
-            Taken::Busy(reply) => reply(Answer::Busy),
+            Taken::Answered(reply, answer) => reply(answer),
         }
     }
 
@@ -103,21 +106,29 @@ impl Shared {
         if let Err(error) = rustix::process::setpriority_process(None, LOWEST_PRIORITY) {
             tracing::warn!(%error, "the password thread keeps its priority");
         }
-        while let Some((question, reply)) = self.next() {
-            match self.answer(&question) {
-                Answer::Refused => self.refuse(&question, reply),
-                answer => {
-                    if let Answer::Admitted(_, password) = &answer {
-                        self.state.lock().checks.succeeded(&question, *password);
-                    }
-                    reply(answer);
+        while let Some(task) = self.next() {
+            let users = self.users.load_full();
+            let answer = answer(&users, &task.work);
+            let mut state = self.state.lock();
+            if answer == Answer::Refused && self.users.load().revision != users.revision {
+                // It may be the password that the user has by now.
+                state.checks.repeat(task);
+                continue;
+            }
+            let tries = state.checks.finish(BootClock.now(), &task, &answer);
+            drop(state);
+            self.metrics.password_checked();
+            for one in tries {
+                if answer == Answer::Refused {
+                    self.note_failed_try(&task.work, one.from);
                 }
+                (one.reply)(answer.clone());
             }
         }
     }
 
-    /// The next question, once there is one; `None` when the thread is to end. Gives answers that are due meanwhile.
-    fn next(&self) -> Option<(Question, Reply)> {
+    /// The next task, once there is one; `None` when the thread is to end. Gives answers that are due meanwhile.
+    fn next(&self) -> Option<Task> {
         let mut answered = Vec::new();
         let mut state = self.state.lock();
         loop {
@@ -135,29 +146,25 @@ impl Shared {
                 state = self.state.lock();
                 continue;
             }
-            match state.checks.next_due() {
+            match state.checks.next_due(now) {
                 Some(due) => drop(self.changed.wait_for(&mut state, due.since(now).duration())),
                 None => self.changed.wait(&mut state),
             }
         }
     }
 
-    fn refuse(&self, question: &Question, reply: Reply) {
-        if let Work::Check { user, .. } = &question.work {
+    fn note_failed_try(&self, work: &Work, from: Option<IpAddr>) {
+        if let Work::Check { user, .. } = work {
             let shown: String = user.chars().filter(|char| !char.is_control()).take(64).collect();
-            self.audit.note(audit::Kind::FailedTry, &shown, question.from, "wrong user or password".into());
-        }
-        let reply = self.state.lock().checks.failed(BootClock.now(), question, reply);
-        if let Some(reply) = reply {
-            reply(Answer::Refused);
+            self.audit.note(audit::Kind::FailedTry, &shown, from, "wrong user or password".into());
         }
     }
+}
 
-    fn answer(&self, question: &Question) -> Answer {
-        match &question.work {
-            Work::Check { user, password } => check(&self.users.load(), user, password),
-            Work::Rules { user, rules } => resolve(user.as_deref().map(|user| &**user), rules),
-        }
+fn answer(users: &Users, work: &Work) -> Answer {
+    match work {
+        Work::Check { user, password } => check(users, user, password),
+        Work::Rules { user, rules } => resolve(user.as_deref().map(|user| &**user), rules),
     }
 }
 

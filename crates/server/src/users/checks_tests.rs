@@ -1,4 +1,4 @@
-//! Floods of tries, by simulated time: who waits for whom, who is delayed, and that nothing grows.
+//! Floods of tries, by simulated time: which wait for which, what one check answers, and that nothing grows.
 
 use super::*;
 use leeward_format::user::{PasswordHash, User};
@@ -26,27 +26,149 @@ fn hash() -> PasswordHash {
     PasswordHash::new("$argon2id$x".into())
 }
 
+fn home(number: u16) -> String {
+    let [high, low] = number.to_be_bytes();
+    format!("10.0.{high}.{low}")
+}
+
+/// The next task fails; returns the replies that this answers.
+fn fail_next(checks: &mut Checks<u32>, now: Nanos) -> Vec<u32> {
+    let task = checks.next(now, &mut Vec::new()).expect("a try waits");
+    checks.finish(now, &task, &Answer::Refused).into_iter().map(|one| one.reply).collect()
+}
+
+/// A try that fails at once, without waiting for its turn.
+fn fail(checks: &mut Checks<u32>, now: Nanos, question: &Question) {
+    let Work::Check { user, .. } = &question.work else { panic!("it checks a password") };
+    subjects(Some(user), question.from.map(network)).for_each(|subject| checks.count_failure(now, subject));
+}
+
+fn is_suspect(checks: &Checks<u32>, now: Nanos, question: &Question) -> bool {
+    let Work::Check { user, .. } = &question.work else { panic!("it checks a password") };
+    checks.try_slow_until(now, Some(user), question.from.map(network)).is_some()
+}
+
+fn admitted() -> Answer {
+    Answer::Admitted("alice".parse().expect("a name"), Some(hash().id()))
+}
+
 #[test]
-fn failures_are_delayed_more_and_more_and_forgotten_in_time() {
+fn after_a_restart_one_check_answers_all_clients_of_a_user() {
     let mut checks = checks();
-    let now = Nanos::from_secs(100);
-    let question = try_of("alice", "no", ATTACKER);
-    let at_once: Vec<u32> = (0..12).filter_map(|number| checks.failed(now, &question, number)).collect();
-    assert_eq!(at_once, [0, 1, 2]);
-    let mut answered = Vec::new();
-    for (delay_ms, number) in [100, 200, 400, 800, 1600, 3200, 5000].into_iter().zip(3..) {
-        let due = now + Nanos::from_millis(delay_ms);
-        assert_eq!(checks.next_due(), Some(due));
-        assert!(checks.next(Nanos(due.0 - 1), &mut answered).is_none() && answered.is_empty());
-        assert!(checks.next(due, &mut answered).is_none());
-        assert_eq!(answered.remove(0), (number, Answer::Refused));
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    for number in 0..2000 {
+        let question = try_of("alice", "pw", &home(number));
+        assert_eq!(checks.take(now, &users, question, number.into()), Taken::Waits);
     }
-    // The longest delay is the same for all that follow.
-    assert_eq!(answered, [(10, Answer::Refused), (11, Answer::Refused)]);
-    assert_eq!(checks.next_due(), None);
+    let task = checks.next(now, &mut Vec::new()).expect("they wait");
+    // Others come while it is checked.
+    for number in 2000..4000 {
+        assert_eq!(checks.take(now, &users, try_of("alice", "pw", ATTACKER), number), Taken::Waits);
+    }
+    assert_eq!(checks.take(now, &users, try_of("alice", "other", ATTACKER), 4000), Taken::Waits);
+    let replies: Vec<u32> = checks.finish(now, &task, &admitted()).into_iter().map(|one| one.reply).collect();
+    assert_eq!(replies, (0..4000).collect::<Vec<u32>>());
+    let late = checks.take(now, &users, try_of("alice", "pw", "10.9.0.1"), 5000);
+    assert_eq!(late, Taken::Answered(5000, admitted()));
+    assert_eq!(fail_next(&mut checks, now), [4000], "another password is another check");
+    assert!(checks.groups.is_empty() && checks.tries == 0);
+}
+
+#[test]
+fn a_wrong_password_of_one_client_does_not_shut_out_the_others_of_its_address() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    for number in 0..5 {
+        checks.take(now, &users, try_of("alice", &format!("old{number}"), ATTACKER), number);
+    }
+    for number in 10..4010 {
+        assert_eq!(checks.take(now, &users, try_of("alice", "pw", ATTACKER), number), Taken::Waits);
+    }
+    for number in 0..4 {
+        assert_eq!(fail_next(&mut checks, now), [number]);
+    }
+    assert!(checks.next(now, &mut Vec::new()).is_none(), "the next check is slowed");
+    let due = checks.next_due(now).expect("two groups wait");
+    assert_eq!(due, now + FIRST_DELAY);
+    assert_eq!(fail_next(&mut checks, due), [4]);
+    let due = checks.next_due(due).expect("one waits");
+    let task = checks.next(due, &mut Vec::new()).expect("its time has come");
+    assert_eq!(checks.finish(due, &task, &admitted()).len(), 4000);
+    assert!(due - now < PATIENCE);
+}
+
+#[test]
+fn users_that_change_during_a_check_are_looked_at_again() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    checks.take(now, &users, try_of("alice", "new", "10.0.0.1"), 1);
+    let task = checks.next(now, &mut Vec::new()).expect("it waits");
+    checks.repeat(task);
+    checks.take(now, &users, try_of("alice", "new", "10.0.0.2"), 2);
+    let task = checks.next(now, &mut Vec::new()).expect("it waits again");
+    assert_eq!(checks.finish(now, &task, &admitted()).len(), 2);
+    assert!(checks.next(now, &mut Vec::new()).is_none());
+}
+
+#[test]
+fn a_failed_try_is_answered_at_once_and_the_next_check_is_slowed_and_all_is_forgotten_in_time() {
+    let mut checks = checks();
+    let users = users(&hash());
+    let mut now = Nanos::from_secs(100);
+    // Of a client that tries again as soon as it has an answer.
+    let mut try_again = |now: Nanos, number: u32| {
+        let taken = checks.take(now, &users, try_of("alice", "no", ATTACKER), number);
+        if let Taken::Answered(_, answer) = taken {
+            return (Some(answer), now);
+        }
+        let mut checked_at = now;
+        loop {
+            let mut answered = Vec::new();
+            match checks.next(checked_at, &mut answered) {
+                Some(task) => {
+                    assert_eq!(checks.finish(checked_at, &task, &Answer::Refused).len(), 1);
+                    return (None, checked_at);
+                }
+                None if answered.is_empty() => checked_at = checks.next_due(checked_at).expect("it waits"),
+                None => return (answered.pop().map(|(_, answer)| answer), checked_at),
+            }
+        }
+    };
+    for (number, delay_ms) in [0, 0, 0, 0, 100, 200, 400].into_iter().enumerate() {
+        let (unchecked, at) = try_again(now, number as u32);
+        assert_eq!((unchecked, at - now), (None, Nanos::from_millis(delay_ms)), "try {number}");
+        now = at;
+    }
+    for delay_ms in [800, 1600, 3200, 5000, 5000] {
+        let delay = Nanos::from_millis(delay_ms);
+        assert_eq!(try_again(now, 8), (Some(Answer::TooSoon(delay)), now), "it is told when to come again");
+        assert_eq!(try_again(now + delay, 9), (None, now + delay));
+        now += delay;
+    }
+    let question = try_of("alice", "no", ATTACKER);
     let later = now + FORGOTTEN_AFTER + Nanos(1);
-    assert!(checks.is_suspect(now, &question) && !checks.is_suspect(later, &question));
-    assert_eq!(checks.failed(later, &question, 20), Some(20));
+    assert!(is_suspect(&checks, now, &question) && !is_suspect(&checks, later, &question));
+}
+
+#[test]
+fn a_suspect_try_whose_check_is_put_off_is_answered_within_its_patience() {
+    let mut checks = checks();
+    let (now, users) = (Nanos::from_secs(1), users(&hash()));
+    for _ in 0..6 {
+        fail(&mut checks, now, &try_of("alice", "x", ATTACKER));
+    }
+    assert_eq!(checks.take(now, &users, try_of("alice", "a", ATTACKER), 1), Taken::Waits);
+    assert_eq!(checks.take(now, &users, try_of("alice", "b", ATTACKER), 2), Taken::Waits);
+    let due = checks.next_due(now).expect("they wait");
+    assert_eq!(due, now + Nanos::from_millis(400));
+    assert_eq!(fail_next(&mut checks, due), [1]);
+    let mut answered = Vec::new();
+    assert!(checks.next(due, &mut answered).is_none() && answered.is_empty());
+    let due = checks.next_due(due).expect("one waits");
+    assert_eq!(due, now + PATIENCE);
+    assert!(checks.next(due, &mut answered).is_none());
+    assert_eq!(answered, [(2, Answer::TooSoon(Nanos::from_millis(700)))]);
+    assert!(checks.groups.is_empty() && checks.suspect.is_empty() && checks.tries == 0);
 }
 
 #[test]
@@ -57,53 +179,54 @@ fn an_address_that_guesses_neither_fills_the_queue_nor_holds_up_others() {
         assert_eq!(checks.take(now, &users, try_of(&format!("u{number}"), "x", ATTACKER), number), Taken::Waits);
     }
     assert_eq!(checks.take(now, &users, try_of("alice", "pw", "10.0.0.1"), 5000), Taken::Waits);
-    let (mut busy, mut served, mut alice_after) = (Vec::new(), 0, None);
-    while let Some((question, reply)) = checks.next(now, &mut busy) {
+    let (mut answered, mut served, mut alice_after) = (Vec::new(), 0, None);
+    while let Some(task) = checks.next(now, &mut answered) {
         served += 1;
-        if reply == 5000 {
-            alice_after = Some(served);
-        } else {
-            checks.failed(now, &question, reply);
+        for one in checks.finish(now, &task, &Answer::Refused) {
+            if one.reply == 5000 {
+                alice_after = Some(served);
+            }
         }
     }
     // Four failures make it suspect: then two of its tries may wait, and all others are refused at once.
-    assert!(alice_after.is_some_and(|after| after <= 6), "{alice_after:?}");
-    assert_eq!(busy.len() + served, 1001);
-    assert!(served <= 10, "{served}");
-    let now = now + LONGEST_DELAY;
-    assert!(matches!(checks.take(now, &users, try_of("alice", "x", ATTACKER), 1), Taken::Waits));
-    assert!(matches!(checks.take(now, &users, try_of("bob", "x", ATTACKER), 2), Taken::Waits));
-    assert!(matches!(checks.take(now, &users, try_of("carol", "x", ATTACKER), 3), Taken::Busy(3)));
+    assert_eq!((served, alice_after), (5, Some(5)));
+    assert_eq!((answered.len(), checks.suspect.len()), (1001 - 5 - MOST_OF_ONE, MOST_OF_ONE));
+    let third = checks.take(now, &users, try_of("carol", "x", ATTACKER), 3);
+    assert_eq!(third, Taken::Answered(3, Answer::Busy));
 }
 
 #[test]
 fn a_user_that_is_attacked_still_comes_in_from_where_it_came_before() {
     let mut checks = checks();
     let (now, users) = (Nanos::from_secs(1), users(&hash()));
-    let home = try_of("alice", "pw", "10.0.0.1");
-    checks.succeeded(&home, Some(hash().id()));
+    checks.take(now, &users, try_of("alice", "pw", "10.0.0.1"), 1);
+    let task = checks.next(now, &mut Vec::new()).expect("it waits");
+    checks.finish(now, &task, &admitted());
     for number in 0..100 {
-        checks.failed(now, &try_of("alice", "x", &format!("10.1.0.{number}")), number);
+        fail(&mut checks, now, &try_of("alice", "x", &format!("10.1.0.{number}")));
     }
-    assert!(!checks.is_suspect(now, &try_of("alice", "another", "10.0.0.1")));
-    assert!(checks.is_suspect(now, &try_of("alice", "pw", "10.2.0.1")));
-    assert!(!checks.is_suspect(now, &try_of("bob", "pw", "10.2.0.1")));
+    assert!(!is_suspect(&checks, now, &try_of("alice", "another", "10.0.0.1")));
+    assert!(is_suspect(&checks, now, &try_of("alice", "pw", "10.2.0.1")));
+    assert!(!is_suspect(&checks, now, &try_of("bob", "pw", "10.2.0.1")));
     // What is known is known from everywhere, and costs nothing.
     let known = checks.take(now, &users, try_of("alice", "pw", "10.2.0.1"), 9);
-    assert_eq!(known, Taken::Known("alice".parse().expect("a name"), hash().id(), 9));
+    assert_eq!(known, Taken::Answered(9, admitted()));
 }
 
 #[test]
 fn what_is_remembered_ends_with_the_password() {
-    let mut checks = checks();
     let now = Nanos::from_secs(1);
-    checks.succeeded(&try_of("alice", "pw", "10.0.0.1"), Some(hash().id()));
     let other = PasswordHash::new("$argon2id$other".into());
-    for users in [Users::default(), users(&other)] {
-        assert_eq!(checks.take(now, &users, try_of("alice", "pw", "10.0.0.1"), 1), Taken::Waits);
+    for changed in [Users::default(), users(&other)] {
+        let mut checks = checks();
+        checks.take(now, &users(&hash()), try_of("alice", "pw", "10.0.0.1"), 1);
+        let task = checks.next(now, &mut Vec::new()).expect("it waits");
+        checks.finish(now, &task, &admitted());
+        assert_eq!(checks.take(now, &users(&hash()), try_of("alice", "pw2", "10.0.0.1"), 1), Taken::Waits);
+        let known = checks.take(now, &users(&hash()), try_of("alice", "pw", "10.0.0.1"), 1);
+        assert!(matches!(known, Taken::Answered(..)));
+        assert_eq!(checks.take(now, &changed, try_of("alice", "pw", "10.0.0.1"), 1), Taken::Waits);
     }
-    assert_eq!(checks.take(now, &users(&hash()), try_of("alice", "pw2", "10.0.0.1"), 1), Taken::Waits);
-    assert!(matches!(checks.take(now, &users(&hash()), try_of("alice", "pw", "10.0.0.1"), 1), Taken::Known(..)));
 }
 
 #[test]
@@ -111,38 +234,52 @@ fn tables_have_bounds_and_a_flood_of_names_clears_no_address_that_guesses() {
     let mut checks = checks();
     let now = Nanos::from_secs(1);
     for _ in 0..20 {
-        checks.failed(now, &try_of("alice", "x", ATTACKER), 0);
+        fail(&mut checks, now, &try_of("alice", "x", ATTACKER));
     }
+    let no_users = Users::default();
     for number in 0..3 * MOST_REMEMBERED as u32 {
         let address = IpAddr::from(number.to_be_bytes()).to_string();
         let question = try_of(&format!("u{number}"), "x", &address);
-        checks.failed(now, &question, number);
-        checks.succeeded(&question, Some(PasswordId(number.into())));
+        fail(&mut checks, now, &question);
+        if checks.take(now, &no_users, question, number) == Taken::Waits {
+            let task = checks.next(now, &mut Vec::new()).expect("it waits");
+            let name = format!("u{number}").parse().expect("a name");
+            checks.finish(now, &task, &Answer::Admitted(name, Some(PasswordId(number.into()))));
+        }
     }
-    assert!(checks.failures.len() <= MOST_REMEMBERED && checks.known.map.len() <= MOST_REMEMBERED);
-    assert!(checks.known.order.len() <= MOST_REMEMBERED && checks.good.map.len() <= MOST_REMEMBERED);
-    assert!(checks.is_suspect(now, &try_of("bob", "x", ATTACKER)));
+    assert!(checks.failures.len() <= MOST_REMEMBERED && checks.known.map.len() == MOST_REMEMBERED);
+    assert!(checks.known.order.len() == MOST_REMEMBERED && checks.good.map.len() == MOST_REMEMBERED);
+    assert!(is_suspect(&checks, now, &try_of("bob", "x", ATTACKER)));
     // All addresses of one network of IPv6 count as one.
     for number in 0..5 {
-        checks.failed(now, &try_of("x", "x", &format!("2001:db8::{number}")), number);
+        fail(&mut checks, now, &try_of("x", "x", &format!("2001:db8::{number}")));
     }
-    assert!(checks.is_suspect(now, &try_of("y", "x", "2001:db8::ffff:1")));
-    assert!(!checks.is_suspect(now, &try_of("y", "x", "2001:db8:0:1::1")));
+    assert!(is_suspect(&checks, now, &try_of("y", "x", "2001:db8::ffff:1")));
+    assert!(!is_suspect(&checks, now, &try_of("y", "x", "2001:db8:0:1::1")));
+    // Of those that wait, too.
+    let waiting = (0..2 * MOST_WAITING as u32).filter(|number| {
+        let address = IpAddr::from((number + (1 << 30)).to_be_bytes()).to_string();
+        checks.take(now, &no_users, try_of(&format!("w{number}"), "x", &address), *number) == Taken::Waits
+    });
+    assert_eq!(waiting.count(), MOST_WAITING);
 }
 
 #[test]
-fn tries_whose_answers_are_delayed_count_as_waiting() {
+fn a_client_that_tries_for_a_minute_without_pause_gets_few_checks() {
     let mut checks = checks();
-    let (now, users) = (Nanos::from_secs(1), users(&hash()));
-    let mut answered = 0;
-    // A minute of a client that tries again as soon as it has a place, on any number of connections.
+    let (start, users) = (Nanos::from_secs(1), users(&hash()));
+    let mut checked = 0;
     for tenth in 0..600_u64 {
-        let now = now + Nanos(tenth * 100_000_000);
-        while checks.take(now, &users, try_of("alice", "no", ATTACKER), 1) == Taken::Waits {
-            let (question, reply) = checks.next(now, &mut Vec::new()).expect("it waits");
-            checks.failed(now, &question, reply);
-            answered += 1;
+        let now = start + Nanos(tenth * 100_000_000);
+        // On any number of connections, each with another password.
+        for guess in 0..50 {
+            checks.take(now, &users, try_of("alice", &format!("{tenth}-{guess}"), ATTACKER), 1);
+        }
+        let mut answered = Vec::new();
+        while let Some(task) = checks.next(now, &mut answered) {
+            checks.finish(now, &task, &Answer::Refused);
+            checked += 1;
         }
     }
-    assert!(answered < 40, "{answered} tries");
+    assert!((15..25).contains(&checked), "{checked} checks");
 }

@@ -24,6 +24,7 @@ pub(crate) use audit::Audit;
 pub(crate) use identity::{Identity, Refusal};
 
 use leeward_format::user::{CompiledUser, PasswordId, UserName, UserRule};
+use leeward_platform::Nanos;
 use leeward_security::passwords::Password;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl Draft {
 }
 
 /// What the password thread answers.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is a password of the user: the one of this id; `None`: the user needs none.
     Admitted(UserName, Option<PasswordId>),
@@ -80,10 +81,27 @@ pub enum Answer {
     Refused,
     /// Too many tries wait.
     Busy,
+    /// Too many tries have failed: the next one is checked after this time.
+    TooSoon(Nanos),
     /// The rules of a change.
     Rules(Vec<UserRule>),
     /// A password that is to be removed is none of the user.
     NoSuchPassword,
+}
+
+impl Answer {
+    /// Why the password was not checked, as a sentence; `None` if it was.
+    pub(crate) fn unchecked(&self) -> Option<String> {
+        match self {
+            Answer::Busy => Some("too many tries to authenticate wait: try again later".into()),
+            Answer::TooSoon(wait) => Some(format!(
+                "too many tries to authenticate have failed from this address or for this user: the next password is \
+                 checked in {} s, try again then",
+                wait.0.div_ceil(1_000_000_000)
+            )),
+            Answer::Admitted(..) | Answer::Refused | Answer::Rules(_) | Answer::NoSuchPassword => None,
+        }
+    }
 }
 
 /// A question of a connection.

@@ -274,6 +274,47 @@ fn a_flood_of_tries_delays_neither_other_clients_nor_a_user_that_is_known() {
 }
 
 #[test]
+fn thousands_of_clients_of_a_user_come_in_after_a_restart_by_a_few_checks() {
+    let cluster = Cluster::start_with(1, |config| config.clients.max_connections = 4_100);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    let mut first = Native::connect(&cluster.servers[0].info().native_address);
+    first.change("root", Presence::New, rules("secret", &["all"]));
+    soon(|| (cluster.client(0).run("GET a") == "-NOAUTH Authentication required.").then_some(()));
+    // As after a restart, nothing is known of the password.
+    let mut clients: Vec<Client> = (0..4_000).map(|_| cluster.client(0)).collect();
+    let begun = Instant::now();
+    for client in &mut clients {
+        client.send(b"AUTH root secret\r\n");
+    }
+    for client in &mut clients {
+        assert_eq!(client.reply(), "+OK");
+    }
+    let took = begun.elapsed();
+    let (_, metrics) = http_as(&cluster.servers[0].info().admin_address, "/metrics", Some(("root", "secret")));
+    let checks = metrics.lines().find_map(|line| line.strip_prefix("leeward_password_checks_total "));
+    let checks: u32 = checks.expect("it is counted").parse().expect("a number");
+    assert!((1..=8).contains(&checks), "{checks} checks");
+    assert!(took < LONG, "{took:?}");
+}
+
+#[test]
+fn a_wrong_password_is_answered_within_a_second_however_often_it_is_tried() {
+    let cluster = with_root(1);
+    let mut client = cluster.client(0);
+    let mut was_told_when = false;
+    for _ in 0..12 {
+        let asked = Instant::now();
+        let said = client.run("AUTH root wrong");
+        // With room for a busy machine: the answer to the seventh was once delayed by 800 ms, the last by 5 s.
+        assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+        was_told_when |= said.starts_with("-ERR too many tries to authenticate have failed");
+        assert!(said.starts_with("-WRONGPASS") || was_told_when, "{said}");
+    }
+    assert!(was_told_when);
+    assert_eq!(http_as(&cluster.servers[0].info().admin_address, "/status", Some(("root", "wrong"))).0, 429);
+}
+
+#[test]
 fn what_operators_ask_for_and_failed_tries_are_in_the_audit_log_without_secrets() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("audit");
