@@ -39,7 +39,7 @@ mod routes;
 pub use admission::{HeldCopy, TreeRefusal};
 pub(crate) use desired::{may_leave, merge_source_moved, requested};
 pub(crate) use operations::create;
-pub use routes::Routes;
+pub use routes::{MapParts, Routes};
 
 /// From this epoch on, only failovers and other changes by the servers themselves change a region's group.
 pub(crate) const LAST_ASKED_FOR: Epoch = Epoch(Epoch::LAST_TERM.0 / 2);

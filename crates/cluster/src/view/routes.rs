@@ -253,14 +253,40 @@ impl Routes {
 
     /// The whole region map, as operators see it: regions by table and first key.
     pub fn region_map(&self) -> RegionMap {
-        let mut regions: Vec<&Arc<GroupConfig>> = self.regions().collect();
-        regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
-        RegionMap {
+        self.map_parts().region_map()
+    }
+
+    /// The parts of the region map, of which the regions are not copied.
+    pub fn map_parts(&self) -> MapParts {
+        MapParts {
             version: self.version(),
             tables: self.tables().cloned().collect(),
-            regions: regions.into_iter().map(|config| GroupConfig::clone(config)).collect(),
+            regions: self.regions().cloned().collect(),
             servers: self.servers().cloned().collect(),
         }
+    }
+}
+
+/// The parts of a [`RegionMap`], which cost little to take. Making the map of them costs a copy of each region, which
+/// another thread than that of the [`Routes`] may do.
+#[derive(Clone, Debug, Default)]
+pub struct MapParts {
+    /// See [`RegionMap::version`].
+    pub version: u64,
+    /// See [`RegionMap::tables`].
+    pub tables: Vec<TableOptions>,
+    /// The regions, in any order.
+    pub regions: Vec<Arc<GroupConfig>>,
+    /// See [`RegionMap::servers`].
+    pub servers: Vec<ServerInfo>,
+}
+
+impl MapParts {
+    /// The region map: regions by table and first key.
+    pub fn region_map(mut self) -> RegionMap {
+        self.regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
+        let MapParts { version, tables, regions, servers } = self;
+        RegionMap { version, tables, regions: regions.into_iter().map(Arc::unwrap_or_clone).collect(), servers }
     }
 }
 

@@ -11,11 +11,13 @@
 //! Once there are users, all but `/livez` and `/readyz` need one with the right to operate on all tables (`entry`).
 //!
 //! One thread with a single-threaded async runtime, so slow or idle HTTP clients cost no threads. `connection_limit`
-//! bounds their number and their time. The thread holds no state of the node: it asks the event loop. `/livez` fails if
-//! the event loop does not answer in time.
+//! bounds their number and their time. It asks the event loop for [`Figures`], and a second thread renders them, so that
+//! neither the event loop nor `/livez` waits for that. `/livez`, which anyone may ask, looks at the [`Heartbeat`] of the
+//! event loop; `/readyz`, too, at figures of the last second if there are any.
 
 mod connection_limit;
 mod entry;
+mod figures;
 mod page;
 mod view;
 
@@ -29,9 +31,11 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
 pub(crate) use entry::Door;
-use leeward_format::cluster::RegionMap;
-use leeward_format::status::NodeStatus;
+pub use figures::Snapshot;
+pub(crate) use figures::{Figures, Heartbeat};
+use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::NodeTls;
+use parking_lot::Mutex;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -41,6 +45,8 @@ use tokio::sync::oneshot;
 
 /// How long the event loop may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How old figures may be of which readiness is told.
+const READINESS_LASTS: Nanos = Nanos::from_secs(1);
 /// How long a connection without a byte of an answer is kept. Prometheus may scrape less often: then it connects again
 /// for each scrape.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,15 +57,6 @@ const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 const EXPIRY_WARNING_DAYS: i64 = 30;
 const EXPIRY_WARNING_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
-/// The state of the node and the cluster, as the event loop knows it at one moment.
-#[derive(Clone, Debug, Default)]
-pub struct Snapshot {
-    /// The node's figures.
-    pub status: NodeStatus,
-    /// The cluster as the node knows it.
-    pub map: RegionMap,
-}
-
 /// The running admin port. Dropping it closes the port.
 pub(crate) struct Admin {
     stop: Option<oneshot::Sender<()>>,
@@ -69,8 +66,11 @@ pub(crate) struct Admin {
 /// Asks the event loop for the node's figures.
 #[derive(Clone)]
 pub(crate) struct Asking {
-    pub(crate) doorbell: Doorbell,
-    pub(crate) cpu_accounting: Arc<CpuAccounting>,
+    doorbell: Doorbell,
+    cpu_accounting: Arc<CpuAccounting>,
+    pub(crate) heartbeat: Arc<Heartbeat>,
+    /// The last figures that came.
+    latest: Arc<Mutex<Option<Arc<Figures>>>>,
 }
 
 #[derive(Clone)]
@@ -91,7 +91,8 @@ impl Admin {
         metrics: Arc<Metrics>,
         door: Door,
     ) -> io::Result<Admin> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).thread_name("admin-render").build()?;
         let listener = {
             let _entered = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
@@ -166,19 +167,56 @@ impl Drop for Admin {
 }
 
 impl Asking {
-    /// Asks the event loop, and adds the CPU time of the process; `None` if the loop does not answer in time.
-    async fn ask(&self) -> Option<Snapshot> {
+    pub(crate) fn new(doorbell: Doorbell, cpu_accounting: Arc<CpuAccounting>) -> Asking {
+        let heartbeat = Arc::new(Heartbeat::default());
+        heartbeat.beat(BootClock.now());
+        Asking { doorbell, cpu_accounting, heartbeat, latest: Arc::default() }
+    }
+
+    /// Asks the event loop for figures that are gathered from now on; `None` if it does not answer in time.
+    async fn ask(&self) -> Option<Arc<Figures>> {
         let (reply, answer) = oneshot::channel();
-        self.doorbell.send(Event::Snapshot(reply));
-        let mut snapshot = tokio::time::timeout(TIMEOUT, answer).await.ok()?.ok()?;
-        snapshot.status.cpu = Some(self.cpu_accounting.status());
-        Some(snapshot)
+        self.doorbell.send(Event::Figures(reply));
+        let figures = tokio::time::timeout(TIMEOUT, answer).await.ok()?.ok()?;
+        *self.latest.lock() = Some(figures.clone());
+        Some(figures)
+    }
+
+    /// Figures that are not older than readiness may be; `None` if the event loop does not answer in time.
+    async fn recent(&self) -> Option<Arc<Figures>> {
+        let latest = self.latest.lock().clone();
+        match latest.filter(|figures| BootClock.now().since(figures.at) < READINESS_LASTS) {
+            Some(figures) => Some(figures),
+            None => self.ask().await,
+        }
+    }
+
+    /// The figures, with the CPU time of the process. It may take long.
+    fn snapshot<'f>(&self, figures: &'f Figures) -> &'f Snapshot {
+        figures.snapshot(|| self.cpu_accounting.status())
     }
 
     /// As [`Asking::ask`], for callers without an async runtime.
     pub(crate) fn ask_blocking(&self) -> Option<Snapshot> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().ok()?;
-        runtime.block_on(self.ask())
+        let figures = runtime.block_on(self.ask())?;
+        Some(self.snapshot(&figures).clone())
+    }
+
+    /// Answers with what `render` makes of `figures`, on the thread for that.
+    async fn render<T: IntoResponse + Send + 'static>(
+        &self,
+        figures: Option<Arc<Figures>>,
+        render: impl FnOnce(&Snapshot) -> T + Send + 'static,
+    ) -> Response {
+        let Some(figures) = figures else { return unanswered() };
+        let asking = self.clone();
+        let rendered = tokio::task::spawn_blocking(move || render(asking.snapshot(&figures)));
+        match rendered.await {
+            Ok(rendered) => rendered.into_response(),
+            // It panicked, which was printed, or the node stops.
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
     }
 }
 
@@ -187,48 +225,46 @@ fn unanswered() -> Response {
 }
 
 async fn home(State(shared): State<Shared>) -> Response {
-    match shared.asking.ask().await {
-        Some(snapshot) => Html(page::render(&snapshot)).into_response(),
-        None => unanswered(),
-    }
+    let figures = shared.asking.ask().await;
+    shared.asking.render(figures, |snapshot| Html(page::render(snapshot))).await
 }
 
 async fn status(State(shared): State<Shared>) -> Response {
-    match shared.asking.ask().await {
-        Some(snapshot) => ([(header::CONTENT_TYPE, "application/json")], view::json(&snapshot)).into_response(),
-        None => unanswered(),
-    }
+    let figures = shared.asking.ask().await;
+    let json = |snapshot: &Snapshot| ([(header::CONTENT_TYPE, "application/json")], view::json(snapshot));
+    shared.asking.render(figures, json).await
 }
 
 async fn metrics_text(State(shared): State<Shared>) -> Response {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    match shared.asking.ask().await {
-        Some(snapshot) => {
-            ([(header::CONTENT_TYPE, OPEN_METRICS)], shared.metrics.encode(&snapshot.status)).into_response()
-        }
-        None => unanswered(),
-    }
+    let figures = shared.asking.ask().await;
+    let metrics = shared.metrics.clone();
+    let text = move |snapshot: &Snapshot| ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode(&snapshot.status));
+    shared.asking.render(figures, text).await
 }
 
 async fn livez(State(shared): State<Shared>) -> Response {
-    match shared.asking.ask().await {
-        Some(_) => "ok\n".into_response(),
-        None => unanswered(),
+    match shared.asking.heartbeat.age() < TIMEOUT.into() {
+        true => "ok\n".into_response(),
+        false => unanswered(),
     }
 }
 
 async fn readyz(State(shared): State<Shared>) -> Response {
-    let Some((is_ready, text)) = shared.asking.ask().await.map(|snapshot| view::readiness(&snapshot)) else {
-        return unanswered();
+    let figures = shared.asking.recent().await;
+    let is_open = shared.door.is_open();
+    let readiness = move |snapshot: &Snapshot| {
+        let (is_ready, text) = view::readiness(snapshot);
+        let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        // Anyone may ask whether it is ready, but why not is no one's business once there are users.
+        let text = match (is_open, is_ready) {
+            (true, _) => text,
+            (false, true) => "ok\n".into(),
+            (false, false) => "not ready\n".into(),
+        };
+        (code, text)
     };
-    let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // Anyone may ask whether it is ready, but why not is no one's business once there are users.
-    let text = match (shared.door.is_open(), is_ready) {
-        (true, _) => text,
-        (false, true) => "ok\n".into(),
-        (false, false) => "not ready\n".into(),
-    };
-    (code, text).into_response()
+    shared.asking.render(figures, readiness).await
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Readiness and the page, from snapshots; the port itself is tested with a whole node.
 
 use super::*;
+use leeward_cluster::MapParts;
 use leeward_format::RegionId;
-use leeward_format::cluster::{GroupConfig, Member, ServerInfo};
-use leeward_format::status::{RegionStatus, Role};
+use leeward_format::cluster::{GroupConfig, Member, RegionMap, ServerInfo};
+use leeward_format::status::{CpuStatus, NodeStatus, RegionStatus, Role};
 use leeward_format::{Epoch, Incarnation, ServerId, VolumeId};
 
 fn snapshot() -> Snapshot {
@@ -70,4 +71,34 @@ fn the_status_has_the_figures_and_the_map() {
     assert_eq!(json["regions"][0]["counters"]["compactions"], 0);
     assert_eq!(json["map"]["version"], 8);
     assert_eq!(json["map"]["regions"][0]["start"], "<b>");
+}
+
+#[test]
+fn figures_are_sorted_and_copied_once_for_all_that_read_them() {
+    let group = |region, start: &'static str| {
+        Arc::new(GroupConfig { start: start.into(), ..GroupConfig::unassigned(RegionId(region), "default") })
+    };
+    let row = |region, start: &str| RegionStatus {
+        region: RegionId(region),
+        table: "default".into(),
+        start: start.into(),
+        ..RegionStatus::default()
+    };
+    let status = NodeStatus { regions: vec![row(1, "z"), row(2, "a")], ..NodeStatus::default() };
+    let map = MapParts { regions: vec![group(1, "z"), group(2, "a")], ..MapParts::default() };
+    let figures = Figures::new(Nanos(1), status, map);
+    let first = figures.snapshot(CpuStatus::default);
+    assert!(first.status.regions.iter().map(|region| region.region.0).eq([2, 1]));
+    assert!(first.map.regions.iter().map(|group| group.region.0).eq([2, 1]));
+    let again = figures.snapshot(|| panic!("it was made already"));
+    assert!(std::ptr::eq(first, again));
+}
+
+#[test]
+fn an_event_loop_that_turns_is_alive_and_one_that_stands_is_not() {
+    let heartbeat = Heartbeat::default();
+    heartbeat.beat(BootClock.now());
+    assert!(heartbeat.age() < TIMEOUT.into());
+    heartbeat.beat(Nanos(BootClock.now().0 - Nanos::from(TIMEOUT).0));
+    assert!(heartbeat.age() >= TIMEOUT.into());
 }

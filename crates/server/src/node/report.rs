@@ -5,6 +5,7 @@ use crate::node::region::{Holding, Slot};
 use crate::node::serving::Serving;
 use bytes::Bytes;
 use leeward_engine::{CacheContents, MemoryStats};
+use leeward_format::RegionId;
 use leeward_format::cluster::Plan;
 use leeward_format::manifest::{LevelState, PIECES, level_at};
 use leeward_format::partition::Partition;
@@ -14,14 +15,26 @@ use leeward_format::status::{
     RegionStatus, Role,
 };
 use leeward_replication::peer::{Peer, PeerState};
+use std::ops::Bound;
 
 impl Node {
-    /// Figures for `/status` and `/metrics`.
+    /// All figures, with regions by table and first key. It takes microseconds for each region.
     pub fn status(&self) -> NodeStatus {
+        let mut regions: Vec<RegionStatus> = self.region_statuses(None).collect();
+        regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
+        NodeStatus { regions, ..self.own_status() }
+    }
+
+    /// The figures of regions, by number, of those after `after`.
+    pub(crate) fn region_statuses(&self, after: Option<RegionId>) -> impl Iterator<Item = RegionStatus> {
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.slots.range((after, Bound::Unbounded)).map(|(_, slot)| self.status_of(slot))
+    }
+
+    /// The figures, without those of regions.
+    pub(crate) fn own_status(&self) -> NodeStatus {
         let context = &self.context;
         let (device, network, cache) = (context.volume.counters(), context.fabric.counters(), context.volume.cache());
-        let mut regions: Vec<RegionStatus> = self.slots.values().map(|slot| self.status_of(slot)).collect();
-        regions.sort_by(|left, right| (&left.table, &left.start).cmp(&(&right.table, &right.start)));
         let outage = self.coordinator.outage();
         let not_joined = context.agent.not_joined();
         NodeStatus {
@@ -47,7 +60,7 @@ impl Node {
             network: Some(NetworkStatus { bytes_sent: network.bytes_sent, bytes_received: network.bytes_received }),
             cache: CacheStatus { hits: cache.hits(), misses: cache.misses(), ..cache_contents(cache.contents()) },
             memory: memory_status(&context.volume.memory().stats()),
-            regions,
+            regions: Vec::new(),
             forwarded: self.forwarding.total,
             missed_wakeups: self.missed_wakeups(),
             stale_reads: self.backup_reads.stale(),

@@ -1,6 +1,6 @@
 //! The way from other threads to the event loop: a channel, and a waker that is rung once per batch.
 
-use crate::admin::Snapshot;
+use crate::admin::Figures;
 use crate::node::JobDone;
 use crate::users::Answer;
 use leeward_cluster::CoordinatorEvent;
@@ -23,7 +23,7 @@ pub(crate) enum Event {
     /// From a thread of the pool.
     Job(JobDone),
     /// From the admin thread: a request for the node's figures.
-    Snapshot(tokio::sync::oneshot::Sender<Snapshot>),
+    Figures(tokio::sync::oneshot::Sender<Arc<Figures>>),
     /// From a thread of the rings' fabric: the rings' mailbox has events.
     Rings,
     /// From the password thread: the answer to the question of a connection.
@@ -55,7 +55,7 @@ impl Event {
             Event::Link(..) => Activity::Mirroring.of_node(),
             Event::Job(done) => done.account,
             Event::Rings => Activity::Receive.of_node(),
-            Event::Coordinator(_) | Event::Snapshot(_) | Event::Answered(..) | Event::Depart(_) | Event::Stop => {
+            Event::Coordinator(_) | Event::Figures(_) | Event::Answered(..) | Event::Depart(_) | Event::Stop => {
                 Activity::Other.of_node()
             }
         }

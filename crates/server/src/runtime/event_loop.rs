@@ -16,11 +16,13 @@ use super::connections::{Connections, Limits, report_dropped};
 use super::cpu_accounting::CpuAccounting;
 use super::departure::Departure;
 use super::driver::Driver;
+use super::gathering::Gathering;
 use super::ready_list::{Before, ReadyList};
 use super::ringing::Ringing;
 use super::shortage::Shortage;
 use super::turn::Backlog;
 use super::visitors::Visitors;
+use crate::admin::Heartbeat;
 use crate::metrics::{self, Dropped, Metrics};
 use crate::node::Input;
 use crate::protocol_session::{ProtocolSession, Submission};
@@ -64,6 +66,7 @@ pub(super) struct Parts {
     pub(super) visitors: Visitors,
     pub(super) ringing: Ringing,
     pub(super) limits: Limits,
+    pub(super) heartbeat: Arc<Heartbeat>,
 }
 
 /// The state of the thread.
@@ -83,6 +86,8 @@ pub(super) struct EventLoop {
     pub(super) buffer: Vec<u8>,
     /// Work that did not fit in the turns so far.
     pub(super) backlog: Backlog,
+    pub(super) gathering: Gathering,
+    heartbeat: Arc<Heartbeat>,
     next_tick: Nanos,
     next_stall_check: Nanos,
     pub(super) departure: Departure,
@@ -104,6 +109,8 @@ impl EventLoop {
             submissions: Vec::new(),
             buffer: vec![0; READ_BYTES],
             backlog: Backlog::default(),
+            gathering: Gathering::default(),
+            heartbeat: parts.heartbeat,
             next_tick: Nanos::ZERO,
             next_stall_check: Nanos::ZERO,
             departure: Departure::default(),
@@ -127,6 +134,7 @@ impl EventLoop {
                 other => other?,
             }
             now = BootClock.now();
+            self.heartbeat.beat(now);
             self.driver.node.set_wall(now, UnixMs(BootClock.unix_ms()));
             for event in &ready {
                 if event.token() != WAKER && !self.acceptor.told(event.token()) {
@@ -155,7 +163,7 @@ impl EventLoop {
     /// Does the work before a turn. Returns how long the poll of the turn may sleep. `now` is when the last turn began to answer: some
     /// milliseconds ago at most.
     fn prepare(&mut self, now: Nanos) -> Nanos {
-        let operators = self.answer_operators(now);
+        let operators = self.gathering.advance(now, &self.driver.node);
         // Work that is left of the last turn must not wait for the poll.
         let has_left = self.backlog.is_any() || self.driver.has_replies() || self.connections.has_touched();
         let is_busy = has_left || self.acceptor.has_more();
@@ -163,7 +171,7 @@ impl EventLoop {
             Before::FallAsleep => self.fall_asleep(),
             Before::Nothing => {}
             Before::Spin => self.spin(now),
-            Before::Sleep => return self.next_tick.min(operators.unwrap_or(Nanos::MAX)) - now,
+            Before::Sleep => return self.next_tick.min(operators.unwrap_or(Nanos::MAX)).since(now),
         }
         Nanos::ZERO
     }

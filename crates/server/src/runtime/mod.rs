@@ -5,7 +5,7 @@
 //! | `node` | the event loop (see `event_loop.rs`): owns the node and every client socket; never blocks but in its poll |
 //! | `job-<n>` | the pool: compactions, flushes, reads that memory cannot answer |
 //! | `passwords` | checks of passwords, with the lowest priority |
-//! | `admin` | HTTP; asks the event loop for figures |
+//! | `admin`, `admin-render` | HTTP; asks the event loop for figures; makes pages of them |
 //! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |
 //!
 //! A panic in the event loop, in a job or in the coordinator client ends the process: their memory can no longer be
@@ -20,6 +20,7 @@ pub(crate) mod cpu_accounting;
 mod departure;
 mod driver;
 mod event_loop;
+mod gathering;
 pub(crate) mod passwords;
 mod pool;
 mod ready_list;
@@ -176,7 +177,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         checkpoints: Some(checkpoints(config)),
     };
     let cpu_accounting = Arc::new(CpuAccounting::default());
-    let asking = Asking { doorbell: doorbell.clone(), cpu_accounting: cpu_accounting.clone() };
+    let asking = Asking::new(doorbell.clone(), cpu_accounting.clone());
     let door = Door { passwords: password_thread.passwords().clone(), is_protected: !config.network.insecure_listen };
     let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door);
     let admin = admin.map_err(system("admin thread"))?;
@@ -198,6 +199,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
             output_bytes: usize::try_from(config.clients.client_output_bytes).unwrap_or(usize::MAX),
             stall: Nanos::from_secs(config.clients.client_stall_seconds),
         },
+        heartbeat: asking.heartbeat.clone(),
     });
     let event_loop = event_loop.and_then(|event_loop| spawn(event_loop, cpu_accounting));
     let event_loop = event_loop.map_err(system("event loop"))?;

@@ -9,8 +9,6 @@
 use super::channel::Event;
 use super::connections::report_dropped;
 use super::event_loop::EventLoop;
-use crate::admin::Snapshot;
-use crate::commands::figures_last;
 use crate::node::Input;
 use crate::node::peers::link::frames_in;
 use crate::protocol_session::Submission;
@@ -24,7 +22,6 @@ use leeward_platform::cpu::{self, Activity};
 use leeward_platform::{BootClock, Clock, Nanos};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot::Sender;
 
 /// Handling events of other threads.
 const EVENTS: Nanos = Nanos::from_millis(4);
@@ -51,10 +48,6 @@ pub(super) struct Backlog {
     has_events: bool,
     /// Operations were submitted after the node's batch was ended.
     has_submitted: bool,
-    /// Admin requests that wait for figures, and when figures were gathered last.
-    asking: Vec<Sender<Snapshot>>,
-    figures_at: Nanos,
-    figures_last: Nanos,
     shares: Shares,
     /// Units of work that were done since the slice began, or the clock was read last.
     pub(super) units_done: u32,
@@ -144,7 +137,7 @@ impl EventLoop {
             }
             Event::Coordinator(event) => Input::Coordinator(event),
             Event::Job(done) => Input::Job(done),
-            Event::Snapshot(reply) => return self.backlog.asking.push(reply),
+            Event::Figures(reply) => return self.gathering.ask(reply),
             // The rings' events are taken at the end of the turn.
             Event::Rings => return,
             Event::Answered(id, answer) => return self.answered(now, id, answer),
@@ -190,31 +183,6 @@ impl EventLoop {
                 }
             }
         }
-    }
-
-    /// Answers all waiting admin requests together: gathering the figures of many regions takes a while, so it is not done
-    /// for each. Returns when to call this again.
-    pub(super) fn answer_operators(&mut self, now: Nanos) -> Option<Nanos> {
-        if self.backlog.asking.is_empty() {
-            return None;
-        }
-        let due = self.backlog.figures_at + self.backlog.figures_last;
-        if now < due {
-            return Some(due);
-        }
-        let snapshot = Snapshot { status: self.driver.node.status(), map: self.driver.node.routes().region_map() };
-        self.backlog.figures_at = now;
-        self.backlog.figures_last = figures_last(snapshot.status.regions.len() + snapshot.map.regions.len());
-        let mut asking = std::mem::take(&mut self.backlog.asking);
-        let last = asking.pop();
-        for reply in asking {
-            // The receiver may have stopped waiting.
-            drop(reply.send(snapshot.clone()));
-        }
-        if let Some(reply) = last {
-            drop(reply.send(snapshot));
-        }
-        None
     }
 
     /// A slice of the turn, whose units of work count from 0.

@@ -12,6 +12,7 @@ mod hoards;
 mod identity;
 mod merges;
 mod moves;
+mod probes;
 mod reads;
 mod rings;
 mod slots;
