@@ -49,7 +49,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Outcome {
 /// Rewrites a volume with a new data key.
 pub(crate) fn rekey(args: &RekeyArgs) -> Outcome {
     let disk = disk(&args.directory)?;
-    let _lock = lock(&disk, &args.directory)?;
+    let _lock: DiskLock = locked(disk.lock(), &args.directory)?;
     let secrets = Secrets::from_file(&args.key_file)?;
     let name = secrets.current().0.to_owned();
     let shows_progress = io::stderr().is_terminal();
@@ -65,8 +65,8 @@ pub(crate) fn rekey(args: &RekeyArgs) -> Outcome {
     Ok(true)
 }
 
-fn lock(disk: &RealDisk, directory: &Path) -> Result<DiskLock, String> {
-    disk.lock().map_err(|error| match error.kind() {
+fn locked<T>(lock: io::Result<T>, directory: &Path) -> Result<T, String> {
+    lock.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => format!("{}: in use by another process: stop it first", directory.display()),
         _ => format!("{}: {error}", directory.display()),
     })
@@ -79,7 +79,7 @@ pub(crate) fn encryption(keys: &Keys) -> io::Result<Option<Arc<Encryption>>> {
 
 pub(crate) fn verify(directory: &Path, keys: &Keys) -> Outcome {
     let disk = disk(directory)?;
-    let _lock = lock(&disk, directory)?;
+    let _lock: Option<DiskLock> = locked(disk.lock_to_read(), directory)?;
     let image = open(&disk, directory, keys)?;
     let shows_progress = io::stderr().is_terminal();
     let verification = image.verify(&mut |done, all| {
@@ -124,7 +124,7 @@ fn disk(directory: &Path) -> Result<RealDisk, String> {
 }
 
 fn open(disk: &RealDisk, directory: &Path, keys: &Keys) -> Result<Image, Box<dyn std::error::Error>> {
-    let image = Image::read(disk.open(VOLUME_NAME)?, encryption(keys)?.as_ref())?;
+    let image = Image::read(disk.open_to_read(VOLUME_NAME)?, encryption(keys)?.as_ref())?;
     Ok(image.ok_or_else(|| format!("{}: the volume is empty: no node has started on it", directory.display()))?)
 }
 

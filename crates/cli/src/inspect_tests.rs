@@ -112,3 +112,25 @@ fn an_encrypted_volume_is_shown_verified_and_rewritten_with_its_keys_only() {
     let db = Db::open(&data, DbOptions { volume: options, ..DbOptions::default() }).expect("a store");
     assert_eq!(db.get(b"key00100").expect("it is sound").map(|value| value.len()), Some(1500));
 }
+
+/// Without rights to write that fails which creates, or opens to write. Here nothing may appear, or change.
+#[test]
+fn what_only_reads_makes_and_changes_no_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    filled(directory.path(), &NO_KEYS);
+    // A copy of the volume alone.
+    let copy = tempfile::tempdir().expect("a directory");
+    fs::copy(directory.path().join(VOLUME_NAME), copy.path().join(VOLUME_NAME)).expect("a copy");
+    let changed = || fs::metadata(copy.path().join(VOLUME_NAME)).and_then(|file| file.modified()).expect("it is there");
+    let before = changed();
+    assert!(verify(copy.path(), &NO_KEYS).expect("it is verified"));
+    let image = open(&disk(copy.path()).expect("it is there"), copy.path(), &NO_KEYS).expect("it is sound");
+    assert!(page(&image, |out, image| show_volume(out, image)).contains("superblock: valid"));
+    let names: Vec<_> =
+        fs::read_dir(copy.path()).expect("a directory").map(|entry| entry.expect("one").file_name()).collect();
+    assert_eq!(names, [VOLUME_NAME]);
+    assert_eq!(changed(), before);
+    let _writer = disk(directory.path()).expect("it is there").lock().expect("nobody has it");
+    let refused = verify(directory.path(), &NO_KEYS).expect_err("a process writes there").to_string();
+    assert!(refused.contains("in use by another process"), "{refused}");
+}

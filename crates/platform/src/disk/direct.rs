@@ -35,6 +35,14 @@ const RING_BYTES: u64 = 64 << 20;
 /// [`DIRECT_ALIGN`], of offsets.
 const ALIGN: u64 = DIRECT_ALIGN as u64;
 
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    /// And to read.
+    Write,
+}
+
 /// A file that is read and written past the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
@@ -46,9 +54,9 @@ pub(super) struct Direct {
 
 impl Direct {
     /// Opens `path`; `None` where the file system refuses, at the open or at the first read.
-    pub(super) fn open(path: &Path) -> io::Result<Option<Direct>> {
+    pub(super) fn open(path: &Path, access: Access) -> io::Result<Option<Direct>> {
         let flags = i32::try_from(OFlags::DIRECT.bits()).expect("O_DIRECT is a small bit");
-        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags).open(path) {
+        let file = match OpenOptions::new().read(true).write(access == Access::Write).custom_flags(flags).open(path) {
             Ok(file) => file,
             Err(error) if is_refusal(&error) => return Ok(None),
             Err(error) => return Err(error),

@@ -5,7 +5,7 @@
 //! views coherent.
 
 use super::background::{Background, Pending};
-use super::direct::Direct;
+use super::direct::{Access, Direct, retry};
 use super::room::Room;
 use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
 use crate::Block;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -56,6 +56,35 @@ impl RealDisk {
         })?;
         Ok(RealDisk { root })
     }
+
+    /// Opens `name` to read only, which needs no right to write: to look at a copy, or at the files of another user.
+    /// Writes to the file fail.
+    ///
+    /// # Errors
+    /// Whatever the operating system says; `NotFound` if there is no such file.
+    pub fn open_to_read(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let path = self.root.join(name);
+        file(&path, fs::File::open(&path)?, Access::Read)
+    }
+
+    /// As [`Disk::lock`], for a process that only reads: it keeps out those that write, and needs no right to write.
+    /// `None`: no process has ever locked the directory, as where it is a copy of the volume alone.
+    ///
+    /// # Errors
+    /// `WouldBlock` when a process that writes has it.
+    pub fn lock_to_read(&self) -> io::Result<Option<DiskLock>> {
+        let file = match fs::File::open(self.root.join(LOCK_NAME)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)?;
+        Ok(Some(DiskLock { _held: Held::Real { _file: file } }))
+    }
+}
+
+fn file(path: &Path, buffered: fs::File, access: Access) -> io::Result<Arc<dyn File>> {
+    let direct = Direct::open(path, access)?;
+    Ok(Arc::new(RealFile::new(buffered, direct, path.display().to_string(), Room::default())?))
 }
 
 impl Disk for RealDisk {
@@ -71,8 +100,7 @@ impl Disk for RealDisk {
             write_in_place(&buffered)?;
             fs::File::open(&self.root)?.sync_all()?;
         }
-        let file = RealFile::new(buffered, Direct::open(&path)?, path.display().to_string(), Room::default())?;
-        Ok(Arc::new(file))
+        file(&path, buffered, Access::Write)
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {

@@ -95,3 +95,28 @@ fn files_come_and_go() {
     disk.remove("a").unwrap();
     assert!(!disk.exists("a").unwrap());
 }
+
+#[test]
+fn a_reader_needs_no_file_to_write_to_makes_none_and_writes_none() {
+    let (dir, disk) = disk();
+    assert_eq!(disk.open_to_read("volume").unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert!(disk.lock_to_read().unwrap().is_none(), "nobody has it");
+    assert_eq!(fs::read_dir(dir.path().join("data")).unwrap().count(), 0, "nothing was made");
+    let written = disk.open("volume").unwrap();
+    let block = vec![7; DIRECT_ALIGN];
+    written.write_at(&block, 0).unwrap();
+    let read = disk.open_to_read("volume").unwrap();
+    let mut back = vec![0; DIRECT_ALIGN];
+    read.read_at(&mut back, 0).unwrap();
+    assert_eq!(back, block);
+    assert!(read.write_at(&block, 0).is_err() && read.write_buffered_at(&block, 0).is_err());
+    assert!(read.allocate(1 << 20).is_err());
+    // Readers keep out writers, and not each other.
+    drop(disk.lock().unwrap());
+    let readers = [disk.lock_to_read().unwrap(), disk.lock_to_read().unwrap()];
+    assert!(readers.iter().all(Option::is_some));
+    assert_eq!(disk.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    drop(readers);
+    let _writer = disk.lock().unwrap();
+    assert_eq!(disk.lock_to_read().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+}
