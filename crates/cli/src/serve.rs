@@ -23,6 +23,8 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome {
     // A device that fails under a mapped log is an error of that volume. It must not end the process.
     leeward_platform::disk::catch_bus_errors()?;
     let config = NodeConfig::load(args.config.as_deref(), &settings)?;
+    let directory = std::path::absolute(config.data_dir())?;
+    tracing::info!(server = config.identity.server_id, data_dir = %directory.display(), "starting");
     let events = signals::listen(args.stop_with_stdin)?;
     let server = leeward_server::start(&config)?;
     loop {

@@ -216,6 +216,7 @@ fn bad_arguments_and_settings_are_refused() {
     for (args, part) in [
         (&["serve", "--set", "memory_budget=5"][..], "memory_budget is 5: it must be from"),
         (&["serve", "--set", "colour=red"], "colour"),
+        (&["serve", "--set", "data_dir=/dev/null/x"], "starting server=1 data_dir=/dev/null/x"),
         (&["serve", "--coordinator", "zk://a,b"], "names no path for the cluster: write zk://host[:port]"),
         (
             &["serve", "--coordinator", "zk://a/b", "--set", "zookeeper_auth_file=/nonexistent"],
