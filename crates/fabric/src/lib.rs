@@ -11,7 +11,8 @@
 //! - **No order** between two plain writes, between the bytes of one write, or between a write and a control message.
 //!   Bytes become visible in any order. So a flag must be a second write, posted after the first one's completion, and
 //!   records carry checksums. One exception: an aligned 8-byte write is never seen half.
-//! - **Control messages** of one link arrive in the order they were sent, each once, until the link goes down.
+//! - **Control messages** of one link arrive in the order they were sent, each once, until the link goes down. Urgent
+//!   ones ([`Fabric::send_urgent`]) have no order, and do not wait for what was posted before.
 //! - **Down is final for what was posted.** The outcome of an operation in flight at [`LinkEvent::Down`] is unknown and
 //!   it gets no other event. Its bytes may land until the next [`LinkEvent::Up`] of the same link, never after it. An
 //!   application that takes its events from a queue may post after the link is lost, or even up again, but before it
@@ -272,6 +273,11 @@ pub trait Fabric: Send + Sync {
     fn disconnect(&self, peer: PeerId);
     /// Sends `message` (at most [`MAX_MESSAGE_BYTES`], else it panics); dropped if the link is not up.
     fn send(&self, peer: PeerId, message: &[u8]);
+    /// Sends a small message that is not to wait behind what was posted before: over a connection of its own to the peer,
+    /// or over the link while there is no such connection. Dropped if the link is not up. It has no order with any other
+    /// post, may be lost while the link stays up, and may arrive after [`LinkEvent::Down`] at the peer's side. It never
+    /// arrives after the `Up` of a later link of this process, or of another with the same number.
+    fn send_urgent(&self, peer: PeerId, message: &[u8]);
     /// Writes `bytes` (less than 4 GiB) to `offset` of the peer's memory `to`; `op` comes back in the event. Dropped if
     /// the link is not up.
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64);

@@ -262,6 +262,9 @@ impl Fabric for LibfabricFabric {
     fn send(&self, peer: PeerId, message: &[u8]) {
         self.stream.send(peer, message);
     }
+    fn send_urgent(&self, peer: PeerId, message: &[u8]) {
+        self.stream.send_urgent(peer, message);
+    }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
         let handle = Handle::to_write(to, Transport::Libfabric);
         self.post(peer, handle, (offset, bytes.len() as u64), op, &Access::Write(bytes));

@@ -95,6 +95,11 @@ impl World {
         // Everything at a cut is lost, and so are messages after a lost one.
         let kept = if direction_cut { 0 } else { self.rng.index(messages + 1) };
         self.link(pair).messages.truncate(kept);
+        let urgent = self.link(pair).urgent.len();
+        if urgent > 0 {
+            let kept = if direction_cut { 0 } else { self.rng.index(urgent + 1) };
+            self.link(pair).urgent.truncate(kept);
+        }
         for number in numbers {
             let lost: Vec<bool> = (0..4).map(|_| direction_cut || self.rng.one_in(2)).collect();
             let Some(operation) = self.link(pair).operations.get_mut(&number) else { continue };

@@ -6,6 +6,7 @@
 //!
 //! - Every operation takes its own random time, so operations overtake each other, and operations and control messages
 //!   overtake each other.
+//! - With [`SimOptions::bytes_per_second`] a link has a queue: a write that is posted behind others leaves late.
 //! - A longer write lands in pieces at different times, cut at 8-byte words; a read is copied in pieces likewise.
 //! - When a link goes down, or the posting process dies, any subset of the pieces in flight still lands, and any prefix
 //!   of the messages arrives, until the link is up again.
@@ -49,6 +50,9 @@ pub struct SimOptions {
     pub store_gap: Nanos,
     /// Nodes map the memory that they read: [`Fabric::read_now`].
     pub maps_memory: bool,
+    /// Bytes a second that a link carries in one direction; 0: any number at once. What is posted on a link waits for what was
+    /// posted before. Urgent messages do not, and have no order with anything else.
+    pub bytes_per_second: u64,
 }
 
 impl Default for SimOptions {
@@ -62,6 +66,7 @@ impl Default for SimOptions {
             retry_pause: Nanos::from_millis(50),
             store_gap: Nanos::ZERO,
             maps_memory: true,
+            bytes_per_second: 0,
         }
     }
 }
@@ -238,6 +243,10 @@ impl Fabric for SimFabric {
         assert!(message.len() <= MAX_MESSAGE_BYTES, "a control message has at most {MAX_MESSAGE_BYTES} bytes");
         self.alive(|world| world.post(self.me, peer, Post::Message(message.to_vec())));
     }
+    fn send_urgent(&self, peer: PeerId, message: &[u8]) {
+        assert!(message.len() <= MAX_MESSAGE_BYTES, "a control message has at most {MAX_MESSAGE_BYTES} bytes");
+        self.alive(|world| world.post(self.me, peer, Post::Urgent(message.to_vec())));
+    }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
         let post = Post::Write { to: Handle::to_write(to, Transport::Sim), offset, bytes: bytes.to_vec(), op };
         self.alive(|world| world.post(self.me, peer, post));
@@ -258,8 +267,8 @@ impl Fabric for SimFabric {
     fn flush(&self) {
         self.alive(|world| world.flush(self.me));
     }
-    fn queued_bytes(&self, _peer: PeerId) -> usize {
-        0
+    fn queued_bytes(&self, peer: PeerId) -> usize {
+        self.world.lock().queued_bytes((self.me, peer))
     }
     fn counters(&self) -> FabricCounters {
         self.counters.snapshot()

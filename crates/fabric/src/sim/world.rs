@@ -46,6 +46,7 @@ pub(super) struct Remains {
 /// A post. One without a handle will be refused.
 pub(super) enum Post {
     Message(Vec<u8>),
+    Urgent(Vec<u8>),
     Write { to: Option<Handle>, offset: u64, bytes: Vec<u8>, op: u64 },
     Read { from: Option<Handle>, offset: u64, len: u32, op: u64 },
 }
@@ -74,6 +75,12 @@ pub(super) struct Link {
     pub(super) messages: VecDeque<Vec<u8>>,
     /// When the last message arrives, unless it is held at a cut.
     last_message: Nanos,
+    /// Urgent messages in flight, where they are apart from the others; oldest first.
+    pub(super) urgent: VecDeque<Vec<u8>>,
+    /// When the last of those arrives.
+    last_urgent: Nanos,
+    /// When the link has sent all that was posted.
+    busy_until: Nanos,
     /// Set while a cut has not been noticed yet.
     pub(super) suspect: Option<u64>,
 }
@@ -109,6 +116,8 @@ pub(super) enum Event {
     Answer(Pair, u64),
     /// The next message of this connection reaches the target.
     Message(Pair, u64),
+    /// The next urgent message does.
+    Urgent(Pair, u64),
     /// A link notices that its peer has died.
     Lost(Pair, u64),
     /// A link notices that it is cut.
@@ -172,10 +181,35 @@ impl World {
         self.events.insert((at, number), event);
     }
 
-    /// When something that is sent now arrives.
+    /// When something arrives that leaves now.
     fn arrival(&mut self, pair: Pair) -> Nanos {
+        self.arrival_after(pair, self.now)
+    }
+
+    /// When something arrives that leaves at this time.
+    fn arrival_after(&mut self, pair: Pair, leaves: Nanos) -> Nanos {
         let delay = self.rng.between(self.options.min_delay.0, self.options.max_delay.0);
-        self.now + Nanos(delay) + self.slow.get(&pair).copied().unwrap_or_default()
+        leaves + Nanos(delay) + self.slow.get(&pair).copied().unwrap_or_default()
+    }
+
+    /// How long a link takes to send so many bytes.
+    fn sending_time(&self, bytes: usize) -> Nanos {
+        let nanos = bytes as u128 * 1_000_000_000;
+        Nanos(nanos.checked_div(u128::from(self.options.bytes_per_second)).unwrap_or_default() as u64)
+    }
+
+    /// When so many bytes have left that are posted now: after what was posted before.
+    fn leaves(&mut self, pair: Pair, bytes: usize) -> Nanos {
+        let (now, takes) = (self.now, self.sending_time(bytes));
+        let link = self.link(pair);
+        link.busy_until = link.busy_until.max(now) + takes;
+        link.busy_until
+    }
+
+    /// Bytes that were posted on a link and have not left.
+    pub(super) fn queued_bytes(&self, pair: Pair) -> usize {
+        let waits = self.links.get(&pair).map_or(Nanos::ZERO, |link| link.busy_until - self.now);
+        (u128::from(waits.0) * u128::from(self.options.bytes_per_second) / 1_000_000_000) as usize
     }
 
     /// Schedules `event` for the arrival of something that is sent now.
@@ -258,6 +292,8 @@ impl World {
         self.link(pair).has_sent |= !matches!(post, Post::Read { .. });
         let (handle, offset, len, op, kind, bytes) = match post {
             Post::Message(message) => return self.set_out_message(pair, message),
+            Post::Urgent(message) if self.options.bytes_per_second == 0 => return self.set_out_message(pair, message),
+            Post::Urgent(message) => return self.set_out_urgent(pair, message),
             Post::Write { to, offset, bytes, op } => (to, offset, bytes.len(), op, Kind::Write, bytes),
             Post::Read { from, offset, len, op } => (from, offset, len as usize, op, Kind::Read, Vec::new()),
         };
@@ -266,8 +302,11 @@ impl World {
         let bytes = if kind == Kind::Read && handle.is_some() { vec![0; len] } else { bytes };
         let pieces = if handle.is_some() { self.cut_into_pieces(offset, len) } else { vec![(0, 0)] };
         let number = self.number();
+        let sent = OVERHEAD + if kind == Kind::Write { len } else { 0 };
+        let leaves = self.leaves(pair, sent);
         for piece in 0..pieces.len() {
-            self.travel(pair, Event::Piece(pair, number, piece));
+            let at = self.arrival_after(pair, leaves);
+            self.schedule(at, Event::Piece(pair, number, piece));
         }
         let pieces = pieces.into_iter().map(Some).collect();
         let operation = Operation { op, handle, kind, pieces, offset, refused: false, orphan: false };
@@ -277,13 +316,27 @@ impl World {
 
     fn set_out_message(&mut self, pair: Pair, message: Vec<u8>) {
         self.count_sent(pair.0, OVERHEAD + message.len());
-        let at = self.arrival(pair);
+        let leaves = self.leaves(pair, OVERHEAD + message.len());
+        let at = self.arrival_after(pair, leaves);
         let link = self.link(pair);
         let at = at.max(link.last_message);
         link.last_message = at;
         link.messages.push_back(message);
         let connection = link.connection;
         self.schedule(at, Event::Message(pair, connection));
+    }
+
+    /// An urgent message shares the link with what is on its way, and does not wait for it.
+    fn set_out_urgent(&mut self, pair: Pair, message: Vec<u8>) {
+        self.count_sent(pair.0, OVERHEAD + message.len());
+        let leaves = self.now + self.sending_time(OVERHEAD + message.len());
+        let at = self.arrival_after(pair, leaves);
+        let link = self.link(pair);
+        let at = at.max(link.last_urgent);
+        link.last_urgent = at;
+        link.urgent.push_back(message);
+        let connection = link.connection;
+        self.schedule(at, Event::Urgent(pair, connection));
     }
 
     /// Cuts a range at up to three random words.
@@ -317,6 +370,7 @@ impl World {
                 self.arrive(pair, pair, event, |world| world.piece(pair, number, piece))
             }
             Event::Message(pair, connection) => self.arrive(pair, pair, event, |world| world.message(pair, connection)),
+            Event::Urgent(pair, connection) => self.arrive(pair, pair, event, |world| world.urgent(pair, connection)),
             Event::Answer(pair, number) => {
                 self.arrive((pair.1, pair.0), pair, event, |world| world.answer(pair, number))
             }
@@ -373,8 +427,9 @@ impl World {
         (link.up, link.target_incarnation, link.suspect) = (true, incarnation, None);
         link.generation += 1;
         link.connection = link.generation;
-        link.last_message = Nanos::ZERO;
+        (link.last_message, link.last_urgent, link.busy_until) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         link.messages.clear();
+        link.urgent.clear();
         self.deliver(from, to, LinkEvent::Up)
     }
 
@@ -461,6 +516,19 @@ impl World {
             return None;
         }
         let message = self.link(pair).messages.pop_front()?;
+        self.deliver_message(pair, message)
+    }
+
+    fn urgent(&mut self, pair: Pair, connection: u64) -> Option<Delivery> {
+        self.target(pair)?;
+        if self.link(pair).connection != connection {
+            return None;
+        }
+        let message = self.link(pair).urgent.pop_front()?;
+        self.deliver_message(pair, message)
+    }
+
+    fn deliver_message(&mut self, pair: Pair, message: Vec<u8>) -> Option<Delivery> {
         self.mix(u64::from(crc32c::crc32c(&message)));
         self.count_received(pair.1, OVERHEAD + message.len());
         self.deliver(pair.1, pair.0, LinkEvent::Message(message))

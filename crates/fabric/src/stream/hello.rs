@@ -7,20 +7,30 @@
 //!  |      | u16     | u16     | u32 | u32     | u32     | u32    |
 //! ```
 //! Both directions use the same 24 bytes. A reply's `wanted` is the peer that was asked for. The layout stays the same
-//! in every later version, so that an unknown version can be named. Pure functions over hostile bytes.
+//! in every later version, so that an unknown version can be named. In a hello, `verdict` says which connection of the
+//! link it is: [`Connection`]. Pure functions over hostile bytes.
 
 use crate::PeerId;
 
 /// Bytes of a hello and of the reply to it.
 pub(crate) const HELLO: usize = 24;
 /// Version of the hello and of the frames after it.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 const MAGIC: [u8; 4] = *b"LWFB";
 
 const WELCOME: u16 = 0;
 const NOT_ME: u16 = 1;
 const OTHER_VERSION: u16 = 2;
 const OTHER_REACH: u16 = 3;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Connection {
+    /// All of a link but urgent messages.
+    Link = 0,
+    /// Urgent messages of the link.
+    Urgent = 1,
+}
 
 /// Memory is reached over the link itself: by frames, or by files that are passed over it.
 pub(crate) const REACH_BY_LINK: u32 = 0;
@@ -56,17 +66,17 @@ pub(crate) enum HelloError {
 }
 
 /// The hello of `own` to `wanted`; memory is reached by `reach`.
-pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32) -> [u8; HELLO] {
-    encode(WELCOME, own, wanted, reach)
+pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32, connection: Connection) -> [u8; HELLO] {
+    encode(connection as u16, own, wanted, reach)
 }
 
-/// Checks a hello to `own`. Returns the peer that sent it; or the error, with a reply if the other side may understand
-/// it.
+/// Checks a hello to `own`. Returns the peer that sent it, and what the connection is for; or the error, with a reply if
+/// the other side may understand it.
 pub(crate) fn check_hello(
     own: PeerId,
     reach: u32,
     bytes: &[u8; HELLO],
-) -> Result<PeerId, (HelloError, Option<[u8; HELLO]>)> {
+) -> Result<(PeerId, Connection), (HelloError, Option<[u8; HELLO]>)> {
     match decode(bytes) {
         Ok(Hello { wanted, .. }) if wanted != own => {
             Err((HelloError::WrongPeer { wanted, found: own }, Some(encode(NOT_ME, own, wanted, reach))))
@@ -74,7 +84,11 @@ pub(crate) fn check_hello(
         Ok(Hello { reach: theirs, .. }) if theirs != reach => {
             Err((HelloError::OtherReach, Some(encode(OTHER_REACH, own, own, reach))))
         }
-        Ok(Hello { own: from, .. }) => Ok(from),
+        Ok(Hello { own: from, verdict, .. }) => match verdict {
+            0 => Ok((from, Connection::Link)),
+            1 => Ok((from, Connection::Urgent)),
+            _ => Err((HelloError::Damaged, None)),
+        },
         Err(error @ HelloError::Version(_)) => Err((error, Some(encode(OTHER_VERSION, own, own, reach)))),
         Err(error) => Err((error, None)),
     }

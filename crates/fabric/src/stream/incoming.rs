@@ -1,11 +1,13 @@
 //! Connections from peers: one thread accepts, and a thread for each connection stands in for the NIC of this process.
 //!
-//! A peer has one connection at a time. When it connects again, its older connection is ended and waited for before the
-//! new one is welcomed. So bytes of the older connection never land after the peer's new link is up. If peers must be
-//! admitted, the newer connection is refused instead.
+//! A peer has one connection at a time, and beside it one for urgent messages. When it connects again, both older
+//! connections are ended and waited for before the new one is welcomed. So bytes and messages of the older connections
+//! never land after the peer's new link is up. If peers must be admitted, the newer connection is refused instead, and
+//! there are none for urgent messages.
 
 use super::{
     Admission, hello,
+    hello::Connection as For,
     link::Shared,
     socket::{Listener, Network, Socket, Waker},
     target::{Outlet, Owners, Target, TargetError},
@@ -44,7 +46,7 @@ pub(crate) struct Incoming {
 #[derive(Default)]
 struct Table {
     open: Vec<Arc<Connection>>,
-    of_peer: HashMap<PeerId, Arc<Connection>>,
+    of_peer: HashMap<(PeerId, For), Arc<Connection>>,
     /// Peers that may connect, with [`Admission::Sessions`].
     admitted: HashSet<PeerId>,
     threads: Vec<JoinHandle<()>>,
@@ -117,7 +119,7 @@ impl Incoming {
     pub(crate) fn expel_peer(&self, peer: PeerId) {
         let mut table = self.table.lock();
         table.admitted.remove(&peer);
-        if let Some(connection) = table.of_peer.get(&peer) {
+        if let Some(connection) = table.of_peer.get(&(peer, For::Link)) {
             connection.stop();
         }
     }
@@ -200,9 +202,9 @@ impl Incoming {
             }
         }
         counters.add_received(hello::HELLO);
-        let peer = match hello::check_hello(*me, *reach, &bytes) {
-            Ok(peer) if connection.socket.is_of(peer.0) => peer,
-            Ok(peer) => {
+        let (peer, what_for) = match hello::check_hello(*me, *reach, &bytes) {
+            Ok((peer, what_for)) if connection.socket.is_of(peer.0) => (peer, what_for),
+            Ok((peer, _)) => {
                 return Err(told(&format!("it says that it is server {peer}, but its certificate is another's")));
             }
             Err((error, reply)) => {
@@ -212,7 +214,7 @@ impl Incoming {
                 return Err(told(&error));
             }
         };
-        if let Some(older) = self.enter(peer, connection).map_err(|reason| told(&reason))? {
+        for older in self.enter((peer, what_for), connection).map_err(|reason| told(&reason))? {
             older.stop();
             older.await_finished();
         }
@@ -223,18 +225,26 @@ impl Incoming {
         Ok((peer, from))
     }
 
-    /// Makes `connection` the connection of `peer`. Returns its older one, or why the peer may not connect.
-    fn enter(&self, peer: PeerId, connection: &Arc<Connection>) -> Result<Option<Arc<Connection>>, &'static str> {
+    /// Makes `connection` the connection of `peer` for this. Returns the older ones that end with that, or why the peer may
+    /// not connect.
+    fn enter(
+        &self,
+        (peer, what_for): (PeerId, For),
+        connection: &Arc<Connection>,
+    ) -> Result<Vec<Arc<Connection>>, &'static str> {
         let mut table = self.table.lock();
         if self.shared.options.admission == Admission::Sessions {
             if !table.admitted.contains(&peer) {
                 return Err("it is not admitted");
             }
-            if table.of_peer.contains_key(&peer) {
+            if table.of_peer.contains_key(&(peer, For::Link)) || what_for == For::Urgent {
                 return Err("the peer that it names has a connection already");
             }
         }
-        Ok(table.of_peer.insert(peer, Arc::clone(connection)))
+        // A process that has begun anew has nothing to say by an urgent message of the one before.
+        let ended = if what_for == For::Link { table.of_peer.remove(&(peer, For::Urgent)) } else { None };
+        let older = table.of_peer.insert((peer, what_for), Arc::clone(connection));
+        Ok(ended.into_iter().chain(older).collect())
     }
 
     /// Carries out requests until the connection ends.

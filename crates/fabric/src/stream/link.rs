@@ -6,11 +6,14 @@
 //!
 //! Events are queued under the same lock and delivered outside of it, by one thread at a time; other threads leave
 //! their events to it. So events of a link have one order, and a sink may post.
+//!
+//! Urgent messages have a link of their own beside the peer's, which nobody hears of: [`Link::urgent`].
 
 use super::{
     LinkOptions,
     flights::{Extension, Flight, Flights},
     frame::{Place, Request},
+    hello::Connection,
     socket::{Network, Socket, Waker},
 };
 use crate::{
@@ -83,6 +86,7 @@ pub(crate) struct LinkState<X> {
 pub(crate) struct Link<X: Extension> {
     pub(crate) peer: PeerId,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) connection: Connection,
     context: Arc<X::Context>,
     pub(crate) waker: Waker,
     state: Mutex<LinkState<X>>,
@@ -110,7 +114,7 @@ impl<X: Extension> Link<X> {
             extension: X::new(&context, peer),
         };
         let (state, dirty) = (Mutex::new(state), AtomicBool::new(false));
-        Ok(Link { peer, shared, context, waker: Waker::new()?, state, dirty })
+        Ok(Link { peer, shared, connection: Connection::Link, context, waker: Waker::new()?, state, dirty })
     }
 
     /// The state, whatever the status.
@@ -118,19 +122,21 @@ impl<X: Extension> Link<X> {
         self.state.lock()
     }
 
-    /// Posts through `post`, if the link is up.
-    pub(crate) fn post(&self, post: impl FnOnce(&mut LinkState<X>, &LinkOptions)) {
+    /// Posts through `post`, if the link is up. Returns whether it is.
+    pub(crate) fn post(&self, post: impl FnOnce(&mut LinkState<X>, &LinkOptions)) -> bool {
         let mut state = self.state.lock();
-        if state.status == Status::Up {
-            post(&mut state, &self.shared.options);
-            if state.out.len() >= EARLY_PUSH {
-                self.push(&mut state);
-            }
-            self.dirty.store(true, Ordering::Release);
-            if matches!(state.status, Status::Failed(_)) {
-                self.waker.wake();
-            }
+        if state.status != Status::Up {
+            return false;
         }
+        post(&mut state, &self.shared.options);
+        if state.out.len() >= EARLY_PUSH {
+            self.push(&mut state);
+        }
+        self.dirty.store(true, Ordering::Release);
+        if matches!(state.status, Status::Failed(_)) {
+            self.waker.wake();
+        }
+        true
     }
 
     /// Passes posts to the kernel, and delivers events.
@@ -247,11 +253,22 @@ impl<X: Extension> Link<X> {
         if state.delivering {
             return;
         }
+        if self.connection == Connection::Urgent {
+            // It may come and go while the link to the peer is up.
+            return state.events.clear();
+        }
         state.delivering = true;
         while let Some(event) = state.events.pop_front().filter(|_| state.status != Status::Closed) {
             MutexGuard::unlocked(&mut state, || (self.shared.sink)(self.peer, event));
         }
         state.delivering = false;
+    }
+}
+
+impl Link<()> {
+    /// The link of urgent messages to `peer`.
+    pub(crate) fn urgent(shared: Arc<Shared>, peer: PeerId, address: &str) -> io::Result<Link<()>> {
+        Ok(Link { connection: Connection::Urgent, ..Link::new(shared, Arc::default(), peer, address)? })
     }
 }
 

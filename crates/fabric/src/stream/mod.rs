@@ -1,7 +1,8 @@
 //! Links over byte streams, the common part of TCP, shared memory and libfabric.
 //!
 //! [`StreamFabric`] is the interface. Each link to a peer has a thread ([`pump`]) that connects and reads answers. Each
-//! connection from a peer has one ([`incoming`]) that carries out requests. One thread accepts. The wire format is in
+//! connection from a peer has one ([`incoming`]) that carries out requests. A link with urgent messages has a second
+//! connection for them, with its two threads, from the first such message on. One thread accepts. The wire format is in
 //! [`frame`] and [`hello`]. The two ends of a connection, [`flights`] and [`target`], are state machines over bytes, so
 //! that they can be tested with hostile bytes and without a socket.
 
@@ -103,6 +104,8 @@ pub(crate) struct StreamFabric<X: Extension> {
     shared: Arc<Shared>,
     context: Arc<X::Context>,
     links: Arc<Links<X>>,
+    /// The connections for urgent messages. Locked after `links`.
+    urgent: RwLock<FxHashMap<PeerId, Arc<Link<()>>>>,
     incoming: Arc<Incoming>,
     address: String,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -126,8 +129,8 @@ impl<X: Extension> StreamFabric<X> {
         let accept = move || accepting.accept(&listener);
         let name = format!("{}-accept", shared.options.threads);
         let thread = thread::Builder::new().name(name).spawn(accept)?;
-        let links = Arc::default();
-        Ok(StreamFabric { shared, context, links, incoming, address, threads: Mutex::new(vec![thread]) })
+        let (links, urgent, threads) = (Arc::default(), RwLock::default(), Mutex::new(vec![thread]));
+        Ok(StreamFabric { shared, context, links, urgent, incoming, address, threads })
     }
 
     /// See [`crate::Fabric::local_address`].
@@ -144,31 +147,41 @@ impl<X: Extension> StreamFabric<X> {
     pub(crate) fn connect(&self, peer: PeerId, address: &str) {
         let mut links = self.links.write();
         if let Some(link) = links.get(&peer) {
-            return link.redirect(address);
-        }
-        let spawn = || {
-            let link = Arc::new(Link::new(Arc::clone(&self.shared), Arc::clone(&self.context), peer, address)?);
-            let pumped = Arc::clone(&link);
-            let name = format!("{}-out-{peer}", self.shared.options.threads);
-            let thread = thread::Builder::new().name(name).spawn(move || pump::run(&*pumped))?;
-            Ok::<_, io::Error>((link, thread))
-        };
-        match spawn() {
-            Ok((link, thread)) => {
-                links.insert(peer, link);
-                let mut threads = self.threads.lock();
-                threads.retain(|thread| !thread.is_finished());
-                threads.push(thread);
+            link.redirect(address);
+            if let Some(urgent) = self.urgent.read().get(&peer) {
+                urgent.redirect(address);
             }
+            return;
+        }
+        let link = Link::new(Arc::clone(&self.shared), Arc::clone(&self.context), peer, address);
+        match link.and_then(|link| self.spawn(link)) {
+            Ok(link) => drop(links.insert(peer, link)),
             Err(error) => error!(%peer, %error, "cannot start a fabric link"),
         }
     }
 
+    /// Starts the thread of a link.
+    fn spawn<Y: Extension>(&self, link: Link<Y>) -> io::Result<Arc<Link<Y>>> {
+        let link = Arc::new(link);
+        let pumped = Arc::clone(&link);
+        let name = format!("{}-out-{}", self.shared.options.threads, link.peer);
+        let thread = thread::Builder::new().name(name).spawn(move || pump::run(&*pumped))?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(link)
+    }
+
     /// See [`crate::Fabric::disconnect`].
     pub(crate) fn disconnect(&self, peer: PeerId) {
-        if let Some(link) = self.links.write().remove(&peer) {
+        let mut links = self.links.write();
+        if let Some(link) = links.remove(&peer) {
             link.close();
         }
+        if let Some(urgent) = self.urgent.write().remove(&peer) {
+            urgent.close();
+        }
+        drop(links);
         if self.shared.options.admission == Admission::Sessions {
             self.incoming.expel_peer(peer);
         }
@@ -196,6 +209,37 @@ impl<X: Extension> StreamFabric<X> {
         }
     }
 
+    /// See [`crate::Fabric::send_urgent`].
+    pub(crate) fn send_urgent(&self, peer: PeerId, message: &[u8]) {
+        let links = self.links.read();
+        let Some(link) = links.get(&peer) else { return };
+        let is_up = link.state().status == link::Status::Up;
+        let urgent = if is_up { self.urgent_link(link) } else { None };
+        if !urgent.is_some_and(|urgent| urgent.post(|state, options| state.message(message, options))) {
+            link.post(|state, options| state.message(message, options));
+        }
+    }
+
+    /// The link of urgent messages beside `link`. It is connected from now on, if it was not wanted before. The caller has
+    /// the lock of the links, so that nobody gives `link` up meanwhile.
+    fn urgent_link(&self, link: &Link<X>) -> Option<Arc<Link<()>>> {
+        let peer = link.peer;
+        if let Some(urgent) = self.urgent.read().get(&peer) {
+            return Some(Arc::clone(urgent));
+        }
+        let address = link.state().address.clone();
+        let started = Link::urgent(Arc::clone(&self.shared), peer, &address).and_then(|urgent| self.spawn(urgent));
+        let started =
+            started.inspect_err(|error| error!(%peer, %error, "cannot start a link of urgent messages")).ok()?;
+        let mut all = self.urgent.write();
+        if let Some(earlier) = all.get(&peer) {
+            started.close();
+            return Some(Arc::clone(earlier));
+        }
+        all.insert(peer, Arc::clone(&started));
+        Some(started)
+    }
+
     /// See [`crate::Fabric::queued_bytes`].
     pub(crate) fn queued_bytes(&self, peer: PeerId) -> usize {
         self.link(peer).map_or(0, |link| link.queued_bytes())
@@ -203,6 +247,10 @@ impl<X: Extension> StreamFabric<X> {
 
     /// See [`crate::Fabric::flush`].
     pub(crate) fn flush(&self) {
+        let urgent: Vec<_> = self.urgent.read().values().map(Arc::clone).collect();
+        for link in urgent {
+            link.flush();
+        }
         let links: Vec<_> = self.links.read().values().map(Arc::clone).collect();
         for link in links {
             link.flush();
@@ -213,6 +261,9 @@ impl<X: Extension> StreamFabric<X> {
 impl<X: Extension> Drop for StreamFabric<X> {
     fn drop(&mut self) {
         for link in self.links.read().values() {
+            link.close();
+        }
+        for link in self.urgent.read().values() {
             link.close();
         }
         for thread in self.threads.get_mut().drain(..).chain(self.incoming.stop()) {

@@ -86,7 +86,7 @@ fn open<X: Extension>(link: &Link<X>, address: &str) -> io::Result<Socket> {
         None => socket,
     };
     socket.set_timeouts(None, Some(timeout))?;
-    socket.send_all(&hello::hello(shared.me, link.peer, shared.reach), None)?;
+    socket.send_all(&hello::hello(shared.me, link.peer, shared.reach, link.connection), None)?;
     shared.counters.add_sent(hello::HELLO);
     let deadline = Instant::now() + timeout;
     let (mut reply, mut have, mut fds) = ([0; hello::HELLO], 0, VecDeque::new());

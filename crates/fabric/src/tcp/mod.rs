@@ -89,6 +89,9 @@ impl Fabric for TcpFabric {
     fn send(&self, peer: PeerId, message: &[u8]) {
         self.stream.send(peer, message);
     }
+    fn send_urgent(&self, peer: PeerId, message: &[u8]) {
+        self.stream.send_urgent(peer, message);
+    }
     fn write(&self, peer: PeerId, to: &Descriptor, offset: u64, bytes: &[u8], op: u64) {
         let handle = Handle::to_write(to, Transport::Tcp);
         self.post(peer, handle, (offset, bytes.len() as u64), op, |state, place, options| {

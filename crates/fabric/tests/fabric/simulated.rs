@@ -450,3 +450,26 @@ fn time_is_what_the_driver_makes_it() {
     network.advance(SECOND);
     assert_eq!(network.now(), next, "time never goes back");
 }
+
+#[test]
+fn a_narrow_link_has_a_queue_that_urgent_messages_pass() {
+    let options = SimOptions { bytes_per_second: 1_000_000, ..SimOptions::default() };
+    let mut h = Sim(SimNetwork::new(1, options));
+    let (from, to) = (h.node(1), h.node(2));
+    from.fabric.connect(to.id, "");
+    pass(&h, SECOND);
+    let memory = to.fabric.allocate(500_000).unwrap();
+    from.fabric.write(to.id, &memory.descriptor(), 0, &pattern(500_000, 1), 1);
+    from.fabric.send(to.id, b"message");
+    from.fabric.send_urgent(to.id, b"urgent");
+    from.fabric.flush();
+    assert!((500_000..501_000).contains(&from.fabric.queued_bytes(to.id)));
+    let message = |bytes: &[u8]| LinkEvent::Message(bytes.to_vec());
+    pass(&h, Nanos::from_millis(10));
+    assert_eq!((to.count(&from, &message(b"urgent")), to.count(&from, &message(b"message"))), (1, 0));
+    pass(&h, Nanos::from_millis(480));
+    assert_eq!(from.count(&to, &LinkEvent::Completed { op: 1 }), 0);
+    pass(&h, Nanos::from_millis(20));
+    assert_eq!((from.count(&to, &LinkEvent::Completed { op: 1 }), to.count(&from, &message(b"message"))), (1, 1));
+    assert_eq!(from.fabric.queued_bytes(to.id), 0);
+}

@@ -54,10 +54,10 @@ fn answer(from: &mut impl Read) -> (u8, u32, u64) {
 
 /// Says hello to `node` as peer `own`, and reads its welcome.
 fn be_welcomed(stream: &mut (impl Read + Write), node: &Node, own: u32) {
-    stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
+    stream.write_all(&hello(2, 0, own, node.id.0)).unwrap();
     let mut reply = [0; 24];
     stream.read_exact(&mut reply).expect("a welcome");
-    assert_eq!(reply.to_vec(), hello(1, 0, node.id.0, node.id.0));
+    assert_eq!(reply.to_vec(), hello(2, 0, node.id.0, node.id.0));
 }
 
 /// A connection to `node` as peer `own`, welcomed.
@@ -218,9 +218,9 @@ fn strangers_are_hung_up_on_and_told_what_makes_sense() {
         remainder(stream)
     };
     assert_eq!(told(b"GET / HTTP/1.1\r\nHost: leeward\r\n\r\n"), b"");
-    assert_eq!(told(&hello(1, 0, 9, 3)), hello(1, 1, 2, 3), "wants peer 3, reaches peer 2");
-    assert_eq!(told(&hello(7, 0, 9, 2)), hello(1, 2, 2, 2), "speaks version 7");
-    let mut damaged = hello(1, 0, 9, 2);
+    assert_eq!(told(&hello(2, 0, 9, 3)), hello(2, 1, 2, 3), "wants peer 3, reaches peer 2");
+    assert_eq!(told(&hello(7, 0, 9, 2)), hello(2, 2, 2, 2), "speaks version 7");
+    let mut damaged = hello(2, 0, 9, 2);
     damaged[9] ^= 1;
     assert_eq!(told(&damaged), b"");
     assert!(node.log.lock().unwrap().is_empty());
@@ -280,7 +280,7 @@ fn a_peer_that_connects_again_is_not_welcomed_while_its_older_connection_is_at_w
     older.write_all(&request(1, 4, &[], b"work")).unwrap();
     thread::sleep(Duration::from_millis(50));
     let mut newer = TcpStream::connect(node.fabric.local_address()).expect("it listens");
-    newer.write_all(&hello(1, 0, 9, 2)).unwrap();
+    newer.write_all(&hello(2, 0, 9, 2)).unwrap();
     newer.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let mut reply = [0; 24];
     let early = newer.read_exact(&mut reply);
@@ -301,7 +301,7 @@ fn a_link_that_is_redirected_while_it_connects_goes_to_the_new_address() {
         stream.read_exact(&mut [0; 24]).expect("its hello");
         told.open();
         blocked.pass();
-        stream.write_all(&hello(1, 0, 2, 2)).unwrap();
+        stream.write_all(&hello(2, 0, 2, 2)).unwrap();
         thread::sleep(Duration::from_secs(30));
     });
     let mut h = Tcp::default();
@@ -320,7 +320,7 @@ fn a_link_that_is_redirected_while_it_connects_goes_to_the_new_address() {
 /// Whether a stranger that names itself peer `own` is refused: it is told nothing, and its connection is closed.
 fn is_refused(node: &Node, own: u32) -> bool {
     let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
-    stream.write_all(&hello(1, 0, own, node.id.0)).unwrap();
+    stream.write_all(&hello(2, 0, own, node.id.0)).unwrap();
     remainder(stream).is_empty()
 }
 
@@ -349,7 +349,7 @@ fn only_admitted_peers_connect_and_none_ends_anothers_connection() {
         let mut peer = loop {
             // The thread of the connection before may be about to end.
             let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
-            stream.write_all(&hello(1, 0, 9, 2)).unwrap();
+            stream.write_all(&hello(2, 0, 9, 2)).unwrap();
             if stream.read_exact(&mut [0; 24]).is_ok() {
                 break stream;
             }
@@ -393,7 +393,7 @@ fn rogue(after: impl Fn(TcpStream) + Send + 'static) -> String {
         for mut stream in listener.incoming().flatten() {
             let mut bytes = [0; 24];
             if stream.read_exact(&mut bytes).is_ok() {
-                stream.write_all(&hello(1, 0, 2, 2)).unwrap();
+                stream.write_all(&hello(2, 0, 2, 2)).unwrap();
                 after(stream);
             }
         }
@@ -515,4 +515,57 @@ fn a_socket_in_a_directory_is_removed_and_a_dead_ones_file_replaced() {
     Shm::default().until("the link is up", &mut || a.ups(&b) == 1);
     drop(b);
     assert!(!path.exists());
+}
+
+/// A bulk message occupies the receiver of the link. An urgent one passes it, once its own connection is made.
+#[test]
+fn an_urgent_message_does_not_wait_for_what_was_sent_before() {
+    let gate = Arc::new(Gate::default());
+    let (blocked, (heard, urgent)) = (Arc::clone(&gate), std::sync::mpsc::channel());
+    let sink: Sink = Arc::new(move |_, event| match event {
+        LinkEvent::Message(bytes) if bytes == b"bulk" => blocked.pass(),
+        LinkEvent::Message(bytes) => drop(heard.send(bytes)),
+        _ => {}
+    });
+    let to = TcpFabric::bind(PeerId(2), "127.0.0.1:0", options(), sink).expect("a port is free");
+    let (up, is_up) = std::sync::mpsc::channel();
+    let sink: Sink = Arc::new(move |peer, event| drop(up.send((peer, event))));
+    let from = TcpFabric::bind(PeerId(1), "127.0.0.1:0", options(), sink).expect("a port is free");
+    from.connect(PeerId(2), &to.local_address());
+    assert_eq!(is_up.recv_timeout(Duration::from_secs(20)), Ok((PeerId(2), LinkEvent::Up)));
+    // The connection is made now, and the message takes the link.
+    from.send_urgent(PeerId(2), b"first");
+    from.flush();
+    assert_eq!(urgent.recv_timeout(Duration::from_secs(20)).as_deref(), Ok(&b"first"[..]));
+    from.send(PeerId(2), b"bulk");
+    let passed = (0..1_000).any(|_| {
+        from.send_urgent(PeerId(2), b"lease");
+        from.flush();
+        urgent.recv_timeout(Duration::from_millis(20)).is_ok()
+    });
+    gate.open();
+    assert!(passed, "it waits behind the bulk message");
+    assert!(is_up.try_recv().is_err(), "nothing is heard of that connection");
+}
+
+#[test]
+fn urgent_messages_of_a_process_end_with_the_link_of_the_next() {
+    let node = Tcp::default().node(2);
+    let urgent_of = |own: u32| {
+        let mut stream = TcpStream::connect(node.fabric.local_address()).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(&hello(2, 1, own, 2)).unwrap();
+        stream.read_exact(&mut [0; 24]).expect("a welcome");
+        stream
+    };
+    let first = welcomed(&node, 9);
+    let (urgent, of_another) = (urgent_of(9), urgent_of(8));
+    let _second = welcomed(&node, 9);
+    assert_eq!((remainder(first), remainder(urgent)), (Vec::new(), Vec::new()));
+    // That of another peer, and one that begins anew, stay.
+    let (mut again, mut of_another) = (urgent_of(9), of_another);
+    for stream in [&mut again, &mut of_another] {
+        stream.write_all(&request(4, 0, &[], &[])).unwrap();
+        assert_eq!(answer(stream).0, 16, "a ping is answered");
+    }
 }

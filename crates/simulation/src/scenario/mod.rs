@@ -155,6 +155,7 @@ impl Scenario {
                 retry_pause: Nanos::from_millis(50),
                 store_gap: Nanos::ZERO,
                 maps_memory: false,
+                bytes_per_second: 0,
             },
             durability,
             client_mix,
