@@ -241,6 +241,7 @@ fn health(node: &NodeStatus) -> String {
         (_, _, Some(not_joined), _) => format!("not part of the cluster: {not_joined}"),
         (_, _, _, Some(region)) => format!("region {} {}", region.region, region.state),
         (_, Some(full), ..) => format!("volume full: {full}"),
+        _ if !node.settings_differ.is_empty() => node.settings_differ.join("; "),
         _ => node.intent.clone().unwrap_or_else(|| "ok".into()),
     }
 }

@@ -14,8 +14,9 @@ use crate::op::{Op, OpResult};
 use crate::request::Once;
 use crate::safe_lsn::SafeLsnLineGrant;
 use crate::table::TableName;
-use crate::{Epoch, LogKind, Lsn, RegionId, SegmentId, SegmentNo, UnixMs};
+use crate::{Epoch, Incarnation, LogKind, Lsn, RegionId, SegmentId, SegmentNo, UnixMs};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Longest control frame, in bytes: a base lists every segment of a region, with about 32 bytes for each.
 pub const MAX_CONTROL_BYTES: usize = 64 * 1024 * 1024;
@@ -30,6 +31,9 @@ pub enum Control {
     LeaseRequest {
         /// The sender's clock when it asked, in nanoseconds: on its side the lease begins here.
         sent: u64,
+        /// How long the lease is to last, in nanoseconds: a setting of the sender. The receiver keeps out of newer terms
+        /// for so long after it has answered.
+        lasts: u64,
         /// Regions and the terms in which the sender is their primary.
         regions: Vec<(RegionId, Epoch)>,
         /// The receiver's clock in its last lease grant. The safe LSNs hold as of this instant. `None`: there was no
@@ -43,6 +47,9 @@ pub enum Control {
     LeaseGrant {
         /// Copied from the request.
         sent: u64,
+        /// How long the receiver of the request keeps out of newer terms, in nanoseconds. The primary relies on this,
+        /// not on a setting of its own.
+        lasts: u64,
         /// Regions granted.
         regions: Vec<(RegionId, Epoch)>,
         /// The sender's clock when it granted, in nanoseconds. Only the sender uses it.
@@ -123,12 +130,24 @@ pub enum Control {
         /// Where the sender shows its safe LSNs from now on, for reads that come later.
         line: Option<SafeLsnLineGrant>,
     },
+    /// No lease is granted as a [`Control::LeaseRequest`] asks for it.
+    LeaseRefused {
+        /// Why, and what to do. For the log.
+        reason: String,
+    },
+    /// The first message of each link: settings of the sender that are to be the same on all nodes. No answer.
+    Settings {
+        /// The process that has these settings.
+        incarnation: Incarnation,
+        /// Names and values, as in the sender's file of settings. A name that the receiver does not know is ignored.
+        settings: BTreeMap<String, String>,
+    },
 }
 
 /// The subject of a message, by which a receiver decides which of several to handle first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A request for a lease, or a grant.
+    /// A request for a lease, a grant, or a refusal.
     Lease,
     /// An operation of a client, or its answer.
     Operation,
@@ -140,7 +159,7 @@ impl Control {
     /// The subject of the message in `frame`, by the first byte of its body. Nothing is checked.
     pub fn subject(frame: &[u8]) -> Subject {
         match frame.get(FRAME_HEADER_BYTES) {
-            Some(0 | 1) => Subject::Lease,
+            Some(0 | 1 | 9) => Subject::Lease,
             Some(2 | 3) => Subject::Operation,
             _ => Subject::Other,
         }

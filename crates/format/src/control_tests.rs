@@ -36,9 +36,10 @@ fn subject(message: &Control) -> Subject {
 #[test]
 fn the_subject_of_a_message_is_told_by_its_frame() {
     let (regions, safe_lsns) = (vec![(RegionId(1), Epoch(2))], Vec::new());
-    let request = Control::LeaseRequest { sent: 1, regions: regions.clone(), heard: None, safe_lsns };
+    let request = Control::LeaseRequest { sent: 1, lasts: 600, regions: regions.clone(), heard: None, safe_lsns };
     assert_eq!(subject(&request), Subject::Lease);
-    assert_eq!(subject(&Control::LeaseGrant { sent: 1, regions, now: 2 }), Subject::Lease);
+    assert_eq!(subject(&Control::LeaseGrant { sent: 1, lasts: 600, regions, now: 2 }), Subject::Lease);
+    assert_eq!(subject(&Control::LeaseRefused { reason: "too long".into() }), Subject::Lease);
     let (table, op) = (TableName::default(), Op::Get { key: "k".into() });
     assert_eq!(subject(&Control::Forward { id: 1, table, op, once: None, epoch: Epoch(1) }), Subject::Operation);
     let answer = Control::Forwarded { id: 1, result: OpResult::Done, committed: None };

@@ -25,6 +25,7 @@ use leeward_format::table::{NewTable, TableChange, TableName};
 use leeward_format::user::{Grant, PasswordHash, PasswordId, Presence, Rights, User, UserChange, UserRule};
 use leeward_format::{Epoch, Expiry, Incarnation, LogKind, Lsn, RegionId, SegmentId, ServerId, UnixMs, VolumeId};
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 /// The bytes of an annotated file: on each line the digits before `#`, two for each byte.
@@ -342,12 +343,18 @@ fn routes() {
 fn control_messages() {
     let safe_lsns = vec![SafeLsnOf { region: RegionId(1), epoch: Epoch(5), lsn: Lsn(300) }];
     let regions = vec![(RegionId(1), Epoch(2))];
-    let lease = Control::LeaseRequest { sent: 1_000_000_000, regions: regions.clone(), heard: Some(300), safe_lsns };
+    let (sent, lasts) = (1_000_000_000, 600_000_000);
+    let lease = Control::LeaseRequest { sent, lasts, regions: regions.clone(), heard: Some(300), safe_lsns };
     check(FrameKind::Control, lease, include_str!("golden/control-lease-request.hex"));
     let released = Control::Released { regions: regions.clone() };
     check(FrameKind::Control, released, include_str!("golden/control-released.hex"));
-    let grant = Control::LeaseGrant { sent: 1_000_000_000, regions, now: 300 };
+    let grant = Control::LeaseGrant { sent, lasts, regions, now: 300 };
     check(FrameKind::Control, grant, include_str!("golden/control-lease-grant.hex"));
+    let settings = BTreeMap::from([("balance".into(), "true".into())]);
+    let settings = Control::Settings { incarnation: Incarnation(7), settings };
+    check(FrameKind::Control, settings, include_str!("golden/control-settings.hex"));
+    let refused = Control::LeaseRefused { reason: "no".into() };
+    check(FrameKind::Control, refused, include_str!("golden/control-lease-refused.hex"));
     let question = Control::SafeLsnQuestion { id: 9, region: RegionId(7), wants_line: true };
     check(FrameKind::Control, question, include_str!("golden/control-safe-lsn-question.hex"));
     let safe_lsn = Some(SafeLsnOf { region: RegionId(7), epoch: Epoch(5), lsn: Lsn(300) });

@@ -105,6 +105,11 @@ pub enum Bug {
     ScanBeyondSafe,
     /// An answer that shows a write, or the acknowledgement of one, leaves before backups can read its safe LSN.
     AnswerUnshown,
+    /// A backup keeps out of newer terms for as long as its own setting says, not as long as the primary relies on.
+    GrantOwnDuration,
+    /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
+    /// simulation finds it.
+    LeaseBehindBulk,
     /// The age of a read at a backup counts from the arrival of the primary's message.
     AgeFromArrival,
     /// Leases and ages are counted by a boot clock that was stopped.
@@ -114,7 +119,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 47] = [
+    pub const ALL: [Bug; 48] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -162,6 +167,7 @@ impl Bug {
         Bug::SafeLsnBeforeQuestion,
         Bug::ScanBeyondSafe,
         Bug::AnswerUnshown,
+        Bug::GrantOwnDuration,
     ];
 }
 

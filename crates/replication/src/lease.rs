@@ -7,11 +7,16 @@
 //! less a margin, and the granter from when it answered. Both use a clock that is never slewed and that runs through
 //! suspends. Where that clock may have been stopped ([`crate::clock`]), the holder forgets all grants.
 //!
-//! Clients that read a primary's hash index, and backups that read its safe LSN, rely on its lease without asking it again. Neither a primary that forgets a
-//! grant nor a backup whose process ends can take that back. So a primary proposes no configuration with a member whose
-//! grant ends before what it has published ([`crate::primary::Primary::readable_until`], rule P1 of hash indexes), and a
-//! new process treats the copies that it finds as if it had just granted leases for them ([`Grants::after_start`], rule
-//! P2).
+//! How long a lease lasts is the holder's setting, and may differ from the granter's. So it is in the request, and again
+//! in the grant. The granter keeps out of newer terms for exactly as long as the request says, and the holder counts what
+//! the grant says. Neither uses a setting of its own for that.
+//!
+//! Clients that read a primary's hash index, and backups that read its safe LSN, rely on its lease without asking it
+//! again. Neither a primary that forgets a grant nor a backup whose process ends can take that back. So a primary
+//! proposes no configuration with a member whose grant ends before what it has published
+//! ([`crate::primary::Primary::readable_until`], rule P1 of hash indexes), and a new process treats the copies that it
+//! finds as if it had just granted leases for them ([`Grants::after_start`], rule P2). It cannot know how long the leases
+//! lasted that were granted before, so no more than [`Timing::READABLE`] of a lease counts for such readers.
 
 use crate::Timing;
 use leeward_format::{Epoch, RegionId, ServerId};
@@ -30,19 +35,19 @@ pub struct Grants {
 
 impl Grants {
     /// Those of a process that starts now and finds copies of `regions`.
-    pub fn after_start(now: Nanos, regions: impl IntoIterator<Item = RegionId>, timing: &Timing) -> Grants {
+    pub fn after_start(now: Nanos, regions: impl IntoIterator<Item = RegionId>) -> Grants {
         let before = if planted(Bug::ServeAtOnce) { BTreeSet::new() } else { regions.into_iter().collect() };
-        Grants { until: BTreeMap::new(), before, before_until: now + timing.lease }
+        Grants { until: BTreeMap::new(), before, before_until: now + Timing::READABLE }
     }
     /// Nobody reads memory of primaries of `region`, so nobody relies on what an earlier process has granted.
     pub fn forget_before(&mut self, region: RegionId) {
         self.before.remove(&region);
     }
-    /// Grants the primary of `term` a lease: this node joins no newer term of `region` for `timing.lease` from now.
-    pub fn grant(&mut self, now: Nanos, region: RegionId, term: Epoch, timing: &Timing) {
+    /// Grants the primary of `term` a lease: this node joins no newer term of `region` for `lasts` from now.
+    pub fn grant(&mut self, now: Nanos, region: RegionId, term: Epoch, lasts: Nanos) {
         let entry = self.until.entry(region).or_insert((term, now));
         assert!(entry.0 <= term, "a lease is never granted to an older term");
-        *entry = (term, entry.1.max(now + timing.lease));
+        *entry = (term, entry.1.max(now + lasts));
     }
     /// The newest term of `region` whose primary was granted a lease and did not release it. The primaries of older
     /// terms are deposed.
@@ -65,38 +70,53 @@ impl Grants {
     }
 }
 
-/// The lease of one region's primary: until when each backup granted it.
+/// The lease of one region's primary: what each backup granted.
 #[derive(Debug, Default)]
 pub struct Lease {
-    until: BTreeMap<ServerId, Nanos>,
+    grants: BTreeMap<ServerId, Grant>,
+}
+
+/// The latest grant of a backup, by the holder's clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Grant {
+    /// When it was asked for.
+    sent: Nanos,
+    /// Until when the holder relies on it.
+    until: Nanos,
+    /// Until when those rely on it that read the holder's memory.
+    readable_until: Nanos,
 }
 
 impl Lease {
-    /// Notes that `backup` granted the request that was sent at `sent`.
-    pub fn granted(&mut self, backup: ServerId, sent: Nanos, timing: &Timing) {
-        let until = Nanos((sent + timing.lease).0.saturating_sub(timing.lease_margin.0));
-        let entry = self.until.entry(backup).or_default();
-        *entry = (*entry).max(until);
+    /// Notes that `backup` granted the request that was sent at `sent`, for `lasts`.
+    pub fn granted(&mut self, backup: ServerId, sent: Nanos, lasts: Nanos) {
+        let grant = self.grants.entry(backup).or_default();
+        grant.sent = grant.sent.max(sent);
+        grant.until = grant.until.max(sent + Timing::relied_on(lasts));
+        grant.readable_until = grant.readable_until.max(sent + Timing::relied_on(lasts.min(Timing::READABLE)));
     }
     /// When the last request that `backup` granted was sent; 0 if it granted none.
-    pub fn asked(&self, backup: ServerId, timing: &Timing) -> Nanos {
-        (self.until(backup) + timing.lease_margin).since(timing.lease)
+    pub fn asked(&self, backup: ServerId) -> Nanos {
+        self.of(backup).sent
     }
     /// Forgets the grant of `backup`: its process may have lost it.
     pub fn forget(&mut self, backup: ServerId) {
-        self.until.remove(&backup);
+        self.grants.remove(&backup);
     }
     /// Forgets all grants: the clock that they were counted by cannot be relied on.
     pub fn forget_all(&mut self) {
-        self.until.clear();
+        self.grants.clear();
     }
-    /// Until when the grant of `backup` is valid; 0 if there is none.
-    pub fn until(&self, backup: ServerId) -> Nanos {
-        self.until.get(&backup).copied().unwrap_or_default()
+    /// Until when readers of the holder's memory may rely on the grant of `backup`; 0 if there is none.
+    pub fn readable_until(&self, backup: ServerId) -> Nanos {
+        self.of(backup).readable_until
     }
     /// Whether the grant of `backup` is valid beyond `now`.
     pub fn is_valid(&self, now: Nanos, backup: ServerId) -> bool {
-        now < self.until(backup)
+        now < self.of(backup).until
+    }
+    fn of(&self, backup: ServerId) -> Grant {
+        self.grants.get(&backup).copied().unwrap_or_default()
     }
 }
 
@@ -144,8 +164,8 @@ mod tests {
         let (mut grants, mut lease) = (Grants::default(), Lease::default());
         let clock = |percent: u64, ms: u64| Nanos::from_millis(ms * percent / 100);
         let (asked, answered) = (1_000, 1_005);
-        grants.grant(clock(granter, answered), REGION, Epoch(1), &timing);
-        lease.granted(ServerId(2), clock(holder, asked), &timing);
+        grants.grant(clock(granter, answered), REGION, Epoch(1), timing.lease);
+        lease.granted(ServerId(2), clock(holder, asked), timing.lease);
         let relies = |ms: &u64| lease.is_valid(clock(holder, *ms), ServerId(2));
         let joined = |ms: &u64| grants.blocked_until(clock(granter, *ms), REGION, Epoch(2)).is_none();
         let relied: Vec<u64> = (asked..asked + 2_000).filter(relies).collect();
@@ -160,7 +180,7 @@ mod tests {
             assert!(relied > 400, "{relied} ms is too little for three renewals");
         }
         let (timing, mut grants) = (Timing::default(), Grants::default());
-        grants.grant(Nanos(1), REGION, Epoch(1), &timing);
+        grants.grant(Nanos(1), REGION, Epoch(1), timing.lease);
         assert!(grants.blocked_until(Nanos(1), REGION, Epoch(1)).is_none(), "the same term is not kept out");
     }
 
@@ -168,7 +188,7 @@ mod tests {
     fn only_the_lease_of_the_primary_that_gave_up_is_released() {
         let timing = Timing::default();
         let mut grants = Grants::default();
-        grants.grant(Nanos::from_millis(1), REGION, Epoch(4), &timing);
+        grants.grant(Nanos::from_millis(1), REGION, Epoch(4), timing.lease);
         for other in [3, 5] {
             grants.release(REGION, Epoch(other));
             assert!(grants.blocked_until(Nanos::from_millis(2), REGION, Epoch(6)).is_some());
@@ -180,16 +200,32 @@ mod tests {
     #[test]
     fn a_new_process_counts_as_if_it_had_granted_a_lease_of_each_copy() {
         let (timing, start) = (Timing::default(), Nanos::from_secs(1));
-        let mut grants = Grants::after_start(start, [REGION, RegionId(2)], &timing);
-        let (last, other) = (start + timing.lease, RegionId(3));
+        let mut grants = Grants::after_start(start, [REGION, RegionId(2)]);
+        let (last, other) = (start + Timing::READABLE, RegionId(3));
         assert_eq!(grants.blocked_until(last, REGION, Epoch(1)), Some(last));
         assert!(grants.blocked_until(last + Nanos(1), REGION, Epoch(1)).is_none());
         assert!(grants.blocked_until(start, other, Epoch(1)).is_none(), "it had no copy");
-        grants.grant(last, REGION, Epoch(1), &timing);
+        grants.grant(last, REGION, Epoch(1), timing.lease);
         assert_eq!(grants.blocked_until(last, REGION, Epoch(2)), Some(last + timing.lease), "the later of both");
         grants.forget_before(REGION);
         assert!(grants.blocked_until(start, REGION, Epoch(1)).is_none());
         assert!(grants.blocked_until(start, RegionId(2), Epoch(1)).is_some());
+    }
+
+    /// Earlier processes may have granted any lease. A new one waits for as long as readers of memory may rely on it.
+    #[test]
+    fn what_readers_rely_on_ends_before_a_new_process_of_the_granter_joins() {
+        for lasts in [100, 599, 600, 601, 60_000].map(Nanos::from_millis) {
+            let (mut lease, asked) = (Lease::default(), Nanos::from_secs(1));
+            lease.granted(ServerId(2), asked, lasts);
+            // Its process ends right after the grant, and another one begins.
+            let grants = Grants::after_start(asked, [REGION]);
+            let (until, readable_until) = (lease.of(ServerId(2)).until, lease.readable_until(ServerId(2)));
+            let allowed = grants.blocked_until(asked, REGION, Epoch(2)).expect("an earlier grant may be relied on");
+            // The clocks may run at 0.9 and at 1.1 times the speed of time.
+            assert!((readable_until - asked).0 * 11 <= (allowed - asked).0 * 9, "{lasts:?}");
+            assert!(readable_until <= until && lease.asked(ServerId(2)) == asked, "{lasts:?}");
+        }
     }
 
     #[test]
@@ -211,7 +247,7 @@ mod tests {
     fn what_is_forgotten_is_not_relied_on() {
         let timing = Timing::default();
         let mut lease = Lease::default();
-        lease.granted(ServerId(2), Nanos::from_millis(1), &timing);
+        lease.granted(ServerId(2), Nanos::from_millis(1), timing.lease);
         let now = Nanos::from_millis(2);
         assert!(lease.is_valid(now, ServerId(2)));
         assert!(!lease.is_valid(now, ServerId(3)));

@@ -27,16 +27,18 @@ pub mod ship;
 mod unposted;
 
 use leeward_platform::Nanos;
+use std::ops::RangeInclusive;
 
-/// Timing of a replica group. It must be the same on every node of a cluster: a lease that is granted for less time
-/// than its holder relies on is unsafe.
+/// Leases are renewed this often at least, however long they last: what counts of them for readers of memory is short.
+const RENEWAL: Nanos = Nanos::from_millis(150);
+
+/// Timing of the replica groups of one node. It may be different on each node: a lease lasts as long as its holder asked
+/// for, and the duration travels with the request and with the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a backup's lease grant lasts. The backup counts from when it answers.
+    /// How long the lease grants last that this node asks for as a primary: [`Timing::LEASES`]. The backup counts from
+    /// when it answers. The holder counts from when it asked, less a margin: see [`Timing::margin_of`].
     pub lease: Nanos,
-    /// How much earlier the holder stops relying on the grant. The holder counts from when it asked. The margin exceeds
-    /// what clocks may differ by: see [`Timing::margin_of`].
-    pub lease_margin: Nanos,
     /// How often leases are renewed.
     pub lease_interval: Nanos,
     /// A member is proposed for removal after its link has been down for this long.
@@ -55,29 +57,46 @@ pub struct Timing {
 }
 
 impl Timing {
+    /// How long a lease may last: from 100 ms to a minute. A backup refuses any other request.
+    pub const LEASES: RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_millis(60_000);
+    /// Of a longer lease, only so much counts for clients and backups that read the primary's memory without asking it.
+    /// A new process cannot know which leases an earlier one has granted, so it waits for so long after its start.
+    pub const READABLE: Nanos = Nanos::from_millis(600);
+
+    /// The timing of a node that asks for leases of this length, with the other values as they fit to it.
+    pub fn of_lease(lease: Nanos) -> Timing {
+        Timing {
+            lease,
+            lease_interval: Nanos(lease.0 / 4).min(RENEWAL),
+            link_timeout: Nanos::from_millis(200),
+            // Two renewals and a look at the time.
+            lease_grant_timeout: Nanos(lease.0 / 2) + Nanos::from_millis(50),
+            answer_timeout: Nanos::from_millis(2_000).max(lease + lease),
+            floor_interval: Nanos::from_secs(600),
+        }
+    }
+    /// For how long after its request the holder of a grant that lasts for `lasts` relies on it.
+    pub const fn relied_on(lasts: Nanos) -> Nanos {
+        Nanos(lasts.0 - Timing::margin_of(lasts).0)
+    }
     /// The margin of a lease: a fifth of it. A holder's clock at 0.9 times the speed of time and a granter's at 1.1
     /// need 1 - 0.9/1.1 (18 %). Where clocks are accurate, the margin covers a stop of the holder's machine that its
     /// clocks do not show.
     pub const fn margin_of(lease: Nanos) -> Nanos {
         Nanos(lease.0 / 5)
     }
-    /// Two renewal intervals: a member that has not renewed its lease grant for this long may be about to let it
-    /// expire.
+    /// Half a lease: a member that has not renewed its lease grant for this long may be about to let it expire.
     pub fn renewal_timeout(&self) -> Nanos {
-        self.lease_interval + self.lease_interval
+        Nanos(self.lease.0 / 2)
+    }
+    /// A node that has not looked at the time for so long was stopped, as far as the silence of others counts.
+    pub fn scheduling_gap(&self) -> Nanos {
+        Nanos(self.lease.0 / 4)
     }
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Timing {
-            lease: Nanos::from_millis(600),
-            lease_margin: Timing::margin_of(Nanos::from_millis(600)),
-            lease_interval: Nanos::from_millis(150),
-            link_timeout: Nanos::from_millis(200),
-            lease_grant_timeout: Nanos::from_millis(350),
-            answer_timeout: Nanos::from_millis(2_000),
-            floor_interval: Nanos::from_secs(600),
-        }
+        Timing::of_lease(Nanos::from_millis(600))
     }
 }

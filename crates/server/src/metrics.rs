@@ -364,6 +364,8 @@ fn register_node(registry: &mut Registry, status: &NodeStatus) {
     gauge(registry, "coordinator_up", "The session with the coordinator is alive", status.coordinator_up.into());
     gauge(registry, "volume_failed", "The volume takes no writes any more", status.volume_failure.is_some().into());
     gauge(registry, "volume_full", "The volume is full", status.volume_full.is_some().into());
+    let differ = status.settings_differ.len() as u64;
+    gauge(registry, "settings_differ", "Settings that differ from those of another node, for each such node", differ);
     gauge(registry, "cluster_member", "This node is part of the cluster", status.not_joined.is_none().into());
     if let Some(capacity) = device.capacity_bytes {
         gauge(registry, "volume_capacity_bytes", "Bytes that the volume may reach", capacity);

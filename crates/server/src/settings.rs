@@ -95,6 +95,10 @@ const fn text(name: &'static str, default: &'static str, allowed: &'static str, 
     Setting { name, default, allowed: Allowed::Text(allowed), explanation }
 }
 
+/// Settings that are to be the same on all nodes. Each node compares its own with those of the others.
+pub const SHARED: &[&str] =
+    &["balance", "split_ops", "split_cooldown_seconds", "merge_bytes", "segment_bytes", "redis_table"];
+
 /// All settings, in the order of the page.
 pub const SETTINGS: &[Setting] = &[
     number("server_id", "1", 1..=10_000, "number of the server, unique in the cluster"),
@@ -316,8 +320,8 @@ pub const SETTINGS: &[Setting] = &[
         "lease_ms",
         "600",
         100..=60_000,
-        "how long the lease grant of a backup to its primary lasts: for this long after a primary was cut off, no other \
-         node serves its regions. The same on all nodes",
+        "how long the lease grants last that this node gets as a primary: for this long after it was cut off, no other node \
+         serves its regions. It may differ between nodes, and each lease lasts as long as its holder asks for",
     ),
 ];
 

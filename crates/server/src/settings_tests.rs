@@ -13,6 +13,20 @@ fn every_setting_of_the_file_is_explained_and_no_other() {
     assert_eq!((explained.len(), explained), (SETTINGS.len(), known));
 }
 
+/// A setting that is the same on all nodes is compared by them, so that another value does not go unnoticed.
+#[test]
+fn what_is_to_be_the_same_on_all_nodes_is_told_to_the_others() {
+    let says_so = SETTINGS.iter().filter(|setting| setting.explanation.contains("The same on all nodes"));
+    assert_eq!(says_so.map(|setting| setting.name).collect::<Vec<_>>(), SHARED);
+    let told = NodeConfig::from_toml("balance = false\nredis_table = \"carts\"", "x").expect("settings");
+    let told = told.shared_settings(1 << 20);
+    assert_eq!(told.keys().map(String::as_str).collect::<BTreeSet<_>>(), SHARED.iter().copied().collect());
+    assert_eq!(
+        ["balance", "redis_table", "segment_bytes"].map(|name| told[name].as_str()),
+        ["false", "\"carts\"", "1048576"]
+    );
+}
+
 #[test]
 fn the_page_says_the_same() {
     let page = include_str!("../../../docs/configuration.md");

@@ -112,6 +112,7 @@ planted! {
     a_safe_lsn_counts_for_scans_that_came_after_its_question: SafeLsnBeforeQuestion at 18,
     a_scan_at_a_backup_goes_beyond_the_safe_lsn: ScanBeyondSafe at 395,
     an_answer_leaves_before_backups_can_read_its_safe_lsn: AnswerUnshown at 41,
+    a_backup_grants_leases_as_long_as_its_own: GrantOwnDuration at 647,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

@@ -46,7 +46,7 @@ fn a_newer_term_waits_for_the_lease_of_the_older() {
     let now = Nanos::from_secs(1);
     backup.message(now, primary_session(1, 5, 1), open(), &grants);
     assert!(backup.may_grant(ServerId(1), Epoch(5)));
-    grants.grant(now, REGION, Epoch(5), &timing);
+    grants.grant(now, REGION, Epoch(5), timing.lease);
     backup.message(now, primary_session(2, 6, 1), open(), &grants);
     assert!(!backup.may_grant(ServerId(1), Epoch(5)), "no lease is renewed once a newer term is known");
     assert_eq!(backup.primary_session(), Some(primary_session(1, 5, 1)));
@@ -75,7 +75,7 @@ fn stale_sessions_are_ignored() {
 fn an_older_term_is_ignored_after_a_lease_grant_even_by_a_new_copy() {
     let mut grants = Grants::default();
     let (now, timing) = (Nanos::from_secs(1), Timing::default());
-    grants.grant(now, REGION, Epoch(7), &timing);
+    grants.grant(now, REGION, Epoch(7), timing.lease);
     for later in [now, now + timing.lease + timing.lease] {
         let mut backup = Backup::new(REGION, ME);
         backup.message(later, primary_session(1, 5, 1), open(), &grants);
@@ -139,7 +139,7 @@ fn what_was_mirrored_is_given_up_when_a_newer_term_has_begun_and_no_lease_is_val
     backup.message(now, primary_session(1, 5, 1), ToBackup::InstallBase, &grants);
     assert!(matches!(started(&mut backup)[..], [Work::InstallBase]));
     backup.done(Ok(Done::BaseInstalled { builds_index: false }));
-    grants.grant(now, REGION, Epoch(5), &timing);
+    grants.grant(now, REGION, Epoch(5), timing.lease);
 
     backup.term_began(now, Epoch(5), &grants);
     backup.term_began(now, Epoch(6), &grants);

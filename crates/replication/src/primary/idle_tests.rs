@@ -15,7 +15,7 @@ fn group() -> Group {
 
 fn grant(group: &mut Group, server: ServerId) {
     let now = group.now;
-    group.primary.lease_granted(server, now);
+    group.primary.lease_granted(server, now, super::super::tests::LEASE);
 }
 
 #[test]

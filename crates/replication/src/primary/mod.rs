@@ -346,7 +346,7 @@ impl Primary {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
             self.with_peer(server, |peer, _, out| peer.committed(commit, out));
         }
-        self.scheduling_gap.look(now, self.timing.lease_interval);
+        self.scheduling_gap.look(now, self.timing.scheduling_gap());
         let failed = self.give_up_the_silent(now);
         let failed = failed.iter().filter_map(|server| self.peers.get(server)).filter(|peer| peer.counted);
         // With a quorum, the member with the shortest copy goes first: enough of the others have what is committed.
@@ -394,7 +394,7 @@ impl Primary {
     /// begin of being in sync, or end of a pause of this node, counts as a sign.
     fn last_sign(&self, peer: &Peer) -> Option<Nanos> {
         let in_sync_since = peer.in_sync_since().filter(|_| peer.counted)?;
-        Some(self.lease.asked(peer.member.server, &self.timing).max(in_sync_since).max(self.scheduling_gap.since()))
+        Some(self.lease.asked(peer.member.server).max(in_sync_since).max(self.scheduling_gap.since()))
     }
 
     /// The settled configuration (no prior members, no recovery quorum), if it is due. What this primary took over was
@@ -467,10 +467,10 @@ impl Primary {
         self.proposing = false;
     }
 
-    /// A peer granted the lease that was requested at `sent`.
-    pub fn lease_granted(&mut self, server: ServerId, sent: Nanos) {
+    /// A peer granted the lease that was requested at `sent`, for `lasts`.
+    pub fn lease_granted(&mut self, server: ServerId, sent: Nanos, lasts: Nanos) {
         if self.peers.contains_key(&server) {
-            self.lease.granted(server, sent, &self.timing);
+            self.lease.granted(server, sent, lasts);
         }
     }
 

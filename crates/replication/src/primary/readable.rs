@@ -6,10 +6,12 @@
 //!
 //! Invariants:
 //! - The instant never falls, unless all that could be read has ended.
-//! - It is not later than the lease grants that the primary needs, in every configuration that may be in force.
+//! - It is not later than the lease grants that the primary needs, in every configuration that may be in force. Of each
+//!   grant, [`Timing::READABLE`] counts at most: the granter's next process waits no longer.
 //! - No configuration is proposed under which the grants that are needed end earlier.
 
 use super::Primary;
+use crate::Timing;
 use leeward_format::cluster::GroupConfig;
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
@@ -18,8 +20,8 @@ impl Primary {
     /// Until when the primary's memory may be read, by this node's clock. To be published.
     pub fn readable_until(&mut self, now: Nanos) -> Nanos {
         let granted = self.configs().map(|config| self.granted_until(config)).min().unwrap_or_default();
-        // Without backups no grant bounds it. But a new process waits no longer than a lease.
-        let most = (now + self.timing.lease).since(self.timing.lease_margin);
+        // Without backups no grant bounds it. But a new process waits no longer than that.
+        let most = now + Timing::relied_on(self.timing.lease.min(Timing::READABLE));
         self.readable_until = self.readable_until.max(granted.min(most));
         self.readable_until
     }
@@ -35,10 +37,11 @@ impl Primary {
         is_over || self.granted_until(next) >= self.readable_until || planted(Bug::AdmitUngranted)
     }
 
-    /// Until when as many backups of `config` have granted their lease as the primary needs.
+    /// Until when readers may rely on the leases of as many backups of `config` as the primary needs.
     fn granted_until(&self, config: &GroupConfig) -> Nanos {
         let needed = self.options.needed_of(1 + config.backups.len()) - 1;
-        let mut until: Vec<Nanos> = config.backups.iter().map(|backup| self.lease.until(backup.server)).collect();
+        let mut until: Vec<Nanos> =
+            config.backups.iter().map(|backup| self.lease.readable_until(backup.server)).collect();
         until.sort_unstable_by(|one, other| other.cmp(one));
         let last = needed.checked_sub(1).map(|last| until.get(last).copied().unwrap_or_default());
         last.unwrap_or(Nanos(u64::MAX))

@@ -7,13 +7,12 @@ use leeward_format::Lsn;
 use leeward_format::cluster::{Member, TableOptions};
 
 fn lasts() -> Nanos {
-    let timing = Timing::default();
-    timing.lease.since(timing.lease_margin)
+    Timing::relied_on(Timing::default().lease)
 }
 
 impl Group {
     fn grants(&mut self, member: Member) -> Nanos {
-        self.primary.lease_granted(member.server, self.now);
+        self.primary.lease_granted(member.server, self.now, Timing::default().lease);
         self.now + lasts()
     }
     /// A learner is brought in sync beside the backup.
@@ -49,6 +48,17 @@ fn the_earliest_grant_that_is_needed_bounds_what_clients_may_read() {
     assert_eq!(group.readable(), until, "what is published cannot be taken back");
     group.primary.readable_ended();
     assert_eq!(group.readable(), Nanos::ZERO);
+}
+
+#[test]
+fn of_a_long_grant_only_as_much_counts_as_a_new_process_waits_for() {
+    let mut group = Group::in_sync(&[TWO], TableOptions::default());
+    group.primary.lease_granted(TWO.server, group.now, *Timing::LEASES.end());
+    let until = group.now + Timing::relied_on(Timing::READABLE);
+    assert_eq!(group.readable(), until);
+    group.now += Nanos::from_secs(10);
+    assert!(group.primary.holds_lease(group.now));
+    assert_eq!(group.readable(), until, "what the member's process granted long ago, the next one does not know");
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn a_backup_leaves_the_group_takes_the_index_and_comes_back() {
         for _ in 0..2 {
             group.anew.clear();
             for member in [TWO, THREE] {
-                group.primary.lease_granted(member.server, group.now);
+                group.primary.lease_granted(member.server, group.now, super::super::tests::LEASE);
             }
             assert_eq!(group.primary.rebuild_index(THREE.server), Ok(()));
             group.wait(50);

@@ -12,6 +12,9 @@ pub(super) const ONE: Member = Member { server: ServerId(1), volume: VolumeId(1)
 pub(super) const TWO: Member = Member { server: ServerId(2), volume: VolumeId(2), incarnation: Incarnation(22) };
 pub(super) const THREE: Member = Member { server: ServerId(3), volume: VolumeId(3), incarnation: Incarnation(33) };
 
+/// How long each lease grant lasts.
+pub(super) const LEASE: Nanos = Nanos::from_millis(600);
+
 fn config(backups: &[Member], learners: &[Member]) -> GroupConfig {
     GroupConfig {
         epoch: Epoch(5),
@@ -327,7 +330,7 @@ fn a_member_that_stops_renewing_leaves_before_others_wait_for_it() {
         let mut held = true;
         for _ in 0..millis / 50 {
             for member in keeping {
-                group.primary.lease_granted(member.server, group.now);
+                group.primary.lease_granted(member.server, group.now, LEASE);
             }
             held &= group.primary.holds_lease(group.now) || !group.proposals.is_empty();
             group.wait(50);
@@ -370,7 +373,7 @@ fn all_silent_members_leave_one_right_after_the_other() {
     let timeout = group.primary.timing.answer_timeout.as_millis() + 100;
     for _ in 0..timeout / 50 {
         for member in [TWO, THREE] {
-            group.primary.lease_granted(member.server, group.now);
+            group.primary.lease_granted(member.server, group.now, LEASE);
         }
         group.wait(50);
     }
@@ -420,9 +423,9 @@ fn with_a_quorum_a_slow_member_holds_up_no_write() {
     assert_eq!(group.primary.commit(Lsn(11)), Lsn(10));
     group.complete(THREE);
     assert_eq!(group.primary.commit(Lsn(11)), Lsn(11));
-    group.primary.lease_granted(THREE.server, group.now);
+    group.primary.lease_granted(THREE.server, group.now, LEASE);
     assert!(group.primary.holds_lease(group.now), "two of three, this one included");
-    group.primary.lease_granted(TWO.server, group.now);
+    group.primary.lease_granted(TWO.server, group.now, LEASE);
     group.now += Nanos::from_secs(1);
     assert!(!group.primary.holds_lease(group.now));
 }
@@ -506,9 +509,9 @@ fn another_incarnation_of_a_server_is_not_the_member() {
 #[test]
 fn the_lease_needs_every_counted_peer() {
     let mut group = Group::new(&[TWO, THREE], &[]);
-    group.primary.lease_granted(TWO.server, group.now);
+    group.primary.lease_granted(TWO.server, group.now, LEASE);
     assert!(!group.primary.holds_lease(group.now));
-    group.primary.lease_granted(THREE.server, group.now);
+    group.primary.lease_granted(THREE.server, group.now, LEASE);
     assert!(group.primary.holds_lease(group.now));
     let mut alone = Group::new(&[], &[THREE]);
     alone.run(&[]);

@@ -72,6 +72,9 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     if let Some(full) = &status.volume_full {
         write!(out, "<p class=\"bad\">The volume is full: {}. Writes are refused, reads go on.</p>", escape(full))?;
     }
+    for difference in &status.settings_differ {
+        write!(out, "<p class=\"bad\">A setting differs: {}.</p>", escape(difference))?;
+    }
     if let Some(not_joined) = &status.not_joined {
         write!(out, "<p class=\"bad\">Not part of the cluster: {}.</p>", escape(not_joined))?;
     }

@@ -6,7 +6,7 @@
 //!
 //! All of it belongs to the event loop's thread.
 
-use super::redirect::{endpoint, live, master_of};
+use super::redirect::{Masters, endpoint, live};
 use super::session::Session;
 use super::work::Work;
 use super::{Context, table};
@@ -106,7 +106,7 @@ impl<'a> Topology<'a> {
     /// that such a table has.
     fn of(session: &Session, context: &Context<'a>) -> Option<Topology<'a>> {
         let (routes, facts) = (context.routes, &context.shared.facts);
-        let (name, me) = (&session.terms.table, facts.server);
+        let (name, me, masters) = (&session.terms.table, facts.server, Masters::of(context));
         let tokens = routes.partition(name)?.tokens()?;
         if routes.regions_of(name).count() as u32 != tokens {
             return None;
@@ -114,8 +114,8 @@ impl<'a> Topology<'a> {
         let (mut ranges, mut epoch) = (Vec::<Range>::new(), 0);
         for group in routes.regions_of(name) {
             epoch = epoch.max(group.epoch.0);
-            let master = master_of(group, routes, me);
-            let backups = group.backups.iter().filter(|backup| live(**backup, routes).is_some());
+            let master = masters.master_of(group);
+            let backups = group.backups.iter().filter(|backup| masters.open_to_clients(**backup).is_some());
             let (first, behind) = (slot_at(Some(&group.start)), slot_at(group.end.as_deref()));
             let last = behind.checked_sub(1).filter(|last| first <= *last)?;
             let range = Range {

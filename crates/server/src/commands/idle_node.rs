@@ -3,6 +3,7 @@
 use super::{Context, Cursors, Facts, Figures, Shared};
 use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
+use crate::node::PeerSettings;
 use crate::quota::Quota;
 use crate::users::{Audit, Gate};
 use leeward_cluster::View;
@@ -33,6 +34,7 @@ impl Figures for NoFigures {
 pub(crate) struct IdleNode {
     pub(crate) shared: Shared,
     pub(crate) view: View,
+    pub(crate) peer_settings: PeerSettings,
     pub(crate) users: Arc<Users>,
 }
 
@@ -42,7 +44,12 @@ impl IdleNode {
         let gate = Gate::new(true, Audit::default());
         let accounts = (Arc::new(Metrics::default()), ClientMemory::unlimited(), gate);
         let shared = Shared::new(facts, Cursors::new(1), accounts);
-        IdleNode { shared, view: View::default(), users: Arc::new(Users::none()) }
+        IdleNode {
+            shared,
+            view: View::default(),
+            peer_settings: PeerSettings::default(),
+            users: Arc::new(Users::none()),
+        }
     }
 
     /// A turn of the event loop.
@@ -51,6 +58,7 @@ impl IdleNode {
             now: Nanos::ZERO,
             routes: self.view.routes(),
             is_synced: self.view.is_synced(),
+            peer_settings: &self.peer_settings,
             users: &self.users,
             figures: &NoFigures,
             shared: &mut self.shared,

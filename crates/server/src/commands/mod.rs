@@ -37,7 +37,7 @@ pub(crate) use work::result_bytes;
 
 use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
-use crate::node::Node;
+use crate::node::{Node, PeerSettings};
 use crate::quota::Quota;
 use crate::resp::Reply;
 use crate::users::Gate;
@@ -67,6 +67,8 @@ pub struct Context<'a> {
     pub routes: &'a Routes,
     /// Whether the node hears the coordinator. Otherwise its routes are those that it knew last.
     pub is_synced: bool,
+    /// What the other nodes have told of their settings.
+    pub(crate) peer_settings: &'a PeerSettings,
     /// Users as the node knows them.
     pub users: &'a Arc<Users>,
     /// The node's figures.

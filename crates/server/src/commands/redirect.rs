@@ -8,8 +8,8 @@
 //! ```text
 //! carried out here    this node is the primary, or a backup that may answer the read
 //! redirected          another live node has been the primary for REDIRECT_AFTER, as far as this node can tell
-//! forwarded           in all other cases: the primary has just changed, there is none, or this node does not hear the
-//!                     coordinator, which would tell it of another
+//! forwarded           in all other cases: the primary has just changed, there is none, its node may have another table
+//!                     as database 0, or this node does not hear the coordinator, which would tell it of another
 //! ```
 //! Two nodes learn of a new primary at different moments. If both redirected at once, each could send the client to the
 //! other, and clients follow only a few redirections. So what has just changed is forwarded, which waits for a primary
@@ -20,6 +20,7 @@
 use super::session::Session;
 use super::work::Work;
 use super::{Context, Facts};
+use crate::node::PeerSettings;
 use crate::resp::Reply;
 use bytes::Bytes;
 use leeward_cluster::Routes;
@@ -94,9 +95,9 @@ impl Session {
     /// Tells whether a command on all keys of the node is about those of a region too. Clients in cluster mode ask each
     /// master, and put the answers together.
     pub(super) fn is_of_node<'a>(&self, context: &Context<'a>) -> impl Fn(&GroupConfig) -> bool + use<'a> {
-        let (routes, me) = (context.routes, context.shared.facts.server);
-        let has_all = !self.is_in_cluster_mode(routes);
-        move |group| has_all || master_of(group, routes, me) == me
+        let (all, me) = (Masters::of(context), context.shared.facts.server);
+        let has_all = !self.is_in_cluster_mode(context.routes);
+        move |group| has_all || all.master_of(group) == me
     }
 
     /// The work, or the redirection in its place. `was_asking`: the command before it was `ASKING`, so it is not
@@ -112,9 +113,9 @@ impl Session {
                 return Work::Ready(Reply::Error("CROSSSLOT Keys in request don't hash to the same slot".into()));
             }
         };
-        let (routes, shared) = (context.routes, &mut *context.shared);
+        let (routes, masters, shared) = (context.routes, Masters::of(context), &mut *context.shared);
         let Some(group) = routes.region_of(&self.terms.table, &keys.first) else { return work };
-        let Some((primary, info)) = live_primary(group, routes) else { return work };
+        let Some((primary, info)) = masters.live_primary(group) else { return work };
         let is_here = primary.server == shared.facts.server
             || !keys.has_writes && self.may_answer_here(group, routes, &shared.facts);
         let stays = is_here || was_asking || !context.is_synced;
@@ -152,21 +153,42 @@ fn slots_of(work: &Work) -> Slots {
     }
 }
 
-/// The primary of a region, if its process is live.
-fn live_primary<'a>(group: &GroupConfig, routes: &'a Routes) -> Option<(Member, &'a ServerInfo)> {
-    let primary = group.primary?;
-    live(primary, routes).map(|info| (primary, info))
+/// Where clients in cluster mode may be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Masters<'a> {
+    routes: &'a Routes,
+    peer_settings: &'a PeerSettings,
+    me: ServerId,
+}
+
+impl<'a> Masters<'a> {
+    pub(super) fn of(context: &Context<'a>) -> Masters<'a> {
+        Masters { routes: context.routes, peer_settings: context.peer_settings, me: context.shared.facts.server }
+    }
+
+    /// The entry of a member if clients may be sent there: its process is live, and certainly has the same table as its
+    /// database 0, in which a client begins there.
+    pub(super) fn open_to_clients(self, member: Member) -> Option<&'a ServerInfo> {
+        let has_same_table = member.server == self.me || self.peer_settings.agrees(&member, "redis_table");
+        live(member, self.routes).filter(|_| has_same_table)
+    }
+
+    /// The primary of a region, if clients may be sent there.
+    fn live_primary(self, group: &GroupConfig) -> Option<(Member, &'a ServerInfo)> {
+        let primary = group.primary?;
+        self.open_to_clients(primary).map(|info| (primary, info))
+    }
+
+    /// The server that clients are told to be the master of a region's slots: its primary, or this node if clients cannot be
+    /// sent to the primary. This node then forwards what it gets, once there is one.
+    pub(super) fn master_of(self, group: &GroupConfig) -> ServerId {
+        self.live_primary(group).map_or(self.me, |(primary, _)| primary.server)
+    }
 }
 
 /// The entry of a member whose process is live.
 pub(super) fn live(member: Member, routes: &Routes) -> Option<&ServerInfo> {
     routes.server(member.server).filter(|info| info.member == member)
-}
-
-/// The server that clients are told to be the master of a region's slots: its primary, or `me` if no primary is live.
-/// This node then forwards what it gets, once there is one.
-pub(super) fn master_of(group: &GroupConfig, routes: &Routes, me: ServerId) -> ServerId {
-    live_primary(group, routes).map_or(me, |(primary, _)| primary.server)
 }
 
 /// Host and port of a server for Redis clients, the host of an IPv6 address without brackets, as Redis writes it.

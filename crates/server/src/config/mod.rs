@@ -173,6 +173,16 @@ impl NodeConfig {
         toml::to_string(&whole).expect("settings are numbers and texts")
     }
 
+    /// The settings that are to be the same on all nodes, as in a file. The volume has segments of `segment_bytes`, whatever
+    /// is set for a new one.
+    pub(crate) fn shared_settings(&self, segment_bytes: usize) -> BTreeMap<String, String> {
+        let whole = toml::Table::try_from(self).expect("settings are numbers and texts");
+        let of = |name: &&str| Some(((*name).to_owned(), whole.get(*name)?.to_string()));
+        let mut shared: BTreeMap<String, String> = settings::SHARED.iter().filter_map(of).collect();
+        shared.insert("segment_bytes".into(), segment_bytes.to_string());
+        shared
+    }
+
     /// Checks every value against its range, for a configuration that was put together in code.
     ///
     /// # Errors

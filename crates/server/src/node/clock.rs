@@ -12,6 +12,7 @@ use crate::node::requests::stale::SafeLsns;
 use leeward_format::UnixMs;
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use leeward_replication::Timing;
 use leeward_replication::clock::ClockWatch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +51,9 @@ impl Node {
     /// this in each turn, before it handles anything.
     pub fn set_wall(&mut self, now: Nanos, wall: UnixMs) {
         self.context.clock.wall.set(wall);
-        let jump = self.context.clock.watch.look(now, wall.0, self.context.timing.lease);
+        // The shortest lease that is counted by this clock is that of those who read this node's memory.
+        let shortest = self.context.timing.lease.min(Timing::READABLE);
+        let jump = self.context.clock.watch.look(now, wall.0, shortest);
         if let Some(separated_ms) = jump.filter(|_| !planted(Bug::TrustStoppedClock)) {
             tracing::warn!(
                 separated_ms,

@@ -42,6 +42,7 @@ use leeward_format::user::Users;
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
+use leeward_platform::planted::{Bug, planted};
 use leeward_replication::Timing;
 use leeward_replication::lease::Grants;
 use leeward_replication::primary::Ops;
@@ -55,6 +56,7 @@ use peers::catch_up::{CatchUp, Wanted};
 use peers::leases::LeaseGrants;
 pub use peers::link;
 use peers::link::Link;
+pub(crate) use peers::settings::PeerSettings;
 use region::idle::IdleRegions;
 use region::saving::TailSaver;
 use region::{Holding, RoleDone, Slot};
@@ -124,6 +126,8 @@ struct Shared {
 struct Syncing {
     admission: Admission,
     catch_up: CatchUp,
+    /// While more bytes are queued on a link, segments wait.
+    bulk_bytes: usize,
 }
 
 /// Bytes of most messages to other nodes.
@@ -142,6 +146,7 @@ struct Context {
     syncing: Syncing,
     timing: Timing,
     clock: NodeClock,
+    peer_settings: PeerSettings,
     jobs: Vec<Job>,
     /// Proposals that are under way.
     proposals: BTreeMap<ProposalId, Proposer>,
@@ -154,6 +159,20 @@ const _: () = assert!(MAX_CONTROL_BYTES <= leeward_fabric::MAX_MESSAGE_BYTES);
 
 impl Context {
     fn send(&mut self, to: ServerId, message: &Control) {
+        if let Some(frame) = Context::framed(to, message) {
+            self.fabric.send(link::peer(to), &frame);
+        }
+    }
+    /// Sends a message about leases, which does not wait for what was sent before.
+    fn send_urgent(&mut self, to: ServerId, message: &Control) {
+        if planted(Bug::LeaseBehindBulk) {
+            return self.send(to, message);
+        }
+        if let Some(frame) = Context::framed(to, message) {
+            self.fabric.send_urgent(link::peer(to), &frame);
+        }
+    }
+    fn framed(to: ServerId, message: &Control) -> Option<Vec<u8>> {
         // Room for most messages: growing in steps costs more than all else here.
         let mut frame = Vec::with_capacity(MESSAGE_BYTES);
         write_frame(FrameKind::Control, message, &mut frame);
@@ -161,9 +180,9 @@ impl Context {
             // Only a base may be so long. Its receiver stays a learner, and the region has a replica less.
             let bytes = frame.len();
             tracing::error!(%to, bytes, "a region has too many segments to bring a replica in sync: use larger segments");
-            return;
+            return None;
         }
-        self.fabric.send(link::peer(to), &frame);
+        Some(frame)
     }
     fn table_options(&self, table: &str) -> Option<TableOptions> {
         self.agent.view().table(table).cloned()
@@ -219,14 +238,16 @@ impl Node {
             fabric: parts.fabric,
             agent: Agent::new(info, parts.cluster).holding(region::identity::held(&parts.copies)),
             links: BTreeMap::new(),
-            grants: Grants::after_start(now, parts.copies.iter().map(Replica::region), &timing.replication),
+            grants: Grants::after_start(now, parts.copies.iter().map(Replica::region)),
             ops: Ops::default(),
             syncing: Syncing {
                 admission: Admission::new(timing.catch_up_bytes),
                 catch_up: CatchUp::new(timing.catch_up_bytes),
+                bulk_bytes: timing.bulk_bytes,
             },
             timing: timing.replication,
             clock: NodeClock::new(now),
+            peer_settings: PeerSettings::new(parts.settings),
             jobs: Vec::new(),
             proposals: BTreeMap::new(),
             again: Vec::new(),
@@ -328,6 +349,7 @@ impl Node {
         self.merge(now);
         self.forward_waiting(now);
         self.context.send_waiting();
+        self.context.send_segments();
         self.answer_questions(now);
         self.advance_fresh(now);
         self.answer_reads(now);
@@ -382,9 +404,13 @@ impl Node {
         self.advance_split(now, region);
     }
 
-    /// Reads what learners lack, as fast as the catch-up rate allows.
+    /// Reads what learners lack, as fast as the catch-up rate and their links allow.
     fn catch_up(&mut self, now: Nanos) {
-        while let Some(Wanted { region, server, session, id, .. }) = self.context.syncing.catch_up.next(now) {
+        if !self.context.syncing.catch_up.is_wanted() {
+            return;
+        }
+        let full = self.context.full_links();
+        while let Some(Wanted { region, server, session, id, .. }) = self.context.syncing.catch_up.next(now, &full) {
             let Some(slot) = self.slots.get_mut(&region) else { continue };
             if let Some(serving) = slot.serving() {
                 serving.load(server, session, id);
@@ -446,6 +472,11 @@ impl Node {
     /// Users as this node knows them.
     pub fn users(&self) -> &Arc<Users> {
         self.context.agent.view().users()
+    }
+
+    /// What the other nodes have told of settings that are to be the same on all.
+    pub(crate) fn peer_settings(&self) -> &PeerSettings {
+        &self.context.peer_settings
     }
 
     /// This node as a member of groups.

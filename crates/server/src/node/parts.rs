@@ -14,7 +14,7 @@ use leeward_format::request::Once;
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_replication::Timing;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// An event for a node.
@@ -60,6 +60,8 @@ pub struct NodeTiming {
     pub flush_interval: Nanos,
     /// Bytes a second that the node reads to build learners; 0: no limit.
     pub catch_up_bytes: u64,
+    /// While more bytes than this are queued on a link, no segment is added: records, and answers, would wait behind it.
+    pub bulk_bytes: usize,
     /// How long a group must be whole without this node before the node destroys its copy: the group may take the node back.
     pub replica_gc_after: Nanos,
     /// How often the node reports its load to the master.
@@ -68,12 +70,20 @@ pub struct NodeTiming {
     pub merge_bytes: u64,
 }
 
+impl NodeTiming {
+    /// The same, for a node whose leases last for `lease`.
+    pub fn with_lease(self, lease: Nanos) -> NodeTiming {
+        NodeTiming { replication: Timing::of_lease(lease), ..self }
+    }
+}
+
 impl Default for NodeTiming {
     fn default() -> Self {
         NodeTiming {
             replication: Timing::default(),
             flush_interval: Nanos::from_secs(1),
             catch_up_bytes: 0,
+            bulk_bytes: 4 << 20,
             replica_gc_after: Nanos::from_secs(10),
             load_interval: Nanos::from_secs(2),
             merge_bytes: 4 << 20,
@@ -101,6 +111,8 @@ pub struct NodeParts {
     pub cluster: ClusterOptions,
     /// Timing.
     pub timing: NodeTiming,
+    /// Settings that are to be the same on all nodes, which the node tells the others. It tells nothing if there are none.
+    pub settings: BTreeMap<String, String>,
     /// Where checkpoints go; `None`: the node makes none.
     pub checkpoints: Option<Checkpoints>,
 }

@@ -51,6 +51,7 @@ impl Node {
             balances: context.agent.is_master() && context.agent.reports_load_to().is_some(),
             volume_failure: context.volume.failure().map(str::to_owned),
             volume_full: context.volume.why_full(),
+            settings_differ: context.peer_settings.differences(self.routes().servers().map(|info| &info.member)),
             device: Some(DeviceStatus {
                 bytes_read: device.bytes_read,
                 bytes_written: device.bytes_written,

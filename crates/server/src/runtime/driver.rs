@@ -25,7 +25,8 @@ impl Driver {
     #[inline]
     pub(super) fn context(&mut self, now: Nanos, quota: Quota) -> Context<'_> {
         let (routes, is_synced, users) = (self.node.routes(), self.node.is_synced(), self.node.users());
-        Context { now, routes, is_synced, users, figures: &self.node, shared: &mut self.shared, quota }
+        let peer_settings = self.node.peer_settings();
+        Context { now, routes, is_synced, peer_settings, users, figures: &self.node, shared: &mut self.shared, quota }
     }
 
     /// The counters of the process.

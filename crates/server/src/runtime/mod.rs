@@ -53,7 +53,6 @@ use leeward_format::{ServerId, VolumeId};
 use leeward_platform::disk::DiskLock;
 use leeward_platform::disk::private;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
-use leeward_replication::Timing;
 use leeward_security::tls::NodeTls;
 use passwords::PasswordThread;
 use pool::Pool;
@@ -166,6 +165,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let password_thread = PasswordThread::start(audit, metrics.clone()).map_err(system("password thread"))?;
     let parts = NodeParts {
         info: info.clone(),
+        settings: config.shared_settings(volume.segment_bytes()),
         volume,
         copies,
         clients,
@@ -181,15 +181,14 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let door = Door { passwords: password_thread.passwords().clone(), is_protected: !config.network.insecure_listen };
     let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door);
     let admin = admin.map_err(system("admin thread"))?;
-    let (resp, native) = (listeners.resp, listeners.native);
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
     let pool = Pool::start(config.storage.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
     let event_loop = EventLoop::new(Parts {
         poll,
         events,
-        resp: mio::net::TcpListener::from_std(resp),
-        native: mio::net::TcpListener::from_std(native),
+        resp: mio::net::TcpListener::from_std(listeners.resp),
+        native: mio::net::TcpListener::from_std(listeners.native),
         tls,
         driver: Driver::new(Node::new(BootClock.now(), parts), shared, pool),
         visitors: Visitors::new(password_thread, doorbell.clone(), secrecy),
@@ -471,22 +470,12 @@ fn join_cluster(
 }
 
 fn timing(config: &NodeConfig) -> NodeTiming {
-    let lease = Nanos::from_millis(config.replication.lease_ms);
-    let defaults = Timing::default();
+    let defaults = NodeTiming::default().with_lease(Nanos::from_millis(config.replication.lease_ms));
     NodeTiming {
-        replication: Timing {
-            lease,
-            lease_margin: Timing::margin_of(lease),
-            lease_interval: Nanos(lease.0 / 4),
-            // Two renewals and a look at the time.
-            lease_grant_timeout: Nanos(lease.0 / 2) + event_loop::TICK,
-            answer_timeout: defaults.answer_timeout.max(lease + lease),
-            ..defaults
-        },
         flush_interval: Nanos::from_millis(config.replication.flush_interval_ms),
         catch_up_bytes: u64::from(config.replication.catch_up_mib_per_second) << 20,
         merge_bytes: config.master.merge_bytes,
-        ..NodeTiming::default()
+        ..defaults
     }
 }
 

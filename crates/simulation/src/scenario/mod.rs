@@ -59,6 +59,8 @@ pub(crate) struct Traits {
     far: Option<(usize, Nanos)>,
     /// The master balances the servers.
     is_balanced: bool,
+    /// Each process draws from this how long its leases last. `None`: they last as long as by default.
+    leases: Option<u64>,
     theme: Theme,
 }
 
@@ -82,6 +84,14 @@ pub(crate) struct Scenario {
     traits: Traits,
 }
 
+/// How long leases last where each process draws that, in milliseconds. A member may be far away: a shorter lease would end
+/// before its grant has come.
+const LEASES_MS: [u64; 4] = [400, 600, 1_200, 2_400];
+
+/// Bytes a second of a narrow link: those of 1 Gbit/s, and of four times as much. Segments are 64 times smaller than in
+/// production, and so are these.
+const LINK_RATES: [u64; 2] = [125_000_000 / 64, 4 * 125_000_000 / 64];
+
 /// Presets that are drawn with the rest of the table.
 const PRESETS: [Preset; 5] = [Preset::Default, Preset::Anthus, Preset::Tebis, Preset::BuildIndex, Preset::Depart];
 
@@ -99,6 +109,12 @@ impl Scenario {
         let mut rng = Rng::new(seed.rotate_left(32));
         if rng.one_in(3) {
             scenario.add_readers(&mut rng);
+        }
+        let mut rng = Rng::new(seed.rotate_left(24));
+        scenario.traits.leases = rng.one_in(4).then(|| rng.u64());
+        let mut rng = Rng::new(seed.rotate_left(40));
+        if rng.one_in(4) {
+            scenario.network.bytes_per_second = LINK_RATES[rng.index(LINK_RATES.len())];
         }
         // The same.
         let mut rng = Rng::new(seed.rotate_left(16));
@@ -175,7 +191,7 @@ impl Scenario {
 
     /// Every choice among a few values: its name, and the value that was drawn.
     pub(crate) fn draw(&self) -> Vec<(&'static str, String)> {
-        let Traits { preset, has_long_grants, far, is_balanced, theme } = &self.traits;
+        let Traits { preset, has_long_grants, far, is_balanced, leases, theme } = &self.traits;
         let mut draw = vec![
             ("nodes", self.nodes.to_string()),
             ("regions", self.regions().to_string()),
@@ -185,6 +201,8 @@ impl Scenario {
             ("long_grants", has_long_grants.to_string()),
             ("far", far.map_or("none".into(), |(_, extra)| extra.as_millis().to_string())),
             ("balanced", is_balanced.to_string()),
+            ("drawn_leases", leases.is_some().to_string()),
+            ("narrow", (self.network.bytes_per_second > 0).to_string()),
         ];
         draw.push(("index", self.table.reads.index.to_string()));
         draw.push(("scans", self.table.reads.scans.to_string()));
@@ -235,12 +253,19 @@ impl Scenario {
         Some(often).filter(|_| self.traits.is_balanced)
     }
 
-    /// Timing of its nodes. With long lease grants, a primary may die while some members lack records that others have. Tails are
+    /// Timing of a process of a node. With long lease grants, a primary may die while some members lack records that others have. Tails are
     /// then also saved often, so that a backup builds its index from records that it has just received. Unneeded replicas are
     /// destroyed soon, since a run is short.
-    pub(crate) fn timing(&self) -> NodeTiming {
+    pub(crate) fn timing(&self, node: usize, incarnation: u64) -> NodeTiming {
         let (replica_gc_after, load_interval) = (Nanos::from_millis(100), Nanos::from_millis(150));
         let mut timing = NodeTiming { replica_gc_after, load_interval, ..NodeTiming::default() };
+        timing.bulk_bytes /= 64;
+        if let Some(leases) = self.traits.leases {
+            // Far apart, as those of neighbours are alike.
+            let process = ((node as u64) << 32 | incarnation).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let lease = LEASES_MS[Rng::new(leases.wrapping_add(process)).index(LEASES_MS.len())];
+            timing = timing.with_lease(Nanos::from_millis(lease));
+        }
         if self.traits.has_long_grants {
             timing.replication.lease_grant_timeout = timing.replication.answer_timeout;
             timing.flush_interval = Nanos::from_millis(20);
@@ -274,6 +299,7 @@ impl Traits {
             has_long_grants,
             far: Some(far).filter(|_| nodes > 1 && is_far),
             is_balanced: nodes > 1 && rng.one_in(3),
+            leases: None,
             theme: Theme::choose(nodes, table, rng),
         }
     }

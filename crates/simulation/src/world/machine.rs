@@ -6,8 +6,10 @@ use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
 use leeward_cluster::{ClusterOptions, CoordinatorOp};
 use leeward_engine::{Encryption, Error, Volume, VolumeOptions};
-use leeward_fabric::{Fabric, PeerId};
+use leeward_fabric::{Fabric, LinkEvent, PeerId};
 use leeward_format::cluster::{Member, ServerInfo};
+use leeward_format::control::{Control, MAX_CONTROL_BYTES};
+use leeward_format::frame::{FrameKind, read_frame};
 use leeward_format::op::OpResult;
 use leeward_format::superblock::Superblock;
 use leeward_format::{Epoch, Lsn, RegionId, UnixMs, VolumeId};
@@ -242,7 +244,8 @@ impl World {
                 balance: self.scenario.balance(),
                 ..ClusterOptions::default()
             },
-            timing: NodeTiming { catch_up_bytes, ..self.scenario.timing() },
+            timing: NodeTiming { catch_up_bytes, ..self.scenario.timing(node, incarnation) },
+            settings: BTreeMap::new(),
             checkpoints: None,
         };
         self.machines[node].node = Some(Node::new(now, parts));
@@ -413,8 +416,20 @@ impl World {
             if let Some(reader) = node.checked_sub(self.machines.len()) {
                 self.reader_hears(reader, node_of(from), event);
             } else if self.machines[node].incarnation == incarnation {
+                self.note_lease(node, &event);
                 self.input(node, Input::Link(from, event));
             }
+        }
+    }
+
+    /// Notes how long a lease grant took, if that is asked for.
+    fn note_lease(&mut self, node: NodeId, event: &LinkEvent) {
+        let Some(round_trips) = &mut self.lease_round_trips else { return };
+        if let LinkEvent::Message(bytes) = event
+            && let Ok(Some((Control::LeaseGrant { sent, .. }, _))) =
+                read_frame(FrameKind::Control, bytes, MAX_CONTROL_BYTES)
+        {
+            round_trips.push(self.machines[node].clock(self.now) - Nanos(sent));
         }
     }
 }

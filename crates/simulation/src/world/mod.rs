@@ -168,6 +168,8 @@ pub(crate) struct World {
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
+    /// Of each lease grant, the time from its request to its arrival, by the clock of the holder; where a test asks for it.
+    lease_round_trips: Option<Vec<Nanos>>,
     /// Copies of backups that were found to be equal to the primary's by their digests.
     compared: u64,
     /// Reads that backups answered as of an instant after their call.
@@ -227,6 +229,7 @@ impl World {
             missed_wakeup: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
+            lease_round_trips: None,
             compared: 0,
             fresh: 0,
             with_pieces: (0, 0),
@@ -519,5 +522,7 @@ impl World {
     }
 }
 
+#[cfg(test)]
+mod narrow_tests;
 #[cfg(test)]
 mod outage_tests;

@@ -12,10 +12,15 @@ pub(super) const KEYS: [&str; 2] = ["a", "x"];
 
 /// A world of three nodes, each with a replica of both regions. Nothing else happens in it.
 pub(super) fn quiet(is_suitable: impl Fn(&Scenario) -> bool) -> World {
+    quiet_of(2, is_suitable)
+}
+
+/// The same with so many regions.
+pub(super) fn quiet_of(regions: usize, is_suitable: impl Fn(&Scenario) -> bool) -> World {
     let is_plain = |world: &World| {
         let Scenario { nodes, table, splits, .. } = &world.scenario;
         let is_whole = *nodes == 3 && table.replicas == 3 && table.quorum.is_none();
-        let is_ranged = splits.len() == 1 && !table.partition.is_hash();
+        let is_ranged = splits.len() + 1 == regions && !table.partition.is_hash();
         is_whole && is_ranged && world.scenario.balance().is_none() && is_suitable(&world.scenario)
     };
     let mut world = (1..).map(World::new).find(is_plain).expect("some seed has such a world");

@@ -13,7 +13,7 @@ fn put(world: &mut World, key: &'static str) {
 #[test]
 fn a_copy_that_a_region_counts_on_is_removed_only_after_others_have_taken_over() {
     let is_soon = |interval: Nanos| interval < Nanos::from_secs(1);
-    let mut world = quiet(|scenario| is_soon(scenario.timing().replication.floor_interval));
+    let mut world = quiet(|scenario| is_soon(scenario.timing(0, 0).replication.floor_interval));
     let node = node_of(world.configs()[0].primary.expect("it is served").server);
     world.machines[node].make_copy(1);
     // Its floor rises beyond the copy.

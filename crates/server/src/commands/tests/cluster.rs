@@ -2,6 +2,7 @@
 
 use super::fake::Fake;
 use crate::commands::redirect::REDIRECT_AFTER;
+use crate::node::PeerSettings;
 use crate::protocol_session::ProtocolSession;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, Reads, ServerInfo, TableOptions, encode_value};
@@ -243,6 +244,21 @@ fn a_table_by_slots_that_is_not_database_0_is_never_redirected() {
     assert_eq!(settled(&mut fake, "SET foo 1"), "+OK|");
     assert_eq!(fake.run("CLUSTER SLOTS"), DISABLED);
     assert!(fake.node.tables[&"carts".parse().expect("a name")].contains_key(&b"foo"[..]));
+}
+
+/// Of a node whose database 0 may be another table this node forwards, and it names none as the master of slots.
+#[test]
+fn clients_are_not_sent_to_a_node_with_another_redis_table() {
+    let mut fake = carts();
+    let moved = "-MOVED 12182 store-3.example:7381|";
+    assert_eq!(settled(&mut fake, "SET foo 1"), moved);
+    let named = fake.run("CLUSTER SLOTS");
+    fake.peer_settings = PeerSettings::new([("redis_table".to_owned(), "\"carts\"".to_owned())].into());
+    assert_eq!(settled(&mut fake, "SET foo 2"), "+OK|", "the other has not told its own yet");
+    assert!(fake.node.tables[&"carts".parse().expect("a name")].contains_key(&b"foo"[..]));
+    assert_ne!(fake.run("CLUSTER SLOTS"), named, "clients route by that");
+    let (masters, slots) = (fake.run("CLUSTER NODES"), "0-16383");
+    assert!(masters.lines().any(|line| line.contains("myself,master") && line.contains(slots)), "{masters}");
 }
 
 #[test]

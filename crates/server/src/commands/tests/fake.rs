@@ -3,6 +3,7 @@
 use crate::client_memory::ClientMemory;
 use crate::commands::{Context, Cursors, Facts, Figures, Session, Shared, check_op};
 use crate::metrics::Metrics;
+use crate::node::PeerSettings;
 use crate::node::decide::{Current, Decision, decide};
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{Quota, STEP_UNITS};
@@ -217,6 +218,7 @@ pub(super) struct Fake {
     pub(super) units: u32,
     /// Whether the node hears the coordinator.
     pub(super) is_synced: bool,
+    pub(super) peer_settings: PeerSettings,
 }
 
 impl Fake {
@@ -240,17 +242,29 @@ impl Fake {
         let mut shared = Shared::new(facts, Cursors::new(1), accounts);
         let now = Nanos::from_secs(100);
         let users = Arc::new(Users::none());
+        let peer_settings = PeerSettings::default();
         let mut context = Context {
             now,
             routes: node.routes(),
             is_synced: true,
+            peer_settings: &peer_settings,
             users: &users,
             figures: &node,
             shared: &mut shared,
             quota: Quota::default(),
         };
         let session = Session::new(7, "127.0.0.1:5000".into(), "127.0.0.1:7379".into(), &mut context);
-        Fake { node, users, shared, session, waiting: Vec::new(), now, units: STEP_UNITS, is_synced: true }
+        Fake {
+            node,
+            users,
+            shared,
+            session,
+            waiting: Vec::new(),
+            now,
+            units: STEP_UNITS,
+            is_synced: true,
+            peer_settings,
+        }
     }
 
     /// Feeds bytes; operations are left waiting.
@@ -277,6 +291,7 @@ impl Fake {
             now: self.now,
             routes: self.node.routes(),
             is_synced: self.is_synced,
+            peer_settings: &self.peer_settings,
             users: &self.users,
             figures: &self.node,
             shared: &mut self.shared,

@@ -1,11 +1,13 @@
 //! How fast a node reads what its learners lack: a limit in bytes per second for all of its regions. So the build of a new
 //! member leaves the device and the network to clients.
 //!
+//! Nothing is read for a server whose link has enough to send already.
+//!
 //! A counted member does not wait, since writes wait for it. Invariant: a segment that was held back is read once.
 
 use leeward_format::{RegionId, SegmentId, ServerId};
 use leeward_platform::Nanos;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// The longest time without reads that later reads may make up for.
 const BURST: Nanos = Nanos::from_millis(100);
@@ -39,12 +41,18 @@ impl CatchUp {
         self.waiting.push_back(wanted);
     }
 
-    /// The next segment that may be read now.
-    pub(crate) fn next(&mut self, now: Nanos) -> Option<Wanted> {
+    /// Whether any learner lacks a segment.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The next segment that may be read now. None goes to servers whose links are `full`.
+    pub(crate) fn next(&mut self, now: Nanos, full: &BTreeSet<ServerId>) -> Option<Wanted> {
         if self.paid_until > now {
             return None;
         }
-        let wanted = self.waiting.pop_front()?;
+        let next = self.waiting.iter().position(|wanted| !full.contains(&wanted.server))?;
+        let wanted = self.waiting.remove(next)?;
         if let Some(cost) = (wanted.bytes * 1_000_000_000).checked_div(self.bytes_per_second) {
             self.paid_until = self.paid_until.max(now - BURST) + Nanos(cost);
         }
@@ -66,7 +74,7 @@ mod tests {
         (0..100).for_each(|id| catch_up.want(wanted(id)));
         let (mut gone, mut now) = (Vec::new(), Nanos::from_secs(5));
         while now < Nanos::from_secs(7) {
-            while let Some(next) = catch_up.next(now) {
+            while let Some(next) = catch_up.next(now, &BTreeSet::new()) {
                 gone.push(next.id.0);
             }
             now += Nanos::from_millis(50);
@@ -77,14 +85,25 @@ mod tests {
         catch_up.waiting.clear();
         now += Nanos::from_secs(60);
         (0..100).for_each(|id| catch_up.want(wanted(id)));
-        let at_once = std::iter::from_fn(|| catch_up.next(now)).count();
+        let at_once = std::iter::from_fn(|| catch_up.next(now, &BTreeSet::new())).count();
         assert!(at_once <= 2, "{at_once}");
+    }
+
+    #[test]
+    fn segments_for_a_full_link_wait_and_others_pass_them() {
+        let mut catch_up = CatchUp::new(0);
+        catch_up.want(wanted(1));
+        catch_up.want(Wanted { server: ServerId(3), ..wanted(2) });
+        let full = BTreeSet::from([ServerId(2)]);
+        assert_eq!(catch_up.next(Nanos::ZERO, &full).map(|wanted| wanted.id), Some(SegmentId(2)));
+        assert!(catch_up.next(Nanos::ZERO, &full).is_none() && catch_up.is_wanted());
+        assert_eq!(catch_up.next(Nanos::ZERO, &BTreeSet::new()).map(|wanted| wanted.id), Some(SegmentId(1)));
     }
 
     #[test]
     fn without_a_limit_nothing_waits() {
         let mut catch_up = CatchUp::new(0);
         (0..10).for_each(|id| catch_up.want(wanted(id)));
-        assert_eq!(std::iter::from_fn(|| catch_up.next(Nanos::ZERO)).count(), 10);
+        assert_eq!(std::iter::from_fn(|| catch_up.next(Nanos::ZERO, &BTreeSet::new())).count(), 10);
     }
 }

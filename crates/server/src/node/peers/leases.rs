@@ -1,5 +1,8 @@
 //! Lease grants between this node and the others: it requests them where it is primary, and gives them where it is a backup.
 //!
+//! These messages wait for no other: they are [urgent](leeward_fabric::Fabric::send_urgent). So they have no order with
+//! messages of sessions, and may be lost.
+//!
 //! One message asks a server for the grants of all regions. So the node need not look at idle regions
 //! ([`crate::node::region::idle`]) to find grants that are not renewed: the server does not answer, or its answer lacks them.
 
@@ -9,9 +12,18 @@ use leeward_format::cluster::GroupConfig;
 use leeward_format::control::{Control, SafeLsnOf};
 use leeward_format::{Epoch, RegionId, ServerId};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 use leeward_replication::Timing;
 use leeward_replication::lease::SchedulingGap;
 use std::collections::BTreeMap;
+
+/// Why no lease is granted that lasts so long; `None` if one may be.
+fn refusal(lasts: Nanos) -> Option<String> {
+    let (least, most) = (Timing::LEASES.start().as_millis(), Timing::LEASES.end().as_millis());
+    let says =
+        || format!("a lease lasts {least} to {most} ms, and {} ns were asked for: check lease_ms there", lasts.0);
+    (!Timing::LEASES.contains(&lasts)).then(says)
+}
 
 /// The last request to a server.
 #[derive(Debug, Default)]
@@ -82,7 +94,7 @@ impl LeaseGrants {
 
     /// Answers whether some server lets lease grants run out.
     fn look(&mut self, now: Nanos, timing: &Timing) -> bool {
-        self.scheduling_gap.look(now, timing.lease_interval);
+        self.scheduling_gap.look(now, timing.scheduling_gap());
         let begun = self.scheduling_gap.since();
         let is_late = |asked: &Asked| now - asked.answered.max(begun) > timing.renewal_timeout();
         self.asked.values().any(is_late)
@@ -101,7 +113,7 @@ impl Context {
         if config.released_term() == Some(term) {
             let me = self.me;
             for member in config.members().filter(|member| *member != me) {
-                self.send(member.server, &Control::Released { regions: vec![(config.region, term)] });
+                self.send_urgent(member.server, &Control::Released { regions: vec![(config.region, term)] });
             }
         }
     }
@@ -113,11 +125,12 @@ impl Context {
         regions: Vec<(RegionId, Epoch)>,
         mut safe_lsns: Vec<SafeLsnOf>,
     ) {
-        let (sent, heard) = (self.clock.now.0, self.heard_of(server).filter(|_| !safe_lsns.is_empty()));
+        let heard = self.heard_of(server).filter(|_| !safe_lsns.is_empty());
         if heard.is_none() {
             safe_lsns.clear();
         }
-        self.send(server, &Control::LeaseRequest { sent, regions, heard, safe_lsns });
+        let (sent, lasts) = (self.clock.now.0, self.timing.lease.0);
+        self.send_urgent(server, &Control::LeaseRequest { sent, lasts, regions, heard, safe_lsns });
     }
 }
 
@@ -153,7 +166,18 @@ impl Node {
     }
 
     /// A primary asks for lease grants. It gets none for a region that has ended: what it acknowledges there would be lost.
-    pub(super) fn grant_leases(&mut self, now: Nanos, from: ServerId, sent: u64, regions: &[(RegionId, Epoch)]) {
+    /// The grant lasts as long as the primary asks for, whatever this node asks for as a primary.
+    pub(super) fn grant_leases(
+        &mut self,
+        now: Nanos,
+        from: ServerId,
+        (sent, lasts): (Nanos, Nanos),
+        regions: &[(RegionId, Epoch)],
+    ) {
+        if let Some(reason) = refusal(lasts) {
+            return self.context.send_urgent(from, &Control::LeaseRefused { reason });
+        }
+        let kept = if planted(Bug::GrantOwnDuration) { self.context.timing.lease } else { lasts };
         let mut granted = Vec::new();
         for &(region, term) in regions {
             let view = self.context.agent.view();
@@ -166,12 +190,13 @@ impl Node {
                 if !slot.backup.is_idle() {
                     self.idle.touch(region);
                 }
-                self.context.grants.grant(now, region, term, &self.context.timing);
+                self.context.grants.grant(now, region, term, kept);
                 granted.push((region, term));
             }
         }
         if !granted.is_empty() {
-            self.context.send(from, &Control::LeaseGrant { sent, regions: granted, now: now.0 });
+            let (sent, lasts, regions) = (sent.0, lasts.0, granted);
+            self.context.send_urgent(from, &Control::LeaseGrant { sent, lasts, regions, now: now.0 });
         }
     }
 
@@ -189,10 +214,16 @@ impl Node {
         }
     }
 
-    /// A backup has granted leases.
-    pub(super) fn lease_granted(&mut self, now: Nanos, from: ServerId, sent: u64, regions: Vec<(RegionId, Epoch)>) {
-        let refused = self.lease_grants.answered(from, Nanos(sent), &regions);
-        if Nanos(sent) < self.context.clock.since {
+    /// A backup has granted leases of this length.
+    pub(super) fn lease_granted(
+        &mut self,
+        now: Nanos,
+        from: ServerId,
+        (sent, lasts): (Nanos, Nanos),
+        regions: Vec<(RegionId, Epoch)>,
+    ) {
+        let refused = self.lease_grants.answered(from, sent, &regions);
+        if sent < self.context.clock.since {
             return;
         }
         for region in refused {
@@ -203,7 +234,7 @@ impl Node {
         for (region, term) in regions {
             let serving = self.slots.get_mut(&region).and_then(Slot::serving);
             if let Some(serving) = serving.filter(|serving| serving.term() == term) {
-                serving.primary_mut().lease_granted(from, Nanos(sent));
+                serving.primary_mut().lease_granted(from, sent, lasts);
                 serving.extend_direct_reads(now);
                 // In an idle region no answer waits for it.
                 if !self.idle.is_idle(region) {

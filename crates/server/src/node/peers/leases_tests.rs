@@ -76,3 +76,13 @@ fn a_node_that_was_stopped_waits_for_answers_anew() {
     assert!(!lease_grants.look(ms(5_300), &timing));
     assert!(lease_grants.look(ms(5_350), &timing));
 }
+
+#[test]
+fn a_lease_that_is_too_long_or_too_short_is_refused_with_the_range() {
+    // A request of a program without the duration names a few regions in its place.
+    for lasts in [Nanos(3), ms(99), ms(60_001)] {
+        let reason = refusal(lasts).expect("it is no lease");
+        assert!(reason.contains("100 to 60000 ms"), "{reason}");
+    }
+    assert_eq!([ms(100), ms(600), ms(60_000)].map(refusal), [None, None, None]);
+}

@@ -9,12 +9,14 @@
 
 use crate::node::requests::stale::ClockHeard;
 use crate::node::{Context, requests::forward};
+use bytes::Bytes;
 use leeward_fabric::{Descriptor, Fabric, PeerId};
 use leeward_format::ServerId;
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
 use leeward_format::frame::{FrameKind, frame_bytes, write_frame};
 use leeward_platform::Nanos;
-use std::collections::VecDeque;
+use leeward_platform::planted::{Bug, planted};
+use std::collections::{BTreeSet, VecDeque};
 
 /// The fabric's name of a server.
 pub fn peer(server: ServerId) -> PeerId {
@@ -40,6 +42,10 @@ pub(crate) struct Link {
     pub(crate) up: bool,
     /// The clock readings that the server has sent since the link came up.
     pub(crate) clock: ClockHeard,
+    /// Why the server has refused leases since the link came up.
+    lease_refused: Option<String>,
+    /// Segments that wait until the link has sent what was queued before.
+    segments: VecDeque<SegmentWrite>,
     /// Frames of operations and answers that go out at the end of the turn.
     batch: Vec<u8>,
     /// Encoded answers that wait until the link is up, and since when.
@@ -49,6 +55,14 @@ pub(crate) struct Link {
     /// Answers that wait until the link has sent what was queued before, and since when. Their values are charged to the
     /// clients' memory.
     waiting: VecDeque<(Nanos, Control)>,
+}
+
+/// A segment for a ship slot.
+#[derive(Debug)]
+struct SegmentWrite {
+    slot: Descriptor,
+    bytes: Bytes,
+    op: u64,
 }
 
 /// Most bytes of answers that wait for a link. Beyond that the oldest are dropped, and their callers wait until their time is
@@ -77,8 +91,9 @@ pub(crate) fn frames_in(mut message: &[u8]) -> u32 {
 impl Link {
     /// The link came up, or went down: what was to go over it is lost.
     pub(super) fn changed(&mut self, up: bool) {
-        (self.up, self.clock) = (up, ClockHeard::default());
+        (self.up, self.clock, self.lease_refused) = (up, ClockHeard::default(), None);
         self.batch.clear();
+        self.segments.clear();
     }
 
     fn send_batch(&mut self, to: ServerId, fabric: &dyn Fabric) {
@@ -99,6 +114,15 @@ impl Link {
 }
 
 impl Context {
+    /// `from` refuses leases. It does so at each request, and the log says it once.
+    pub(super) fn lease_refused(&mut self, from: ServerId, reason: String) {
+        let link = self.links.entry(from).or_default();
+        if link.lease_refused.as_ref() != Some(&reason) {
+            tracing::error!(server = %from, reason, "a server grants no lease, so this node cannot serve regions with it");
+            link.lease_refused = Some(reason);
+        }
+    }
+
     /// Sends an operation, or an answer, by the end of the turn.
     pub(crate) fn send_in_batch(&mut self, to: ServerId, message: &Control) {
         let link = self.links.entry(to).or_default();
@@ -152,6 +176,40 @@ impl Context {
                 self.send(to, &answer);
             }
         }
+    }
+
+    /// Writes a segment to a ship slot, when the link has sent enough of what was queued before.
+    pub(crate) fn write_segment(&mut self, to: ServerId, slot: Descriptor, bytes: Bytes, op: u64) {
+        let link = self.links.entry(to).or_default();
+        link.segments.push_back(SegmentWrite { slot, bytes, op });
+        self.send_segments_to(to);
+    }
+
+    /// Writes segments that wait, as far as their links have room now.
+    pub(crate) fn send_segments(&mut self) {
+        let waiting = self.links.iter().filter(|(_, link)| !link.segments.is_empty());
+        for to in waiting.map(|(server, _)| *server).collect::<Vec<ServerId>>() {
+            self.send_segments_to(to);
+        }
+    }
+
+    fn send_segments_to(&mut self, to: ServerId) {
+        while self.has_room(to)
+            && let Some(SegmentWrite { slot, bytes, op }) =
+                self.links.get_mut(&to).and_then(|link| link.segments.pop_front())
+        {
+            self.fabric.write(peer(to), &slot, 0, &bytes, op);
+        }
+    }
+
+    /// Servers to whose links no segment is to be added now.
+    pub(crate) fn full_links(&self) -> BTreeSet<ServerId> {
+        let is_full = |(to, link): &(&ServerId, &Link)| link.up && (!link.segments.is_empty() || !self.has_room(**to));
+        self.links.iter().filter(is_full).map(|(to, _)| *to).collect()
+    }
+
+    fn has_room(&self, to: ServerId) -> bool {
+        self.fabric.queued_bytes(peer(to)) <= self.syncing.bulk_bytes || planted(Bug::LeaseBehindBulk)
     }
 
     /// Drops answers that no node waits for any more.

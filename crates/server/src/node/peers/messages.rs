@@ -23,6 +23,7 @@ impl Node {
                 self.context.links.entry(from).or_default().changed(up);
                 self.fresh.link_changed(from);
                 if up {
+                    self.context.tell_settings(from);
                     self.context.send_unsent(from);
                 }
                 for slot in self.slots.values_mut() {
@@ -79,14 +80,16 @@ impl Node {
 
     fn message(&mut self, now: Nanos, from: ServerId, message: Control) {
         match message {
-            Control::LeaseRequest { sent, regions, heard, safe_lsns } => {
-                self.grant_leases(now, from, sent, &regions);
+            Control::LeaseRequest { sent, lasts, regions, heard, safe_lsns } => {
+                self.grant_leases(now, from, (Nanos(sent), Nanos(lasts)), &regions);
                 self.hear_safe_lsns(now, from, heard, &safe_lsns);
             }
-            Control::LeaseGrant { sent, regions, now: theirs } => {
+            Control::LeaseGrant { sent, lasts, regions, now: theirs } => {
                 self.context.links.entry(from).or_default().clock.hear(theirs, now);
-                self.lease_granted(now, from, sent, regions);
+                self.lease_granted(now, from, (Nanos(sent), Nanos(lasts)), regions);
             }
+            Control::Settings { incarnation, settings } => self.context.peer_settings.hear(from, incarnation, settings),
+            Control::LeaseRefused { reason } => self.context.lease_refused(from, reason),
             Control::SafeLsnQuestion { id, region, wants_line } => {
                 self.safe_lsn_asked(Question { from, id, region, wants_line });
             }

@@ -5,6 +5,7 @@
 //! | `link` | links to them, and answers that wait for a link |
 //! | `messages` | what comes over the links |
 //! | `leases` | lease grants, requested and given |
+//! | `settings` | settings that are to be the same on all nodes |
 //! | `admission`, `catch_up` | how many copies sync at a time, and how fast |
 //!
 //! Belongs to the node's thread.
@@ -14,3 +15,4 @@ pub(crate) mod catch_up;
 pub(crate) mod leases;
 pub mod link;
 mod messages;
+pub(crate) mod settings;

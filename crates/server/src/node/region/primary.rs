@@ -98,7 +98,7 @@ fn act_for_peer(serving: &mut Serving, server: ServerId, session: u64, action: P
         PeerAction::Slot(write) => {
             let _apart = cpu::apart(Activity::Shipping.of_primary());
             let Some(slot) = peer.and_then(|peer| peer.slot(write.slot)) else { return };
-            context.fabric.write(link::peer(server), &link::descriptor(slot), 0, &write.parcel.bytes, write.op);
+            context.write_segment(server, link::descriptor(slot), write.parcel.bytes.clone(), write.op);
         }
         // Writes wait for a counted member, so its loads start at once.
         PeerAction::Load(id) if peer.is_some_and(|peer| peer.counted) => serving.load(server, session, id),
