@@ -121,19 +121,20 @@ fn ends_are_described() {
 #[test]
 fn a_file_is_written_whole_or_not_at_all_and_only_if_it_differs() {
     use std::os::unix::fs::MetadataExt;
+    use std::{fs, io};
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("node.toml");
     let inode = || fs::metadata(&path).expect("it is there").ino();
-    write_if_different(&path, "one").expect("there is room");
+    super::write_if_different(&path, "one").expect("there is room");
     let first = inode();
     // Where a second file would find no room, the same text needs none, and another one leaves the file as it is.
     let new = directory.path().join("node.new");
     std::os::unix::fs::symlink("/dev/full", &new).expect("a link");
-    write_if_different(&path, "one").expect("nothing is written");
+    super::write_if_different(&path, "one").expect("nothing is written");
     assert!(new.is_symlink());
-    let error = write_if_different(&path, "two").expect_err("the disk is full");
+    let error = super::write_if_different(&path, "two").expect_err("the disk is full");
     assert_eq!((error.kind(), fs::read_to_string(&path).expect("text")), (io::ErrorKind::StorageFull, "one".into()));
     assert!(inode() == first && !new.is_symlink(), "the part of it that had room is gone");
-    write_if_different(&path, "two").expect("there is room");
+    super::write_if_different(&path, "two").expect("there is room");
     assert_eq!(fs::read_to_string(&path).expect("text"), "two");
 }

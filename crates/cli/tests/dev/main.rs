@@ -4,6 +4,7 @@
 mod comparison;
 mod copies;
 mod direct;
+#[expect(dead_code, reason = "other tests speak to one server without TLS")]
 #[path = "../../../cluster/tests/shared/ensemble.rs"]
 mod ensemble;
 mod faults;

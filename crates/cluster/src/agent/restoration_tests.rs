@@ -59,7 +59,7 @@ fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
     fixture.apply(again);
     fixture.tell(CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
     assert_eq!(fixture.outcomes(), [(confirms, Outcome::Accepted)]);
-    assert!(fixture.agent.view().is_synced() && fixture.agent.not_joined() != None);
+    assert!(fixture.agent.view().is_synced() && fixture.agent.not_joined().is_some());
     assert_eq!(fixture.agent.view().region(RegionId(1)), Some(&known));
 }
 

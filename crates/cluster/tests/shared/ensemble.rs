@@ -141,7 +141,6 @@ impl Ensemble {
     }
 
     /// The address of a server without TLS.
-    #[allow(dead_code, reason = "only some of the tests that share this file ask for it")]
     pub(crate) fn plain(&self, server: usize) -> SocketAddr {
         self.servers[server].plain
     }

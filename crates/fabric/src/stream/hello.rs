@@ -70,13 +70,12 @@ pub(crate) fn hello(own: PeerId, wanted: PeerId, reach: u32, connection: Connect
     encode(connection as u16, own, wanted, reach)
 }
 
+/// Why a hello was refused, and its bytes, if it came as a whole.
+type Refused = (HelloError, Option<[u8; HELLO]>);
+
 /// Checks a hello to `own`. Returns the peer that sent it, and what the connection is for; or the error, with a reply if
 /// the other side may understand it.
-pub(crate) fn check_hello(
-    own: PeerId,
-    reach: u32,
-    bytes: &[u8; HELLO],
-) -> Result<(PeerId, Connection), (HelloError, Option<[u8; HELLO]>)> {
+pub(crate) fn check_hello(own: PeerId, reach: u32, bytes: &[u8; HELLO]) -> Result<(PeerId, Connection), Refused> {
     match decode(bytes) {
         Ok(Hello { wanted, .. }) if wanted != own => {
             Err((HelloError::WrongPeer { wanted, found: own }, Some(encode(NOT_ME, own, wanted, reach))))

@@ -5,7 +5,7 @@
 //! views coherent.
 
 use super::background::{Background, Pending};
-use super::direct::{Access, Direct, retry};
+use super::direct::{Access, Direct};
 use super::room::Room;
 use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
 use crate::Block;

@@ -33,7 +33,7 @@ fn a_refusal_ends_and_lasts_longer_each_time() {
     for _ in 0..8 {
         let since = now;
         while limit.refusal(now, 9000).is_some() {
-            now = now + SECOND;
+            now += SECOND;
         }
         lasted.push((now - since).as_millis() / 1000);
         limit.connected();

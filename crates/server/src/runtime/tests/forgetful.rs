@@ -3,6 +3,7 @@
 
 use super::identity::{request, wait_for};
 use super::*;
+use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
 use std::fs;
 use std::path::Path;
