@@ -164,4 +164,5 @@ def main():
     print(f"acl: {checks} replies were those of redis-server")
 
 
-main()
+if __name__ == "__main__":
+    main()

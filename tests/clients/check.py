@@ -150,6 +150,35 @@ def ranges_deleted(r):
     equal(r.delete("py:r0", "py:r1", "py:r9"), 3)
 
 
+def absent(r):
+    """What there is not fails at once, and nothing of a refused transaction is executed."""
+    r.mset({"py:a": 100, "py:b": 100})
+    pipe = r.pipeline()
+    pipe.decrby("py:a", 30)
+    pipe.incrby("py:b", 30)
+    refused("MULTI is not supported", pipe.execute)
+    equal(r.mget("py:a", "py:b"), [b"100", b"100"])
+    refused("WATCH is not supported", lambda: r.transaction(lambda pipe: pipe.incr("py:a"), "py:a"))
+    refused("EVAL is not supported", lambda: r.eval("return 1", 0))
+    refused("EVALSHA is not supported", lambda: r.register_script("return 1")())
+    refused("PUBLISH is not supported", lambda: r.publish("py:channel", "x"))
+    with r.pubsub() as channel:
+        channel.subscribe("py:channel")
+        refused("SUBSCRIBE is not supported", lambda: channel.get_message(timeout=10))
+    lock = r.lock("py:lock", timeout=60)
+    equal(lock.acquire(blocking=False), True)
+    token = lock.local.token
+    refused("EVALSHA is not supported", lock.release)
+    equal(r.execute_command("DELEX", "py:lock", "IFEQ", token), 1)
+    with r.client() as one:
+        # Without a pipeline, as some clients send a transaction.
+        refused("MULTI is not supported", lambda: one.execute_command("MULTI"))
+        refused("not executed", lambda: one.set("py:a", 1))
+        equal(one.execute_command("DISCARD"), b"OK")
+        equal(one.get("py:a"), b"100")
+    equal(r.delete("py:a", "py:b"), 2)
+
+
 def bad_input(r):
     refused("unknown command", lambda: r.execute_command("LPUSH", "a", "b"))
     refused("wrong number of arguments", lambda: r.execute_command("GET"))
@@ -194,6 +223,7 @@ def main():
             server(r)
             expiry(r)
             ranges_deleted(r)
+            absent(r)
             bad_input(r)
             r.close()
         many_clients(host, port)

@@ -59,6 +59,15 @@ has 'errors: 0, replies: 3' redis-cli -h "$host" -p "$first" --pipe < <(printf '
 found=$(printf 'SET cli:b 1\nGET cli:b\nDEL cli:b\n' | redis-cli -h "$host" -p "$last")
 [ "$found" = $'OK\n1\n1' ] || { echo "commands from standard input: $found" >&2; exit 1; }
 
+# A refused transaction leaves everything as it was, and the connection too.
+found=$(printf 'SET cli:t 1\nMULTI\nINCR cli:t\nDEL cli:t\nEXEC\nGET cli:t\nDEL cli:t\n' | redis-cli -h "$host" -p "$first" 2>&1)
+refused="ERR MULTI is not supported: Leeward has no transactions. What follows is refused up to EXEC or DISCARD"
+between="ERR not executed: MULTI was refused, and neither EXEC nor DISCARD has come since"
+aborted="EXECABORT Transaction discarded because of previous errors."
+[ "$(grep -v '^$' <<<"$found")" = $'OK\n'"$refused"$'\n'"$between"$'\n'"$between"$'\n'"$aborted"$'\n1\n1' ] ||
+    { echo "a refused transaction: $found" >&2; exit 1; }
+checks=$((checks + 1))
+
 # What redis-cli asks for when it is interactive.
 has '^krange$' redis-cli -h "$host" -p "$first" command docs
 has '^leeward_version:' redis-cli -h "$host" -p "$first" info server

@@ -58,7 +58,7 @@ is_ready() {
         redis-cli ${REDIS_TLS_CA:+--tls --cacert "$REDIS_TLS_CA"} -p "$port" 2>/dev/null | tail -n 1)" = 2 ]
 }
 
-# Fetches go-redis, node-redis, ioredis, jedis and lettuce.
+# Fetches go-redis, node-redis, ioredis, jedis, lettuce and Redisson.
 fetch() {
     (cd "$here/go" && go build -o "$scratch/go-check" . && go build -o "$scratch/go-cluster" ./cluster)
     cp -r "$here/node" "$here/java" "$scratch"
@@ -77,6 +77,7 @@ others() {
     "$scratch/go-check" "127.0.0.1:$port"
     node "$scratch/node/check.mjs" 127.0.0.1 $((port + 1))
     java -cp "$scratch/java/target/dependency/*" "$scratch/java/Check.java" 127.0.0.1 $((port + 2))
+    java -cp "$scratch/java/target/dependency/*" "$scratch/java/Scripts.java" 127.0.0.1 "$port"
 }
 
 fetch
@@ -101,6 +102,7 @@ REDIS_USER=root REDIS_PASSWORD=$(cat "$USERS_PASSWORD") others
 redis-server --port $((port + 50)) --bind 127.0.0.1 --save "" --dir "$scratch" >"$scratch/redis.log" 2>&1 &
 redis=$!
 sleep 1
+"$python" "$here/options.py" $((port + 50)) 127.0.0.1 "$port" "$(cat "$USERS_PASSWORD")"
 "$python" "$here/acl.py" $((port + 50)) 127.0.0.1 "$port" "$(cat "$USERS_PASSWORD")"
 kill "$redis"
 redis=""

@@ -68,6 +68,14 @@ func main() {
 
 	_, err = rdb.LPush(ctx, "go:list", "x").Result()
 	equal("an unknown command", strings.Contains(err.Error(), "unknown command"), true)
+	_, err = rdb.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Set(ctx, "go:a", "9", 0)
+		return pipe.Incr(ctx, "go:n").Err()
+	})
+	equal("a transaction", strings.Contains(fmt.Sprint(err), "MULTI is not supported"), true)
+	equal("nothing of it", value(rdb.MGet(ctx, "go:a", "go:n").Result()), []any{"420", "100"})
+	err = redis.NewScript("return 1").Run(ctx, rdb, nil).Err()
+	equal("a script", strings.Contains(fmt.Sprint(err), "EVALSHA is not supported"), true)
 	info := value(rdb.Info(ctx, "server").Result())
 	equal("info", strings.Contains(info, "leeward_version"), true)
 	commands := value(rdb.Command(ctx).Result())

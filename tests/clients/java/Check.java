@@ -16,6 +16,7 @@ import redis.clients.jedis.Jedis;
 import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
+import redis.clients.jedis.Transaction;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.params.ScanParams;
 import redis.clients.jedis.params.SetParams;
@@ -68,6 +69,25 @@ public class Check {
             throw new AssertionError("an unknown command is answered");
         } catch (JedisDataException error) {
             equal(error.getMessage().contains("unknown command"), true);
+        }
+        try {
+            Transaction transaction = jedis.multi();
+            transaction.set("java:a", "9");
+            transaction.incr("java:n");
+            transaction.exec();
+            throw new AssertionError("a transaction is executed");
+        } catch (JedisDataException error) {
+            equal(error.getMessage().contains("MULTI is not supported") || error.getMessage().contains("EXECABORT"), true);
+        }
+        if (jedis.isBroken()) {
+            throw new AssertionError("the connection is not as before");
+        }
+        equal(jedis.mget("java:a", "java:n"), Arrays.asList("420", "100"));
+        try {
+            jedis.evalsha("0123456789012345678901234567890123456789");
+            throw new AssertionError("a script is executed");
+        } catch (JedisDataException error) {
+            equal(error.getMessage().contains("EVALSHA is not supported"), true);
         }
         equal(jedis.info("server").contains("leeward_version"), true);
         equal(jedis.del("java:a", "java:b", "java:z", "java:n"), 4L);

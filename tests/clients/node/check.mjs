@@ -37,6 +37,9 @@ for (const RESP of [2, 3]) {
   const replies = await Promise.all(Array.from({ length: 100 }, () => client.incr("js:n")));
   equal(replies[99], 100);
   await assert.rejects(() => client.lPush("js:list", "x"), /unknown command/);
+  await assert.rejects(() => client.multi().set("js:a", "9").incr("js:n").exec(), /MULTI is not supported/);
+  equal(await client.mGet(["js:a", "js:n"]), ["420", "100"]);
+  await assert.rejects(() => client.eval("return 1"), /EVAL is not supported/);
   assert.match(await client.info("server"), /leeward_version/);
   equal(await client.del(["js:a", "js:b", "js:z", "js:n"]), 4);
   await client.close();

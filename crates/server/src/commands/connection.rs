@@ -36,6 +36,7 @@ pub(super) fn quit(session: &mut Session) -> Work {
 /// `RESET`
 pub(super) fn reset(session: &mut Session, context: &mut Context) -> Work {
     session.terms = Terms::default();
+    session.refused_multi = None;
     session.identity.forget();
     session.follow_users(context);
     session.select(context.shared.facts.redis_table.clone(), context);
@@ -196,6 +197,12 @@ pub(super) fn client(args: &[Bytes], session: &mut Session, context: &mut Contex
         (b"setinfo", [attribute, text]) => set_info(attribute, text, id, context),
         (b"info", []) => Work::Ready(Reply::Verbatim(clients.line(id, context.now) + "\n")),
         (b"list", options) => list(options, context),
+        (b"reply", [mode]) if mode.eq_ignore_ascii_case(b"ON") => Work::Ready(Reply::OK),
+        (b"reply", [mode]) if [&b"OFF"[..], b"SKIP"].iter().any(|off| mode.eq_ignore_ascii_case(off)) => {
+            // The client takes the next reply for that to a later command: it must get none.
+            session.stop();
+            error("CLIENT REPLY OFF and SKIP are not supported: the connection is closed")
+        }
         (b"id" | b"getname" | b"setname" | b"setinfo" | b"info", _) => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             error(format_args!("wrong number of arguments for 'client|{name}' command"))

@@ -61,25 +61,70 @@ pub(super) fn option_time(command: &str, unit: Unit, amount: &[u8]) -> Result<Li
     unit.lifetime(amount).filter(|_| amount > 0).ok_or_else(|| invalid_time(command))
 }
 
+/// What the options of `SET` or `GETEX` say of the expiry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ExpiryOption<'a> {
+    /// `KEEPTTL` of `SET`, `PERSIST` of `GETEX`.
+    Word,
+    /// A time.
+    Time(Unit, &'a [u8]),
+}
+
+impl<'a> ExpiryOption<'a> {
+    /// Takes `new` in place of `chosen`. As in Redis, the same option may be given again, and its last value counts. Other
+    /// options exclude each other.
+    pub(super) fn choose(chosen: &mut Option<Self>, new: ExpiryOption<'a>) -> Result<(), Reply> {
+        let is_same = match (&chosen, new) {
+            (None, _) | (Some(ExpiryOption::Word), ExpiryOption::Word) => true,
+            (Some(ExpiryOption::Time(before, _)), ExpiryOption::Time(unit, _)) => *before == unit,
+            _ => false,
+        };
+        *chosen = Some(new);
+        is_same.then_some(()).ok_or_else(|| Reply::err("syntax error"))
+    }
+}
+
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`
 pub(super) fn getex(args: &[Bytes]) -> Work {
-    let option = args.get(2).map(|option| option.to_ascii_uppercase());
-    let key = args[1].clone();
-    let (lifetime, when) = match (option.as_deref(), args.get(3), args.len()) {
-        (None, ..) => return super::strings::get(args),
-        (Some(b"PERSIST"), None, _) => (Lifetime::Forever, ExpireIf { expires: Some(true), later: None }),
-        (Some(option), Some(amount), 4) => match Unit::of_option(option).map(|unit| option_time("getex", unit, amount))
-        {
-            Some(Ok(lifetime)) => (lifetime, ExpireIf::default()),
-            Some(Err(reply)) => return Work::Ready(reply),
-            None => return Work::Ready(Reply::err("syntax error")),
+    let (key, mut chosen) = (args[1].clone(), None);
+    let mut options = args[2..].iter();
+    while let Some(option) = options.next() {
+        let option = option.to_ascii_uppercase();
+        let new = match (&option[..], Unit::of_option(&option)) {
+            (b"PERSIST", _) => Some(ExpiryOption::Word),
+            (_, Some(unit)) => options.next().map(|amount| ExpiryOption::Time(unit, amount)),
+            _ => None,
+        };
+        let new = new.ok_or_else(|| Reply::err("syntax error"));
+        if let Err(reply) = new.and_then(|new| ExpiryOption::choose(&mut chosen, new)) {
+            return Work::Ready(reply);
+        }
+    }
+    let (lifetime, when) = match chosen {
+        None => return super::strings::get(args),
+        Some(ExpiryOption::Word) => (Lifetime::Forever, ExpireIf { expires: Some(true), later: None }),
+        Some(ExpiryOption::Time(unit, amount)) => match option_time("getex", unit, amount) {
+            Ok(lifetime) => (lifetime, ExpireIf::default()),
+            // As in Redis, a key that does not exist is null, whatever the time.
+            Err(_) if parse_integer(amount).is_none() => {
+                return one(Op::Get { key }, |result| null_or(result, || Reply::err(NOT_AN_INTEGER)));
+            }
+            Err(_) => return one(Op::Get { key }, |result| null_or(result, || invalid_time("getex"))),
         },
-        _ => return Work::Ready(Reply::err("syntax error")),
     };
     one(Op::Expire { key, lifetime, when, want_old: true }, |result| match result {
         OpResult::Put { old, .. } => Reply::bulk_or_null(old),
         other => unexpected(&other),
     })
+}
+
+/// Null if the key does not exist, else the error.
+fn null_or(result: OpResult, error: fn() -> Reply) -> Reply {
+    match result {
+        OpResult::Value(None) => Reply::Null,
+        OpResult::Value(Some(_)) => error(),
+        other => unexpected(&other),
+    }
 }
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`

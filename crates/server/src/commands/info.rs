@@ -260,6 +260,8 @@ pub(super) fn config(args: &[Bytes], context: &mut Context) -> Work {
         return Work::Ready(Reply::err(glob::too_long()));
     }
     context.quota.take(bytes as u32);
+    // As `INFO` says it.
+    let maxmemory = context.status().memory.budget;
     let facts = &context.shared.facts;
     let settings: [(&str, String); 9] = [
         ("appendonly", "yes".into()),
@@ -267,7 +269,7 @@ pub(super) fn config(args: &[Bytes], context: &mut Context) -> Work {
         ("databases", "1".into()),
         ("dir", facts.data_dir.clone()),
         ("maxclients", facts.max_connections.to_string()),
-        ("maxmemory", "0".into()),
+        ("maxmemory", maxmemory.to_string()),
         ("port", facts.resp_port.to_string()),
         ("proto-max-bulk-len", MAX_VALUE_BYTES.to_string()),
         // No snapshots on a schedule: everything acknowledged is in the logs.

@@ -8,6 +8,7 @@
 //!
 //! All of it belongs to the event loop's thread.
 
+mod absent;
 mod access;
 mod acl;
 mod clients;

@@ -9,13 +9,13 @@ use super::work::{Work, most_reply_bytes, too_long, unexpected};
 use super::{Context, check_op, error_reply, glob};
 use crate::resp::Reply;
 use bytes::Bytes;
-use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
 use leeward_format::merge::{self, Page};
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange, check_range};
 use leeward_format::routing::{Routing, Spread};
 use leeward_format::table::TableName;
 use leeward_format::user::after_prefix;
+use leeward_format::{MAX_KEY_BYTES, RegionId};
 use std::sync::Arc;
 
 /// Most entries asked for in one operation.
@@ -259,8 +259,13 @@ fn range(start: Bytes, end: Option<Bytes>, shape: Shape) -> ScanWork {
     }
 }
 
+/// The range of the keys that begin with `prefix`.
 fn with_prefix(prefix: &[u8], shape: Shape) -> ScanWork {
-    range(Bytes::copy_from_slice(prefix), after_prefix(prefix), shape)
+    match prefix.get(..=MAX_KEY_BYTES) {
+        // No key is that long: an empty range.
+        Some(start) => range(Bytes::copy_from_slice(start), Some(Bytes::copy_from_slice(start)), shape),
+        None => range(Bytes::copy_from_slice(prefix), after_prefix(prefix), shape),
+    }
 }
 
 /// `KRANGE start end [REV] [LIMIT n] [KEYS]`

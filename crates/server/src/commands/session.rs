@@ -69,6 +69,8 @@ pub struct Session {
     is_cut: bool,
     /// No further command is read: after `QUIT`, a protocol error or the end of the stream.
     stopped: bool,
+    /// When the client's `MULTI` was refused, unless `EXEC`, `DISCARD` or `RESET` has ended that: see `absent.rs`.
+    pub(super) refused_multi: Option<Nanos>,
     pub(super) identity: Identity,
     /// The command, the last of all, that waits for the password thread. No other is read before its answer.
     pub(super) waiting: Option<Waiting>,
@@ -141,6 +143,7 @@ impl Session {
             holdings: Holdings::of(memory),
             is_cut: false,
             stopped: false,
+            refused_multi: None,
             identity,
             waiting: None,
         }
@@ -175,8 +178,12 @@ impl Session {
                 }
                 Ok(Some(Parsed::TooLarge { name, reason })) => {
                     self.terms.is_asking = false;
-                    let spec = table::position(&name);
-                    let reply = if spec.is_some() { Reply::err(reason) } else { table::unknown(&[name]) };
+                    let (spec, args) = (table::position(&name), [name]);
+                    let reply = match self.after_refused_multi(&args, context.now) {
+                        Some(refusal) => refusal,
+                        None if spec.is_some() => Reply::err(reason),
+                        None => self.absent(&args, context.now).1,
+                    };
                     self.push(spec, 0, Work::Ready(reply), context.now);
                 }
                 Err(error) => {
@@ -203,9 +210,15 @@ impl Session {
         context.quota.take_bytes(taken);
         // Of this command alone, also if it fails early.
         let was_asking = std::mem::take(&mut self.terms.is_asking);
-        let Some(position) = table::position(&args[0]) else {
-            self.push(None, 0, Work::Ready(table::unknown(args)), context.now);
-            return "unknown";
+        let position = table::position(&args[0]);
+        if let Some(refusal) = self.after_refused_multi(args, context.now) {
+            self.push(position, 0, Work::Ready(refusal), context.now);
+            return position.map_or("multi", |position| table::all()[position].name);
+        }
+        let Some(position) = position else {
+            let (name, reply) = self.absent(args, context.now);
+            self.push(None, 0, Work::Ready(reply), context.now);
+            return name;
         };
         let spec = &table::all()[position];
         let work = spec.start(args, was_asking, self, context);

@@ -1,6 +1,6 @@
 //! Commands on single keys and lists of keys.
 
-use super::expiry::{Unit, option_time};
+use super::expiry::{ExpiryOption, Unit, option_time};
 use super::session::Session;
 use super::work::{Work, unexpected};
 use super::{Context, check_op, error_reply};
@@ -86,26 +86,31 @@ pub(super) fn set(args: &[Bytes]) -> Work {
 }
 
 fn set_op(args: &[Bytes]) -> Result<Op, Reply> {
-    let (mut when, mut lifetime, mut want_old) = (None, None, false);
+    let (mut when, mut expiry, mut want_old) = (None, None, false);
     let mut options = args[3..].iter();
     while let Some(option) = options.next() {
         let option = option.to_ascii_uppercase();
         let mut argument = || options.next().ok_or_else(|| Reply::err("syntax error"));
+        // As in Redis, most options may be given again.
         match &option[..] {
-            b"NX" if when.is_none() => when = Some(Condition::Absent),
-            b"XX" if when.is_none() => when = Some(Condition::Present),
+            b"NX" if matches!(when, None | Some(Condition::Absent)) => when = Some(Condition::Absent),
+            b"XX" if matches!(when, None | Some(Condition::Present)) => when = Some(Condition::Present),
             b"IFEQ" if when.is_none() => when = Some(Condition::Value(argument()?.clone())),
             b"IFNE" if when.is_none() => when = Some(Condition::NotValue(argument()?.clone())),
-            b"GET" if !want_old => want_old = true,
-            b"KEEPTTL" if lifetime.is_none() => lifetime = Some(Lifetime::AsBefore),
+            b"GET" => want_old = true,
+            b"KEEPTTL" => ExpiryOption::choose(&mut expiry, ExpiryOption::Word)?,
             option => match Unit::of_option(option) {
-                Some(unit) if lifetime.is_none() => lifetime = Some(option_time("set", unit, argument()?)?),
-                _ => return Err(Reply::err("syntax error")),
+                Some(unit) => ExpiryOption::choose(&mut expiry, ExpiryOption::Time(unit, argument()?))?,
+                None => return Err(Reply::err("syntax error")),
             },
         }
     }
-    let (key, value) = (args[1].clone(), args[2].clone());
-    let (when, lifetime) = (when.unwrap_or_default(), lifetime.unwrap_or_default());
+    let lifetime = match expiry {
+        None => Lifetime::default(),
+        Some(ExpiryOption::Word) => Lifetime::AsBefore,
+        Some(ExpiryOption::Time(unit, amount)) => option_time("set", unit, amount)?,
+    };
+    let (key, value, when) = (args[1].clone(), args[2].clone(), when.unwrap_or_default());
     Ok(Op::Put { key, value, when, want_old, lifetime })
 }
 

@@ -13,7 +13,7 @@ use leeward_cluster::{Change, CoordinatorEvent, Routes, View};
 use leeward_format::cluster::{ClusterPath, GroupConfig, Member, TableOptions, encode_value};
 use leeward_format::op::{Op, OpError, OpResult, RangeOp, ScanRange};
 use leeward_format::routing::Routing;
-use leeward_format::status::NodeStatus;
+use leeward_format::status::{MemoryStatus, NodeStatus};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
 use leeward_format::user::Users;
 use leeward_format::{Epoch, Expiry, Incarnation, Lsn, RegionId, ServerId, UnixMs, VolumeId};
@@ -43,7 +43,8 @@ pub(super) struct FakeNode {
 impl Figures for FakeNode {
     fn status(&self) -> NodeStatus {
         self.gathered.set(self.gathered.get() + 1);
-        NodeStatus { server: ServerId(1), coordinator_up: true, ..NodeStatus::default() }
+        let memory = MemoryStatus { budget: 134_217_728, ..MemoryStatus::default() };
+        NodeStatus { server: ServerId(1), coordinator_up: true, memory, ..NodeStatus::default() }
     }
 
     fn committed(&self, _: RegionId) -> Option<Lsn> {
@@ -324,6 +325,11 @@ impl Fake {
         output.advance(output.len());
         self.advance();
         text
+    }
+
+    /// Whether the connection is to be closed: all that it was told has left.
+    pub(super) fn is_finished(&self) -> bool {
+        self.session.is_finished()
     }
 
     /// Feeds bytes, answers every operation, and takes the output, with `|` for line ends.

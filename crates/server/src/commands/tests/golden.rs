@@ -8,7 +8,7 @@ use leeward_format::{Epoch, RegionId};
 
 /// Runs commands in order on one connection; each must answer as expected.
 #[track_caller]
-fn check(fake: &mut Fake, expected: &[(&str, &str)]) {
+pub(super) fn check(fake: &mut Fake, expected: &[(&str, &str)]) {
     for (line, reply) in expected {
         assert_eq!(fake.run(line), *reply, "{line}");
     }
@@ -412,7 +412,7 @@ fn what_there_is_to_know() {
         &[
             ("CONFIG GET save", "*2|$4|save|$0||"),
             ("CONFIG GET APPENDONLY", "*2|$10|appendonly|$3|yes|"),
-            ("CONFIG GET max* port", "*6|$10|maxclients|$2|10|$9|maxmemory|$1|0|$4|port|$4|7379|"),
+            ("CONFIG GET max* port", "*6|$10|maxclients|$2|10|$9|maxmemory|$9|134217728|$4|port|$4|7379|"),
             ("CONFIG GET nonsense", "*0|"),
             ("CONFIG GET", "-ERR wrong number of arguments for 'config|get' command|"),
             ("CONFIG SET a b", "-ERR unknown subcommand 'SET' of CONFIG: see docs/resp.md for those there are|"),
