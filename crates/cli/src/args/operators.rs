@@ -1,4 +1,4 @@
-//! The command lines of operator commands on whole tables or regions: checkpoint, ingest and accept-loss.
+//! The command lines of operator commands: checkpoint, ingest, accept-loss and restore-coordinator.
 
 use super::{Connect, InTable, Keys};
 use clap::Args;

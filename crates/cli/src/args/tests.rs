@@ -50,6 +50,7 @@ Commands:
   split   Split a region into two
   merge   Merge a small region into its neighbour
   accept-loss  Give up the data that only a lost volume holds, so that the region that waits for it can serve again
+  restore-coordinator  Restore a coordinator that lost its data, or was put back to an older state, from what the nodes know
   inspect Show what a volume holds, down to each record, without opening it
   rekey   Rewrite an encrypted volume with a new data key
   verify Read everything that a volume holds, and verify every checksum
@@ -96,6 +97,7 @@ fn every_page_has_an_example() {
         "certs add",
         "certs show",
         "accept-loss",
+        "restore-coordinator",
         "inspect",
         "rekey",
         "verify",

@@ -176,7 +176,7 @@ fn set_with_conditions() {
             ("SET b 1 GET NX", "$-1|"),
             ("GET b", "$1|1|"),
             ("SET a 1 NX XX", "-ERR syntax error|"),
-            ("SET a 1 NX NX", "-ERR syntax error|"),
+            ("SET a 1 NX NX", "$-1|"),
             ("SET a 1 FOO", "-ERR syntax error|"),
             ("SET a 2 IFEQ 2", "$-1|"),
             ("SET a 2 IFEQ 3", "+OK|"),
