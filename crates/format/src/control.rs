@@ -159,7 +159,7 @@ impl Control {
     /// The subject of the message in `frame`, by the first byte of its body. Nothing is checked.
     pub fn subject(frame: &[u8]) -> Subject {
         match frame.get(FRAME_HEADER_BYTES) {
-            Some(0 | 1 | 9) => Subject::Lease,
+            Some(0 | 1 | 10) => Subject::Lease,
             Some(2 | 3) => Subject::Operation,
             _ => Subject::Other,
         }

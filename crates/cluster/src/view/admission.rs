@@ -153,7 +153,7 @@ impl View {
                     self.changed.servers = true;
                 }
                 self.refusal = refusal;
-                return;
+                return self.know_users_of_refused();
             }
         }
         self.refusal = None;
@@ -167,6 +167,15 @@ impl View {
         self.synced = true;
         self.current.has_new_users = true;
         self.show_users();
+    }
+
+    /// A process that never knew users knows those of a tree that it refuses: an operator must be let in to restore it.
+    fn know_users_of_refused(&mut self) {
+        if let Some(aside) = self.aside.as_ref().filter(|_| !self.users.is_known) {
+            let mut users = aside.users.clone();
+            (users.is_known, users.revision) = (true, self.users.revision + 1);
+            self.users = Arc::new(users);
+        }
     }
 
     fn generation(&self) -> Option<u32> {

@@ -145,6 +145,7 @@ fn a_server_that_just_started_knows_what_its_copies_belong_to() {
         let mut view = View::of_server([(RegionId(1), held.clone())].into());
         tell(&mut view, &found);
         assert_eq!(view.is_synced(), is_taken, "{:?}", view.refusal());
+        assert!(view.users().is_known, "an operator must be let in to restore it");
     }
     // A copy of a time without identities says nothing.
     let unknown = HeldCopy { identity: CopyIdentity::default(), ..held };

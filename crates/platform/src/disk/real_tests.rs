@@ -110,7 +110,7 @@ fn a_reader_needs_no_file_to_write_to_makes_none_and_writes_none() {
     read.read_at(&mut back, 0).unwrap();
     assert_eq!(back, block);
     assert!(read.write_at(&block, 0).is_err() && read.write_buffered_at(&block, 0).is_err());
-    assert!(read.allocate(1 << 20, &[]).is_err());
+    assert!(read.allocate(1 << 20, &[1 << 20]).is_err());
     // Readers keep out writers, and not each other.
     drop(disk.lock().unwrap());
     let readers = [disk.lock_to_read().unwrap(), disk.lock_to_read().unwrap()];
