@@ -170,8 +170,7 @@ fn requests() {
             read: vec![Line(300)],
         })),
     ]);
-    ops.extend(requests_about_users());
-    ops.push(Op::RestoreTree { confirms: true });
+    ops.extend(requests_about_users_and_trees());
     let table = "orders".parse().expect("a name");
     check(FrameKind::Request, Request::Ops { id: 1, direct: true, table, ops }, include_str!("golden/request-ops.hex"));
     let (table, add) = ("orders".parse().expect("a name"), Op::Add { key: Bytes::from_static(b"key"), delta: 1 });
@@ -179,9 +178,14 @@ fn requests() {
     check(FrameKind::Request, request, include_str!("golden/request-once.hex"));
 }
 
-fn requests_about_users() -> [Op; 3] {
+fn requests_about_users_and_trees() -> [Op; 4] {
     let names = Some(vec!["bob".parse().expect("a name")]);
-    [Op::ListUsers, Op::ChangeUser { change: Box::new(user_change()) }, Op::RemoveUsers { names }]
+    [
+        Op::ListUsers,
+        Op::ChangeUser { change: Box::new(user_change()) },
+        Op::RemoveUsers { names },
+        Op::RestoreTree { confirms: true },
+    ]
 }
 
 fn password_hash() -> PasswordHash {

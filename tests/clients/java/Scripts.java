@@ -76,7 +76,7 @@ public class Scripts {
         try (java.io.FileInputStream file = new java.io.FileInputStream(ca)) {
             store.setCertificateEntry("ca", java.security.cert.CertificateFactory.getInstance("X.509").generateCertificate(file));
         }
-        File saved = File.createTempFile("ca", ".p12");
+        File saved = File.createTempFile("authority", ".p12");
         saved.deleteOnExit();
         try (java.io.FileOutputStream out = new java.io.FileOutputStream(saved)) {
             store.store(out, "changeit".toCharArray());

@@ -41,7 +41,7 @@ fn tell(view: &mut View, tree: &[(ClusterPath, Bytes)]) {
 fn knowing(tree: &[(ClusterPath, Bytes)]) -> View {
     let mut view = View::default();
     tell(&mut view, tree);
-    assert!(view.is_synced() && view.refusal().is_none(), "whoever knows nothing takes any tree");
+    assert!(view.is_synced() && view.refusal().is_none(), "a process that knows nothing takes any tree");
     view
 }
 

@@ -3,7 +3,7 @@
 //! | path | answers |
 //! |---|---|
 //! | `/` | a page for people |
-//! | `/status` | JSON: the node's figures ([`NodeStatus`]) and, as `map`, the cluster as it knows it |
+//! | `/status` | JSON: the node's figures (`NodeStatus` of `leeward_format`) and, as `map`, the cluster as it knows it |
 //! | `/metrics` | Prometheus's text format |
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
@@ -11,8 +11,8 @@
 //! Once there are users, all but `/livez` and `/readyz` need one with the right to operate on all tables (`entry`).
 //!
 //! One thread with a single-threaded async runtime, so slow or idle HTTP clients cost no threads. `connection_limit`
-//! bounds their number and their time. It asks the event loop for [`Figures`], and a second thread renders them, so that
-//! neither the event loop nor `/livez` waits for that. `/livez`, which anyone may ask, looks at the [`Heartbeat`] of the
+//! bounds their number and their time. It asks the event loop for `Figures`, and a second thread renders them, so that
+//! neither the event loop nor `/livez` waits for that. `/livez`, which anyone may ask, looks at the `Heartbeat` of the
 //! event loop; `/readyz`, too, at figures of the last second if there are any.
 
 mod connection_limit;

@@ -179,8 +179,8 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let cpu_accounting = Arc::new(CpuAccounting::default());
     let asking = Asking::new(doorbell.clone(), cpu_accounting.clone());
     let door = Door { passwords: password_thread.passwords().clone(), is_protected: !config.network.insecure_listen };
-    let admin = Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door);
-    let admin = admin.map_err(system("admin thread"))?;
+    let admin =
+        Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door).map_err(system("admin thread"))?;
     let poll = mio::Poll::new().map_err(system("event loop"))?;
     doorbell.attach(mio::Waker::new(poll.registry(), WAKER).map_err(system("event loop"))?);
     let pool = Pool::start(config.storage.job_threads, &doorbell, &cpu_accounting).map_err(system("job pool"))?;
@@ -200,8 +200,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         },
         heartbeat: asking.heartbeat.clone(),
     });
-    let event_loop = event_loop.and_then(|event_loop| spawn(event_loop, cpu_accounting));
-    let event_loop = event_loop.map_err(system("event loop"))?;
+    let event_loop = event_loop.and_then(|it| spawn(it, cpu_accounting)).map_err(system("event loop"))?;
     tracing::info!(
         server = %server, volume = %member.volume, incarnation = %member.incarnation, resp = info.resp_address,
         native = info.native_address, admin = info.admin_address, "the node is up"

@@ -7,7 +7,7 @@
 //!   again costs no check. It counts only while the user has the password.
 //! - A failed try is answered as soon as it is checked. After [`FREE_TRIES`] of them, an address is *suspect*, and so is a
 //!   user for addresses from which it has never come in. Then the next check is delayed, the longer the more have failed.
-//!   A try whose check is more than [`PATIENCE`] away is refused at once, and told when to come again. Few groups of
+//!   A try whose check is more than [`SUSPECT_TIMEOUT`] away is refused at once, and told when to come again. Few groups of
 //!   suspect tries may wait. So others hardly wait for them.
 //! - Everything is bounded: what waits, what is remembered, and the tables of failures.
 //!
@@ -39,7 +39,7 @@ const TURNS: u32 = 4;
 const FIRST_DELAY: Nanos = Nanos::from_millis(100);
 const LONGEST_DELAY: Nanos = Nanos::from_secs(5);
 /// How long a suspect try waits for its check. Clients take an answer that comes later for a node that does not answer.
-const PATIENCE: Nanos = Nanos::from_millis(500);
+const SUSPECT_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// Failures are forgotten after this time without another.
 const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(600);
 /// Most addresses and users whose failures are counted, and most passwords and pairs of user and address that are
@@ -258,7 +258,7 @@ impl<R> Checks<R> {
 
     /// Why a suspect group, whose check may begin at `until`, may not wait; `None` if it may.
     fn refuse_suspect(&self, now: Nanos, until: Nanos, group: &Group<R>) -> Option<Answer> {
-        if until > now + PATIENCE {
+        if until > now + SUSPECT_TIMEOUT {
             return Some(Answer::TooSoon(until - now));
         }
         let alike = self.suspect.iter().filter(|key| self.groups[key].is_like(group)).count();
@@ -310,13 +310,13 @@ impl<R> Checks<R> {
         group
     }
 
-    /// Answers the suspect tries whose patience is over.
+    /// Answers the suspect tries whose time is over.
     fn give_up(&mut self, now: Nanos, answered: &mut Vec<(R, Answer)>) {
         for key in std::mem::take(&mut self.suspect) {
             if let Some(until) = self.slow_until(now, &self.groups[&key]) {
                 let answer = if until > now { Answer::TooSoon(until - now) } else { Answer::Busy };
                 let group = self.groups.get_mut(&key).expect("a group that waits is there");
-                let over = group.remove(|one| one.since + PATIENCE <= now);
+                let over = group.remove(|one| one.since + SUSPECT_TIMEOUT <= now);
                 self.tries -= over.len();
                 answered.extend(over.into_iter().map(|one| (one.reply, answer.clone())));
             }
@@ -363,8 +363,8 @@ impl<R> Checks<R> {
     pub(crate) fn next_due(&self, now: Nanos) -> Option<Nanos> {
         let due = |key: &Key| {
             let group = &self.groups[key];
-            let patience = group.tries.iter().map(|one| one.since + PATIENCE).min();
-            self.slow_until(now, group).into_iter().chain(patience).min()
+            let timeout = group.tries.iter().map(|one| one.since + SUSPECT_TIMEOUT).min();
+            self.slow_until(now, group).into_iter().chain(timeout).min()
         };
         self.suspect.iter().filter_map(due).min()
     }

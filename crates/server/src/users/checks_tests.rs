@@ -94,7 +94,7 @@ fn a_wrong_password_of_one_client_does_not_shut_out_the_others_of_its_address() 
     let due = checks.next_due(due).expect("one waits");
     let task = checks.next(due, &mut Vec::new()).expect("its time has come");
     assert_eq!(checks.finish(due, &task, &admitted()).len(), 4000);
-    assert!(due - now < PATIENCE);
+    assert!(due - now < SUSPECT_TIMEOUT);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_failed_try_is_answered_at_once_and_the_next_check_is_slowed_and_all_is_forg
 }
 
 #[test]
-fn a_suspect_try_whose_check_is_put_off_is_answered_within_its_patience() {
+fn a_suspect_try_whose_check_is_put_off_is_answered_within_its_timeout() {
     let mut checks = checks();
     let (now, users) = (Nanos::from_secs(1), users(&hash()));
     for _ in 0..6 {
@@ -165,7 +165,7 @@ fn a_suspect_try_whose_check_is_put_off_is_answered_within_its_patience() {
     let mut answered = Vec::new();
     assert!(checks.next(due, &mut answered).is_none() && answered.is_empty());
     let due = checks.next_due(due).expect("one waits");
-    assert_eq!(due, now + PATIENCE);
+    assert_eq!(due, now + SUSPECT_TIMEOUT);
     assert!(checks.next(due, &mut answered).is_none());
     assert_eq!(answered, [(2, Answer::TooSoon(Nanos::from_millis(700)))]);
     assert!(checks.groups.is_empty() && checks.suspect.is_empty() && checks.tries == 0);
