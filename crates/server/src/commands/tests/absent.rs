@@ -72,12 +72,12 @@ fn a_multi_that_is_wrong_or_too_large_begins_it_too() {
 fn long_after_a_refused_multi_the_connection_is_closed_and_still_nothing_is_executed() {
     let mut fake = Fake::new(&[]);
     fake.run("MULTI");
-    fake.now = fake.now + Nanos::from_secs(60);
+    fake.now += Nanos::from_secs(60);
     assert_eq!(fake.run("EXEC"), ABORTED, "a slow client may end it at any time");
     fake.run("MULTI");
-    fake.now = fake.now + Nanos::from_secs(5);
+    fake.now += Nanos::from_secs(5);
     assert_eq!(fake.run("SET a 1"), NOT_EXECUTED);
-    fake.now = fake.now + Nanos::from_millis(1);
+    fake.now += Nanos::from_millis(1);
     let closed = fake.run("SET a 1");
     assert!(closed.starts_with("-ERR not executed") && closed.ends_with("the connection is closed|"), "{closed}");
     assert!(fake.is_finished());
