@@ -11,11 +11,11 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Where lines go.
 #[derive(Debug)]
 pub(crate) struct LineLog<W> {
-    state: Mutex<State<W>>,
+    writer: Mutex<LineWriter<W>>,
 }
 
 #[derive(Debug)]
-struct State<W> {
+struct LineWriter<W> {
     out: W,
     /// The last line was written in part.
     is_torn: bool,
@@ -25,11 +25,11 @@ struct State<W> {
 
 impl<W: Write> LineLog<W> {
     pub(crate) fn new(out: W) -> LineLog<W> {
-        LineLog { state: Mutex::new(State { out, is_torn: false, lost: 0 }) }
+        LineLog { writer: Mutex::new(LineWriter { out, is_torn: false, lost: 0 }) }
     }
 }
 
-impl<W: Write> State<W> {
+impl<W: Write> LineWriter<W> {
     /// Writes a line that ends in a newline.
     fn line(&mut self, line: &[u8]) {
         if self.lost > 0 {
@@ -69,7 +69,7 @@ pub(crate) struct Line<'a, W: Write>(&'a LineLog<W>);
 impl<W: Write> Write for Line<'_, W> {
     /// The subscriber gives each line in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).line(line);
+        self.0.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).line(line);
         Ok(line.len())
     }
 

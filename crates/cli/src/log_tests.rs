@@ -30,11 +30,11 @@ fn written(room: usize) -> String {
     let log = LineLog::new(Disk { room, ..Disk::default() });
     for number in 0..6 {
         if number == 4 {
-            log.state.lock().unwrap().out.room = 1000;
+            log.writer.lock().unwrap().out.room = 1000;
         }
         log.make_writer().write_all(format!("line {number}\n").as_bytes()).unwrap();
     }
-    let disk = log.state.into_inner().unwrap().out;
+    let disk = log.writer.into_inner().unwrap().out;
     String::from_utf8(disk.bytes).unwrap()
 }
 

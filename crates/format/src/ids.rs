@@ -97,6 +97,13 @@ pub struct ClusterId(pub u64);
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableId(pub u64);
 
+impl TableId {
+    /// Whether the two are of different tables, as far as both are known.
+    pub fn is_other_than(self, other: TableId) -> bool {
+        self != other && self != TableId(0) && other != TableId(0)
+    }
+}
+
 macro_rules! shown_as_hex {
     ($($name:ident)*) => {$(
         impl fmt::Debug for $name {

@@ -11,7 +11,7 @@ use crate::CoordinatorOp;
 use leeward_format::cluster::{ClusterPath, CopyFound, ServerInfo, encode_value};
 use leeward_format::{Epoch, Lsn, RegionId};
 use leeward_platform::Nanos;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Copies that this server is about to register otherwise.
 #[derive(Debug, Default)]
@@ -46,18 +46,16 @@ impl Agent {
     /// belongs to as far as it knows. Its process has gone on since it found the former.
     pub(super) fn registration(&self) -> ServerInfo {
         let me = self.me.member;
-        let mut info = self.me.clone();
+        let mut copies: BTreeMap<RegionId, CopyFound> =
+            self.me.copies.iter().map(|copy| (copy.region, *copy)).collect();
         for config in self.view.regions().filter(|config| config.has(me)) {
-            let found = info.copies.iter().position(|copy| copy.region == config.region);
-            let before = found.map(|at| info.copies.swap_remove(at));
-            let before = before.unwrap_or_else(|| CopyFound::new(config.region, Epoch(0), Lsn(0)));
-            let runs_on = !before.is_damaged() && config.in_sync().any(|member| member == me);
-            let (term, lsn) = if runs_on { (config.term, CopyFound::WHOLE) } else { (before.term, before.lsn) };
-            let (region, epoch, table_id) = (config.region, config.epoch, config.table_id);
-            info.copies.push(CopyFound { region, term, lsn, epoch, table_id });
+            let copy = copies.entry(config.region).or_insert_with(|| CopyFound::new(config.region, Epoch(0), Lsn(0)));
+            (copy.epoch, copy.table_id) = (config.epoch, config.table_id);
+            if !copy.is_damaged() && config.in_sync().any(|member| member == me) {
+                (copy.term, copy.lsn) = (config.term, CopyFound::WHOLE);
+            }
         }
-        info.copies.sort_by_key(|copy| copy.region);
-        info
+        ServerInfo { copies: copies.into_values().collect(), ..self.me.clone() }
     }
 
     /// Registers the `copy` of this server anew: it was registered as damaged and is not, or is damaged and was not.

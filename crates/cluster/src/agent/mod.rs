@@ -302,14 +302,9 @@ impl Agent {
 
     /// Whether an operation on `path` may be asked for.
     fn is_free(&self, path: &ClusterPath) -> bool {
-        self.operations.is_free(path) && !self.is_contradicted(path)
-    }
-
-    /// Whether it is the path of a region of which a live server has known more. A primary that knows less must not change its
-    /// group either.
-    fn is_contradicted(&self, path: &ClusterPath) -> bool {
-        let ClusterPath::Region(region) = path else { return false };
-        self.view.region(*region).is_some_and(|config| self.view.contradiction(config).is_some())
+        // A primary that knows less than others must not change its group either.
+        let is_contradicted = matches!(path, ClusterPath::Region(region) if self.view.is_contradicted(*region));
+        self.operations.is_free(path) && !is_contradicted
     }
 
     /// An operation on `path` may be asked for again.

@@ -42,7 +42,7 @@ impl Agent {
     pub fn not_joined(&self) -> Option<NotJoined> {
         let me = self.me.member;
         match self.view.server(me.server) {
-            Some(info) if self.view.is_synced() && info.member != me && !self.is_earlier_incarnation(info.member) => {
+            Some(info) if self.view.is_synced() && info.member != me && !info.member.is_earlier_than(&me) => {
                 Some(NotJoined::DuplicateId { holder: info.member, address: info.native_address.clone() })
             }
             _ if self.has_stepped_aside => Some(NotJoined::SteppedAside),
@@ -96,11 +96,6 @@ impl Agent {
         }
     }
 
-    /// Whether `holder` is an earlier process of this server. It is gone, because this process has its volume.
-    fn is_earlier_incarnation(&self, holder: Member) -> bool {
-        holder.has_volume_of(&self.me.member) && holder.incarnation < self.me.member.incarnation
-    }
-
     /// Makes an ephemeral path that no process holds. A path held by an earlier incarnation of this server is removed first. A
     /// path held by this incarnation, or by a process with another volume (or a copy of this one), stays: it vanishes with its
     /// session.
@@ -110,7 +105,7 @@ impl Agent {
         }
         let op = match holder {
             None => create(path.clone(), value(self), true),
-            Some(holder) if self.is_earlier_incarnation(holder) => self.view.remove_op(&path),
+            Some(holder) if holder.is_earlier_than(&self.me.member) => self.view.remove_op(&path),
             Some(_) => return,
         };
         self.submit(path, op, Purpose::Plain);

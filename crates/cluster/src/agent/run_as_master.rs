@@ -37,10 +37,7 @@ impl Agent {
         let operations = &self.operations;
         let is_under_way = |region| operations.has(&ClusterPath::Region(region));
         let (operations, view) = (&self.operations, &self.view);
-        let is_free = |region| {
-            let is_settled = view.region(region).is_none_or(|config| view.contradiction(config).is_none());
-            is_settled && operations.is_free(&ClusterPath::Region(region))
-        };
+        let is_free = |region| operations.is_free(&ClusterPath::Region(region)) && !view.is_contradicted(region);
         for config in self.master.balance(now, &self.view, &self.options, is_free, is_under_way) {
             let op = self.view.request_op(&config);
             self.submit(ClusterPath::Region(config.region), op, Purpose::Plain);

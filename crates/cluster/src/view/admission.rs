@@ -132,9 +132,7 @@ impl View {
         match tree.routes.server(me.member.server) {
             None => Some(create(path, encode_value(me), true)),
             Some(found) if found.member == me.member && found != me => Some(tree.put_op(path, encode_value(me))),
-            Some(found)
-                if found.member.has_volume_of(&me.member) && found.member.incarnation < me.member.incarnation =>
-            {
+            Some(found) if found.member.is_earlier_than(&me.member) => {
                 Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
             }
             Some(_) => None,
@@ -182,6 +180,17 @@ impl View {
         self.identity().map(|identity| identity.generation)
     }
 
+    /// Whether this process knows that the region of `config`, which another tree has, has ended. Numbers are given before the
+    /// regions are made, where a table takes several operations.
+    pub(super) fn knows_ended(&self, config: &GroupConfig) -> bool {
+        self.has_ended(config.region) && self.maker(&config.table).is_none()
+    }
+
+    /// The tree that the coordinator tells, whether it is shown or not.
+    pub(super) fn told(&self) -> &Content {
+        self.aside.as_ref().unwrap_or(&self.current)
+    }
+
     /// What `tree` lacks of what this process knows.
     fn lacks_anything(&self, tree: &Content) -> Option<TreeRefusal> {
         let found = tree.identity.map(|(_, identity)| identity);
@@ -198,10 +207,7 @@ impl View {
         let known = self.regions().find_map(|config| tree.lacks_config(config));
         let held = || self.held.iter().find_map(|(region, copy)| tree.lacks_copy(*region, copy));
         let ended = || {
-            // Numbers are given before the regions are made, where a table takes several operations.
-            let has_ended =
-                |config: &&Arc<GroupConfig>| self.has_ended(config.region) && self.maker(&config.table).is_none();
-            let ended = tree.routes.regions().find(has_ended);
+            let ended = tree.routes.regions().find(|config| self.knows_ended(config));
             ended.map(|config| TreeRefusal::Ended { region: config.region, table: config.table.clone() })
         };
         known.or_else(held).or_else(ended)
@@ -209,49 +215,46 @@ impl View {
 }
 
 impl Content {
-    /// Whether the tree knows that a region it lacks has ended, or is about to be made.
-    fn accounts_for(&self, region: RegionId) -> bool {
-        self.planned.contains(&region) || self.numbers.as_ref().is_some_and(|(_, numbers)| numbers.has(region))
+    /// Whether it has given the number of a region.
+    pub(super) fn has_given(&self, region: RegionId) -> bool {
+        self.numbers.as_ref().is_some_and(|(_, numbers)| numbers.has(region))
     }
 
     /// What it lacks of a configuration that is known.
     fn lacks_config(&self, known: &GroupConfig) -> Option<TreeRefusal> {
-        let (region, table) = (known.region, &known.table);
-        match self.routes.region(region) {
-            None if self.accounts_for(region) => None,
-            None => Some(TreeRefusal::Unknown { region, table: table.clone() }),
-            Some(found) if is_other(found.table_id, known.table_id) => {
-                Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.clone() })
-            }
-            Some(found) if found.epoch < known.epoch || found.epoch == known.epoch && **found != *known => {
-                Some(TreeRefusal::Older { region, found: found.epoch, known: known.epoch })
-            }
-            Some(_) => None,
-        }
+        let is_older =
+            |found: &GroupConfig| found.epoch < known.epoch || found.epoch == known.epoch && *found != *known;
+        self.lacks(known.region, (&known.table, known.table_id), known.epoch, is_older)
     }
 
     /// What it lacks of what a copy belongs to.
     fn lacks_copy(&self, region: RegionId, copy: &HeldCopy) -> Option<TreeRefusal> {
         let CopyIdentity { cluster, table_id, epoch, .. } = copy.identity;
-        if cluster == ClusterId(0) {
-            return None;
-        }
-        let (table, epoch) = (&copy.options.name, epoch.max(copy.term));
+        let epoch = epoch.max(copy.term);
+        let is_known = cluster != ClusterId(0);
+        is_known
+            .then(|| self.lacks(region, (&copy.options.name, table_id), epoch, |found| found.epoch < epoch))
+            .flatten()
+    }
+
+    /// What it lacks of a region of a table that is `known` as of an epoch.
+    fn lacks(
+        &self,
+        region: RegionId,
+        (table, table_id): (&str, TableId),
+        known: Epoch,
+        is_older: impl FnOnce(&GroupConfig) -> bool,
+    ) -> Option<TreeRefusal> {
         match self.routes.region(region) {
-            None if self.accounts_for(region) => None,
-            None => Some(TreeRefusal::Unknown { region, table: table.clone() }),
-            Some(found) if is_other(found.table_id, table_id) => {
-                Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.clone() })
+            None if self.planned.contains(&region) || self.has_given(region) => None,
+            None => Some(TreeRefusal::Unknown { region, table: table.to_owned() }),
+            Some(found) if found.table_id.is_other_than(table_id) => {
+                Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.to_owned() })
             }
-            Some(found) if found.epoch < epoch => Some(TreeRefusal::Older { region, found: found.epoch, known: epoch }),
+            Some(found) if is_older(found) => Some(TreeRefusal::Older { region, found: found.epoch, known }),
             Some(_) => None,
         }
     }
-}
-
-/// Whether two tables differ, as far as both are known.
-fn is_other(one: TableId, other: TableId) -> bool {
-    one != other && one != TableId(0) && other != TableId(0)
 }
 
 #[cfg(test)]

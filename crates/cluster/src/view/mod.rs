@@ -212,7 +212,7 @@ impl View {
     }
     /// Number of the last change that the coordinator told, of the tree that is shown or of one that was refused.
     pub(crate) fn told_version(&self) -> u64 {
-        self.aside.as_ref().map_or(self.version(), |aside| aside.routes.tree_version())
+        self.told().routes.tree_version()
     }
     /// Tables, regions and servers, for routing.
     pub fn routes(&self) -> &Routes {
@@ -254,6 +254,10 @@ impl View {
     /// A live server that has known more of the region of `config`. Nothing is decided about such a region.
     pub fn contradiction(&self, config: &GroupConfig) -> Option<Contradiction> {
         config.contradicted_by(self.servers()).filter(|_| !planted(Bug::DecideOnOlderTree))
+    }
+    /// Whether nothing is to be decided about a region, because a live server has known more of it.
+    pub(crate) fn is_contradicted(&self, region: RegionId) -> bool {
+        self.region(region).is_some_and(|config| self.contradiction(config).is_some())
     }
     /// Servers that should be members of no group, and why.
     pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {
@@ -305,9 +309,8 @@ impl View {
     /// Whether the region existed, does not exist any more and is not planned, as far as was last known. The mere absence of a
     /// region proves nothing: a coordinator that lost its data, and began anew, knows of no region.
     pub fn has_ended(&self, region: RegionId) -> bool {
-        let is_given = |(_, numbers): &(u64, RegionNumbers)| numbers.has(region);
         let is_absent = self.lacks(&ClusterPath::Region(region)) && !self.is_planned(region);
-        is_absent && self.current.numbers.as_ref().is_some_and(is_given)
+        is_absent && self.current.has_given(region)
     }
 
     /// [`View::has_ended`], for certain.

@@ -20,9 +20,7 @@
 use super::{Content, View, create};
 use crate::CoordinatorOp;
 use bytes::Bytes;
-use leeward_format::cluster::{
-    ClusterPath, CopyIdentity, DesiredState, GroupConfig, TableOptions, TreeIdentity, encode_value,
-};
+use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, TableOptions, TreeIdentity, encode_value};
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::routing::Routing;
 use leeward_format::{ClusterId, Epoch, RegionId, TableId};
@@ -34,7 +32,7 @@ impl View {
     /// # Errors
     /// The tree has given the number of a region, or the name of a table, to something else that is in use.
     pub(crate) fn restore_ops(&self) -> Result<Vec<CoordinatorOp>, String> {
-        let tree = self.aside.as_ref().unwrap_or(&self.current);
+        let tree = self.told();
         let mut restored = Restored { view: self, tree, tables: BTreeMap::new(), regions: BTreeMap::new() };
         if self.aside.is_some() {
             for config in self.regions() {
@@ -42,7 +40,7 @@ impl View {
             }
             restored.add_held()?;
         }
-        restored.into_ops()
+        Ok(restored.into_ops())
     }
 
     /// The operation that says that the tree is restored.
@@ -50,7 +48,7 @@ impl View {
     /// # Errors
     /// This process does not know which cluster it belongs to.
     pub(crate) fn confirm_op(&self) -> Result<CoordinatorOp, String> {
-        let tree = self.aside.as_ref().unwrap_or(&self.current);
+        let tree = self.told();
         let Some(cluster) = self.cluster() else {
             return Err("this server knows nothing of the cluster: ask one that has copies of regions".into());
         };
@@ -121,8 +119,7 @@ impl Restored<'_> {
     /// Whether a region that the tree lacks has ended. Where its table is lacking too, the tree may be of the time in which that
     /// was made.
     fn has_ended(&self, region: RegionId, table: &str) -> bool {
-        let is_given = self.tree.numbers.as_ref().is_some_and(|(_, numbers)| numbers.has(region));
-        is_given && !self.tree.planned.contains(&region) && self.tree.routes.table(table).is_some()
+        self.tree.has_given(region) && !self.tree.planned.contains(&region) && self.tree.routes.table(table).is_some()
     }
 
     /// Whether another region of the table, which is no older, has keys of the copy's region.
@@ -158,14 +155,12 @@ impl Restored<'_> {
             let mut others = self.regions.values().filter(|other| other.table == config.table);
             others.any(|other| other.table_id != config.table_id) && !self.regions.contains_key(&config.region)
         };
-        let has_ended =
-            |config: &GroupConfig| self.view.has_ended(config.region) && self.view.maker(&config.table).is_none();
-        let is_gone = |config: &GroupConfig| has_ended(config) || is_replaced(config);
+        let is_gone = |config: &GroupConfig| self.view.knows_ended(config) || is_replaced(config);
         let all = if self.view.aside.is_some() { self.tree.routes.regions().collect() } else { Vec::new() };
         all.into_iter().filter(|config| is_gone(config)).map(|config| config.region).collect()
     }
 
-    fn into_ops(self) -> Result<Vec<CoordinatorOp>, String> {
+    fn into_ops(self) -> Vec<CoordinatorOp> {
         let tree = self.tree;
         let region_path = |region: &RegionId| ClusterPath::Region(*region);
         let put = |config: &GroupConfig| tree.put_op(region_path(&config.region), encode_value(config));
@@ -188,7 +183,7 @@ impl Restored<'_> {
             ops.push(tree.put_op(ClusterPath::Numbers, encode_value(&numbers)));
         }
         ops.extend(self.user_ops());
-        Ok(ops)
+        ops
     }
 
     /// Users that this process knows, if the tree has none.
@@ -222,8 +217,7 @@ fn was_never_used(config: &GroupConfig) -> bool {
 fn without_members(region: RegionId, table: &str, identity: &CopyIdentity, epoch: Epoch) -> GroupConfig {
     let CopyIdentity { table_id, start, end, inherited_below, .. } = identity.clone();
     let unassigned = GroupConfig::unassigned(region, table);
-    let desired = DesiredState::default();
-    GroupConfig { table_id, start, end, inherited_below, epoch, desired, ..unassigned }
+    GroupConfig { table_id, start, end, inherited_below, epoch, ..unassigned }
 }
 
 fn in_use(found: &GroupConfig, table: &str) -> String {

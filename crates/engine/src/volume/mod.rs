@@ -431,11 +431,14 @@ impl Volume {
         };
         let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
         // One region at a time, so that other threads wait for the lock no longer than that.
-        let bytes_of =
-            |region| self.registry.lock().region(region).map_or(0, |state| REGION_ID_BYTES + body_bytes(state));
-        let identities = body_bytes(&self.registry.lock().state.identities);
-        let others = regions.into_iter().filter(|region| Some(*region) != replaced).map(bytes_of);
-        let bytes = measure(VolumeState::default()) + identities + others.sum::<usize>() + body_bytes(change);
+        let bytes_of = |region| {
+            let registry = self.registry.lock();
+            let identity = registry.state.identities.get(&region).map(|one| REGION_ID_BYTES + body_bytes(one));
+            let state = registry.region(region).filter(|_| Some(region) != replaced);
+            identity.unwrap_or(0) + state.map_or(0, |state| REGION_ID_BYTES + body_bytes(state))
+        };
+        let regions: usize = regions.into_iter().map(bytes_of).sum();
+        let bytes = measure(VolumeState::default()) + regions + body_bytes(change);
         self.manifest.lock().check_room(bytes, &self.space)
     }
 

@@ -75,8 +75,8 @@ fn growth(changes: &[Change], frame_bytes: usize) -> usize {
     frame_bytes + changes.len() * CHANGE_BYTES + segments * SEGMENT_BYTES
 }
 
-/// Whether an edit may name more segments than before, or more of what copies belong to. Other edits are carried out even without room for more, because
-/// they make room.
+/// Whether an edit may name more than before: segments, or what copies belong to. Other edits are carried out even
+/// without room for more, because they make room.
 pub(super) fn names_more(changes: &[Change]) -> bool {
     changes.iter().any(|change| match change {
         Change::Region(_) | Change::OpenLog { .. } | Change::Checkpoint { .. } | Change::Identify { .. } => true,

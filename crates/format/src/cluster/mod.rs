@@ -160,6 +160,11 @@ impl Member {
     pub fn has_volume_of(&self, other: &Member) -> bool {
         (self.server, self.volume) == (other.server, other.volume)
     }
+
+    /// Whether it is an earlier process of the server of `other`. It is gone, because `other` has its volume.
+    pub fn is_earlier_than(&self, other: &Member) -> bool {
+        self.has_volume_of(other) && self.incarnation < other.incarnation
+    }
 }
 
 /// The configuration of one region's replica group, changed only by compare-and-set at the coordinator (PacificA).
@@ -398,7 +403,7 @@ impl CopyFound {
 
     /// Whether the copy belongs to a region of the same number of another table.
     pub fn is_of_other_table(&self, config: &GroupConfig) -> bool {
-        self.table_id != config.table_id && self.table_id != TableId(0) && config.table_id != TableId(0)
+        self.table_id.is_other_than(config.table_id)
     }
 
     /// The epoch of the last configuration that it is known to have followed.

@@ -147,13 +147,6 @@ fn assert_not_broken_for_room(node: Option<&Node>) {
     }
 }
 
-impl FaultState {
-    /// The coordinator forgot something.
-    pub(super) fn note_forgotten(&mut self) {
-        self.struck += 1;
-    }
-}
-
 impl World {
     /// A process is about to die, or its disk makes nothing durable any more.
     pub(super) fn note_death(&mut self) {

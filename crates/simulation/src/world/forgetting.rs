@@ -8,8 +8,9 @@ use super::{Event, World};
 use crate::CONTEXT;
 use leeward_format::coordinator::TreeSnapshot;
 use leeward_format::op::{Op, OpResult};
+use leeward_format::status::NodeStatus;
 use leeward_platform::Nanos;
-use leeward_server::node::Token;
+use leeward_server::node::{Node, Token};
 
 /// How often the tree is saved, and how often the operator looks at the nodes.
 const LOOK: Nanos = Nanos::from_millis(200);
@@ -37,8 +38,6 @@ pub(super) struct Forgetting {
     asked: Vec<Token>,
     asked_at: Nanos,
     confirms: bool,
-    /// How often the coordinator forgot something, and how often a restoration was confirmed.
-    pub(super) counts: (u64, u64),
 }
 
 impl World {
@@ -73,8 +72,7 @@ impl World {
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
         (self.forgetting.is_restoring, self.forgetting.forgot_at) = (true, self.now);
-        self.forgetting.counts.0 += 1;
-        self.fault_state.note_forgotten();
+        self.fault_state.struck += 1;
     }
 
     /// Saves the tree; or the operator looks whether it is to be restored, and takes the next step.
@@ -84,10 +82,9 @@ impl World {
             self.forgetting.saved.push((self.now, self.host.tree.snapshot()));
             return;
         }
-        let statuses: Vec<_> =
-            self.machines.iter().map(|machine| machine.node.as_ref().filter(|_| !machine.paused)).collect();
+        let running = self.machines.iter().map(|machine| machine.node.as_ref().filter(|_| !machine.paused));
+        let statuses: Vec<Option<NodeStatus>> = running.map(|node| node.map(Node::status)).collect();
         let all_run = statuses.iter().all(Option::is_some);
-        let statuses: Vec<_> = statuses.into_iter().map(|node| node.map(|node| node.status())).collect();
         let refuses: Vec<usize> = statuses
             .iter()
             .enumerate()
@@ -123,7 +120,6 @@ impl World {
         for answer in answers.iter().filter(|answer| !matches!(answer, Some(OpResult::Done))) {
             tracing::info!(?answer, "the restoration does not succeed yet");
         }
-        self.forgetting.counts.1 += u64::from(was_asked && are_done && self.forgetting.confirms);
         self.forgetting.confirms = was_asked && are_done && !self.forgetting.confirms;
         true
     }
