@@ -20,7 +20,8 @@ impl Slot {
     pub(super) fn identify(&mut self, context: &mut Context) {
         let Some(config) = self.config.as_ref().filter(|config| self.identified != Some(config.epoch)) else { return };
         let server = context.me.server;
-        let has_copy = !matches!(self.holding, Holding::Copy(None) | Holding::Working | Holding::Broken(_));
+        // A job that may be making the copy now is followed by another look.
+        let has_copy = matches!(self.holding, Holding::Copy(Some(_)) | Holding::Serving(_) | Holding::Retiring(_));
         let Some(cluster) = context.agent.view().cluster().filter(|_| has_copy) else { return };
         if !config.members().any(|member| member.server == server) {
             return;

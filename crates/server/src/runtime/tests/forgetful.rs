@@ -3,8 +3,13 @@
 
 use super::identity::{request, wait_for};
 use super::*;
+use leeward_engine::VOLUME_NAME;
+use leeward_engine::image::Image;
+use leeward_format::cluster::CopyIdentity;
 use leeward_format::op::OpError;
 use leeward_format::table::NewTable;
+use leeward_platform::{Disk, RealDisk};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -146,5 +151,37 @@ fn a_coordinator_that_was_put_back_is_refused_and_no_term_is_given_twice() {
         assert_eq!(cluster.client(2).run_until_served("SET more 1"), "+OK");
         let OpResult::Error(OpError::Invalid(exists)) = create(&cluster, "newer") else { panic!("it was forgotten") };
         assert!(exists.contains("there is a table newer already"), "{exists}");
+    }
+}
+
+/// What the copies on a node's volume say that they belong to.
+fn identities(config: &NodeConfig) -> BTreeMap<RegionId, CopyIdentity> {
+    let disk = RealDisk::open(config.data_dir()).expect("a directory");
+    let image = Image::read(disk.open(VOLUME_NAME).expect("a volume"), None).expect("it is read");
+    image.expect("a volume").state().identities.clone()
+}
+
+#[test]
+fn every_copy_says_what_it_belongs_to() {
+    let cluster = Cluster::start(3);
+    assert_eq!(create(&cluster, "other"), OpResult::Done);
+    write(&cluster);
+    moves::wait_for(&cluster.servers[0], "every replica is in sync", moves::is_whole);
+    let map = moves::map(&cluster.servers[0]);
+    for id in 1..=3 {
+        let config = cluster.config(id, 3);
+        let begun = Instant::now();
+        let mut known = identities(&config);
+        while known.len() < map.regions.len() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "server {id}: {known:?}");
+            std::thread::sleep(Duration::from_millis(20));
+            known = identities(&config);
+        }
+        for config in &map.regions {
+            let identity = &known[&config.region];
+            let bounds = (&identity.start, &identity.end);
+            assert_eq!((identity.table_id, bounds), (config.table_id, (&config.start, &config.end)));
+            assert!(identity.epoch >= config.term && identity.cluster.0 != 0, "{identity:?} of {config:?}");
+        }
     }
 }
