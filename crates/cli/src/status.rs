@@ -318,6 +318,9 @@ pub(crate) fn region_table(map: &RegionMap, nodes: &[&NodeStatus]) -> String {
     for group in &map.regions {
         text += &plan(group, of_primary(group)).unwrap_or_default();
     }
+    for sentence in map.shared_places().explain() {
+        write!(text, "\n{sentence}\n").expect("writing to memory");
+    }
     text
 }
 

@@ -107,6 +107,8 @@ pub enum Bug {
     AnswerUnshown,
     /// A backup keeps out of newer terms for as long as its own setting says, not as long as the primary relies on.
     GrantOwnDuration,
+    /// Copies are placed and moved without a look at where servers stand.
+    IgnoreLocations,
     /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
     /// simulation finds it.
     LeaseBehindBulk,
@@ -119,7 +121,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 48] = [
+    pub const ALL: [Bug; 49] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -168,6 +170,7 @@ impl Bug {
         Bug::ScanBeyondSafe,
         Bug::AnswerUnshown,
         Bug::GrantOwnDuration,
+        Bug::IgnoreLocations,
     ];
 }
 

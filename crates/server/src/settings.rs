@@ -104,6 +104,14 @@ pub const SETTINGS: &[Setting] = &[
     number("server_id", "1", 1..=10_000, "number of the server, unique in the cluster"),
     text("data_dir", "`leeward-data/node-<id>`", "a directory", "where its volume is; one process at a time"),
     text(
+        "location",
+        "none",
+        "`LABEL=VALUE`, up to 8 of them with commas between",
+        "where it stands, from coarse to fine, as `zone=a,rack=7,host=h3`: the copies of a region are kept in \
+         [different places](operations.md#copies-in-different-places) as far as the servers allow. The same labels in the same \
+         order on all nodes",
+    ),
+    text(
         "coordinator",
         "`127.0.0.1:7779`",
         "an address, or `zk://host[:port],host[:port],.../path`",

@@ -113,6 +113,7 @@ planted! {
     a_scan_at_a_backup_goes_beyond_the_safe_lsn: ScanBeyondSafe at 24,
     an_answer_leaves_before_backups_can_read_its_safe_lsn: AnswerUnshown at 41,
     a_backup_grants_leases_as_long_as_its_own: GrantOwnDuration at 184,
+    copies_share_a_host_where_another_is_free: IgnoreLocations at 32,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

@@ -92,12 +92,9 @@ impl Store {
             ..GroupConfig::unassigned(RegionId(region), "default")
         };
         let server = ServerInfo {
-            member,
-            fabric_address: String::new(),
             native_address: self.address.clone(),
-            resp_address: String::new(),
             admin_address: self.admin.clone(),
-            copies: Vec::new(),
+            ..ServerInfo::of(member)
         };
         RegionMap {
             version: life,

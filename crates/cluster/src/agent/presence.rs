@@ -15,13 +15,15 @@ pub enum NotJoined {
     NoSession,
     /// It is about to register.
     Registering,
-    /// Another process has its number: a process with another volume, or with a copy of this one. This server must not remove
-    /// that process. It registers when the session of that process ends.
+    /// Another process has its number: a process with another volume, or with a copy of this one, or its own last process
+    /// before the machine started anew. This server must not remove it. It registers when the session of that process ends.
     DuplicateId {
         /// The member that holds the number.
         holder: Member,
         /// The address of that process for native clients.
         address: String,
+        /// It has the volume of this server, or a copy of it.
+        is_copy: bool,
     },
     /// The coordinator refuses its registration, with this reason.
     Refused(String),
@@ -42,8 +44,9 @@ impl Agent {
     pub fn not_joined(&self) -> Option<NotJoined> {
         let me = self.me.member;
         match self.view.server(me.server) {
-            Some(info) if self.view.is_synced() && info.member != me && !info.member.is_earlier_than(&me) => {
-                Some(NotJoined::DuplicateId { holder: info.member, address: info.native_address.clone() })
+            Some(info) if self.view.is_synced() && info.member != me && !info.is_replaced_by(&self.me) => {
+                let (holder, address) = (info.member, info.native_address.clone());
+                Some(NotJoined::DuplicateId { holder, address, is_copy: holder.has_volume_of(&me) })
             }
             _ if self.has_stepped_aside => Some(NotJoined::SteppedAside),
             _ if let Some(refusal) = self.view.refusal() => Some(NotJoined::Refuses(refusal.clone())),
@@ -71,9 +74,11 @@ impl Agent {
     /// Holds the server's own path.
     pub(super) fn register(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
-        let holder = self.view.server(self.me.member.server).map(|info| info.member);
+        let holder = self.view.server(self.me.member.server);
+        let is_over = holder.is_some_and(|holder| holder.is_replaced_by(&self.me));
+        let holder = holder.map(|holder| holder.member);
         match self.has_stepped_aside {
-            false => self.hold(path, holder, |agent| encode_value(&agent.registration())),
+            false => self.hold(path, holder, is_over, |agent| encode_value(&agent.registration())),
             true => self.release_path(path, holder),
         }
     }
@@ -92,20 +97,20 @@ impl Agent {
             return self.release_path(ClusterPath::Master, self.view.master());
         }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
-            self.hold(ClusterPath::Master, self.view.master(), |agent| encode_value(&agent.me.member));
+            // A process that held both paths lost both with its session.
+            self.hold(ClusterPath::Master, self.view.master(), true, |agent| encode_value(&agent.me.member));
         }
     }
 
-    /// Makes an ephemeral path that no process holds. A path held by an earlier incarnation of this server is removed first. A
-    /// path held by this incarnation, or by a process with another volume (or a copy of this one), stays: it vanishes with its
-    /// session.
-    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, value: impl FnOnce(&Agent) -> Bytes) {
+    /// Makes an ephemeral path that no process holds. A path of an earlier incarnation of this server is removed first, if that
+    /// process `is_over`. Any other path stays: it vanishes with the session of its process.
+    fn hold(&mut self, path: ClusterPath, holder: Option<Member>, is_over: bool, value: impl FnOnce(&Agent) -> Bytes) {
         if !self.is_free(&path) {
             return;
         }
         let op = match holder {
             None => create(path.clone(), value(self), true),
-            Some(holder) if holder.is_earlier_than(&self.me.member) => self.view.remove_op(&path),
+            Some(holder) if is_over && holder.is_earlier_than(&self.me.member) => self.view.remove_op(&path),
             Some(_) => return,
         };
         self.submit(path, op, Purpose::Plain);

@@ -11,8 +11,11 @@ use leeward_format::coordinator::Change;
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::{ClusterId, Epoch, Incarnation, ServerId, VolumeId};
 
+/// The lock of this server's data directory.
+const LOCK: &str = "boot 8 15";
+
 fn info(member: Member) -> ServerInfo {
-    ServerInfo::of(member)
+    ServerInfo { lock: LOCK.into(), ..ServerInfo::of(member) }
 }
 
 const ME: u32 = 1;
@@ -168,7 +171,7 @@ fn registers_then_campaigns() {
 }
 
 #[test]
-fn an_earlier_incarnation_of_this_server_is_removed_at_once() {
+fn an_earlier_process_that_held_the_same_lock_is_removed_at_once() {
     let old = member(ME, 1);
     let mut fixture = Fixture::new(&[(SERVER, Some(encode_value(&info(old)))), (MASTER, Some(encode_value(&old)))]);
     let removal = CoordinatorOp::Delete { path: SERVER.into(), version: Some(1) };
@@ -182,17 +185,23 @@ fn an_earlier_incarnation_of_this_server_is_removed_at_once() {
 }
 
 #[test]
-fn a_later_incarnation_or_a_duplicate_id_is_left_alone() {
+fn a_process_that_may_still_run_is_left_alone() {
     let me = member(ME, 2);
     let other_volume = |incarnation| Member { volume: VolumeId(77), incarnation: Incarnation(incarnation), ..me };
-    for holder in [member(ME, 3), other_volume(1), other_volume(2), other_volume(3)] {
+    // An earlier process that held another lock: this is a copy of its volume, or its machine was started anew.
+    let copied = [(member(ME, 1), "boot 8 16"), (member(ME, 1), "reboot 8 15"), (member(ME, 1), "")];
+    let others = [member(ME, 3), other_volume(1), other_volume(2), other_volume(3)].map(|holder| (holder, LOCK));
+    for (holder, lock) in others.into_iter().chain(copied) {
         let address = "host:1".to_owned();
-        let held = ServerInfo { native_address: address.clone(), ..info(holder) };
+        let held = ServerInfo { native_address: address.clone(), lock: lock.into(), ..info(holder) };
         let held = [(SERVER, Some(encode_value(&held))), (MASTER, Some(encode_value(&holder)))];
         let mut fixture = Fixture::new(&held);
         fixture.pass(Nanos::from_secs(9));
         assert!(fixture.asked.is_empty() && !fixture.agent.is_registered());
-        assert_eq!(fixture.agent.not_joined(), Some(NotJoined::DuplicateId { holder, address }));
+        assert_eq!(
+            fixture.agent.not_joined(),
+            Some(NotJoined::DuplicateId { holder, address, is_copy: holder.has_volume_of(&me) })
+        );
         // Its session ends: this process is the server now.
         fixture.change(SERVER, None);
         assert!(is_create(&fixture.asked[0].1, SERVER));

@@ -17,6 +17,7 @@
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
+use super::spread::Distances;
 use crate::view::{View, merge_source_moved};
 use leeward_format::cluster::{CopyFound, GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
 use leeward_format::{Epoch, Lsn, RegionId, ServerId};
@@ -47,12 +48,17 @@ pub(super) struct Policy {
 }
 
 /// The configuration that should replace `config`, if one should.
-pub(super) fn decide(view: &View, loads: &Loads, config: &GroupConfig, policy: Policy) -> Option<GroupConfig> {
+pub(super) fn decide(
+    view: &View,
+    (loads, distances): (&Loads, &Distances),
+    config: &GroupConfig,
+    policy: Policy,
+) -> Option<GroupConfig> {
     let table = view.table(&config.table)?;
     if view.contradiction(config).is_some() {
         return None;
     }
-    Group { view, loads, table, config, keeps: policy.keeps }.next(policy.assign)
+    Group { view, loads, distances, table, config, keeps: policy.keeps }.next(policy.assign)
 }
 
 /// The number of primary roles and memberships of each live server.
@@ -100,6 +106,7 @@ impl Loads {
 struct Group<'a> {
     view: &'a View,
     loads: &'a Loads,
+    distances: &'a Distances,
     table: &'a TableOptions,
     config: &'a GroupConfig,
     keeps: bool,
@@ -249,26 +256,40 @@ impl Group<'_> {
         next
     }
 
-    /// Live servers outside the group become learners while it has fewer than `replicas` members that stay. Servers with a copy
-    /// come first, because they lack less, then the next on the ring, then the least loaded. A server that was to leave the
-    /// group, and has left it, stays out. A place may be kept for each restarting server.
+    /// Live servers outside the group become learners while it has fewer than `replicas` members that stay. Servers that stand
+    /// far from the other members come first, then those with a copy, because they lack less, then the next on the ring, then
+    /// the least loaded. A server that was to leave the group, and has left it, stays out. A place may be kept for each
+    /// restarting server.
     fn fill(&self, next: &mut GroupConfig) {
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
         let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
-        let staying = next.members().filter(|member| !leaves(member)).count();
+        let mut staying: Vec<ServerId> =
+            next.members().filter(|member| !leaves(member)).map(|member| member.server).collect();
         let is_outside = |member: &Member| {
             let is_leaving = next.desired.leaving == Some(member.server);
             !there.contains(&member.server) && !is_leaving && self.view.intent(member.server).is_none()
         };
         let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
-        outside.sort_by_key(|member| {
-            let server = member.server;
-            (Reverse(self.sound_copy_of(*member)), self.way_round(server), self.loads.memberships(server), server)
-        });
         let is_away = |(server, intent): &(ServerId, Intent)| *intent == Intent::Restart && !there.contains(server);
         let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
-        outside.truncate((self.table.replicas as usize).saturating_sub(staying + kept));
-        next.learners.extend(outside);
+        while staying.len() + kept < self.table.replicas as usize
+            && let Some(index) = self.best_of(&outside, &staying)
+        {
+            let member = outside.swap_remove(index);
+            staying.push(member.server);
+            next.learners.push(member);
+        }
+    }
+
+    /// The server `outside` of a group that should get a copy beside those that are `staying`.
+    fn best_of(&self, outside: &[Member], staying: &[ServerId]) -> Option<usize> {
+        let rank = |member: &Member| {
+            let server = member.server;
+            let closeness = self.distances.added(server, staying.iter().copied());
+            let copy = Reverse(self.sound_copy_of(*member));
+            (closeness, copy, self.way_round(server), self.loads.memberships(server), server)
+        };
+        (0..outside.len()).min_by_key(|index| rank(&outside[*index]))
     }
 
     /// Forgets a merge plan whose target is no neighbour of the region any more.
@@ -287,7 +308,10 @@ impl Group<'_> {
         let learners = next.learners.len().saturating_sub(excess);
         if excess > next.learners.len() && next.desired.leaving.is_none() {
             let most = next.backups.iter().filter(|backup| stays(backup));
-            let most = most.max_by_key(|backup| (self.loads.memberships(backup.server), backup.server));
+            let most = most.max_by_key(|backup| {
+                let others = next.in_sync().map(|member| member.server).filter(|server| *server != backup.server);
+                (self.distances.added(backup.server, others), self.loads.memberships(backup.server), backup.server)
+            });
             next.desired.leaving = most.map(|backup| backup.server);
         }
         next.learners.truncate(learners);
@@ -348,3 +372,7 @@ fn forget_gone(next: &mut GroupConfig) {
 #[cfg(test)]
 #[path = "decide_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod placement_tests;

@@ -9,7 +9,7 @@ use leeward_format::partition::Partition;
 use leeward_format::{Incarnation, VolumeId};
 
 /// A view with `regions` fresh regions and the servers `live`, each with (term, LSN) of its copy of region 1.
-fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
+pub(super) fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
     let splits: Vec<Bytes> = (1..regions).map(|number| Bytes::from(format!("{number:04}"))).collect();
     view_of(&TableOptions { replicas, ..TableOptions::default() }, &splits, live)
 }
@@ -23,11 +23,11 @@ fn view_of(table: &TableOptions, splits: &[Bytes], live: &[(Member, Option<(u32,
     view
 }
 
-fn kill(view: &mut View, server: u32) {
+pub(super) fn kill(view: &mut View, server: u32) {
     change(view, ClusterPath::Server(ServerId(server)), None);
 }
 
-fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners: &[Member]) -> GroupConfig {
+pub(super) fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners: &[Member]) -> GroupConfig {
     GroupConfig {
         epoch: Epoch(epoch),
         term: Epoch(epoch),
@@ -41,11 +41,11 @@ fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners:
 }
 
 /// The configurations that a master proposes when it looks at all regions.
-fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
+pub(super) fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
     WorkQueue::default().decide(view, Policy { assign, keeps: true }, |_| true).next
 }
 
-fn decide_one(view: &View) -> Option<GroupConfig> {
+pub(super) fn decide_one(view: &View) -> Option<GroupConfig> {
     let decided = decide_all(view, Assign::Any).into_iter().find(|config| config.region == RegionId(1));
     decided.map(|config| GroupConfig::clone(&config))
 }
@@ -543,7 +543,7 @@ fn a_merge_source_moves_to_its_target_and_the_plan_ends_when_they_are_no_neighbo
 }
 
 fn decide_on(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
-    decide(view, &Loads::default(), config, Policy { assign: Assign::Any, keeps: true })
+    decide(view, (&Loads::default(), &Distances::default()), config, Policy { assign: Assign::Any, keeps: true })
 }
 
 #[test]

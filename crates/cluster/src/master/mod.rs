@@ -9,6 +9,7 @@
 //!   then.
 //! - `planner` evens out bytes and work. `balancing` decides when it runs, and leaves regions alone that an operator
 //!   has a request for.
+//! - `spread` says how close the copies of a region are: `decide` and `planner` keep them apart.
 //! - `missing_volumes` and `bootstrap`: what a region needs in order to continue, and what a new table begins with.
 //!
 //! Invariants: a server that is not the master knows nothing here: [`Master::step_down`] forgets all. A region that is not in the
@@ -19,6 +20,7 @@ mod bootstrap;
 mod decide;
 mod missing_volumes;
 mod planner;
+mod spread;
 mod work_queue;
 
 pub use balancing::Balance;

@@ -1,5 +1,8 @@
 //! What a master requests so that all servers carry a like load: pure functions from the state of the cluster to requests.
 //!
+//! Before it balances anything, it moves copies away from each other, where the locations of servers allow that; and no move for
+//! the balance brings copies closer together.
+//!
 //! The planner balances two things. It only makes moves that improve the balance by more than the figures fluctuate.
 //! - **Bytes** of copies. A move of a copy balances them: each server comes to within a twentieth of the mean.
 //! - **Work**, which goes with the primary role. Half of a primary role's weight is fixed. The other half is its share of the
@@ -13,13 +16,14 @@
 //! Invariants:
 //! - A region is left alone if it has a pending request, if a change of it is under way, or if its group is not complete. A
 //!   region gets one request at a time.
-//! - Each request but a split lowers the sum of squares, of bytes or of work. Each split halves a region above a bound, and
-//!   regions that are merged are together below a quarter of that bound. So requests come to an end while the figures do not
-//!   change.
+//! - Each request but a split brings copies further apart, or lowers the sum of squares, of bytes or of work, and brings none
+//!   closer together. Each split halves a region above a bound, and regions that are merged are together below a quarter of
+//!   that bound. So requests come to an end while the figures do not change.
 //! - The bounds of regions that a table was made with stay: both regions of a merge come from splits.
 //! - The effect of a request counts from the moment that it is made. No request undoes the last request for its region as long as
 //!   the planner remembers that one, however much the figures fluctuate.
 
+use super::spread::Distances;
 use crate::View;
 use bytes::Bytes;
 use leeward_format::cluster::{DesiredState, GroupConfig, Intent, Member, RegionRequest, TableOptions};
@@ -120,6 +124,7 @@ pub(super) struct Picture {
     /// Servers that are live and are to stay.
     servers: BTreeMap<ServerId, Server>,
     regions: Vec<Region>,
+    distances: Distances,
     /// Primary roles that are about to be handed over.
     hand_overs: u32,
     /// Neighbours that may be merged, the first into the second; pairs with the fewest bytes come first.
@@ -176,7 +181,7 @@ impl Picture {
         let live = view.servers().map(|info| info.member.server);
         let staying = live.filter(|server| view.intent(*server).is_none());
         let servers = staying.map(|server| (server, Server { room: room(server), ..Server::default() })).collect();
-        let mut picture = Picture { servers, ..Picture::default() };
+        let mut picture = Picture { servers, distances: Distances::of_live(view), ..Picture::default() };
         // The targets of merges stay where they are.
         let merge_targets: BTreeSet<RegionId> = view.merging().map(|(_, into)| into).collect();
         for config in view.regions() {
@@ -288,8 +293,28 @@ impl Picture {
         let servers = self.servers.iter().map(|(id, server)| (*id, server));
         servers.filter(move |(to, server)| {
             let has_room = server.builds < BUILDS && server.room >= region.room;
-            has_room && !region.members.contains(to) && region.undoing != Some(RegionRequest::Move { from, to: *to })
+            let is_outside =
+                !region.members.contains(to) && region.undoing != Some(RegionRequest::Move { from, to: *to });
+            let (before, after) = self.distances.of_move(&region.members, from, *to);
+            has_room && is_outside && after <= before
         })
+    }
+
+    /// The move of a copy away from the others of its region; a copy of a backup if possible, and to a server with few bytes.
+    fn spread(&self) -> Option<Step> {
+        let mut best = None;
+        for region in self.movable().filter(|_| !self.distances.are_even()) {
+            for from in &region.members {
+                for (to, target) in self.targets(region, *from) {
+                    let (before, after) = self.distances.of_move(&region.members, *from, to);
+                    let gain = before.checked_sub(after).filter(|gain| *gain > 0);
+                    let rank = |gain| (gain, *from != region.primary, Reverse((target.bytes, region.id, *from, to)));
+                    best = best.max(gain.map(rank));
+                }
+            }
+        }
+        let (.., Reverse((_, region, from, to))) = best?;
+        Some((region, RegionRequest::Move { from, to }))
     }
 
     /// The difference of work above which a move is worth it; `None`: no two servers differ by so much.
@@ -411,7 +436,7 @@ pub(super) fn plan(mut picture: Picture) -> Vec<Step> {
         picture.count(step.0, &step.1);
         steps.push(step);
     }
-    while let Some(step) = picture.copy() {
+    while let Some(step) = picture.spread().or_else(|| picture.copy()) {
         picture.count(step.0, &step.1);
         steps.push(step);
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::view::tests::{configure, member, register, synced};
+use leeward_format::cluster::Location;
 use leeward_platform::Rng;
 use std::collections::BTreeSet;
 
@@ -18,6 +19,8 @@ struct Model {
     /// Regions with at least so many operations may be split.
     split_ops: u64,
     splits: usize,
+    /// Where servers stand.
+    locations: BTreeMap<ServerId, Location>,
 }
 
 fn region(id: u32, members: Vec<ServerId>, bytes: u64, ops: u64) -> Region {
@@ -57,13 +60,22 @@ impl Model {
             region(id, members, bytes(rng), ops)
         });
         let regions = regions.collect();
-        Model { regions, servers, moved_bytes: 0, split_bytes: u64::MAX, split_ops: u64::MAX, splits: 0 }
+        Model {
+            regions,
+            servers,
+            moved_bytes: 0,
+            split_bytes: u64::MAX,
+            split_ops: u64::MAX,
+            splits: 0,
+            locations: BTreeMap::new(),
+        }
     }
 
     fn picture(&self) -> Picture {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = self.servers.iter().map(|id| (*id, server)).collect();
-        let mut picture = Picture { servers, regions: self.regions.clone(), hand_overs: 0, pairs: Vec::new() };
+        let distances = Distances::of(self.locations.iter().map(|(server, location)| (*server, location)));
+        let mut picture = Picture { servers, distances, regions: self.regions.clone(), ..Picture::default() };
         for region in &mut picture.regions {
             region.excess = (region.bytes > self.split_bytes).then(|| region.bytes * 100 / self.split_bytes);
             region.is_movable = region.excess.is_none();
@@ -164,6 +176,65 @@ fn clusters_settle_with_balanced_bytes() {
     }
 }
 
+/// The closeness of these servers.
+fn closeness(distances: &Distances, servers: &[ServerId]) -> u64 {
+    let one = |(index, server): (usize, &ServerId)| distances.added(*server, servers[..index].iter().copied());
+    servers.iter().enumerate().map(one).sum()
+}
+
+/// The least closeness of so many of the `servers`, beside those that are `taken`.
+fn least_closeness(distances: &Distances, servers: &[ServerId], taken: &mut Vec<ServerId>, replicas: usize) -> u64 {
+    if taken.len() == replicas {
+        return closeness(distances, taken);
+    }
+    let mut least = u64::MAX;
+    for (index, server) in servers.iter().enumerate() {
+        taken.push(*server);
+        least = least.min(least_closeness(distances, &servers[index + 1..], taken, replicas));
+        taken.pop();
+    }
+    least
+}
+
+#[test]
+fn copies_end_as_far_apart_as_the_servers_allow() {
+    let (mut not_apart, mut uneven) = (0, 0);
+    for seed in 0..300 {
+        let rng = &mut Rng::new(seed);
+        let servers = rng.between(2, 7);
+        let replicas = rng.between(1, servers.min(4));
+        let (old, regions) = (rng.between(replicas, servers), servers * rng.between(5, 10));
+        let mut model = Model::draw(rng, servers, old, replicas, regions, |_| 100 << 20);
+        let (zones, hosts) = (rng.between(1, 4), rng.between(1, 3));
+        for server in model.servers.clone() {
+            let location = format!("zone={},host={}", rng.below(zones), rng.below(hosts));
+            model.locations.insert(server, location.parse().unwrap());
+        }
+        let distances = model.picture().distances;
+        let least = least_closeness(&distances, &model.servers, &mut Vec::new(), replicas as usize);
+        let is_least = |region: &Region| closeness(&distances, &region.members) == least;
+        not_apart += model.regions.iter().filter(|region| !is_least(region)).count();
+        model.settle();
+        assert!(model.regions.iter().all(is_least), "seed {seed}: {:?} are not {least:x} apart", model.regions);
+        let picture = model.picture();
+        let (fewest, most) = spread(picture.servers.values().map(|server| server.bytes));
+        uneven += usize::from(fewest * 2 < most);
+    }
+    assert!(not_apart > 1_000, "copies were too close before: {not_apart}");
+    assert!((1..300).contains(&uneven), "a zone of one server has a copy of each region: {uneven}");
+}
+
+#[test]
+fn no_move_for_the_balance_brings_copies_closer_together() {
+    // Zone b has one server, which is fuller than the others and stays so.
+    let location = |server: u32| if server == 3 { "zone=b" } else { "zone=a" };
+    let placed = |server: u32| (ServerId(server), location(server).parse().unwrap());
+    let mut model = Model::draw(&mut Rng::new(1), 4, 4, 2, 40, |_| 100 << 20);
+    model.locations = (1..=4).map(placed).collect();
+    model.settle();
+    assert!(model.regions.iter().all(|region| region.members.contains(&ServerId(3))), "{:?}", model.regions);
+}
+
 #[test]
 fn fluctuating_figures_move_little() {
     for seed in 0..50 {
@@ -220,8 +291,7 @@ fn full_servers_and_servers_that_build_copies_get_nothing() {
     let requests = |room: u64, builds: u32| {
         let server = Server { room: UNLIMITED, ..Server::default() };
         let servers = [(ServerId(1), server), (ServerId(2), Server { room, builds, ..server })];
-        let mut picture =
-            Picture { servers: servers.into(), regions: regions.clone(), hand_overs: 0, pairs: Vec::new() };
+        let mut picture = Picture { servers: servers.into(), regions: regions.clone(), ..Picture::default() };
         picture.weigh();
         plan(picture).len()
     };
@@ -299,7 +369,8 @@ fn a_server_has_one_split_at_a_time_and_a_region_that_is_to_be_split_is_not_move
     let regions: Vec<Region> = (1..=6).map(|id| region(id, vec![ServerId(1 + id % 2)], 100 << 20, 0)).collect();
     let servers = [1, 2, 3].map(ServerId).to_vec();
     let split_bytes = 50 << 20;
-    let model = Model { servers, regions, moved_bytes: 0, split_bytes, split_ops: 0, splits: 0 };
+    let model =
+        Model { servers, regions, moved_bytes: 0, split_bytes, split_ops: 0, splits: 0, locations: BTreeMap::new() };
     assert_eq!(
         plan(model.picture()),
         [(RegionId(1), RegionRequest::Split { at: None })],

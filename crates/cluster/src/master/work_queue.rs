@@ -5,6 +5,7 @@
 //! change of these puts the region back into the queue. Pure.
 
 use super::decide::{Assign, Loads, Policy, decide};
+use super::spread::Distances;
 use crate::view::{Changed, View};
 use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
@@ -21,12 +22,19 @@ pub(super) struct WorkQueue {
     /// The policy of the master at the last look.
     policy: Policy,
     loads: Loads,
+    distances: Distances,
 }
 
 impl Default for WorkQueue {
     fn default() -> Self {
         let policy = Policy { assign: Assign::No, keeps: true };
-        WorkQueue { due: BTreeSet::new(), is_all_due: true, policy, loads: Loads::default() }
+        WorkQueue {
+            due: BTreeSet::new(),
+            is_all_due: true,
+            policy,
+            loads: Loads::default(),
+            distances: Distances::default(),
+        }
     }
 }
 
@@ -57,6 +65,7 @@ impl WorkQueue {
         self.is_all_due |= policy != self.policy;
         self.policy = policy;
         if std::mem::take(&mut self.is_all_due) {
+            self.distances = Distances::of_live(view);
             let before = std::mem::take(&mut self.loads);
             for config in view.routes().regions() {
                 self.due.insert(config.region);
@@ -74,7 +83,7 @@ impl WorkQueue {
         let mut next = Vec::new();
         for region in looked_at.iter().copied().filter(|region| is_free(*region)) {
             let Some(config) = view.region(region) else { continue };
-            if let Some(decided) = decide(view, &self.loads, config, policy) {
+            if let Some(decided) = decide(view, (&self.loads, &self.distances), config, policy) {
                 let decided = Arc::new(decided);
                 self.loads.set(view, region, Some(decided.clone()));
                 next.push(decided);

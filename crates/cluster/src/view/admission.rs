@@ -132,7 +132,7 @@ impl View {
         match tree.routes.server(me.member.server) {
             None => Some(create(path, encode_value(me), true)),
             Some(found) if found.member == me.member && found != me => Some(tree.put_op(path, encode_value(me))),
-            Some(found) if found.member.is_earlier_than(&me.member) => {
+            Some(found) if found.is_replaced_by(me) => {
                 Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
             }
             Some(_) => None,

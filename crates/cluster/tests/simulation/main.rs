@@ -123,7 +123,9 @@ impl Cluster {
         let on_disk = self.disks.iter().filter(|((owner, _), _)| *owner == server);
         let memory: BTreeMap<RegionId, Copy> = on_disk.map(|((_, region), copy)| (*region, *copy)).collect();
         let copies = memory.iter().map(|(region, (term, lsn))| CopyFound::new(*region, *term, *lsn)).collect();
-        let info = ServerInfo { copies, ..ServerInfo::of(member) };
+        // After a power loss nothing proves that the last process is gone: its session has to end.
+        let boot = if self.random.u32(..4) == 0 { *incarnation } else { 0 };
+        let info = ServerInfo { copies, lock: format!("{boot} {server}"), ..ServerInfo::of(member) };
         let process = Process {
             member,
             agent: Agent::new(info, ClusterOptions::default()),

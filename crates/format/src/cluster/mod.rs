@@ -25,6 +25,7 @@ mod backups;
 mod desired;
 mod either;
 mod identity;
+mod location;
 mod numbers;
 mod options;
 mod preset;
@@ -32,6 +33,7 @@ mod reads;
 pub use backups::BackupMode;
 pub use desired::{DesiredState, Intent, Plan, RegionRequest};
 pub use identity::{Contradiction, CopyIdentity, TreeIdentity};
+pub use location::{Location, SharedPlaces};
 pub use numbers::RegionNumbers;
 pub use options::{Acknowledge, Addressing, CompactionMode, Placement, Posting, SizeClass, TableOptions};
 pub use preset::Preset;
@@ -161,7 +163,7 @@ impl Member {
         (self.server, self.volume) == (other.server, other.volume)
     }
 
-    /// Whether it is an earlier process of the server of `other`. It is gone, because `other` has its volume.
+    /// Whether it is an earlier process on the volume of `other`. If `other` has a copy of that volume, it may still run.
     pub fn is_earlier_than(&self, other: &Member) -> bool {
         self.has_volume_of(other) && self.incarnation < other.incarnation
     }
@@ -425,6 +427,11 @@ pub struct ServerInfo {
     pub resp_address: String,
     /// Where operators reach it.
     pub admin_address: String,
+    /// The lock on its data directory that it holds: the boot of its machine, and the locked file there. A process that
+    /// holds the same lock proves that this one has ended. Empty: not known.
+    pub lock: String,
+    /// Where it stands.
+    pub location: Location,
     /// The copies on its volume when it started, and which of them are damaged now. If no in-sync incarnation of a group
     /// is alive, its primary is chosen by these. Ascending by region.
     pub copies: Vec<CopyFound>,
@@ -444,12 +451,20 @@ impl ServerInfo {
         address.starts_with('@') || address.contains('/') || !address.is_empty() && !address.contains(':')
     }
 
+    /// Whether the process of this entry has ended, since `later` is a process of the same server that holds the same
+    /// lock. A copy of the volume, on another machine or in another directory, has another lock.
+    pub fn is_replaced_by(&self, later: &ServerInfo) -> bool {
+        self.member.is_earlier_than(&later.member) && !self.lock.is_empty() && self.lock == later.lock
+    }
+
     /// The entry of a server without addresses and copies.
     pub fn of(member: Member) -> ServerInfo {
         let nowhere = String::new;
         let (fabric_address, native_address, resp_address, admin_address) =
             (nowhere(), nowhere(), nowhere(), nowhere());
-        ServerInfo { member, fabric_address, native_address, resp_address, admin_address, copies: Vec::new() }
+        let (lock, location) = (String::new(), Location::default());
+        let copies = Vec::new();
+        ServerInfo { member, fabric_address, native_address, resp_address, admin_address, lock, location, copies }
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::fs::{Advice, FlockOperation, FsWord, IFlags, fadvise, ioctl_getflags
 use rustix::io::Errno;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -78,7 +78,7 @@ impl RealDisk {
             file => file?,
         };
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)?;
-        Ok(Some(DiskLock { _held: Held::Real { _file: file } }))
+        Ok(Some(DiskLock { identity: identity(&file), _held: Held::Real { _file: file } }))
     }
 }
 
@@ -124,8 +124,15 @@ impl Disk for RealDisk {
         let path = self.root.join(LOCK_NAME);
         let file = private::options().read(true).write(true).create(true).truncate(false).open(path)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(DiskLock { _held: Held::Real { _file: file } })
+        Ok(DiskLock { identity: identity(&file), _held: Held::Real { _file: file } })
     }
+}
+
+/// The boot of the machine, the device and the file. While a file is open, no other one has its numbers in that boot.
+fn identity(file: &fs::File) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let found = boot.zip(file.metadata().ok());
+    found.map_or_else(String::new, |(boot, file)| format!("{} {} {}", boot.trim(), file.dev(), file.ino()))
 }
 
 /// On btrfs, makes a new file one whose blocks are written again in their place: else each write needs room, which

@@ -382,7 +382,7 @@ impl Disk for SimDisk {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let lock = SimLock { state: self.state.clone(), incarnation: state.incarnation };
-        Ok(DiskLock { _held: Held::Sim { _lock: lock } })
+        Ok(DiskLock { identity: String::new(), _held: Held::Sim { _lock: lock } })
     }
 }
 

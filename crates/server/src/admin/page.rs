@@ -49,13 +49,20 @@ fn write_page(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     for why in snapshot.map.regions.iter().flat_map(|group| view::waits_for(&snapshot.map, group)) {
         write!(out, "<p class=\"bad\">{}</p>", escape(&why))?;
     }
-    write!(out, "<h2>Servers</h2><table><tr><th>Server<th>Volume<th>Life<th>Redis<th>Native<th>Admin</tr>")?;
+    for sentence in snapshot.map.shared_places().explain() {
+        write!(out, "<p>{}</p>", escape(&sentence))?;
+    }
+    write!(
+        out,
+        "<h2>Servers</h2><table><tr><th>Server<th>Location<th>Volume<th>Life<th>Redis<th>Native<th>Admin</tr>"
+    )?;
     for info in &snapshot.map.servers {
         let admin = escape(&info.admin_address);
         write!(
             out,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td><a href=\"//{admin}/\">{admin}</a></tr>",
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td><a href=\"//{admin}/\">{admin}</a></tr>",
             info.member.server,
+            info.location,
             info.member.volume,
             info.member.incarnation,
             escape(&info.resp_address),

@@ -47,6 +47,7 @@ struct Server<'a> {
     native_address: &'a str,
     admin_address: &'a str,
     fabric_address: &'a str,
+    location: String,
 }
 
 /// `/status` as JSON.
@@ -64,6 +65,7 @@ fn map(map: &RegionMap) -> Map<'_> {
         native_address: &info.native_address,
         admin_address: &info.admin_address,
         fabric_address: &info.fabric_address,
+        location: info.location.to_string(),
     });
     Map {
         version: map.version,

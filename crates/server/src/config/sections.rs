@@ -6,6 +6,7 @@ use leeward_cluster::zookeeper::Credentials;
 use leeward_cluster::{Balance, ClusterOptions};
 use leeward_engine::{Encryption, Secrets, VolumeOptions};
 use leeward_format::MAX_SEGMENT_BYTES;
+use leeward_format::cluster::Location;
 use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_security::certificates::server_name;
@@ -24,11 +25,13 @@ pub struct Identity {
     pub server_id: u32,
     /// Where its volume is. Default `leeward-data/node-<id>`.
     pub data_dir: Option<PathBuf>,
+    /// Where it stands, from coarse to fine, as `zone=a,host=h7`.
+    pub location: Location,
 }
 
 impl Default for Identity {
     fn default() -> Identity {
-        Identity { server_id: 1, data_dir: None }
+        Identity { server_id: 1, data_dir: None, location: Location::default() }
     }
 }
 

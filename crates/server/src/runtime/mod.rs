@@ -132,6 +132,23 @@ struct Listeners {
     admin: TcpListener,
 }
 
+/// What the node tells the cluster of itself, without its lock.
+fn info(
+    config: &NodeConfig,
+    member: Member,
+    fabric: &dyn Fabric,
+    listeners: &Listeners,
+) -> Result<ServerInfo, StartError> {
+    Ok(ServerInfo {
+        fabric_address: fabric_address(config, fabric),
+        native_address: config.network.advertised(local(&listeners.native)?),
+        resp_address: config.network.advertised(local(&listeners.resp)?),
+        admin_address: config.network.advertised(local(&listeners.admin)?),
+        location: config.identity.location.clone(),
+        ..ServerInfo::of(member)
+    })
+}
+
 /// Starts a node: binds its ports, takes its data directory, opens its volume, and joins the cluster in the background.
 /// Returns as soon as clients can connect. Until the cluster has placed its regions, clients get `-LOADING`.
 ///
@@ -148,14 +165,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     let member = Member { server, volume: volume.id(), incarnation: volume.incarnation() };
     let (doorbell, events) = event_channel();
     let fabric = bind_fabric(config, server, tls.clone(), &doorbell)?;
-    let info = ServerInfo {
-        member,
-        fabric_address: fabric_address(config, &*fabric),
-        native_address: config.network.advertised(local(&listeners.native)?),
-        resp_address: config.network.advertised(local(&listeners.resp)?),
-        admin_address: config.network.advertised(local(&listeners.admin)?),
-        copies: Vec::new(),
-    };
+    let info = ServerInfo { lock: lock.identity().to_owned(), ..info(config, member, &*fabric, &listeners)? };
     let rings = bind_rings(config, server, &volume, &doorbell)?;
     let metrics = Arc::new(Metrics::default());
     let clients = ClientMemory::of(volume.memory());

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
-use leeward_format::cluster::{Acknowledge, IndexKind, Preset, Reads, Scans, TableOptions};
+use leeward_format::cluster::{Acknowledge, IndexKind, Location, Preset, Reads, Scans, TableOptions};
 use leeward_platform::{Nanos, Rng};
 use leeward_server::node::NodeTiming;
 use operator::Operator;
@@ -61,6 +61,8 @@ pub(crate) struct Traits {
     is_balanced: bool,
     /// Each process draws from this how long its leases last. `None`: they last as long as by default.
     leases: Option<u64>,
+    /// The node that shares no host with another one: the others share one. `None`: nobody says where nodes stand.
+    apart: Option<usize>,
     theme: Theme,
 }
 
@@ -122,6 +124,9 @@ impl Scenario {
             scenario.table.reads.scans = Scans::Backups;
             scenario.maps_memory(&mut rng);
         }
+        // The same.
+        let mut rng = Rng::new(seed.rotate_left(48));
+        scenario.traits.apart = rng.one_in(3).then(|| rng.index(3));
         // The same.
         scenario.forgets = scenario.fault_schedule.forgets(&mut Rng::new(seed.rotate_left(24)));
         scenario
@@ -191,7 +196,7 @@ impl Scenario {
 
     /// Every choice among a few values: its name, and the value that was drawn.
     pub(crate) fn draw(&self) -> Vec<(&'static str, String)> {
-        let Traits { preset, has_long_grants, far, is_balanced, leases, theme } = &self.traits;
+        let Traits { preset, has_long_grants, far, is_balanced, leases, apart, theme } = &self.traits;
         let mut draw = vec![
             ("nodes", self.nodes.to_string()),
             ("regions", self.regions().to_string()),
@@ -202,6 +207,7 @@ impl Scenario {
             ("far", far.map_or("none".into(), |(_, extra)| extra.as_millis().to_string())),
             ("balanced", is_balanced.to_string()),
             ("drawn_leases", leases.is_some().to_string()),
+            ("located", apart.is_some().to_string()),
             ("narrow", (self.network.bytes_per_second > 0).to_string()),
         ];
         draw.push(("index", self.table.reads.index.to_string()));
@@ -230,6 +236,17 @@ impl Scenario {
     /// A member that is farther from the others than they are from each other, and by how much.
     pub(crate) fn far(&self) -> Option<(usize, Nanos)> {
         self.traits.far
+    }
+
+    /// Where a node stands.
+    pub(crate) fn location(&self, node: usize) -> Location {
+        let host = |apart| if apart == node { "host=b" } else { "host=a" };
+        self.traits.apart.map(|apart| host(apart).parse().expect("a location")).unwrap_or_default()
+    }
+
+    /// Whether nodes say where they stand.
+    pub(crate) fn has_locations(&self) -> bool {
+        self.traits.apart.is_some()
     }
 
     /// When a master checks the balance of the servers: often, since a run is short.
@@ -300,6 +317,7 @@ impl Traits {
             far: Some(far).filter(|_| nodes > 1 && is_far),
             is_balanced: nodes > 1 && rng.one_in(3),
             leases: None,
+            apart: None,
             theme: Theme::choose(nodes, table, rng),
         }
     }

@@ -19,6 +19,7 @@ impl Scenario {
                 kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
             }
             Bug::TakeAnyTree | Bug::DecideOnOlderTree => !self.forgets.is_empty(),
+            Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
             Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),

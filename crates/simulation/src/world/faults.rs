@@ -20,7 +20,7 @@ pub(crate) enum FaultKind {
     KillAll,
     /// The processes of all nodes but one are killed at once. A primary among the survivors is left alone with its requests.
     KillOthers,
-    /// A machine loses power; what was not synced is lost or torn.
+    /// A machine loses power; what was not synced is lost or torn. All nodes that stand there die with it.
     PowerLoss,
     /// All machines lose power at once.
     PowerLossAll,
@@ -225,6 +225,7 @@ impl World {
         let victims: Vec<NodeId> = match kind {
             FaultKind::KillOthers => self.nodes().filter(|other| *other != node).collect(),
             _ if everywhere => self.nodes().collect(),
+            FaultKind::PowerLoss if self.scenario.has_locations() => self.nodes_beside(node),
             _ => vec![node],
         };
         if !self.may_crash(&victims, kind.loses_power()) {
@@ -249,6 +250,12 @@ impl World {
             self.power_was_lost();
         }
         true
+    }
+
+    /// The nodes at the location of this one.
+    fn nodes_beside(&self, node: NodeId) -> Vec<NodeId> {
+        let here = self.scenario.location(node);
+        self.nodes().filter(|other| self.scenario.location(*other) == here).collect()
     }
 
     /// The store guarantees to survive `kill -9` of all processes, and the loss of the memory of all members but one;

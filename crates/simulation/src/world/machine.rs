@@ -35,6 +35,8 @@ pub(super) struct Machine {
     pub(super) node: Option<Node>,
     /// Incremented when a process ends. Events of an earlier incarnation are dropped.
     pub(super) incarnation: u64,
+    /// How often it lost power.
+    boots: u64,
     /// Incarnation of the disk when the process started. If it has changed, the process died in the middle of a disk operation.
     disk_incarnation: u64,
     /// A death in a disk operation is a loss of power.
@@ -116,6 +118,7 @@ impl Machine {
             disk: SimDisk::new(rng.u64(), DISK_BYTES),
             node: None,
             incarnation: 0,
+            boots: 0,
             disk_incarnation: 0,
             dies_with_power: false,
             paused: false,
@@ -231,6 +234,8 @@ impl World {
                 native_address: address.clone(),
                 resp_address: address.clone(),
                 admin_address: address,
+                lock: format!("{} {node}", self.machines[node].boots),
+                location: self.scenario.location(node),
                 copies: Vec::new(),
             },
             volume,
@@ -273,7 +278,10 @@ impl World {
         machine.unsent = None;
         machine.dies_with_power = false;
         match power {
-            true => machine.disk.lose_power(&mut self.rng),
+            true => {
+                machine.boots += 1;
+                machine.disk.lose_power(&mut self.rng);
+            }
             false => machine.disk.kill_process(),
         }
         machine.disk.set_faults(FaultPlan::default());

@@ -12,7 +12,7 @@ use leeward_format::table::TableName;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_server::node::{Input, Node, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Within this time after the last fault the cluster must be well, or learners must have received more segments. In every second
 /// incarnation a process sends them 512 KiB a second.
@@ -47,6 +47,7 @@ impl World {
         self.forget_plans()?;
         self.heal("after its splits")?;
         self.advance_to("trimmed", World::is_trimmed)?;
+        self.heal_apart()?;
         if let Some(failure) = &self.bounds.failure {
             return Err(failure.clone());
         }
@@ -96,6 +97,24 @@ impl World {
                 return healed;
             }
         }
+    }
+
+    /// Waits until no region has all its copies on one host where another one has a server. Where nobody balances the servers,
+    /// nobody does that.
+    fn heal_apart(&mut self) -> Result<(), String> {
+        if self.scenario.balance().is_none() || !self.scenario.has_locations() {
+            return Ok(());
+        }
+        self.advance_to("spread over the hosts", World::is_apart)?;
+        self.heal("after its copies moved apart")
+    }
+
+    fn is_apart(&self) -> bool {
+        let hosts = self.nodes().map(|node| self.scenario.location(node)).collect::<BTreeSet<_>>().len();
+        self.configs().iter().all(|config| {
+            let places = config.members().map(|member| self.scenario.location(node_of(member.server)));
+            places.collect::<BTreeSet<_>>().len() >= hosts.min(config.members().count())
+        })
     }
 
     /// Segments that were sent to learners.

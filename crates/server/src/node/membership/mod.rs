@@ -159,7 +159,9 @@ impl Node {
     fn look_for_duplicate_id(&mut self, now: Nanos) {
         self.presence.has_joined |= self.context.agent.is_registered();
         self.presence.duplicate_id = match self.context.agent.not_joined() {
-            Some(NotJoined::DuplicateId { holder, address }) => Some(presence::duplicate_id(&holder, &address)),
+            Some(NotJoined::DuplicateId { holder, address, is_copy }) => {
+                Some(presence::duplicate_id(&holder, &address, is_copy))
+            }
             _ => None,
         };
         if self.presence.duplicate_id.is_none() {

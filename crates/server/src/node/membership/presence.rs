@@ -117,7 +117,7 @@ impl Presence {
             (NotJoined::Registering, _) => {
                 format!("the coordinator has not accepted this node's registration{lasted}. Meanwhile {meanwhile}")
             }
-            (NotJoined::DuplicateId { holder, address }, _) => duplicate_id(holder, address),
+            (NotJoined::DuplicateId { holder, address, is_copy }, _) => duplicate_id(holder, address, *is_copy),
             (NotJoined::Refused(reason), _) => {
                 format!("the coordinator refuses this node{lasted}: {reason}. Meanwhile {meanwhile}")
             }
@@ -135,11 +135,19 @@ impl Presence {
     }
 }
 
-/// Another process has this server's number: which one, and what to do.
-pub(super) fn duplicate_id(holder: &Member, address: &str) -> String {
+/// Another process has this server's number: which one, and what to do. `is_copy`: it has the volume of this one.
+pub(super) fn duplicate_id(holder: &Member, address: &str, is_copy: bool) -> String {
+    let (whose, advice) = match is_copy {
+        true => (
+            ", which is the same as this one's or a copy of it,",
+            "After a restart of the machine that takes a moment. If the machine or its disk was copied, stop the copy, or \
+             give it another server_id and an empty data_dir",
+        ),
+        false => ("", "Stop one of them, or give it another server_id and data_dir"),
+    };
     format!(
-        "another process is server {}: it has volume {} and native address {address}. This one serves nothing until that \
-         one's session ends. Stop one of them, or give it another server_id and data_dir",
+        "another process is server {}: it has volume {}{whose} and native address {address}. This one serves nothing until \
+         that one's session ends. {advice}",
         holder.server, holder.volume
     )
 }

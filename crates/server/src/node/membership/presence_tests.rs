@@ -56,7 +56,7 @@ fn another_reason_is_logged_at_once_and_flapping_does_not_flood() {
     let mut presence = Presence::new(START);
     listen(&mut presence, 0, 2_000, Some(&NotJoined::NoSession));
     let holder = Member { server: ServerId(2), volume: VolumeId(0xab), incarnation: Incarnation(9) };
-    let duplicate_id = NotJoined::DuplicateId { holder, address: "host:7480".into() };
+    let duplicate_id = NotJoined::DuplicateId { holder, address: "host:7480".into(), is_copy: false };
     let notices = listen(&mut presence, 2_000, 5_000, Some(&duplicate_id));
     let [(2_000, Notice::Absent(text))] = &notices[..] else { panic!("{notices:?}") };
     assert!(

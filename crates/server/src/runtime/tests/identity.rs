@@ -1,6 +1,7 @@
 //! Volumes that are lost, found again or given up, and two processes under one number: real nodes.
 
 use super::*;
+use leeward_format::cluster::{GroupConfig, RegionMap};
 use leeward_format::op::OpError;
 use std::fs;
 use std::path::Path;
@@ -142,6 +143,64 @@ fn a_second_process_under_one_number_waits_says_why_and_takes_over_in_the_end() 
     // It is server 1 now, with a volume that is not the one that the region needs.
     wait_for(&duplicate.admin_address, "/status", "waits for volume");
     assert!(cluster.client(0).run("GET hello").starts_with("-LOADING"));
+}
+
+#[test]
+fn a_copy_of_a_volume_leaves_the_original_alone_until_that_has_ended() {
+    let mut cluster = Cluster::start(1);
+    assert_eq!(cluster.client(0).run_until_served("SET hello world"), "+OK");
+    let config = cluster.config(1, 1);
+    cluster.servers.remove(0).stop();
+    // As a copy of the machine's disk, that is started elsewhere, would have it.
+    let mut copied = config.clone();
+    copied.identity.data_dir = Some(cluster.dir.path().join("copy"));
+    fs::create_dir(copied.data_dir()).expect("a directory");
+    for name in ["lock", VOLUME_NAME] {
+        fs::copy(config.data_dir().join(name), copied.data_dir().join(name)).expect("a file");
+    }
+    cluster.servers.push(start(&config).expect("the original"));
+    assert_eq!(cluster.client(0).run_until_served("GET hello"), "world");
+    let original = cluster.servers[0].info().clone();
+
+    cluster.servers.push(start(&copied).expect("a copy that cannot know yet"));
+    let copy = cluster.servers[1].info().clone();
+    assert!(copy.member.has_volume_of(&original.member) && copy.lock != original.lock);
+    let (status, why) = wait_for(&copy.admin_address, "/readyz", "another process is server 1");
+    assert!(status == 503 && why.contains("which is the same as this one's or a copy of it"), "{why}");
+    assert!(cluster.client(1).run("GET hello").starts_with("-UNAVAILABLE"));
+    assert_eq!(cluster.client(0).run("SET hello again"), "+OK");
+    assert_eq!(cluster.client(0).run("GET hello"), "again");
+    assert_eq!(http(&original.admin_address, "/readyz").0, 200);
+
+    // A process that dies and starts again in the same directory takes its place at once, even while another one waits for it.
+    cluster.servers.remove(0).stop();
+    wait_for(&copy.admin_address, "/status", "waits for volume");
+}
+
+#[test]
+fn copies_are_kept_on_different_hosts() {
+    let cluster = Cluster::start_with(3, |config| {
+        let host = if config.identity.server_id == 3 { "zone=b,host=h3" } else { "zone=a,host=h1" };
+        config.identity.location = host.parse().expect("a location");
+    });
+    let mut table = TableOptions { replicas: 2, min_in_sync: 1, ..TableOptions::default() };
+    table.name = "apart".into();
+    let splits = (1..8).map(|split| vec![split].into()).collect();
+    let table = Box::new(leeward_format::table::NewTable::new(table, splits));
+    let made = request(&cluster.servers[0].info().native_address, &Op::CreateTable { table });
+    assert_eq!(made, OpResult::Done);
+    let is_placed = |map: &RegionMap| {
+        let is_whole = |config: &GroupConfig| config.in_sync().count() == if config.table == "apart" { 2 } else { 3 };
+        map.regions.len() == 10 && map.regions.iter().all(is_whole)
+    };
+    moves::wait_for(&cluster.servers[0], "every region has its copies", is_placed);
+    let map = moves::map(&cluster.servers[0]);
+    let apart = map.regions_of("apart");
+    assert!(apart.iter().all(|config| config.members().any(|member| member.server.0 == 3)));
+    let (_, status) = http(&cluster.servers[0].info().admin_address, "/status");
+    assert!(status.contains("\"location\": \"zone=b,host=h3\""), "{status}");
+    let (_, page) = http(&cluster.servers[0].info().admin_address, "/");
+    assert!(page.contains("two or more copies of these regions are in zone=a,host=h1: 1, 2"), "{page}");
 }
 
 #[test]

@@ -73,7 +73,11 @@ impl Cluster {
     fn config(&self, id: u32, nodes: u32) -> NodeConfig {
         let coordinator = CoordinatorAt::Embedded(self.host().address());
         NodeConfig {
-            identity: Identity { server_id: id, data_dir: Some(self.dir.path().join(format!("node-{id}"))) },
+            identity: Identity {
+                server_id: id,
+                data_dir: Some(self.dir.path().join(format!("node-{id}"))),
+                ..Identity::default()
+            },
             network: Network::on(LOOPBACK),
             coordination: Coordination { coordinator, ..Coordination::default() },
             master: Master { expected_servers: nodes, ..Master::default() },
