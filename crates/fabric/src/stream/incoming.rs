@@ -4,6 +4,9 @@
 //! connections are ended and waited for before the new one is welcomed. So bytes and messages of the older connections
 //! never land after the peer's new link is up. If peers must be admitted, the newer connection is refused instead, and
 //! there are none for urgent messages.
+//!
+//! Until a connection has said hello, and with TLS shown its certificate, it has one of the few places of
+//! [`Unidentified`] ones. So strangers never take the places of peers.
 
 use super::{
     Admission, hello,
@@ -13,6 +16,7 @@ use super::{
     target::{Outlet, Owners, Target, TargetError},
 };
 use crate::{LinkEvent, PeerId};
+use leeward_platform::Unidentified;
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -29,8 +33,10 @@ use tracing::{debug, info, warn};
 
 /// Requests received at a time.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Most connections at a time, unidentified ones included. Further ones are closed.
+/// Most connections of peers at a time. Further ones are closed.
 const MAX_CONNECTIONS: usize = 1024;
+/// How often the log says at most that unidentified connections are closed for others.
+const DISPLACED_WARNING: Duration = Duration::from_secs(60);
 /// Pause after a failed accept, for example because descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,6 +52,10 @@ pub(crate) struct Incoming {
 #[derive(Default)]
 struct Table {
     open: Vec<Arc<Connection>>,
+    /// Those that are of no peer yet.
+    unidentified: Unidentified<Arc<Connection>>,
+    /// When the log last said that one of them was closed for another.
+    displaced: Option<Instant>,
     of_peer: HashMap<(PeerId, For), Arc<Connection>>,
     /// Peers that may connect, with [`Admission::Sessions`].
     admitted: HashSet<PeerId>,
@@ -88,6 +98,7 @@ impl Drop for Finish<'_> {
         connection.on_finished.notify_all();
         let mut table = incoming.table.lock();
         table.open.retain(|other| !Arc::ptr_eq(other, connection));
+        table.unidentified.leave(|other| Arc::ptr_eq(other, connection));
         table.of_peer.retain(|_, other| !Arc::ptr_eq(other, connection));
     }
 }
@@ -139,11 +150,7 @@ impl Incoming {
     }
 
     fn admit(self: &Arc<Incoming>, socket: Socket) {
-        let mut table = self.table.lock();
-        table.threads.retain(|thread| !thread.is_finished());
-        if table.open.len() >= MAX_CONNECTIONS || self.stopped.load(Ordering::Acquire) {
-            return warn!("the fabric has {} connections and takes no more", table.open.len());
-        }
+        let from = socket.peer_ip();
         let connection = Arc::new(Connection {
             socket: match self.shared.tls() {
                 Some(tls) => socket.encrypted(tls.accept_node()),
@@ -158,18 +165,36 @@ impl Incoming {
             let _finish = Finish(&incoming, &served);
             incoming.serve(&served);
         };
+        let mut table = self.table.lock();
+        table.threads.retain(|thread| !thread.is_finished());
+        if self.stopped.load(Ordering::Acquire) {
+            return;
+        }
         match thread::Builder::new().name(format!("{}-in", self.shared.options.threads)).spawn(serve) {
             Ok(thread) => {
-                table.open.push(connection);
+                table.open.push(Arc::clone(&connection));
                 table.threads.push(thread);
             }
-            Err(error) => warn!(%error, "the fabric cannot serve a connection"),
+            Err(error) => return warn!(%error, "the fabric cannot serve a connection"),
         }
+        let Some(displaced) = table.unidentified.enter(connection, from) else { return };
+        displaced.stop();
+        let is_news = table.displaced.is_none_or(|last| last.elapsed() >= DISPLACED_WARNING);
+        if is_news {
+            table.displaced = Some(Instant::now());
+        }
+        drop(table);
+        if is_news {
+            warn!(?from, "many connections to the fabric do not say hello: the first are closed when more come");
+        }
+        // It was waiting for its socket. So there are never more threads than places.
+        displaced.await_finished();
     }
 
     fn serve(&self, connection: &Arc<Connection>) {
         let (peer, from) = match self.shake_hands(connection) {
             Ok(shook_hands) => shook_hands,
+            Err(error) if connection.is_stopped() => return debug!("the fabric closed a connection: {error}"),
             Err(error) => return warn!("the fabric refused a connection: {error}"),
         };
         info!(%peer, %from, "fabric peer connected");
@@ -233,6 +258,12 @@ impl Incoming {
         connection: &Arc<Connection>,
     ) -> Result<Vec<Arc<Connection>>, &'static str> {
         let mut table = self.table.lock();
+        if connection.is_stopped() {
+            return Err("it said hello too late, and has given its place to another");
+        }
+        if table.of_peer.len() >= MAX_CONNECTIONS && !table.of_peer.contains_key(&(peer, what_for)) {
+            return Err("the fabric has as many connections of peers as it takes");
+        }
         if self.shared.options.admission == Admission::Sessions {
             if !table.admitted.contains(&peer) {
                 return Err("it is not admitted");
@@ -241,6 +272,7 @@ impl Incoming {
                 return Err("the peer that it names has a connection already");
             }
         }
+        table.unidentified.leave(|other| Arc::ptr_eq(other, connection));
         // A process that has begun anew has nothing to say by an urgent message of the one before.
         let ended = if what_for == For::Link { table.of_peer.remove(&(peer, For::Urgent)) } else { None };
         let older = table.of_peer.insert((peer, what_for), Arc::clone(connection));

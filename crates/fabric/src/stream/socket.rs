@@ -18,7 +18,7 @@ use std::{
     fs, io,
     io::{IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
-    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         linux::net::SocketAddrExt,
@@ -30,6 +30,10 @@ use std::{
 
 /// Most file descriptors taken with one receive; links never send more than one at a time.
 const MAX_FDS: usize = 8;
+
+/// Most connections that the kernel has established, and that wait to be accepted; no more than the kernel permits. A
+/// peer that finds the queue full repeats its first packet only after a second.
+const CONNECT_QUEUE: i32 = 4096;
 
 /// The kind of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -287,6 +291,12 @@ impl Socket {
         self.fd.as_fd()
     }
 
+    /// The address of the other end; none over a Unix-domain socket.
+    pub(crate) fn peer_ip(&self) -> Option<IpAddr> {
+        let peer = net::getpeername(&self.fd).ok()??;
+        SocketAddr::try_from(peer).ok().map(|peer| peer.ip())
+    }
+
     /// The other end, for log lines. Over a Unix-domain socket it must be a process of the same user.
     pub(crate) fn peer(&self) -> io::Result<String> {
         if self.network == Network::Tcp {
@@ -380,6 +390,7 @@ impl Listener {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
         if network == Network::Tcp {
             let listener = TcpListener::bind(address).map_err(named)?;
+            net::listen(&listener, CONNECT_QUEUE)?;
             let address = listener.local_addr()?.to_string();
             return Ok(Listener { fd: listener.into(), network, address, path: None });
         }

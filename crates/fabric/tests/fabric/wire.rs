@@ -236,6 +236,28 @@ fn a_silent_stranger_is_hung_up_on_and_holds_up_no_peer() {
 }
 
 #[test]
+fn strangers_take_no_place_of_a_peer() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("it may be raised so far");
+    let (log, sink) = recorder();
+    // None of them is hung up on for its silence during the test.
+    let options = LinkOptions { hello_timeout: Duration::from_secs(600), ..options() };
+    let fabric = TcpFabric::bind(PeerId(2), "127.0.0.1:0", options, sink).expect("a port is free");
+    let node = Node { id: PeerId(2), fabric, log };
+    let mut before = welcomed(&node, 8);
+    // As many as there are places for peers, and more.
+    let address = node.fabric.local_address();
+    let strangers: Vec<_> = (0..1_100).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    for stream in [&mut welcomed(&node, 9), &mut before] {
+        stream.write_all(&request(4, 0, &[], &[])).unwrap();
+        assert_eq!(answer(stream).0, 16, "a ping is answered");
+    }
+    let first = strangers.into_iter().next().expect("there are some");
+    assert_eq!(remainder(first), b"", "the first one had to go for others");
+}
+
+#[test]
 fn broken_requests_end_their_connection_only() {
     let node = Tcp::default().node(2);
     let (_memory, [id, key]) = place(&node, 64);

@@ -273,8 +273,7 @@ fn other_files(config: &NodeConfig) -> u64 {
     u64::from(config.clients.max_connections) + OTHERS + memories
 }
 
-/// Most clients with rings. It is below the 1,024 connections that a fabric takes, since strangers have some until they
-/// are closed.
+/// Most clients with rings. It is below the 1,024 peers that a fabric takes: one that ended may be a peer for a moment.
 const RING_CLIENTS: u64 = 960;
 /// Files of one client with rings: two memories, two sockets and a waker.
 const RING_FILES: u64 = 5;

@@ -4,7 +4,7 @@
 //! had died. A host on the same directory continues from there.
 
 use super::log::{HostError, Log};
-use super::service::{Command, Service};
+use super::service::{Command, Limits, Service};
 use crate::Tree;
 use leeward_format::coordinator::{CoordinatorError, CoordinatorOp};
 use leeward_platform::Rng;
@@ -52,15 +52,15 @@ impl Host {
         if let Some(warning) = private::warning(&options.directory) {
             tracing::warn!("{warning}");
         }
-        Host::serve(options.listen, options.tls, log, tree)
+        Host::serve((options.listen, options.tls), log, tree, Limits::default())
     }
 
     /// Listens, and serves `tree` from a thread of its own.
     pub(super) fn serve(
-        listen: SocketAddr,
-        tls: Option<Arc<NodeTls>>,
+        (listen, tls): (SocketAddr, Option<Arc<NodeTls>>),
         log: Log,
         tree: Tree,
+        limits: Limits,
     ) -> Result<Host, HostError> {
         let io = |what, source| HostError::Io { what, path: listen.to_string(), source };
         let mut listener = TcpListener::bind(listen).map_err(|source| io("listen at", source))?;
@@ -72,7 +72,7 @@ impl Host {
         let waker = Waker::new(poll.registry(), super::service::WAKER).map_err(|source| io("poll", source))?;
         let (commands, receiver) = channel();
         let failure = Arc::new(Mutex::new(None));
-        let service = Service::new(poll, (listener, tls), receiver, tree, log, failure.clone());
+        let service = Service::new(poll, (listener, tls, limits), receiver, tree, log, failure.clone());
         let thread = std::thread::Builder::new()
             .name("coordinator".into())
             .spawn(move || service.run())

@@ -15,7 +15,7 @@ use leeward_format::coordinator::{
     Change, CoordinatorError, CoordinatorOp, CoordinatorReply, CoordinatorRequest, LogEntry, SessionId,
 };
 use leeward_format::frame::{FrameKind, version_frame, write_frame};
-use leeward_platform::{BootClock, Clock, Nanos};
+use leeward_platform::{BootClock, Clock, Nanos, Unidentified, unidentified};
 use leeward_security::tls::NodeTls;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
@@ -30,20 +30,36 @@ pub(super) const WAKER: Token = Token(1);
 const FIRST_PEER: usize = 2;
 const REPLY: FrameKind = FrameKind::CoordinatorReply;
 
-/// Most connections at a time.
-const MAX_PEERS: usize = 1024;
+/// Connections that are accepted before the others get their turn. So each of those without a session gets some turns,
+/// however many come at once.
+const ACCEPTS_PER_TURN: usize = unidentified::PLACES / 4;
 /// Bytes, besides its first snapshot, that may wait for a peer that does not read.
 const MAX_BACKLOG_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of changes that are gathered before they are made durable.
 const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 /// Reads from one peer before the others get their turn.
 const READS_PER_TURN: usize = 16;
-/// A connection that has not attached after this long is closed.
-const ATTACH_WITHIN: Nanos = Nanos::from_secs(5);
 /// Session timeouts that are granted, in milliseconds.
 const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
+/// How often the log says at most that connections without a session are closed for others.
+const DISPLACED_WARNING: Nanos = Nanos::from_secs(60);
 /// If the loop was late by more than this, the deadlines of sessions are postponed.
 const LATE: Nanos = Nanos::from_millis(20);
+
+/// Limits on the connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most connections with a session at a time.
+    pub(super) peers: usize,
+    /// A connection that has not attached after this long is closed.
+    pub(super) attach_within: Nanos,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { peers: 1024, attach_within: Nanos::from_secs(5) }
+    }
+}
 
 /// A request of the host's own process to the thread.
 #[derive(Debug)]
@@ -72,6 +88,7 @@ pub(super) struct Service {
     pub(super) poll: Poll,
     pub(super) listener: TcpListener,
     tls: Option<Arc<NodeTls>>,
+    limits: Limits,
     pub(super) commands: Receiver<Command>,
     pub(super) clock: BootClock,
     tree: Tree,
@@ -81,6 +98,12 @@ pub(super) struct Service {
     deadlines: Deadlines,
     peers: BTreeMap<usize, Peer>,
     next_peer: usize,
+    /// Those without a session yet.
+    unidentified: Unidentified<usize>,
+    /// When the log last said that one of them was closed for another.
+    displaced: Option<Nanos>,
+    /// More connections may wait than were accepted in this turn.
+    accepts_more: bool,
     /// The connection of each attached session.
     attached: BTreeMap<SessionId, usize>,
     entries: Vec<LogEntry>,
@@ -94,7 +117,7 @@ impl Service {
     /// Serves those who connect to the listener; with certificates, only those who have one.
     pub(super) fn new(
         poll: Poll,
-        (listener, tls): (TcpListener, Option<Arc<NodeTls>>),
+        (listener, tls, limits): (TcpListener, Option<Arc<NodeTls>>, Limits),
         commands: Receiver<Command>,
         tree: Tree,
         log: Log,
@@ -104,6 +127,7 @@ impl Service {
             poll,
             listener,
             tls,
+            limits,
             commands,
             clock: BootClock,
             tree: Tree::new(),
@@ -112,6 +136,9 @@ impl Service {
             deadlines: Deadlines::default(),
             peers: BTreeMap::new(),
             next_peer: FIRST_PEER,
+            unidentified: Unidentified::default(),
+            displaced: None,
+            accepts_more: false,
             attached: BTreeMap::new(),
             entries: Vec::new(),
             entry_bytes: 0,
@@ -135,6 +162,7 @@ impl Service {
     /// Closes all connections, and forgets what is not durable. No caller gets an answer.
     pub(super) fn drop_all(&mut self) {
         self.peers.clear();
+        self.unidentified = Unidentified::default();
         self.attached.clear();
         self.unread.clear();
         self.entries.clear();
@@ -156,7 +184,8 @@ impl Service {
         let mut events = Events::with_capacity(256);
         let mut listening_since = self.clock.now();
         loop {
-            let wait = if self.unread.is_empty() { self.wait(listening_since) } else { Nanos::ZERO };
+            let is_idle = self.unread.is_empty() && !self.accepts_more;
+            let wait = if is_idle { self.wait(listening_since) } else { Nanos::ZERO };
             // Rounded up: a thread that wakes before the deadline would only have to wake again.
             let timeout = wait.duration() + std::time::Duration::from_micros(999);
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
@@ -188,7 +217,8 @@ impl Service {
 
     /// How long there is no work unless a message arrives.
     fn wait(&self, now: Nanos) -> Nanos {
-        let waiting = self.peers.values().filter(|peer| peer.session.is_none()).map(|peer| peer.since + ATTACH_WITHIN);
+        let within = self.limits.attach_within;
+        let waiting = self.peers.values().filter(|peer| peer.session.is_none()).map(|peer| peer.since + within);
         let next = waiting.chain(self.deadlines.next()).min();
         next.map_or(Nanos::from_secs(1), |next| next.since(now))
     }
@@ -196,7 +226,8 @@ impl Service {
     /// Accepts the waiting connections. Called every turn, so that a connection that was refused for lack of descriptors is not
     /// forgotten.
     fn accept(&mut self, now: Nanos) -> io::Result<()> {
-        loop {
+        self.accepts_more = false;
+        for _ in 0..ACCEPTS_PER_TURN {
             let (mut stream, address) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -206,10 +237,6 @@ impl Service {
                     return Ok(());
                 }
             };
-            if self.peers.len() >= MAX_PEERS {
-                tracing::warn!(%address, "the coordinator closes a connection: {MAX_PEERS} are open already");
-                continue;
-            }
             let token = self.next_peer;
             self.next_peer += 1;
             self.poll.registry().register(&mut stream, Token(token), Interest::READABLE | Interest::WRITABLE)?;
@@ -219,7 +246,21 @@ impl Service {
             let connection = Connection::new(stream, self.tls.as_ref().map(|tls| tls.accept_node()));
             let peer = Peer { connection, address: address.to_string(), since: now, session: None, allowance: 0 };
             self.peers.insert(token, peer);
+            if let Some(displaced) = self.unidentified.enter(token, Some(address.ip())) {
+                self.displace(now, displaced);
+            }
         }
+        self.accepts_more = true;
+        Ok(())
+    }
+
+    /// Closes a connection without a session, since more come than there are places.
+    fn displace(&mut self, now: Nanos, token: usize) {
+        if self.displaced.is_none_or(|last| now.since(last) >= DISPLACED_WARNING) {
+            self.displaced = Some(now);
+            tracing::warn!("many connections to the coordinator do not attach: the first are closed when more come");
+        }
+        self.peers.remove(&token);
     }
 
     /// Reads the requests of a peer, and writes the output that waits for it.
@@ -306,6 +347,10 @@ impl Service {
         if self.tls.is_some() && peer.is_none_or(|peer| peer.connection.peer_server().is_none()) {
             return Ok(Err(Broken::Protocol("its certificate is not that of a server")));
         }
+        let is_new = session.is_none_or(|session| !self.attached.contains_key(&session));
+        if is_new && self.peers.values().filter(|peer| peer.session.is_some()).count() >= self.limits.peers {
+            return Ok(Err(Broken::Protocol("as many sessions are attached as the coordinator takes")));
+        }
         // The tree that is told must be durable, and hold everything that was told to others before.
         self.commit()?;
         let session = match session {
@@ -335,6 +380,7 @@ impl Service {
         let Some(peer) = self.peers.get_mut(&token) else { return Ok(Ok(())) };
         tracing::debug!(session = session.0, address = peer.address, "a session attached");
         peer.session = Some(session);
+        self.unidentified.leave(|other| *other == token);
         peer.connection.queue(REPLY, &CoordinatorReply::Attached { session, timeout_ms });
         for change in self.tree.changes() {
             peer.connection.queue(REPLY, &CoordinatorReply::Changed(change));
@@ -392,7 +438,8 @@ impl Service {
                 self.drop_peer(token, &Broken::Protocol("its session has expired"));
             }
         }
-        let idle = self.peers.iter().filter(|(_, peer)| peer.session.is_none() && peer.since + ATTACH_WITHIN <= now);
+        let within = self.limits.attach_within;
+        let idle = self.peers.iter().filter(|(_, peer)| peer.session.is_none() && peer.since + within <= now);
         let idle: Vec<usize> = idle.map(|(token, _)| *token).collect();
         for token in idle {
             self.drop_peer(token, &Broken::Protocol("it did not attach"));
@@ -442,6 +489,7 @@ impl Service {
     /// Closes a connection. Its session stays until it attaches through another connection or expires.
     fn drop_peer(&mut self, token: usize, broken: &Broken) {
         let Some(peer) = self.peers.remove(&token) else { return };
+        self.unidentified.leave(|other| *other == token);
         match broken {
             Broken::Io(error) if error.kind() == ErrorKind::InvalidData => {
                 tracing::info!(address = peer.address, reason = %broken, "the coordinator refuses a connection");

@@ -1,11 +1,12 @@
 //! Host and clients over loopback: order, restarts, expiry, hostile bytes.
 
+use super::service::Limits;
 use super::*;
 use crate::{Client, Coordinator, CoordinatorError, CoordinatorEvent, CoordinatorOp, SessionId};
 use bytes::Bytes;
 use leeward_format::coordinator::{Change, CoordinatorReply, CoordinatorRequest};
 use leeward_format::frame::{FrameKind, PROTOCOL_VERSION, read_frame, version_frame, write_frame};
-use leeward_platform::Nanos;
+use leeward_platform::{Nanos, unidentified};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -343,7 +344,7 @@ fn host_on_a_full_disk(directory: &Path, address: SocketAddr) -> (Host, PathBuf)
     log.fill_disk();
     let obstacle = directory.join(log::NEW_FILE);
     std::fs::create_dir(&obstacle).unwrap();
-    (Host::serve(address, None, log, tree).unwrap(), obstacle)
+    (Host::serve((address, None), log, tree, Limits::default()).unwrap(), obstacle)
 }
 
 #[test]
@@ -383,4 +384,33 @@ fn sessions_outlive_a_disk_that_is_full_for_longer_than_their_timeout() {
     assert_eq!(host.failure(), None);
     let events = probe.submit(3, CoordinatorOp::Delete { path: "/mine".into(), version: Some(1) });
     assert!(events.contains(&changed("/mine", 2, None)), "{events:?}");
+}
+
+#[test]
+fn strangers_take_no_place_of_a_process_with_a_session() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, tree) = log::Log::open(directory.path()).unwrap();
+    // Silent connections are not hung up on during the test.
+    let limits = Limits { peers: 2, attach_within: Nanos::from_secs(3600) };
+    let host = Host::serve((ANY_PORT.parse().unwrap(), None), log, tree, limits).unwrap();
+    let before = Probe::new(host.address(), 60_000);
+    before.synced();
+    // More than there are places for connections without a session. None says a word, and none hangs up.
+    let connect = |_| TcpStream::connect(host.address()).unwrap();
+    let strangers: Vec<TcpStream> = (0..2 * unidentified::PLACES).map(connect).collect();
+    let second = Probe::new(host.address(), 60_000);
+    second.synced();
+    assert_eq!(before.submit(1, create("/a", "", false)).len(), 2, "the one that was there stays");
+    let mut first = &strangers[0];
+    first.set_read_timeout(Some(LONG)).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap(), 0, "the first one had to go for others");
+    // Both places are taken. A process that attaches again needs none, and one that leaves gives its own back.
+    let mut third = TcpStream::connect(host.address()).unwrap();
+    let mut frame = Vec::new();
+    let attach = CoordinatorRequest::Attach { session: None, timeout_ms: 60_000 };
+    write_frame(FrameKind::CoordinatorRequest, &attach, &mut frame);
+    third.write_all(&frame).unwrap();
+    assert_eq!(third.read(&mut [0]).unwrap(), 0, "it is told nothing of the tree");
+    drop(second);
+    Probe::new(host.address(), 60_000).synced();
 }
