@@ -22,11 +22,13 @@
 //!
 //! [`Segment::serial`]: crate::volume::Segment::serial
 
+mod budget;
 mod ghosts;
 mod objects;
 mod records;
 
 use crate::memory::Accounts;
+use budget::Budget;
 use bytes::Bytes;
 use ghosts::Ghosts;
 use leeward_format::leaf_segment::LeafIndex;
@@ -102,43 +104,6 @@ struct Inner {
     objects_parts: AtomicU64,
     misses: AtomicU64,
     owners: AtomicU64,
-}
-
-/// Bytes of the cache: how many there are, and how many are in use.
-struct Budget {
-    accounts: Arc<Accounts>,
-    used: AtomicU64,
-    /// Of `used`, those of resident indexes.
-    resident: AtomicU64,
-}
-
-impl Budget {
-    #[inline]
-    fn bytes(&self) -> u64 {
-        self.accounts.left()
-    }
-    fn pool(&self) -> &Arc<Pool> {
-        self.accounts.pool()
-    }
-    fn try_take(&self, bytes: u64) -> bool {
-        let more = |used: u64| (used + bytes <= self.bytes()).then_some(used + bytes);
-        self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
-    }
-    /// Takes `bytes` even beyond the budget; the caller makes room.
-    fn take(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Relaxed);
-    }
-    fn give(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
-    }
-    fn is_exceeded(&self) -> bool {
-        self.used.load(Relaxed) > self.bytes()
-    }
-    /// Whether so much is in use that something was evicted, or soon will be.
-    fn is_tight(&self) -> bool {
-        let bytes = self.bytes();
-        self.used.load(Relaxed) > bytes - bytes / 16
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -317,8 +282,9 @@ impl Cache {
 
     fn insert_object(&self, key: Key, item: Item) {
         if self.0.budget.bytes() > 0 {
-            self.0.budget.take(self.0.objects.insert(key, item));
-            self.0.make_room();
+            let bytes = self.0.objects.insert(key, item);
+            self.0.budget.take(bytes);
+            self.0.make_room(bytes);
         }
     }
 
@@ -367,7 +333,7 @@ impl Cache {
             self.0.with_shared(|shared| shard.insert(hash, fresh, (ring, 0), shared));
         }
         drop(shard);
-        self.0.make_room();
+        self.0.make_room(0);
     }
 
     /// Keeps a value that was read from the log, if it is too long for a record: see [`Cache::long_value`].
@@ -393,6 +359,12 @@ impl Cache {
         if fresh.bytes() <= self.0.page_bytes {
             self.0.renew((owner, key), hash_of(owner, key_hash), stamp.lsn, Some(fresh), is_current);
         }
+    }
+
+    /// Keeps all others from the records until the guards are dropped.
+    #[cfg(test)]
+    pub(crate) fn hold_records(&self) -> Vec<impl Sized + '_> {
+        self.0.records.iter().map(Mutex::lock).collect()
     }
 
     /// Whether there are any records.
@@ -439,9 +411,9 @@ impl Cache {
         }
     }
 
-    /// Evicts what is beyond the budget.
-    pub(crate) fn make_room(&self) {
-        self.0.make_room();
+    /// `taken` bytes were reserved: evicts as much as that is beyond the budget.
+    pub(crate) fn make_room(&self, taken: u64) {
+        self.0.make_room(taken);
     }
 
     /// Reserves `bytes` of the cache for a resident index; `None` if resident indexes may not have so much.
@@ -451,7 +423,7 @@ impl Cache {
         let more = |resident: u64| (resident + bytes <= most).then_some(resident + bytes);
         budget.resident.fetch_update(Relaxed, Relaxed, more).ok()?;
         budget.take(bytes);
-        self.0.make_room();
+        self.0.make_room(bytes);
         Some(CacheReservation { cache: self.clone(), bytes })
     }
 }
@@ -468,7 +440,7 @@ impl Inner {
     }
 
     fn with_shared(&self, with: impl FnOnce(&Shared<'_>)) {
-        let make_room = || self.objects_exceed_share() && self.evict_object();
+        let make_room = || self.objects_exceed_share() && self.evict_object().is_some();
         with(&Shared { budget: &self.budget, gone: &self.record_ghosts, make_room: &make_room });
     }
 
@@ -492,7 +464,7 @@ impl Inner {
             self.with_shared(|shared| shard.insert(hash, fresh, (ring, uses), shared));
         }
         drop(shard);
-        self.make_room();
+        self.make_room(0);
     }
 
     /// Bytes that objects may keep when there is not enough for all.
@@ -505,35 +477,38 @@ impl Inner {
         self.objects.bytes() > self.objects_share()
     }
 
-    fn evict_object(&self) -> bool {
-        let Some((key, bytes)) = self.objects.evict() else { return false };
+    /// Returns the bytes that an object has given up.
+    fn evict_object(&self) -> Option<u64> {
+        let (key, bytes) = self.objects.evict()?;
         self.budget.give(bytes);
         self.object_ghosts.note(key.hash(), bytes);
-        true
+        Some(bytes)
     }
 
-    /// Evicts until the budget is not exceeded. The caller holds no lock.
-    fn make_room(&self) {
-        while self.budget.is_exceeded() {
-            let done = if self.objects_exceed_share() {
-                self.evict_object()
-            } else {
-                self.shed_records() || self.evict_object()
+    /// A thread has taken `taken` bytes: evicts until the budget is not exceeded. It evicts twice as much as it has taken
+    /// and a page at most, so that no thread that takes little waits for what others take. The caller holds no lock.
+    fn make_room(&self, taken: u64) {
+        let mut due = 2 * taken + self.page_bytes as u64;
+        while due > 0 && self.budget.is_exceeded() {
+            let evicted = match self.objects_exceed_share() {
+                true => self.evict_object(),
+                false => self.shed_records().or_else(|| self.evict_object()),
             };
-            if !done {
-                return;
-            }
+            let Some(evicted) = evicted else { return };
+            due = due.saturating_sub(evicted);
         }
     }
 
-    fn shed_records(&self) -> bool {
+    /// Returns the bytes that records have given up.
+    fn shed_records(&self) -> Option<u64> {
         let first = self.turn.fetch_add(1, Relaxed);
-        (0..self.records.len()).any(|i| {
+        let shed = (0..self.records.len()).any(|i| {
             let mut shard = self.records[(first + i) % self.records.len()].lock();
             let mut done = false;
             self.with_shared(|shared| done = shard.shed(shared));
             done
-        })
+        });
+        shed.then_some(self.page_bytes as u64)
     }
 
     /// A leaf was missed that objects would still have with a larger share.

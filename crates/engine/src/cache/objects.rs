@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 const OVERHEAD_BYTES: u64 = 128;
 /// Turns of the hand that an object survives at most without being used.
 const MOST_CHANCES: u8 = 3;
+/// Objects that the hand passes for one that goes, at most.
+const MOST_PASSED: usize = 256;
 
 pub(super) struct Objects {
     shards: Box<[Mutex<Shard>]>,
@@ -28,6 +30,9 @@ struct Shard {
     places: HashMap<Key, usize, BuildHasherDefault<super::KeyHasher>>,
     objects: Vec<Object>,
     hand: usize,
+    /// Objects that the hand has passed so far.
+    #[cfg(test)]
+    passed: u64,
 }
 
 struct Object {
@@ -104,6 +109,12 @@ impl Objects {
         shard.places.get(key).copied().map_or(0, |place| self.take(&mut shard, place).bytes)
     }
 
+    /// Objects that the hands have passed so far.
+    #[cfg(test)]
+    pub(super) fn passed(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().passed).sum()
+    }
+
     /// Evicts an object; returns its key and the memory that it took, in bytes. `None` if there is none.
     pub(super) fn evict(&self) -> Option<(Key, u64)> {
         let first = self.turn.fetch_add(1, Relaxed);
@@ -131,18 +142,25 @@ impl Objects {
 }
 
 impl Shard {
-    /// Moves the hand to the next object without a chance left.
+    /// Moves the hand to the next object without a chance left. Where the next [`MOST_PASSED`] have some, that is the one
+    /// of them with the fewest: no thread waits for a turn of the hand over all of a shard.
     fn sweep(&mut self) -> Option<usize> {
-        if self.objects.is_empty() {
-            return None;
-        }
-        loop {
+        let mut least: Option<(u8, usize)> = None;
+        for _ in 0..MOST_PASSED.min(self.objects.len() * usize::from(MOST_CHANCES + 1)) {
             self.hand = if self.hand + 1 < self.objects.len() { self.hand + 1 } else { 0 };
+            #[cfg(test)]
+            {
+                self.passed += 1;
+            }
             let object = &mut self.objects[self.hand];
             if object.chances == 0 {
                 return Some(self.hand);
             }
             object.chances -= 1;
+            if least.is_none_or(|(chances, _)| object.chances < chances) {
+                least = Some((object.chances, self.hand));
+            }
         }
+        least.map(|(_, place)| place)
     }
 }

@@ -47,6 +47,11 @@ const EXPIRES: u16 = 1 << 15;
 const EXPIRY_BYTES: usize = 8;
 /// One page in so many is in the probation ring.
 const PROBATION: usize = 10;
+/// Pages that are emptied for one that is free, at most: the last of these keeps no record, however often used. So a
+/// thread that needs a page waits for as many, and not for all of a shard.
+const MOST_EMPTIED: usize = 8;
+/// Objects that are evicted for such a page, at most.
+const MOST_OBJECTS: usize = 16;
 
 /// The cached version of a key: its LSN and expiry, and its value unless it is a tombstone.
 pub(crate) type Cached = (Stamp, Option<Bytes>);
@@ -83,6 +88,9 @@ pub(super) struct Shard {
     /// Bytes that the budget was charged for the table.
     table_bytes: u64,
     hits: u64,
+    /// Pages that were emptied so far.
+    #[cfg(test)]
+    turned: usize,
 }
 
 /// The pages of a ring.
@@ -239,7 +247,21 @@ impl Shard {
             spare: Block::default(),
             table_bytes: 0,
             hits: 0,
+            #[cfg(test)]
+            turned: 0,
         }
+    }
+
+    /// Pages in its rings.
+    #[cfg(test)]
+    pub(super) fn pages(&self) -> usize {
+        self.probation.order.len() + self.main.order.len()
+    }
+
+    /// Pages that were emptied so far.
+    #[cfg(test)]
+    pub(super) fn turned(&self) -> usize {
+        self.turned
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -355,12 +377,13 @@ impl Shard {
 
     /// Takes a page that is in no ring; evicts until there is one.
     fn take_page(&mut self, shared: &Shared<'_>) -> Option<usize> {
+        let (mut emptied, mut objects) = (0, 0);
         loop {
             if let Some(page) = self.free.pop() {
                 return Some(page);
             }
             if let Some(ring) = self.mostly_holes() {
-                self.evict(ring, shared);
+                self.evict(ring, shared, &mut emptied);
                 continue;
             }
             if self.pages.len() < MOST_PAGES
@@ -373,7 +396,9 @@ impl Shard {
                 self.pages[page].bytes = shared.budget.pool().take(self.page_bytes);
                 return Some(page);
             }
-            if !(shared.make_room)() && !self.evict_next(shared) {
+            let by_objects = objects < MOST_OBJECTS && (shared.make_room)();
+            objects += usize::from(by_objects);
+            if !by_objects && !self.evict_next(shared, &mut emptied) {
                 return None;
             }
         }
@@ -395,18 +420,25 @@ impl Shard {
         is_starved
     }
 
-    /// Empties the page whose turn it is; `false` if there is none.
-    fn evict_next(&mut self, shared: &Shared<'_>) -> bool {
+    /// Empties the page whose turn it is; `false` if there is none. `emptied`: see [`Shard::evict`].
+    fn evict_next(&mut self, shared: &Shared<'_>, emptied: &mut usize) -> bool {
         let (probation, main) = (self.probation.order.len(), self.main.order.len());
         let from_probation = main == 0 || probation * PROBATION > probation + main;
-        self.evict(if from_probation { Ring::Probation } else { Ring::Main }, shared)
+        self.evict(if from_probation { Ring::Probation } else { Ring::Main }, shared, emptied)
     }
 
     /// Empties the first page of a ring; `false` if it has none. Used records stay, so there may be no more room
-    /// afterwards, but each time they keep at most half of their uses.
-    fn evict(&mut self, from: Ring, shared: &Shared<'_>) -> bool {
+    /// afterwards, but each time they keep at most half of their uses. `emptied` counts the pages that were emptied for the
+    /// same purpose: none stays of the last.
+    fn evict(&mut self, from: Ring, shared: &Shared<'_>, emptied: &mut usize) -> bool {
         let mean_bytes = self.mean_bytes();
         let Some(page) = self.ring(from).order.pop_front() else { return false };
+        *emptied += 1;
+        #[cfg(test)]
+        {
+            self.turned += 1;
+        }
+        let is_last = *emptied >= MOST_EMPTIED;
         if self.spare.is_empty() {
             shared.budget.take(self.page_bytes as u64);
             self.spare = shared.budget.pool().take(self.page_bytes);
@@ -421,7 +453,7 @@ impl Shard {
             if let Ok(entry) = self.table.find_entry(hash, |slot| slot.is_at(page, offset)) {
                 let used = entry.remove().0.uses();
                 live_bytes += end - offset;
-                if used < uses(mean_bytes, end - offset) {
+                if is_last || used < uses(mean_bytes, end - offset) {
                     shared.gone.note(hash, (end - offset) as u64);
                 } else {
                     staying.push((hash, offset..end, if from == Ring::Main { used / 2 } else { 0 }));
@@ -442,8 +474,9 @@ impl Shard {
 
     /// Returns a page to the budget; `false` if it has none.
     pub(super) fn shed(&mut self, shared: &Shared<'_>) -> bool {
+        let mut emptied = 0;
         while self.free.is_empty() {
-            if !self.evict_next(shared) {
+            if !self.evict_next(shared, &mut emptied) {
                 return false;
             }
         }

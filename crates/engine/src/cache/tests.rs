@@ -321,3 +321,59 @@ fn a_cache_without_budget_keeps_nothing() {
     assert!(!offer(&cache, 0, &leaf()) && !offer(&cache, 0, &leaf()));
     assert_eq!(cache.bytes(), 0);
 }
+
+/// However often all records of a shard are used, a page is free after a few were emptied: no thread waits for a turn over
+/// the whole shard.
+#[test]
+fn a_page_is_free_after_a_few_were_emptied() {
+    let cache = cache_of(8 << 20);
+    let key = |n: u64| n.to_be_bytes();
+    let mut last = 0;
+    while cache.has_room_to_spare() {
+        (0..1000).for_each(|_| {
+            last += 1;
+            put(&cache, &key(last), 1, &[1; 100]);
+        });
+    }
+    for _ in 0..8 {
+        (0..=last).for_each(|n| drop(get(&cache, &key(n))));
+    }
+    let is_known = |n: &u64| get(&cache, &key(*n)).is_some();
+    let before: Vec<u64> = (0..=last).filter(is_known).collect();
+    let mut shard = cache.0.records[0].lock();
+    let (pages, turned) = (shard.pages(), shard.turned());
+    cache.0.with_shared(|shared| assert!(shard.shed(shared)));
+    let emptied = shard.turned() - turned;
+    assert!(emptied <= 8 && pages > 30, "{emptied} of {pages} pages were emptied for one");
+    drop(shard);
+    let left = before.iter().filter(|n| is_known(n)).count();
+    assert!(left < before.len() && left * 100 > before.len() * 98, "{left} of {} records stay", before.len());
+}
+
+#[test]
+fn the_hand_passes_a_few_objects_for_one_that_goes() {
+    let objects = Objects::new(1);
+    let item = || Item::Value(Bytes::from_static(b"value"));
+    for n in 0..2000 {
+        objects.insert(Key::new(VALUE, 0, n), item());
+    }
+    (0..8).for_each(|_| (0..2000).for_each(|n| drop(objects.get(&Key::new(VALUE, 0, n)))));
+    assert!(objects.evict().is_some());
+    assert_eq!(objects.passed(), 256);
+}
+
+/// A thread that takes little does not evict for another that has taken much.
+#[test]
+fn each_thread_evicts_in_proportion_to_what_it_takes() {
+    let cache = cache_of(8 << 20);
+    (0..60_000u64).for_each(|n| put(&cache, &n.to_be_bytes(), 1, &[1; 100]));
+    let before = cache.bytes();
+    assert!(!cache.has_room_to_spare());
+    // Another thread has taken as much, and makes no room yet.
+    cache.0.budget.take(2 << 20);
+    cache.make_room(100);
+    let evicted = before + (2 << 20) - cache.bytes();
+    assert!((100..=200 + 2 * cache.0.page_bytes as u64).contains(&evicted), "{evicted} bytes");
+    cache.make_room(2 << 20);
+    assert!(!cache.0.budget.is_exceeded());
+}

@@ -429,7 +429,7 @@ impl Reservation {
         if bytes > before {
             taken.fetch_add(bytes - before, Relaxed);
             purpose.fetch_add(bytes - before, Relaxed);
-            self.cache.make_room();
+            self.cache.make_room(bytes - before);
         } else if bytes < before {
             taken.fetch_sub(before - bytes, Relaxed);
             purpose.fetch_sub(before - bytes, Relaxed);
