@@ -117,9 +117,10 @@ impl Region {
             self.freeze();
         }
         let levels = self.levels_of(state)?;
+        let (renewed, l0s) = self.view.load().version.renew_below(state.replay_from);
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        let (version, l0s) = view.version.follow(levels, state.replay_from, retired);
+        let version = view.version.follow(levels, state.replay_from, renewed, retired);
         frozen_logs.drain(..l0s.len());
         let next = l0s.last().map(|last| last.last_lsn().next());
         let oldest = version.frozen().last().unwrap_or(version.active());

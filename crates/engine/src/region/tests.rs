@@ -138,6 +138,37 @@ fn what_is_compacted_is_of_the_version_that_claims_are_about() {
     assert!(picked.is_none(), "the L0 is compacted");
 }
 
+/// An install walks every key of the L0s that it compacted, to renew the cache. A writer freezes an L0 meanwhile.
+#[test]
+fn no_writer_waits_while_an_install_renews_the_cache() {
+    let region = region(32 << 10, 1 << 20);
+    region.append(&[put(b"a", b"1")]).unwrap();
+    region.set_commit(region.last_lsn());
+    region.freeze();
+    let done = region.next_compaction_at_once(UnixMs(0)).unwrap().finish().unwrap();
+    let reads = Arc::clone(region.view.load().version.reads());
+    let before = reads.generation();
+    thread::scope(|scope| {
+        let records = region.volume.cache().hold_records();
+        let install = scope.spawn(|| region.install(&done));
+        while reads.generation() == before {
+            thread::yield_now();
+        }
+        let is_free = region.frozen_logs.try_lock().is_some();
+        if is_free {
+            region.append(&[put(b"b", b"2")]).unwrap();
+            region.freeze();
+            assert_eq!(region.stats().frozen_l0s, 2, "the install is not done");
+        }
+        drop(records);
+        install.join().unwrap().unwrap();
+        assert!(is_free, "a writer would have waited");
+    });
+    assert_eq!(region.stats().frozen_l0s, 1);
+    let found = |key: &[u8]| region.get(key, Reach::Device, &UnixMs::default).unwrap().into_value();
+    assert_eq!((found(b"a"), found(b"b")), (Some("1".into()), Some("2".into())));
+}
+
 #[test]
 fn snapshots_see_one_instant() {
     let region = region(32 << 10, 1 << 20);

@@ -94,6 +94,9 @@ impl Levels {
     }
 }
 
+/// The generation that the cache has been updated for, if the answers of the levels change.
+pub(crate) struct Renewed(Option<u64>);
+
 /// A region's data at one instant.
 #[derive(Clone)]
 pub struct Version {
@@ -145,11 +148,20 @@ impl Version {
         let frozen = std::iter::once(&self.active).chain(&self.frozen).cloned().collect();
         Version { active, frozen, ..self.clone() }
     }
+    /// Updates the cache for the version after `done`, which walks every key of the L0s that it compacted: before the caller
+    /// takes any lock that a writer needs. Until that version is shown, readers cache nothing.
+    pub(crate) fn renew(&self, done: &CompactionDone) -> Renewed {
+        let of_l0s = (!done.l0s.is_empty()).then(|| self.reads.renew(&done.l0s));
+        let of_ingest = done.ingested.as_ref().map(|Ingested { span, .. }| self.reads.renew_span(span));
+        Renewed(of_ingest.or(of_l0s))
+    }
+
     /// The version after a compaction. The compaction must have begun at a version with the same levels, as far as it
-    /// changes them. The new version must become the current one: from now on the cache has the answers of its levels.
-    /// Keeps the log segments in `retired`, which it no longer needs, as long as this version or an older one is read.
+    /// changes them, and be `renewed`. The new version must become the current one: the cache has the answers of its
+    /// levels already. Keeps the log segments in `retired`, which it no longer needs, as long as this version or an older
+    /// one is read.
     #[must_use]
-    pub(crate) fn install(&self, done: &CompactionDone, retired: Vec<Arc<Segment>>) -> Version {
+    pub(crate) fn install(&self, done: &CompactionDone, renewed: Renewed, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.all.clone();
         for (position, before, after) in &done.changed {
             if levels.len() <= *position {
@@ -167,29 +179,32 @@ impl Version {
         }
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
-        let mut generation = if done.l0s.is_empty() { self.generation } else { self.reads.renew(&done.l0s) };
-        if let Some(Ingested { span, .. }) = &done.ingested {
-            generation = self.reads.renew_span(span);
-        }
+        let generation = renewed.0.unwrap_or(self.generation);
         let retired = self.retired.follow(retired);
         Version { frozen, levels: Levels::new(levels), generation, retired, ..self.clone() }
     }
 
-    /// The version after an install by another replica, whose `levels` have everything below `from`; and the L0s that
-    /// it drops, oldest first. Otherwise as [`Version::install`].
+    /// The frozen L0s whose entries levels that have everything below `from` have completely, oldest first; and the
+    /// update of the cache for [`Version::follow`], as [`Version::renew`].
+    pub(crate) fn renew_below(&self, from: Lsn) -> (Renewed, Vec<Arc<MemTable>>) {
+        let l0s: Vec<_> = self.frozen.iter().rev().filter(|l0| l0.last_lsn() < from).cloned().collect();
+        (Renewed((!l0s.is_empty()).then(|| self.reads.renew(&l0s))), l0s)
+    }
+
+    /// The version after an install by another replica, whose `levels` have everything below `from`, `renewed` for
+    /// that. Otherwise as [`Version::install`].
     #[must_use]
     pub(crate) fn follow(
         &self,
         levels: Vec<Arc<Level>>,
         from: Lsn,
+        renewed: Renewed,
         retired: Vec<Arc<Segment>>,
-    ) -> (Version, Vec<Arc<MemTable>>) {
-        let (frozen, mut l0s): (Vec<_>, Vec<_>) = self.frozen.iter().cloned().partition(|l0| l0.last_lsn() >= from);
-        l0s.reverse();
-        let generation = if l0s.is_empty() { self.generation } else { self.reads.renew(&l0s) };
+    ) -> Version {
+        let frozen = self.frozen.iter().filter(|l0| l0.last_lsn() >= from).cloned().collect();
+        let generation = renewed.0.unwrap_or(self.generation);
         let retired = self.retired.follow(retired);
-        let levels = Levels::new(levels);
-        (Version { frozen, levels, generation, retired, ..self.clone() }, l0s)
+        Version { frozen, levels: Levels::new(levels), generation, retired, ..self.clone() }
     }
 
     /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below

@@ -102,7 +102,7 @@ impl Reads {
     }
 
     /// What a version that begins now may cache answers for.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 

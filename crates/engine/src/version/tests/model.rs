@@ -256,7 +256,8 @@ impl Store {
             self.runs.get_mut(id).expect("a live run").live_bytes -= dead;
         }
         let retired = self.runs.extract_if(.., |_, run| run.live_bytes == 0).map(|(_, run)| run.segment).collect();
-        self.version = Arc::new(self.version.install(&done, retired));
+        let renewed = self.version.renew(&done);
+        self.version = Arc::new(self.version.install(&done, renewed, retired));
         done.claim.release();
         self.check_levels();
         self.check_runs();
