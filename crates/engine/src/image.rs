@@ -127,6 +127,7 @@ impl Image {
 
     /// Every live segment, with each region that has it.
     fn live(&self) -> impl Iterator<Item = (&RegionState, SegmentState)> {
-        self.state.regions.values().flat_map(|region| region.needed_segments().map(move |segment| (region, segment)))
+        let regions = self.state.regions.values().map(|region| &**region);
+        regions.flat_map(|region| region.needed_segments().map(move |segment| (region, segment)))
     }
 }

@@ -79,7 +79,25 @@ struct Complete<'a> {
     holders: u64,
 }
 
-impl Complete<'_> {
+impl<'a> Complete<'a> {
+    /// A segment of the large log of `state`, shared as `sharing` says; `None` while it is open, or an L0 may point to it.
+    fn of(state: &RegionState, segment: &'a SegmentState, segment_bytes: usize, sharing: Sharing) -> Option<Self> {
+        let live = segment.live_bytes().filter(|_| segment.last_lsn < state.replay_from)?;
+        let bytes = segment.place(segment_bytes).bytes(segment_bytes) as u64;
+        let live_in_all = (u64::from(live) + sharing.live_bytes).min(bytes);
+        Some(Complete { segment, bytes, live, live_in_all, holders: 1 + sharing.others })
+    }
+
+    /// What it adds to the accounts of its region.
+    fn accounts(&self, inherited_below: SegmentId) -> Accounts {
+        let garbage_bytes = if self.segment.id < inherited_below { self.dead() / self.holders } else { 0 };
+        Accounts {
+            space_bytes: self.bytes / self.holders,
+            live_bytes: self.live_in_all / self.holders,
+            inherited_garbage_bytes: garbage_bytes,
+        }
+    }
+
     fn dead(&self) -> u64 {
         self.bytes - self.live_in_all
     }
@@ -117,15 +135,37 @@ impl Accounts {
     pub(crate) const LEAST_SEGMENTS: u64 = 4;
 
     pub(crate) fn of(ledger: Ledger<'_>) -> Accounts {
-        let mut accounts = Accounts::default();
-        for Complete { segment, bytes, live_in_all, holders, .. } in ledger.complete() {
-            accounts.space_bytes += bytes / holders;
-            accounts.live_bytes += live_in_all / holders;
-            if segment.id < ledger.inherited_below {
-                accounts.inherited_garbage_bytes += (bytes - live_in_all) / holders;
-            }
+        ledger.complete().fold(Accounts::default(), |sum, complete| sum.and(complete.accounts(ledger.inherited_below)))
+    }
+
+    /// What one segment of the large log of `state` adds to the accounts; `None` if it does not count yet.
+    pub(crate) fn of_segment(
+        (state, segment): (&RegionState, &SegmentState),
+        segment_bytes: usize,
+        inherited_below: SegmentId,
+        sharing: Sharing,
+    ) -> Option<Accounts> {
+        Some(Complete::of(state, segment, segment_bytes, sharing)?.accounts(inherited_below))
+    }
+
+    /// The sums.
+    #[must_use]
+    pub(crate) fn and(self, more: Accounts) -> Accounts {
+        Accounts {
+            space_bytes: self.space_bytes + more.space_bytes,
+            live_bytes: self.live_bytes + more.live_bytes,
+            inherited_garbage_bytes: self.inherited_garbage_bytes + more.inherited_garbage_bytes,
         }
-        accounts
+    }
+
+    /// The differences.
+    #[must_use]
+    pub(crate) fn without(self, less: Accounts) -> Accounts {
+        Accounts {
+            space_bytes: self.space_bytes - less.space_bytes,
+            live_bytes: self.live_bytes - less.live_bytes,
+            inherited_garbage_bytes: self.inherited_garbage_bytes - less.inherited_garbage_bytes,
+        }
     }
 
     /// The accounts without the garbage in segments that existed when the region was split.
@@ -151,27 +191,13 @@ impl Accounts {
 }
 
 impl<'a> Ledger<'a> {
-    /// Bytes of the region's segments that other regions count. Only segments that existed at the split are shared.
-    pub(crate) fn shared_bytes(self) -> u64 {
-        let segment_bytes = self.segment_bytes as u64;
-        let of_others = |segment| segment_bytes - segment_bytes / (1 + (self.sharing)(segment).others);
-        self.state.segments.range(..self.inherited_below).map(|(_, segment)| of_others(segment)).sum()
-    }
-
-    /// The segments that are complete and that no L0 points to. Runs of medium values need no collection: they empty
+    /// The segments that are complete and that no L0 points to. Only those that existed at the split are shared. Runs of medium values need no collection: they empty
     /// themselves as their levels are merged down.
     fn complete(self) -> impl Iterator<Item = Complete<'a>> {
-        let state = self.state;
-        let complete = state.log_segments(LogKind::Large).filter(|segment| segment.last_lsn < state.replay_from);
-        complete.filter_map(move |segment| {
-            let live = segment.live_bytes()?;
-            let Sharing { others, live_bytes } = match self.inherited_below {
-                SegmentId(0) => Sharing::default(),
-                _ => (self.sharing)(segment),
-            };
-            let bytes = segment.place(self.segment_bytes).bytes(self.segment_bytes) as u64;
-            let live_in_all = (u64::from(live) + live_bytes).min(bytes);
-            Some(Complete { segment, bytes, live, live_in_all, holders: 1 + others })
+        let Ledger { state, segment_bytes, inherited_below, sharing } = self;
+        state.log_segments(LogKind::Large).filter_map(move |segment| {
+            let sharing = if segment.id < inherited_below { sharing(segment) } else { Sharing::default() };
+            Complete::of(state, segment, segment_bytes, sharing)
         })
     }
 }

@@ -5,7 +5,9 @@
 use super::Region;
 use crate::compaction::{Accounts, Ledger};
 use crate::error::Result;
+use crate::volume::Figures;
 use leeward_format::SegmentId;
+use leeward_format::manifest::SegmentState;
 use std::sync::atomic::Ordering;
 
 /// Space of a region on its volume.
@@ -20,14 +22,13 @@ pub struct Space {
 }
 
 impl Region {
-    /// Its space on the volume. If no region was split this examines no segment.
+    /// Its space on the volume. Examines no segment.
     pub fn space(&self) -> Space {
         if self.must_look_at_sharing() {
             // The change stays unseen: it calls the region to look for garbage that is worth a compaction.
             drop(self.count_garbage());
         }
-        let segments = self.volume.with_region(&self.owner, |state| state.segments.len() as u64).unwrap_or(0);
-        let bytes = segments * self.volume.segment_bytes() as u64;
+        let bytes = self.volume.figures(&self.owner).unwrap_or_default().segments * self.volume.segment_bytes() as u64;
         // Both are from the last count.
         let shared_bytes = self.shared_bytes.load(Ordering::Acquire).min(bytes);
         let inherited_bytes = self.accounts.lock().inherited_garbage_bytes.min(bytes - shared_bytes);
@@ -44,7 +45,7 @@ impl Region {
     pub fn set_inherited_below(&self, id: SegmentId) {
         self.inherited_below.store(id.0, Ordering::Release);
         // If this object has lost the region there is nothing to count.
-        drop(self.count_garbage());
+        drop(self.volume.set_inherited_below(&self.owner, id).and_then(|()| self.count_garbage()));
     }
 
     /// Whether the large log takes more space than it may, and has enough garbage: then collecting that goes first.
@@ -59,21 +60,22 @@ impl Region {
     /// # Errors
     /// [`crate::Error::Superseded`].
     pub(super) fn count_garbage(&self) -> Result<()> {
-        let (accounts, shared_bytes) = self.with_ledger(|ledger| (Accounts::of(ledger), ledger.shared_bytes()))?;
+        let Figures { accounts, shared_bytes, .. } = self.volume.figures(&self.owner)?;
         *self.accounts.lock() = accounts;
         self.shared_bytes.store(shared_bytes, Ordering::Release);
         Ok(())
     }
 
-    /// Calls `with` with the basis of the garbage accounts.
+    /// Calls `with` with the basis of the garbage accounts. That may walk over all segments: a sweep begins. No lock is
+    /// held meanwhile.
     ///
     /// # Errors
     /// [`crate::Error::Superseded`].
     pub(super) fn with_ledger<T>(&self, with: impl FnOnce(Ledger<'_>) -> T) -> Result<T> {
-        let inherited_below = self.inherited_below();
-        let segment_bytes = self.volume.segment_bytes();
-        self.volume
-            .with_sharing(&self.owner, |state, sharing| with(Ledger { state, segment_bytes, inherited_below, sharing }))
+        let (inherited_below, segment_bytes) = (self.inherited_below(), self.volume.segment_bytes());
+        let state = &*self.volume.shared_region(&self.owner)?;
+        let sharing = &|segment: &SegmentState| self.volume.sharing(&self.owner, segment);
+        Ok(with(Ledger { state, segment_bytes, inherited_below, sharing }))
     }
 
     fn inherited_below(&self) -> SegmentId {

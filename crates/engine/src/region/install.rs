@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::log::LogSegment;
 use crate::memtable::MemTable;
 use crate::volume::{Durability, Segment};
-use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentKind, level_at};
+use leeward_format::manifest::{Change, InstallEdit, SegmentKind, level_at};
 use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl Region {
         let commit = self.commit().min(Lsn(self.synced.load(Ordering::Acquire)));
         let region = self.id();
         let places = done.added.iter().map(|(_, _, segment, bytes)| (segment.no(), *bytes)).collect();
-        let trimmed = self.volume.with_region(&self.owner, |state| self.trimmable(state, &done.edit))?;
+        let trimmed = self.trimmable(&done.edit)?;
         // Readers of older versions may still follow pointers to them.
         let retired = trimmed.iter().filter_map(|id| self.volume.segment(region, *id)).collect();
         let mut changes = vec![Change::Install { region, edit: done.edit.clone(), places, commit }];
@@ -168,9 +168,10 @@ impl Region {
     }
 
     /// Segments that nothing needs once `edit` is installed, except tails that are still in memory.
-    fn trimmable(&self, state: &RegionState, edit: &InstallEdit) -> Vec<SegmentId> {
+    fn trimmable(&self, edit: &InstallEdit) -> Result<Vec<SegmentId>> {
+        // The tails first: a tail that is flushed and released meanwhile is then still known as one.
         let tails: Vec<SegmentId> = self.tails.all().map(|tail| tail.id()).collect();
-        state.trimmable(edit).into_iter().filter(|id| !tails.contains(id)).collect()
+        Ok(self.volume.trimmable(&self.owner, edit)?.into_iter().filter(|id| !tails.contains(id)).collect())
     }
 
     /// Allows leaves to point to a segment of this log from now on. It may be a sorted run.

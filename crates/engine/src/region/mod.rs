@@ -53,7 +53,7 @@ use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::cluster::TableOptions;
-use leeward_format::manifest::{LevelState, LogExtent, Parent, RegionState, level_at};
+use leeward_format::manifest::{LevelState, LogExtent, Parent, level_at};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -303,18 +303,15 @@ impl Region {
         let version = &view.version;
         let levels: Vec<LevelState> = version.levels().iter().map(|level| level.state().clone()).collect();
         let in_memory = version.active().entries() + version.frozen().iter().map(|l0| l0.entries()).sum::<u64>();
-        let medium_segments = |state: &RegionState| state.log_segments(LogKind::Medium).count() as u64;
-        let log_segments =
-            |state: &RegionState| LogKind::APPENDED.into_iter().map(|log| state.log_segments(log).count() as u32).sum();
+        let log_segments = self.volume.figures(&self.owner).unwrap_or_default().log_segments;
         RegionStats {
             l0_bytes: version.active().bytes(),
             frozen_l0s: version.frozen().len() as u32,
-            log_segments: self.volume.with_region(&self.owner, log_segments).unwrap_or(0),
+            log_segments: LogKind::APPENDED.into_iter().map(|log| log_segments[log.index()]).sum(),
             user_bytes_written: self.user_bytes_written.load(Ordering::Relaxed),
             tails: self.tails.all().count() as u32,
             large_log: *self.accounts.lock(),
-            medium_log_bytes: self.volume.with_region(&self.owner, medium_segments).unwrap_or(0)
-                * self.volume.segment_bytes() as u64,
+            medium_log_bytes: u64::from(log_segments[LogKind::Medium.index()]) * self.volume.segment_bytes() as u64,
             compactions: *self.compactions.lock(),
             estimated_keys: in_memory + levels.iter().map(|level| level.entries).sum::<u64>(),
             levels,

@@ -36,7 +36,7 @@ impl Region {
         (added, recovered): (&[(SegmentId, Arc<Segment>)], &Recovered),
     ) -> Result<SegmentIds> {
         let ids = segment_ids(term, state);
-        let known = volume.with_region(owner, RegionState::clone)?;
+        let known = volume.copied_region(owner)?;
         cut(state, &recovered.ends);
         // Inherited records are committed once the members of the term have them. Another term may begin before that,
         // and cut them.

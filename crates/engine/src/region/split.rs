@@ -8,7 +8,7 @@ use super::Region;
 use super::tails::seal;
 use crate::error::{Error, Result};
 use crate::replica::Replica;
-use leeward_format::manifest::{Change, Parent, RegionState};
+use leeward_format::manifest::{Change, Parent};
 use leeward_format::{RegionId, SegmentId};
 
 impl Region {
@@ -61,7 +61,7 @@ impl Region {
     /// # Errors
     /// [`Error::NoSpace`] if it has none; [`Error::Superseded`].
     pub fn check_room_for(&self, child: RegionId) -> Result<()> {
-        let mut state = self.volume.with_region(&self.owner, RegionState::clone)?;
+        let mut state = self.volume.copied_region(&self.owner)?;
         (state.region, state.checkpoints) = (child, Default::default());
         self.volume.check_room(&Change::Region(Box::new(state)))
     }

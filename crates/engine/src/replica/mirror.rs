@@ -139,7 +139,7 @@ impl Replica {
         for (_, level) in &mut local.levels {
             *level = self.local_level(level)?;
         }
-        let trimmed = state.trimmable(edit);
+        let trimmed = self.volume.trimmable(&self.owner, edit)?;
         // An L0 is compacted only after it is committed.
         let commit = Lsn(edit.replay_from.0.saturating_sub(1));
         let mut changes = vec![Change::Install { region, edit: local, places, commit }];

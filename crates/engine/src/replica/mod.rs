@@ -104,7 +104,7 @@ impl Replica {
     /// such a copy [`is_damaged`](Replica::is_damaged), and can be brought in sync.
     pub fn open(volume: &Arc<Volume>, region: RegionId) -> Result<Option<Replica>> {
         let Some(owner) = volume.take_region(region) else { return Ok(None) };
-        let state = volume.with_region(&owner, RegionState::clone)?;
+        let state = volume.copied_region(&owner)?;
         let (last, damage) = match find_prefix(volume, &state, &Overlays::new()) {
             Ok((prefix, _)) => (prefix.last, refuse_damage(volume, &state, &prefix).err()),
             Err(error) if error.is_unreadable() => (Lsn(0), Some(error)),
@@ -193,7 +193,7 @@ impl Replica {
     }
 
     fn state(&self) -> Result<RegionState> {
-        self.volume.with_region(&self.owner, RegionState::clone)
+        self.volume.copied_region(&self.owner)
     }
 
     /// Valid bytes of a segment. A log segment whose end is not recorded is read.

@@ -129,7 +129,7 @@ impl Manifest {
         state.apply(&opened).expect("an opening fits every state");
         let bytes = measure(state.clone());
         self.size = Size::exactly(bytes);
-        let edit = self.prepare(vec![opened], space, |_| Some(bytes))?;
+        let edit = self.prepare(vec![opened], space, (bytes, |_: &[Change]| Some(bytes)))?;
         self.append(edit, Durability::Synced, || state.clone()).map(drop)
     }
 
@@ -188,8 +188,9 @@ impl Manifest {
         [0, 1].map(|zone| self.zones[zone].segments().to_vec())
     }
 
-    /// Ensures room for an edit, and for a checkpoint at any time after it. `size_after` measures a checkpoint of the
-    /// state after some changes; `None` if they do not fit the state. In that case applying them reports the error.
+    /// Ensures room for an edit, and for a checkpoint at any time after it. A checkpoint of the present state has `bytes`;
+    /// `size_after` measures one of the state after some changes; `None` if they do not fit the state. In that case
+    /// applying them reports the error.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing has changed, and the volume continues to work.
@@ -197,30 +198,18 @@ impl Manifest {
         &mut self,
         changes: Vec<Change>,
         space: &Arc<Space>,
-        size_after: impl Fn(&[Change]) -> Option<usize>,
+        (bytes, size_after): (usize, impl Fn(&[Change]) -> Option<usize>),
     ) -> Result<Prepared> {
         let entry = self.entry(EntryBody::Edit(changes));
         let frame = framed(&self.device, &entry)?;
         let EntryBody::Edit(changes) = entry.body else { unreachable!("it was made one") };
         let edit = Prepared { frame, changes };
-        let mut size = self.size.after(&edit.changes, edit.frame.len());
-        let mut measured = None;
-        let mut measure_it = |size: &mut Size| match measured.or_else(|| size_after(&edit.changes)) {
-            Some(bytes) => {
-                (measured, *size) = (Some(bytes), Size::exactly(bytes));
-                true
-            }
-            None => false,
-        };
-        if size.is_imprecise() && !measure_it(&mut size) {
-            return Ok(edit);
-        }
+        let mut size = Size::exactly(bytes).after(&edit.changes, edit.frame.len());
         let is_last = self.position + edit.frame.len() > self.zones[self.current].bytes();
         let mut room = self.reserve(size, space);
         if is_last || matches!(room, Err(Error::NoSpace { .. })) {
-            if !measure_it(&mut size) {
-                return Ok(edit);
-            }
+            let Some(bytes) = size_after(&edit.changes) else { return Ok(edit) };
+            size = Size::exactly(bytes);
             room = self.reserve(size, space);
         }
         match room {

@@ -25,6 +25,7 @@ mod registry;
 mod room;
 mod segments;
 mod space;
+mod tally;
 mod zone;
 
 pub(crate) use background::{Reading, Writing};
@@ -36,12 +37,12 @@ pub(crate) use registry::{Owner, Sharing};
 pub use space::Segment;
 
 use crate::cache::Cache;
+use crate::compaction::Accounts;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
 use crate::verify::Verification;
-use leeward_format::frame::body_bytes;
-use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
+use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentState};
 use leeward_format::superblock::{MIN_SEGMENT_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_COPY_OFFSET, Superblock};
 use leeward_format::{Incarnation, MAX_SEGMENT_BYTES, RegionId, SegmentId, SegmentNo, VolumeId};
 use leeward_platform::disk::DiskLock;
@@ -49,11 +50,11 @@ use leeward_platform::{Bug, DeviceCounters, File, planted};
 use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments, upgrade};
 use parking_lot::Mutex;
 use registry::Registry;
-use room::measure;
 use space::Space;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Options of a volume, the one file that a store consists of.
@@ -91,10 +92,21 @@ const ZONE_SEGMENTS: u32 = 4;
 /// Approximate memory of a region itself, its parts of the manifest, and the allocator's overhead, in bytes. It matters
 /// with thousands of regions.
 const REGION_BYTES: usize = 12 << 10;
-/// Bytes of a region's id in the manifest, at most.
-const REGION_ID_BYTES: usize = 5;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
+
+/// Sums over the segments of a region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    /// Their number.
+    pub(crate) segments: u64,
+    /// Their number in each log, by [`LogKind::index`](leeward_format::LogKind::index).
+    pub(crate) log_segments: [u32; 3],
+    /// Space and live bytes of the large log.
+    pub(crate) accounts: Accounts,
+    /// Bytes that other regions count.
+    pub(crate) shared_bytes: u64,
+}
 
 /// An open volume.
 pub struct Volume {
@@ -104,6 +116,8 @@ pub struct Volume {
     space: Arc<Space>,
     manifest: Mutex<Manifest>,
     registry: Mutex<Registry>,
+    /// See [`Registry::sharing_serial`].
+    sharing: Arc<AtomicU64>,
     memory: Memory,
     id: VolumeId,
     incarnation: Incarnation,
@@ -154,6 +168,7 @@ impl Volume {
             id: superblock.volume,
             incarnation: manifest.incarnation(),
             manifest: Mutex::new(manifest),
+            sharing: Arc::clone(registry.sharing_serial()),
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
             lock: OnceLock::new(),
@@ -359,24 +374,58 @@ impl Volume {
         Ok(owner)
     }
 
-    /// Calls `with` with the state of the owner's region.
+    /// Calls `with` with the state of the owner's region. The event loop waits for the lock that is held meanwhile: no walk
+    /// over all segments.
     pub(crate) fn with_region<T>(&self, owner: &Owner, with: impl FnOnce(&RegionState) -> T) -> Result<T> {
         let registry = self.registry.lock();
         registry.check(owner)?;
         registry.region(owner.region).map(with).ok_or(Error::Superseded(owner.region))
     }
 
-    /// Calls `with` with the state of the owner's region, and with a function that returns how a segment is shared with
-    /// other regions.
-    pub(crate) fn with_sharing<T>(
-        &self,
-        owner: &Owner,
-        with: impl FnOnce(&RegionState, &dyn Fn(&SegmentState) -> Sharing) -> T,
-    ) -> Result<T> {
+    /// The state of the owner's region. While it is held, an edit of the region copies all of it.
+    pub(crate) fn shared_region(&self, owner: &Owner) -> Result<Arc<RegionState>> {
         let registry = self.registry.lock();
         registry.check(owner)?;
-        let state = registry.region(owner.region).ok_or(Error::Superseded(owner.region))?;
-        Ok(with(state, &|segment| registry.sharing(owner.region, segment)))
+        registry.shared_region(owner.region).ok_or(Error::Superseded(owner.region))
+    }
+
+    /// A copy of the state of the owner's region, made without the lock.
+    pub(crate) fn copied_region(&self, owner: &Owner) -> Result<RegionState> {
+        Ok(RegionState::clone(&*self.shared_region(owner)?))
+    }
+
+    /// How a segment is shared with regions other than that of `owner`.
+    pub(crate) fn sharing(&self, owner: &Owner, segment: &SegmentState) -> Sharing {
+        self.registry.lock().sharing(owner.region, segment)
+    }
+
+    /// The sums over the segments of the owner's region.
+    pub(crate) fn figures(&self, owner: &Owner) -> Result<Figures> {
+        let registry = self.registry.lock();
+        registry.check(owner)?;
+        let (state, tally) = (registry.region(owner.region), registry.tally(owner.region));
+        let (Some(state), Some(tally)) = (state, tally) else { return Err(Error::Superseded(owner.region)) };
+        Ok(Figures {
+            segments: state.segments.len() as u64,
+            log_segments: tally.log_segments,
+            accounts: tally.accounts,
+            shared_bytes: tally.shared_bytes,
+        })
+    }
+
+    /// See [`crate::Region::set_inherited_below`].
+    pub(crate) fn set_inherited_below(&self, owner: &Owner, id: SegmentId) -> Result<()> {
+        let mut registry = self.registry.lock();
+        registry.check(owner)?;
+        registry.set_inherited_below(owner.region, id);
+        Ok(())
+    }
+
+    /// The segments of the owner's region that nothing needs once `edit` is installed.
+    pub(crate) fn trimmable(&self, owner: &Owner, edit: &InstallEdit) -> Result<Vec<SegmentId>> {
+        let registry = self.registry.lock();
+        registry.check(owner)?;
+        registry.trimmable(owner.region, edit).ok_or(Error::Superseded(owner.region))
     }
 
     /// A number that changes whenever another region [is called](crate::Region::is_called).
@@ -386,7 +435,7 @@ impl Volume {
 
     /// A number that changes whenever the sharing of segments, or the live bytes of shared segments, may have changed.
     pub(crate) fn sharing_serial(&self) -> u64 {
-        self.registry.lock().sharing_serial()
+        self.sharing.load(Ordering::Acquire)
     }
 
     /// A live segment of a region.
@@ -402,8 +451,10 @@ impl Volume {
         describe: impl FnOnce(&RegionState) -> T,
     ) -> (T, HashMap<SegmentId, Arc<Segment>>) {
         let registry = self.registry.lock();
-        let state = registry.region(owner.region).expect("a region is not dropped while it is served");
-        (describe(state), registry.segments(owner.region))
+        let state = registry.shared_region(owner.region).expect("a region is not dropped while it is served");
+        let segments = registry.segments(owner.region);
+        drop(registry);
+        (describe(&state), segments)
     }
 
     /// State of a region, its segments pinned.
@@ -425,20 +476,10 @@ impl Volume {
     /// # Errors
     /// [`Error::NoSpace`].
     pub(crate) fn check_room(&self, change: &Change) -> Result<()> {
-        let replaced = match change {
-            Change::Region(state) => Some(state.region),
-            _ => None,
-        };
-        let regions: Vec<RegionId> = self.registry.lock().state.regions.keys().copied().collect();
-        // One region at a time, so that other threads wait for the lock no longer than that.
-        let bytes_of = |region| {
+        let bytes = {
             let registry = self.registry.lock();
-            let identity = registry.state.identities.get(&region).map(|one| REGION_ID_BYTES + body_bytes(one));
-            let state = registry.region(region).filter(|_| Some(region) != replaced);
-            identity.unwrap_or(0) + state.map_or(0, |state| REGION_ID_BYTES + body_bytes(state))
+            registry.size_after(std::slice::from_ref(change)).unwrap_or_else(|| registry.size())
         };
-        let regions: usize = regions.into_iter().map(bytes_of).sum();
-        let bytes = measure(VolumeState::default()) + regions + body_bytes(change);
         self.manifest.lock().check_room(bytes, &self.space)
     }
 
@@ -457,7 +498,9 @@ impl Volume {
         let (dropped, durable) = self.in_doubt(|| {
             self.registry.lock().check(owner)?;
             // An error here has no effects. A later error leaves memory ahead of the device.
-            let edit = manifest.prepare(changes, &self.space, |changes| self.registry.lock().size_after(changes))?;
+            let bytes = self.registry.lock().size();
+            let size_after = |changes: &[Change]| self.registry.lock().size_after(changes);
+            let edit = manifest.prepare(changes, &self.space, (bytes, size_after))?;
             let dropped = {
                 let mut registry = self.registry.lock();
                 registry.check(owner)?;

@@ -98,7 +98,7 @@ pub(super) fn check_len(device: &Device, needed: u64, what: &str) -> Result<()> 
 /// a manifest entry may have survived while the growth before it was lost, if nothing depended on either: such a
 /// segment has no records. Index segments, and log bytes that levels refer to, were durable before they were named.
 pub(super) fn grow_to_live(device: &Device, segment_bytes: u64, state: &VolumeState) -> Result<u32> {
-    let live = || state.regions.values().flat_map(RegionState::needed_segments);
+    let live = || state.regions.values().flat_map(|region| region.needed_segments());
     for segment in live() {
         let durable = if segment.kind.is_index() { segment.bytes.unwrap_or(0) } else { segment.durable_bytes };
         if durable > 0 {
@@ -121,8 +121,8 @@ pub(super) fn claim_live(
     segment_bytes: usize,
     state: VolumeState,
 ) -> Result<Registry> {
-    let mut registry = Registry::new(state);
-    let named = |region: &RegionState| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
+    let mut registry = Registry::new(state, segment_bytes);
+    let named = |region: &Arc<RegionState>| (region.region, region.needed_segments().collect::<Vec<SegmentState>>());
     let live: Vec<(RegionId, Vec<SegmentState>)> = registry.state.regions.values().map(named).collect();
     // One region may know less of a shared segment than another. Of numbers with one start, the lowest has most room.
     let mut places = HashMap::<SegmentNo, SegmentNo>::new();
@@ -144,5 +144,6 @@ pub(super) fn claim_live(
         claimed.insert(segment.no, (segment, Arc::clone(&found)));
         registry.hold(region, segment.id, found);
     }
+    registry.tally_all();
     Ok(registry)
 }

@@ -5,17 +5,20 @@
 //! durable.
 //!
 //! An edit costs as much as it changes: nothing here walks all segments of a region, unless the edit replaces or drops
-//! it.
+//! it. What others ask about all of them is in running sums ([`super::tally`]).
 
 use super::device::{Device, Durable};
 use super::room::measure;
 use super::space::Segment;
+use super::tally::Tally;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
-use leeward_format::manifest::{Change, RegionState, SegmentState, VolumeState};
+use leeward_format::frame::body_bytes;
+use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId, SegmentNo};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The right to change a region. The copy that was opened last has it.
 #[derive(Debug)]
@@ -71,18 +74,25 @@ pub(super) struct Registry {
     /// Each segment with each region that holds it.
     holders: BTreeSet<(SegmentNo, RegionId)>,
     /// Incremented by each edit of shared segments.
-    sharing: u64,
+    sharing: Arc<AtomicU64>,
     owners: HashMap<RegionId, u64>,
     last_token: u64,
+    /// Sums of each region.
+    tallies: HashMap<RegionId, Tally>,
+    /// Bytes of all regions in a checkpoint.
+    encoded_bytes: usize,
+    segment_bytes: usize,
 }
 
 impl Registry {
-    pub(super) fn new(state: VolumeState) -> Registry {
-        Registry { state, ..Registry::default() }
+    /// Of a volume with segments of this size. Once all of its segments are held, [`Registry::tally_all`] must follow.
+    pub(super) fn new(state: VolumeState, segment_bytes: usize) -> Registry {
+        Registry { state, segment_bytes, ..Registry::default() }
     }
 
     /// Makes a new owner of `region`; the previous one loses its right.
     pub(super) fn take(&mut self, region: RegionId, reservation: Reservation) -> Owner {
+        self.set_inherited_below(region, SegmentId(0));
         self.last_token += 1;
         self.owners.insert(region, self.last_token);
         Owner { region, token: self.last_token, _reservation: reservation }
@@ -121,7 +131,12 @@ impl Registry {
     }
 
     pub(super) fn region(&self, region: RegionId) -> Option<&RegionState> {
-        self.state.regions.get(&region)
+        self.state.regions.get(&region).map(|state| &**state)
+    }
+
+    /// As [`Registry::region`]. An edit copies all of the region while this is held.
+    pub(super) fn shared_region(&self, region: RegionId) -> Option<Arc<RegionState>> {
+        self.state.regions.get(&region).map(Arc::clone)
     }
 
     pub(super) fn segment(&self, region: RegionId, id: SegmentId) -> Option<Arc<Segment>> {
@@ -146,20 +161,90 @@ impl Registry {
     }
 
     /// A number that changes whenever the result of [`Registry::sharing`] may have changed.
-    pub(super) fn sharing_serial(&self) -> u64 {
-        self.sharing
+    pub(super) fn sharing_serial(&self) -> &Arc<AtomicU64> {
+        &self.sharing
     }
 
-    /// Bytes of a checkpoint of the state after `changes`; `None` if they do not fit the state.
+    /// The sums of a region.
+    pub(super) fn tally(&self, region: RegionId) -> Option<&Tally> {
+        self.tallies.get(&region)
+    }
+
+    /// Sums up all regions.
+    pub(super) fn tally_all(&mut self) {
+        let regions: Vec<RegionId> = self.state.regions.keys().copied().collect();
+        regions.into_iter().for_each(|region| self.tally_anew(region, SegmentId(0)));
+    }
+
+    fn tally_anew(&mut self, region: RegionId, inherited_below: SegmentId) {
+        let before = self.encoded_bytes_of(region);
+        let Some(state) = self.region(region) else { return };
+        let sharing = |segment: &SegmentState| self.sharing(region, segment);
+        let mut tally = Tally::of(state, inherited_below, self.segment_bytes, &sharing);
+        tally.measure_identity(region, self.state.identities.get(&region));
+        self.tallies.insert(region, tally);
+        self.encoded_bytes = self.encoded_bytes - before + self.encoded_bytes_of(region);
+    }
+
+    /// See [`crate::Region::set_inherited_below`]. Walks all segments of the region, if it changes.
+    pub(super) fn set_inherited_below(&mut self, region: RegionId, id: SegmentId) {
+        if self.tallies.get(&region).is_some_and(|tally| tally.inherited_below != id) {
+            self.tally_anew(region, id);
+        }
+    }
+
+    /// See [`RegionState::trimmable`].
+    pub(super) fn trimmable(&self, region: RegionId, edit: &InstallEdit) -> Option<Vec<SegmentId>> {
+        let (state, tally) = (self.region(region)?, self.tallies.get(&region)?);
+        Some(state.trimmable_of(edit, tally.trim_candidates()))
+    }
+
+    /// Bytes that a region takes in a checkpoint.
+    fn encoded_bytes_of(&self, region: RegionId) -> usize {
+        let (Some(state), Some(tally)) = (self.region(region), self.tallies.get(&region)) else { return 0 };
+        tally.encoded_bytes(state.segments.len())
+    }
+
+    /// Bytes of a checkpoint of the state.
+    pub(super) fn size(&self) -> usize {
+        let VolumeState { incarnation, regions, identities } = &self.state;
+        let rest = measure(VolumeState { incarnation: *incarnation, ..VolumeState::default() });
+        // An empty map is one byte: its number of entries.
+        rest - 2 + body_bytes(&regions.len()) + body_bytes(&identities.len()) + self.encoded_bytes
+    }
+
+    /// Bytes of a checkpoint of the state after `changes`; `None` if they do not fit the state. Copies the regions that
+    /// they change.
     pub(super) fn size_after(&self, changes: &[Change]) -> Option<usize> {
-        let mut state = self.state.clone();
-        changes.iter().try_for_each(|change| state.apply(change)).ok()?;
-        Some(measure(state))
+        let mut changed = VolumeState::default();
+        for region in changes.iter().filter_map(region_of) {
+            changed.regions.extend(self.shared_region(region).map(|state| (region, state)));
+            changed.identities.extend(self.state.identities.get(&region).map(|identity| (region, identity.clone())));
+        }
+        let before = measure(changed.clone());
+        changes.iter().try_for_each(|change| changed.apply(change)).ok()?;
+        Some(self.size() + measure(changed) - before)
     }
 
     /// Applies `changes` of `region`, holds the added segments, and returns those that the region no longer names. If
     /// the first change does not fit, none is applied; if a later one does not fit, the device takes no more writes.
     pub(super) fn apply(
+        &mut self,
+        device: &Device,
+        (region, changes): (RegionId, &[Change]),
+        added: &[(SegmentId, Arc<Segment>)],
+    ) -> Result<Dropped> {
+        let touched = self.touched(region, changes, added);
+        let before = self.encoded_bytes_of(region);
+        self.count(&touched, false);
+        let dropped = self.apply_uncounted(device, (region, changes), added);
+        self.count(&touched, true);
+        self.measure_changed(region, changes);
+        self.encoded_bytes = self.encoded_bytes - before + self.encoded_bytes_of(region);
+        dropped
+    }
+
+    fn apply_uncounted(
         &mut self,
         device: &Device,
         (region, changes): (RegionId, &[Change]),
@@ -192,6 +277,74 @@ impl Registry {
         }
         self.note_sharing(region, changes, added, &dropped);
         Ok(Dropped(dropped))
+    }
+
+    /// The segments whose parts of the sums an edit may change, with each region that has them.
+    fn touched(
+        &self,
+        region: RegionId,
+        changes: &[Change],
+        added: &[(SegmentId, Arc<Segment>)],
+    ) -> BTreeSet<(RegionId, SegmentId)> {
+        let mut ids: Vec<SegmentId> = changes.iter().flat_map(named).collect();
+        for change in changes {
+            self.find_candidates(region, change, &mut ids);
+            match change {
+                Change::SealLog { id, .. } => ids.push(*id),
+                Change::Install { edit, .. } => {
+                    ids.extend(edit.dead.iter().map(|(id, _)| *id).chain(edit.logs.iter().map(|extent| extent.id)));
+                    let raises = self.region(region).is_some_and(|state| state.replay_from < edit.replay_from);
+                    ids.extend(self.tallies.get(&region).filter(|_| raises).into_iter().flat_map(Tally::pending));
+                }
+                _ => {}
+            }
+        }
+        let mut touched = BTreeSet::new();
+        let held = self.segments.get(&region);
+        let nos = ids.iter().filter_map(|id| Some((*id, held?.get(id)?.no())));
+        for (id, no) in nos.chain(added.iter().map(|(id, segment)| (*id, segment.no()))) {
+            touched.extend(self.holders(no).map(|holder| (holder, id)));
+        }
+        touched.extend(ids.iter().chain(added.iter().map(|(id, _)| id)).map(|id| (region, *id)));
+        touched
+    }
+
+    /// Adds to the sums, or subtracts from them, what these segments add.
+    fn count(&mut self, touched: &BTreeSet<(RegionId, SegmentId)>, adds: bool) {
+        for (region, id) in touched {
+            let mut tally = self.tallies.remove(region).unwrap_or_default();
+            if let Some(state) = self.region(*region)
+                && let Some(segment) = state.segments.get(id)
+            {
+                tally.count(state, segment, self.segment_bytes, &|segment| self.sharing(*region, segment), adds);
+            }
+            self.tallies.insert(*region, tally);
+        }
+    }
+
+    /// Measures what `changes` of `region` have changed beside segments.
+    fn measure_changed(&mut self, region: RegionId, changes: &[Change]) {
+        let Some(state) = self.state.regions.get(&region) else {
+            self.tallies.remove(&region);
+            return;
+        };
+        let tally = self.tallies.entry(region).or_default();
+        for change in changes {
+            match change {
+                Change::Region(_) => {
+                    tally.measure_rest(state);
+                    tally.measure_checkpoints(state);
+                }
+                Change::Install { .. } => tally.measure_rest(state),
+                Change::Checkpoint { .. } | Change::DropCheckpoint { .. } => tally.measure_checkpoints(state),
+                Change::Identify { .. } => tally.measure_identity(region, self.state.identities.get(&region)),
+                Change::Opened(_)
+                | Change::Drop(_)
+                | Change::OpenLog { .. }
+                | Change::SealLog { .. }
+                | Change::Forget { .. } => {}
+            }
+        }
     }
 
     /// Appends the only segments that `region` may no longer need after `change`.
@@ -230,8 +383,24 @@ impl Registry {
         let mut killed = killed.filter_map(|(id, _)| self.region(region)?.segments.get(id));
         let mut held = added.iter().map(|(_, segment)| segment).chain(dropped);
         if killed.any(|segment| has_others(segment.no)) || held.any(|segment| has_others(segment.no())) {
-            self.sharing += 1;
+            self.sharing.fetch_add(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// The region that `change` changes.
+fn region_of(change: &Change) -> Option<RegionId> {
+    match change {
+        Change::Opened(_) => None,
+        Change::Region(state) => Some(state.region),
+        Change::Drop(region)
+        | Change::OpenLog { region, .. }
+        | Change::SealLog { region, .. }
+        | Change::Forget { region, .. }
+        | Change::Install { region, .. }
+        | Change::Checkpoint { region, .. }
+        | Change::DropCheckpoint { region, .. }
+        | Change::Identify { region, .. } => Some(*region),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::volume::space::Space;
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{Base, InstallEdit, SegmentKind};
 use leeward_format::{Epoch, LogKind, Lsn};
-use leeward_platform::{Disk, SimDisk};
+use leeward_platform::{Disk, Rng, SimDisk};
 
 const REGION: RegionId = RegionId(1);
 /// Size of a segment.
@@ -25,7 +25,8 @@ impl Fixture {
         let device = Arc::new(Device::new(SimDisk::new(1, 1 << 30).open("volume").unwrap()));
         let space = Space::new(Arc::clone(&device), SEGMENT_BYTES, 0, 0, u32::MAX);
         let state = RegionState::new(REGION, TableOptions::default());
-        let mut fixture = Fixture { device, space, registry: Registry::default() };
+        let mut fixture =
+            Fixture { device, space, registry: Registry::new(VolumeState::default(), SEGMENT_BYTES as usize) };
         fixture.apply(&[Change::Region(Box::new(state))], &[]);
         let (changes, added) = fixture.install(1..=SEGMENTS, vec![]);
         assert_eq!(fixture.apply(&changes, &added), 0);
@@ -149,4 +150,135 @@ fn half_an_edit_ends_all_writing() {
     fixture.device.check().expect("nothing of it was done");
     assert!(matches!(apply(&mut fixture, &[forget(known), forget(unknown)]), Error::Protocol { .. }));
     assert!(fixture.device.why_failed().is_some_and(|why| why.contains("a part of an edit")));
+}
+
+/// Two regions that share segments, and are changed at random.
+struct Two {
+    fixture: Fixture,
+    rng: Rng,
+    next: u64,
+}
+
+impl Two {
+    const OTHER: RegionId = RegionId(2);
+
+    fn new(seed: u64) -> Two {
+        let mut fixture = Fixture::new();
+        let held: Vec<_> = fixture.registry.segments(REGION).into_iter().collect();
+        let state = RegionState { region: Two::OTHER, ..fixture.registry.region(REGION).unwrap().clone() };
+        drop(fixture.registry.apply(&fixture.device, (Two::OTHER, &[Change::Region(Box::new(state))]), &held).unwrap());
+        Two { fixture, rng: Rng::new(seed), next: 1_000_000 }
+    }
+
+    fn id(&mut self, region: RegionId, of: impl Fn(&SegmentState) -> bool) -> Option<SegmentId> {
+        let state = self.fixture.registry.region(region)?;
+        let all: Vec<_> = state.segments.values().filter(|one| of(one)).map(|one| one.id).collect();
+        (!all.is_empty()).then(|| all[self.rng.index(all.len())])
+    }
+
+    fn allocated(&mut self) -> (SegmentId, Arc<Segment>) {
+        self.next += 1;
+        (SegmentId(self.next), self.fixture.space.allocate(REGION).unwrap())
+    }
+
+    /// Changes `region` in one of the ways that there are.
+    fn step(&mut self, region: RegionId) {
+        let mut added = Vec::new();
+        let change = match self.rng.below(8) {
+            0 | 1 => {
+                let (id, segment) = self.allocated();
+                let log = if self.rng.one_in(2) { LogKind::Large } else { LogKind::Recovery };
+                added.push((id, Arc::clone(&segment)));
+                Some(Change::OpenLog { region, log, id, no: segment.no() })
+            }
+            2 | 3 => self.id(region, |one| !one.kind.is_index() && one.bytes.is_none()).map(|id| Change::SealLog {
+                region,
+                id,
+                bytes: 2000 + self.rng.below(2000) as u32,
+                last_lsn: Lsn(self.rng.below(99)),
+            }),
+            4 => self.id(region, |_| true).map(|id| Change::Forget { region, ids: vec![id] }),
+            5 => {
+                let name = format!("c{}", self.rng.below(3));
+                let known = self.fixture.registry.region(region).unwrap().checkpoints.contains_key(&name);
+                Some(match known {
+                    true => Change::DropCheckpoint { region, name },
+                    false => match self.fixture.checkpoint(&name) {
+                        Change::Checkpoint { base, .. } if region == REGION => {
+                            Change::Checkpoint { region, name, base }
+                        }
+                        _ => return,
+                    },
+                })
+            }
+            _ => {
+                let count = self.rng.below(3);
+                let held: Vec<_> = (0..count).map(|_| self.allocated()).collect();
+                let places = held.iter().map(|(_, segment)| (segment.no(), 100)).collect();
+                let kinds = held.iter().map(|(id, _)| (*id, SegmentKind::Leaf)).collect();
+                let dead = self.id(region, |one| one.holds_values() && one.live_bytes().is_some_and(|live| live > 0));
+                let live = |id| self.fixture.registry.region(region).unwrap().segments[&id].live_bytes().unwrap();
+                let dead = dead.map(|id| (id, live(id)));
+                let (halves, replay_from) = (self.rng.one_in(2), Lsn(self.rng.below(120)));
+                let dead = dead.map(|(id, live)| (id, if halves { live / 2 } else { live })).into_iter().collect();
+                let edit = InstallEdit { added: kinds, dead, replay_from, ..InstallEdit::default() };
+                added = held;
+                Some(Change::Install { region, edit, places, commit: Lsn(0) })
+            }
+        };
+        let Some(change) = change else { return };
+        drop(self.fixture.registry.apply(&self.fixture.device, (region, &[change]), &added).unwrap());
+    }
+}
+
+#[test]
+fn sums_are_what_a_walk_finds_after_every_edit() {
+    for seed in 0..3 {
+        let mut two = Two::new(seed);
+        two.fixture.registry.set_inherited_below(REGION, SegmentId(1_000_040));
+        for step in 0..300 {
+            let region = if two.rng.one_in(2) { REGION } else { Two::OTHER };
+            two.step(region);
+            if step == 150 {
+                two.fixture.registry.set_inherited_below(Two::OTHER, SegmentId(1_000_100));
+            }
+            let registry = &two.fixture.registry;
+            for region in [REGION, Two::OTHER] {
+                let state = registry.region(region).unwrap();
+                let known = registry.tally(region).unwrap();
+                let sharing = |segment: &SegmentState| registry.sharing(region, segment);
+                let walked = Tally::of(state, known.inherited_below, SEGMENT_BYTES as usize, &sharing);
+                assert_eq!(*known, walked, "seed {seed}, step {step}, region {region}");
+                let edit = InstallEdit { replay_from: Lsn(50), ..InstallEdit::default() };
+                assert_eq!(registry.trimmable(region, &edit).unwrap(), state.trimmable(&edit));
+            }
+            assert_eq!(registry.size(), measure(registry.state.clone()), "seed {seed}, step {step}");
+        }
+    }
+}
+
+#[test]
+fn an_install_looks_at_few_segments_to_give_up() {
+    let mut fixture = Fixture::new();
+    let (id, segment) = (SegmentId(9_000_000), fixture.space.allocate(REGION).unwrap());
+    let opened = Change::OpenLog { region: REGION, log: LogKind::Recovery, id, no: segment.no() };
+    let sealed = Change::SealLog { region: REGION, id, bytes: 64, last_lsn: Lsn(1) };
+    fixture.apply(&[opened, sealed], &[(id, segment)]);
+    let tally = fixture.registry.tally(REGION).unwrap();
+    assert_eq!(tally.trim_candidates().collect::<Vec<_>>(), [id], "of {SEGMENTS} segments");
+    let edit = InstallEdit { replay_from: Lsn(2), ..InstallEdit::default() };
+    assert_eq!(fixture.registry.trimmable(REGION, &edit), Some(vec![id]));
+    let (changes, added) = fixture.install(20_000..=20_000, vec![SegmentId(1)]);
+    assert_eq!(fixture.registry.touched(REGION, &changes, &added).len(), 2);
+}
+
+/// A clone of the state for a checkpoint copies no region.
+#[test]
+fn a_clone_of_the_state_shares_its_regions() {
+    let mut fixture = Fixture::new();
+    let before = fixture.registry.state.clone();
+    assert!(Arc::ptr_eq(&before.regions[&REGION], &fixture.registry.state.regions[&REGION]));
+    let (changes, added) = fixture.install(20_000..=20_000, vec![]);
+    fixture.apply(&changes, &added);
+    assert_eq!(before.regions[&REGION].segments.len() as u64, SEGMENTS, "it is as it was");
 }

@@ -1,8 +1,8 @@
 //! Room for the manifest's next checkpoint, which is kept ready at all times.
 //!
-//! The size of a checkpoint is not counted after each edit. It has an upper bound, to which each edit adds its most,
-//! and is measured when the bound has gone far beyond the last measurement. Zones have room for twice the checkpoint,
-//! so that the next one comes only after as many bytes of edits: checkpoints cost in proportion to edits.
+//! The size of a checkpoint is a running sum ([`super::tally`]); an edit adds its most to it before it is carried out.
+//! Zones have room for twice the checkpoint, so that the next one comes only after as many bytes of edits: checkpoints
+//! cost in proportion to edits.
 
 use leeward_format::data_key::SEALING_BYTES;
 use leeward_format::frame::{FRAME_HEADER_BYTES, body_bytes};
@@ -12,51 +12,43 @@ use leeward_format::manifest::{Change, EntryBody, FRAME_ALIGN, VolumeState};
 const SEGMENT_BYTES: usize = 64;
 /// Bytes that any change may add besides its own encoding.
 const CHANGE_BYTES: usize = 256;
-/// The bound may always exceed the measured size by this many bytes.
+/// Bytes beyond the size that a zone should have room for.
 const SLACK: usize = 4 << 10;
 /// Bytes of an entry besides its body, at most.
 const ENTRY_BYTES: usize = FRAME_HEADER_BYTES + 3 * 10 + SEALING_BYTES + FRAME_ALIGN;
 
-/// Size of a checkpoint, in bytes.
+/// Upper bound of the size of a checkpoint, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Size {
-    measured: usize,
-    bound: usize,
-}
+pub(super) struct Size(usize);
 
 impl Size {
     pub(super) fn exactly(bytes: usize) -> Size {
-        Size { measured: bytes, bound: bytes }
+        Size(bytes)
     }
 
     /// The size after an edit of `changes` in a frame of `frame_bytes`.
     pub(super) fn after(self, changes: &[Change], frame_bytes: usize) -> Size {
-        Size { bound: self.bound + growth(changes, frame_bytes), ..self }
+        Size(self.0 + growth(changes, frame_bytes))
     }
 
     /// Upper bound, in bytes.
     pub(super) fn bytes(self) -> usize {
-        self.bound
-    }
-
-    /// Whether it should be measured.
-    pub(super) fn is_imprecise(self) -> bool {
-        self.bound > self.measured + self.measured / 2 + SLACK
+        self.0
     }
 
     /// Room that a zone gets if there is space: for the checkpoint and as many bytes of edits.
     pub(super) fn preferred(self) -> usize {
-        self.bound * 2 + SLACK
+        self.0 * 2 + SLACK
     }
 
     /// Room that a zone must have for writes to continue: compactions name more segments before they name fewer.
     pub(super) fn for_writes(self) -> usize {
-        self.bound + self.bound / 2 + SLACK
+        self.0 + self.0 / 2 + SLACK
     }
 
     /// Room that a zone must have for any edit that names more segments.
     pub(super) fn least(self) -> usize {
-        self.bound + self.bound / 8 + SLACK / 2
+        self.0 + self.0 / 8 + SLACK / 2
     }
 }
 

@@ -33,7 +33,7 @@ fn a_checkpoint_is_never_larger_than_its_bound() {
     for seed in 0..20 {
         let mut rng = Rng::new(seed);
         let mut state = VolumeState::default();
-        state.regions.insert(REGION, RegionState::new(REGION, TableOptions::default()));
+        state.regions.insert(REGION, RegionState::new(REGION, TableOptions::default()).into());
         let mut size = Size::exactly(measure(state.clone()));
         for counter in 1..400 {
             let change = change(&mut rng, counter);
@@ -44,9 +44,7 @@ fn a_checkpoint_is_never_larger_than_its_bound() {
             size = size.after(&[change], frame_bytes);
             let exact = measure(state.clone());
             assert!(exact <= size.bytes(), "seed {seed}, change {counter}: {exact} of {}", size.bytes());
-            if size.is_imprecise() {
-                size = Size::exactly(exact);
-            }
+            size = Size::exactly(exact);
         }
     }
 }

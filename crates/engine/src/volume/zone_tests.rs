@@ -399,7 +399,7 @@ fn framed(entry: &Entry) -> Vec<u8> {
 fn overfull(disk: &SimDisk) -> u64 {
     let (region, incarnation) = (RegionId(1), Incarnation(1));
     let mut state = VolumeState { incarnation, ..VolumeState::default() };
-    state.regions.insert(region, RegionState::new(region, TableOptions::default()));
+    state.regions.insert(region, RegionState::new(region, TableOptions::default()).into());
     let mut next = 1;
     let open_log = |next: u64| Change::OpenLog {
         region,
@@ -412,7 +412,7 @@ fn overfull(disk: &SimDisk) -> u64 {
         framed(&Entry { sequence: 77, durable: 76, incarnation, body })
     };
     while checkpoint(&state).len() + 12 * FRAME_ALIGN <= ZONE_BYTES {
-        let leaves = &mut state.regions.get_mut(&region).expect("it was made").segments;
+        let leaves = &mut Arc::make_mut(state.regions.get_mut(&region).expect("it was made")).segments;
         let (id, no) = (SegmentId((1 << 40) + next), SegmentNo((RESERVED + next - 1) as u32));
         leaves.insert(id, SegmentState { bytes: Some(0), ..SegmentState::new(region, id, no, SegmentKind::Leaf) });
         next += 1;

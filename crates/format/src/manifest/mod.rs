@@ -21,11 +21,13 @@ use crate::cluster::{Addressing, CopyIdentity, TableOptions};
 use crate::segment::LOG_HEADER_BYTES;
 use crate::{DecodeError, Epoch, Incarnation, LogKind, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 mod base;
 mod positions;
+mod shared;
 mod terms;
 
 pub use base::{Base, BaseSegment, Have, Parent, Shipped};
@@ -208,8 +210,9 @@ pub struct RegionState {
 pub struct VolumeState {
     /// Raised each time the volume is opened.
     pub incarnation: Incarnation,
-    /// Its regions.
-    pub regions: BTreeMap<RegionId, RegionState>,
+    /// Its regions. A clone of the whole shares them, and costs next to nothing.
+    #[serde(with = "shared")]
+    pub regions: BTreeMap<RegionId, Arc<RegionState>>,
     /// What the copies of these regions belong to, as far as that is known. Not a part of the encoded state:
     /// [`EntryBody::Identified`] has both.
     #[serde(skip)]
@@ -347,7 +350,7 @@ impl VolumeState {
         match change {
             Change::Opened(incarnation) => self.incarnation = *incarnation,
             Change::Region(state) => {
-                self.regions.insert(state.region, (**state).clone());
+                self.regions.insert(state.region, Arc::new((**state).clone()));
             }
             Change::Drop(region) => {
                 self.region(*region)?;
@@ -376,7 +379,8 @@ impl VolumeState {
     }
 
     fn region(&mut self, id: RegionId) -> Result<&mut RegionState, DecodeError> {
-        self.regions.get_mut(&id).ok_or_else(|| invalid(format!("there is no region {id}")))
+        let region = self.regions.get_mut(&id).ok_or_else(|| invalid(format!("there is no region {id}")))?;
+        Ok(Arc::make_mut(region))
     }
 }
 
@@ -514,12 +518,19 @@ impl RegionState {
     /// Log segments that nothing needs any more once `edit` is installed. They are complete, their records precede the
     /// first that replay needs, and in a log that leaves point to, all records are dead.
     pub fn trimmable(&self, edit: &InstallEdit) -> Vec<SegmentId> {
+        self.trimmable_of(edit, self.segments.keys().copied())
+    }
+
+    /// [`RegionState::trimmable`] among `candidates` and the segments in which records die, in order.
+    pub fn trimmable_of(&self, edit: &InstallEdit, candidates: impl Iterator<Item = SegmentId>) -> Vec<SegmentId> {
         let replay_from = self.replay_from.max(edit.replay_from);
         let dying: BTreeMap<SegmentId, u32> = edit.dead.iter().copied().collect();
         let is_dead = |segment: &SegmentState| {
             !segment.holds_values() || segment.live_bytes() == Some(dying.get(&segment.id).copied().unwrap_or(0))
         };
-        let logs = self.segments.values().filter(|segment| !segment.kind.is_index());
+        let candidates: BTreeSet<SegmentId> = candidates.chain(dying.keys().copied()).collect();
+        let segments = candidates.iter().filter_map(|id| self.segments.get(id));
+        let logs = segments.filter(|segment| !segment.kind.is_index());
         let complete = logs.filter(|segment| segment.bytes.is_some() && segment.last_lsn < replay_from);
         complete.filter(|segment| is_dead(segment)).map(|segment| segment.id).collect()
     }
