@@ -13,6 +13,8 @@ mod fault_tests;
 mod full_tests;
 #[cfg(test)]
 mod install_fault_tests;
+#[cfg(test)]
+mod space_tests;
 mod stats;
 mod worker;
 
@@ -30,7 +32,6 @@ use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
 use bytes::Bytes;
 use leeward_format::cluster::TableOptions;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
-use leeward_platform::disk::DiskLock;
 use leeward_platform::{BootClock, Clock, Disk, RealDisk, Rng};
 use parking_lot::Mutex;
 use stats::StallClocks;
@@ -178,7 +179,7 @@ impl Db {
     #[doc(hidden)]
     pub fn open_on(disk: &dyn Disk, name: &str, options: DbOptions, clock: Arc<dyn Clock>) -> Result<Db> {
         let table = table_options(&options)?;
-        let lock = lock(disk, name)?;
+        let lock = disk.lock().map_err(|error| cannot_open(name, error))?;
         let (volume, mut replicas) = open_volume(disk, name, options.volume)?;
         volume.keep(lock);
         // A checkpoint of a node's region is the only one of its volume, and keeps its number.
@@ -547,11 +548,6 @@ impl Drop for Db {
             tracing::warn!(%error, "the last writes may not survive a power loss");
         }
     }
-}
-
-/// Locks the directory.
-fn lock(disk: &dyn Disk, name: &str) -> Result<DiskLock> {
-    disk.lock().map_err(|error| cannot_open(name, error))
 }
 
 fn open_volume(disk: &dyn Disk, name: &str, options: VolumeOptions) -> Result<(Arc<Volume>, Vec<Replica>)> {

@@ -339,7 +339,8 @@ impl Region {
     pub(super) fn must_freeze(&self, view: &View, bytes: u64, ranges: usize) -> Result<bool, AppendError> {
         let (active, memory) = (view.version.active(), self.volume.memory());
         let has_no_memory = memory.l0_debt() >= 1.0 && active.memory_bytes() >= memory.least_l0_bytes();
-        let is_full = has_no_memory || !active.has_room(bytes, ranges, self.options.l0_bytes);
+        let has_room_in_logs = active.log_bytes() + bytes <= self.volume.l0_log_bytes();
+        let is_full = has_no_memory || !has_room_in_logs || !active.has_room(bytes, ranges, self.options.l0_bytes);
         if !active.is_due_to_freeze(is_full) {
             return Ok(false);
         }
@@ -428,9 +429,6 @@ impl Region {
             full.seal();
         }
         let prepared = self.prepared.lock()[index].take().expect("the caller prepared a tail");
-        if log == LogKind::Large {
-            self.reads_log(log, prepared.id, &prepared.segment, false);
-        }
         let first = Lsn(writer.next.0 + first);
         let open = OpenTail::new(self.id(), log, writer.next_index[index], prepared, first);
         self.tails.push(&open.tail);

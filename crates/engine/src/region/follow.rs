@@ -99,14 +99,14 @@ impl Region {
         active.is_due_to_freeze(!active.has_room(bytes, ranges, self.options.l0_bytes))
     }
 
-    /// The copy of a read-only region is `state` by now: shows its levels, and drops the L0s whose entries they have
-    /// completely. Keeps the segments in `retired` for readers of its earlier state. Returns whether an L0 straddles
-    /// the levels; `None` if that did not change.
+    /// The copy of a read-only region is `state` by now: shows its levels, which point to the runs `added` too, and
+    /// drops the L0s whose entries they have completely. Returns whether an L0 straddles the levels; `None` if that did
+    /// not change.
     ///
     /// # Errors
     /// Those of reading; [`Error::Protocol`] if the install has records that this region has not taken yet: open it
     /// anew.
-    pub(crate) fn follow_install(&self, state: &RegionState, retired: Vec<Arc<Segment>>) -> Result<Option<bool>> {
+    pub(crate) fn follow_install(&self, state: &RegionState, added: &[Arc<Segment>]) -> Result<Option<bool>> {
         let writer = self.writer.lock();
         if writer.next < state.replay_from {
             let detail = format!("LSN {} is in its levels, and its L0 ends before {}", state.replay_from, writer.next);
@@ -120,7 +120,7 @@ impl Region {
         let (renewed, l0s) = self.view.load().version.renew_below(state.replay_from);
         let mut frozen_logs = self.frozen_logs.lock();
         let view = self.view.load();
-        let version = view.version.follow(levels, state.replay_from, renewed, retired);
+        let version = view.version.follow(levels, state.replay_from, renewed, added);
         frozen_logs.drain(..l0s.len());
         let next = l0s.last().map(|last| last.last_lsn().next());
         let oldest = version.frozen().last().unwrap_or(version.active());
@@ -129,6 +129,11 @@ impl Region {
         let straddles = (floor > view.floor).then_some(!ends_there);
         self.view.store(Arc::new(View { version: Arc::new(version), floor, ingests: view.ingests }));
         Ok(straddles)
+    }
+
+    /// Its present state has no need of these segments; readers of an earlier one may.
+    pub(crate) fn retire(&self, segments: Vec<Arc<Segment>>) {
+        self.view.load().version.retire(segments);
     }
 
     /// The region has a new owner, so no further install begins. Its readers may still need these segments.

@@ -130,8 +130,10 @@ impl Region {
         let region = self.id();
         let places = done.added.iter().map(|(_, _, segment, bytes)| (segment.no(), *bytes)).collect();
         let trimmed = self.trimmable(&done.edit)?;
+        let values: Vec<SegmentId> =
+            self.volume.with_region(&self.owner, |state| state.with_values(&trimmed).collect())?;
         // Readers of older versions may still follow pointers to them.
-        let retired = trimmed.iter().filter_map(|id| self.volume.segment(region, *id)).collect();
+        let retired = values.iter().filter_map(|id| self.volume.segment(region, *id)).collect();
         let mut changes = vec![Change::Install { region, edit: done.edit.clone(), places, commit }];
         if !trimmed.is_empty() {
             changes.push(Change::Forget { region, ids: trimmed.clone() });
@@ -178,6 +180,15 @@ impl Region {
     pub(crate) fn reads_log(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>, is_run: bool) {
         let name = self.options.addressing.name(id, segment.no());
         self.reader.add(name, LogSegment::new(log, id, segment, is_run));
+    }
+
+    /// From now on L0s may point to a segment of the large log, which holds nothing yet.
+    pub(crate) fn opens_log(&self, id: SegmentId, segment: &Arc<Segment>) {
+        self.reads_log(LogKind::Large, id, segment, false);
+        let _frozen_logs = self.frozen_logs.lock();
+        let view = self.view.load();
+        let version = Arc::new(view.version.open_log(segment));
+        self.view.store(Arc::new(View { version, floor: view.floor, ingests: view.ingests }));
     }
 
     /// Shows the new version to new readers.

@@ -51,7 +51,7 @@ use crate::memtable::MemTable;
 use crate::replica::Replica;
 use crate::version::{Approximation, Lookup, Now, Reach, Snapshot, Version};
 use crate::volume::{Owner, Volume};
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use leeward_format::cluster::TableOptions;
 use leeward_format::manifest::{LevelState, LogExtent, Parent, level_at};
 use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
@@ -241,12 +241,13 @@ impl Region {
     }
 
     /// The newest version of `key`, committed or not, unless it has expired by `now`: for the writer, which must see
-    /// its own writes.
+    /// its own writes once they are appended.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn get(&self, key: &[u8], reach: Reach, now: Now<'_>) -> Result<Lookup> {
-        self.view.load().version.get(key, Lsn(u64::MAX), reach, now)
+        let (view, at) = self.view_as_of(Lsn(u64::MAX));
+        view.version.get(key, at, reach, now)
     }
 
     /// The newest committed version of `key`, unless it has expired by `now`.
@@ -254,17 +255,26 @@ impl Region {
     /// # Errors
     /// The device fails or holds damaged bytes.
     pub fn read(&self, key: &[u8], reach: Reach, now: Now<'_>) -> Result<Lookup> {
-        let commit = self.commit();
-        let view = self.view.load();
-        view.version.get(key, commit.max(view.floor), reach, now)
+        let (view, at) = self.view_as_of(self.commit());
+        view.version.get(key, at, reach, now)
     }
 
-    /// The region as of `lsn`, or as of the last compacted LSN (which is committed) if that is higher. Readers may see
-    /// only committed writes, so `lsn` must be committed before the answer is shown. Pairs that have expired by `now`
+    /// The state for readers as of `lsn`, and the LSN as of which it may be read.
+    #[inline]
+    fn view_as_of(&self, lsn: Lsn) -> (Guard<Arc<View>>, Lsn) {
+        // Before the view: a version sees no log segment that was opened after it was loaded.
+        let last = self.last_lsn();
+        let view = self.view.load();
+        let at = lsn.min(last).max(view.floor);
+        (view, at)
+    }
+
+    /// The region as of `lsn`, or of the last LSN if that is lower, or of the last compacted LSN (which is committed) if
+    /// that is higher. Readers may see only committed writes, so `lsn` must be committed before the answer is shown. Pairs that have expired by `now`
     /// are absent.
     pub fn snapshot(&self, lsn: Lsn, now: UnixMs) -> Snapshot {
-        let view = self.view.load();
-        Snapshot::new(view.version.clone(), lsn.max(view.floor), now)
+        let (view, at) = self.view_as_of(lsn);
+        Snapshot::new(view.version.clone(), at, now)
     }
 
     /// Whether an L0 waits to be compacted.

@@ -119,6 +119,9 @@ impl Region {
         let id = (self.ids)()?;
         let opened = Change::OpenLog { region: self.id(), log, id, no: segment.no() };
         self.volume.commit(&self.owner, vec![opened], &[(id, segment.clone())], Durability::Lazy)?;
+        if log == LogKind::Large {
+            self.opens_log(id, &segment);
+        }
         let name = self.options.addressing.name(id, segment.no());
         self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation });
         Ok(())

@@ -237,9 +237,11 @@ impl Replica {
         }
         let state = self.state()?;
         let follower = self.follower.as_mut().expect("just seen");
+        let mut added = Vec::new();
         for (id, kind) in &edit.added {
             if let (SegmentKind::Log(log), Some(segment)) = (kind, self.volume.segment(state.region, *id)) {
                 follower.region.reads_log(*log, *id, &segment, true);
+                added.push(segment);
             }
         }
         follower.kept.extend(retired);
@@ -247,10 +249,10 @@ impl Replica {
         if is_behind || follower.kept.len() > MOST_KEPT {
             return self.follow(ServerId(0));
         }
-        let straddles = follower.region.follow_install(&state, follower.kept.clone())?;
+        let straddles = follower.region.follow_install(&state, &added)?;
         follower.straddles = straddles.unwrap_or(follower.straddles);
         if !follower.straddles {
-            follower.kept.clear();
+            follower.region.retire(std::mem::take(&mut follower.kept));
         }
         Ok(())
     }
@@ -268,7 +270,7 @@ impl Follower {
     /// A tail begins.
     pub(super) fn open(&self, log: LogKind, id: SegmentId, segment: &Arc<Segment>) {
         if log == LogKind::Large {
-            self.region.reads_log(log, id, segment, false);
+            self.region.opens_log(id, segment);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{OpenTail, Replica};
 use crate::error::{Error, RESTORE, Result};
 use crate::volume::Durability;
-use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState, SegmentState};
+use leeward_format::manifest::{Change, InstallEdit, LogExtent, RegionState};
 use leeward_format::{LogKind, Lsn, SegmentId, SegmentNo};
 use leeward_platform::{Bug, planted};
 
@@ -147,8 +147,7 @@ impl Replica {
             changes.push(Change::Forget { region, ids: trimmed.clone() });
         }
         // Readers may still follow pointers to them.
-        let holds_values = |id: &&SegmentId| state.segments.get(*id).is_some_and(SegmentState::holds_values);
-        let retired = trimmed.iter().filter(holds_values).filter_map(|id| self.volume.segment(region, *id)).collect();
+        let retired = state.with_values(&trimmed).filter_map(|id| self.volume.segment(region, id)).collect();
         self.volume.commit(&self.owner, changes, &added, Durability::Synced)?;
         self.follow_install(edit, retired)?;
         edit.removed.iter().chain(&trimmed).for_each(|id| self.map.remove(*id));

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::log::{ValueAt, Values};
 use crate::memtable::{Entry, MemCursor};
 use crate::tree::LevelCursor;
-use crate::version::{Reads, Retired, Version};
+use crate::version::{Pin, Reads, Version};
 use bytes::Bytes;
 use leeward_format::range::{NO_END, Window};
 use leeward_format::{Expiry, Lsn, Pointer, Stamp, UnixMs};
@@ -75,7 +75,7 @@ pub struct Cursor {
     /// Pairs that have expired by then are skipped.
     now: UnixMs,
     /// Keeps the segments that its sources point to.
-    _pin: Arc<Retired>,
+    _pin: Arc<Pin>,
     bounds: ScanBounds,
     /// Newest first.
     sources: Vec<Source>,

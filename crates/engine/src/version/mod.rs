@@ -25,7 +25,7 @@ pub(crate) mod tests;
 pub use approximate::Approximation;
 pub use many::SMALL_VALUE_BYTES;
 pub(crate) use reads::Reads;
-pub(crate) use retired::Retired;
+pub(crate) use retired::Pin;
 
 /// Above every LSN.
 const NEWEST: Lsn = Lsn(u64::MAX);
@@ -107,7 +107,7 @@ pub struct Version {
     /// The levels' answer for a key may be cached while this is the generation of [`Reads`]. So for each key the cache
     /// is never older than the levels of any version whose L0s do not have the key.
     generation: u64,
-    retired: Arc<Retired>,
+    pin: Arc<Pin>,
 }
 
 impl Version {
@@ -119,7 +119,7 @@ impl Version {
         levels: Vec<Arc<Level>>,
     ) -> Version {
         let generation = reads.generation();
-        Version { reads, active, frozen, levels: Levels::new(levels), generation, retired: Arc::default() }
+        Version { reads, active, frozen, levels: Levels::new(levels), generation, pin: Pin::first() }
     }
     /// The L0 that takes writes.
     pub(crate) fn active(&self) -> &Arc<MemTable> {
@@ -158,8 +158,7 @@ impl Version {
 
     /// The version after a compaction. The compaction must have begun at a version with the same levels, as far as it
     /// changes them, and be `renewed`. The new version must become the current one: the cache has the answers of its
-    /// levels already. Keeps the log segments in `retired`, which it no longer needs, as long as this version or an older
-    /// one is read.
+    /// levels already. Keeps the log segments in `retired`, which it no longer sees, for readers of the versions that do.
     #[must_use]
     pub(crate) fn install(&self, done: &CompactionDone, renewed: Renewed, retired: Vec<Arc<Segment>>) -> Version {
         let mut levels = self.levels.all.clone();
@@ -180,8 +179,16 @@ impl Version {
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         let generation = renewed.0.unwrap_or(self.generation);
-        let retired = self.retired.follow(retired);
-        Version { frozen, levels: Levels::new(levels), generation, retired, ..self.clone() }
+        let logs = done.added.iter().filter(|(_, kind, ..)| !kind.is_index()).map(|(_, _, segment, _)| segment);
+        let pin = self.pin.next(logs);
+        pin.retire(retired);
+        Version { frozen, levels: Levels::new(levels), generation, pin, ..self.clone() }
+    }
+
+    /// The version from which on the L0 that takes writes may point to the log segment `opened`.
+    #[must_use]
+    pub(crate) fn open_log(&self, opened: &Arc<Segment>) -> Version {
+        Version { pin: self.pin.next(std::iter::once(opened)), ..self.clone() }
     }
 
     /// The frozen L0s whose entries levels that have everything below `from` have completely, oldest first; and the
@@ -192,24 +199,24 @@ impl Version {
     }
 
     /// The version after an install by another replica, whose `levels` have everything below `from`, `renewed` for
-    /// that. Otherwise as [`Version::install`].
+    /// that, and point to the log segments `added`. Otherwise as [`Version::install`].
     #[must_use]
     pub(crate) fn follow(
         &self,
         levels: Vec<Arc<Level>>,
         from: Lsn,
         renewed: Renewed,
-        retired: Vec<Arc<Segment>>,
+        added: &[Arc<Segment>],
     ) -> Version {
         let frozen = self.frozen.iter().filter(|l0| l0.last_lsn() >= from).cloned().collect();
         let generation = renewed.0.unwrap_or(self.generation);
-        let retired = self.retired.follow(retired);
-        Version { frozen, levels: Levels::new(levels), generation, retired, ..self.clone() }
+        let (levels, pin) = (Levels::new(levels), self.pin.next(added.iter()));
+        Version { frozen, levels, generation, pin, ..self.clone() }
     }
 
     /// The newest version of `key` with an LSN of at most `at`, unless it has expired by `now`. `at` must not be below
-    /// the highest LSN in the levels; every LSN that was committed when this version was current satisfies that.
-    /// Allocates only the value.
+    /// the highest LSN in the levels; every LSN that was committed when this version was current satisfies that. If it
+    /// is higher, it must have been appended before this version was loaded: see [`Pin`]. Allocates only the value.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
@@ -310,14 +317,19 @@ impl Version {
         &self.reads
     }
 
-    /// Keeps `segments` as long as this version is read. No install follows it.
-    pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
-        self.retired.follow(segments);
+    /// Keeps `segments`, which this version no longer sees, for readers of the versions that do.
+    pub(crate) fn retire(&self, segments: Vec<Arc<Segment>>) {
+        self.pin.retire(segments);
     }
 
-    /// Keeps the log segments that this version may point to.
-    pub(crate) fn pin(&self) -> Arc<Retired> {
-        Arc::clone(&self.retired)
+    /// Keeps `segments` as long as this version or an older one is read. No install follows it.
+    pub(crate) fn keep(&self, segments: Vec<Arc<Segment>>) {
+        self.pin.keep(segments);
+    }
+
+    /// Keeps the log segments that this version sees.
+    pub(crate) fn pin(&self) -> Arc<Pin> {
+        Arc::clone(&self.pin)
     }
 }
 

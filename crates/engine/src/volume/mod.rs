@@ -527,6 +527,12 @@ impl Volume {
         self.space.is_short()
     }
 
+    /// Bytes that the records of an L0 may have in the logs. Until the L0 is compacted, nobody knows which of them are
+    /// overwritten, and a snapshot keeps them all. So of a declared capacity it is a sixteenth.
+    pub(crate) fn l0_log_bytes(&self) -> u64 {
+        self.capacity_bytes.map_or(u64::MAX, |capacity| capacity / 16)
+    }
+
     /// Segments left of a declared capacity; `u32::MAX` without one.
     pub(crate) fn segments_left(&self) -> u32 {
         self.space.left().unwrap_or(u32::MAX)

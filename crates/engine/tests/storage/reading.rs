@@ -116,3 +116,47 @@ fn a_copy_that_is_read_has_the_newest_large_values_in_memory() {
     let found = copy.snapshot(Lsn(2), UnixMs(1)).get(b"large", Reach::Memory).unwrap();
     assert!(matches!(found, Lookup::Found { value: here, .. } if here == value[..]), "it is read from the device");
 }
+
+/// Values of each size class, overwritten again and again: a reader of an old state keeps what it sees, and no more.
+#[test]
+fn a_reader_of_an_old_state_keeps_nothing_that_was_written_after_it() {
+    for mode in [BackupMode::SendIndex, BackupMode::BuildIndex] {
+        choose_backups(mode);
+        let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+        let primary = serve(Backup::new(&here, 0).replica);
+        let mut backup = Backup::new(&there, 3);
+        backup.sync(&primary).unwrap();
+        backup.replica.follow(BUILDER).unwrap();
+        let mut overwrite = |writes: std::ops::Range<u32>| {
+            let mut most = [0; 2];
+            for n in writes {
+                let value = n.to_be_bytes().repeat([20, 30, 500][n as usize % 3]);
+                primary.append(&[Write::put(&[(n % 30) as u8], &value)]).unwrap();
+                primary.sync_tails().unwrap();
+                primary.set_commit(primary.last_lsn());
+                backup.flush(&primary).unwrap();
+                backup.save(&primary).unwrap();
+                while backup.compact(&primary).unwrap() {}
+                for (most, volume) in most.iter_mut().zip([primary.volume(), &backup.volume]) {
+                    *most = (*most).max(volume.usage().0);
+                }
+            }
+            let copy = backup.replica.reading().expect("it follows");
+            (most, [primary.snapshot(primary.last_lsn(), UnixMs(1)), copy.snapshot(copy.last_lsn(), UnixMs(1))])
+        };
+        let (before, snapshots) = overwrite(0..900);
+        let (after, _) = overwrite(900..5400);
+        for (before, after) in before.into_iter().zip(after) {
+            assert!(after <= before + before / 2, "{mode:?}: {before} bytes in use before, {after} under a snapshot");
+        }
+        for snapshot in snapshots {
+            let pairs = read_all(&snapshot);
+            assert_eq!(pairs.len(), 30);
+            for n in 870..900_u32 {
+                let value = n.to_be_bytes().repeat([20, 30, 500][n as usize % 3]);
+                let found = snapshot.get(&[(n % 30) as u8], Reach::Device).unwrap().into_value();
+                assert_eq!(found.as_deref(), Some(&value[..]), "{mode:?}, write {n}");
+            }
+        }
+    }
+}

@@ -515,6 +515,12 @@ impl RegionState {
         Ok(())
     }
 
+    /// Those of `ids` that name segments with values, which leaves point to.
+    pub fn with_values<'a>(&'a self, ids: &'a [SegmentId]) -> impl Iterator<Item = SegmentId> + 'a {
+        let holds_values = |id: &SegmentId| self.segments.get(id).is_some_and(SegmentState::holds_values);
+        ids.iter().copied().filter(holds_values)
+    }
+
     /// Log segments that nothing needs any more once `edit` is installed. They are complete, their records precede the
     /// first that replay needs, and in a log that leaves point to, all records are dead.
     pub fn trimmable(&self, edit: &InstallEdit) -> Vec<SegmentId> {
