@@ -429,6 +429,11 @@ impl Compaction {
     /// # Panics
     /// After it has finished or failed: that is a bug of the caller.
     pub fn step(&mut self) -> Result<Step> {
+        let reads = Arc::clone(&self.context.reads);
+        self.step_on().inspect_err(|error| reads.volume.compacted(reads.region, Err(error)))
+    }
+
+    fn step_on(&mut self) -> Result<Step> {
         loop {
             // A phase that fails leaves `Over` behind.
             match std::mem::replace(&mut self.phase, Phase::Over) {

@@ -150,3 +150,30 @@ fn a_write_without_room_ends_nothing() {
         check(&open(), "after it");
     }
 }
+
+/// A compaction that finds no room gives back what it wrote: there are free segments then, and still too few.
+#[test]
+fn a_store_that_refuses_writes_says_why_at_any_time() {
+    for maps in [false, true] {
+        let disk = SimDisk::new(3, 6 << 20);
+        disk.set_maps(maps);
+        let db = Db::open_on(&disk, "sim", options(), Arc::new(BootClock)).expect("a store");
+        let mut rng = Rng::new(3);
+        let mut put = || db.put(&rng.u64().to_be_bytes(), &[7; 150]);
+        let (mut in_a_row, mut untold) = (0, 0);
+        for _ in 0..200_000 {
+            match put() {
+                Ok(()) => (in_a_row, untold) = (0, 0),
+                Err(error) => {
+                    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+                    (in_a_row, untold) = (in_a_row + 1, untold + u32::from(db.volume.why_full().is_none()));
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            if in_a_row == 300 {
+                break;
+            }
+        }
+        assert_eq!((in_a_row, untold), (300, 0), "{:?}", db.stats());
+    }
+}

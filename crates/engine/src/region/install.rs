@@ -114,7 +114,9 @@ impl Region {
     /// Those of writing. Nothing is changed then.
     pub fn install(&self, done: &CompactionDone) -> Result<()> {
         let _installing = self.installing.lock();
-        self.volume.in_doubt(|| self.install_now(done))
+        let result = self.volume.in_doubt(|| self.install_now(done));
+        self.volume.compacted(self.id(), result.as_ref().map(|()| ()));
+        result
     }
 
     fn install_now(&self, done: &CompactionDone) -> Result<()> {

@@ -344,6 +344,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         self.volume.memory().leave(self.view.load().version.reads().owner, u8::MAX);
+        self.volume.compacted(self.id(), Ok(()));
     }
 }
 

@@ -124,6 +124,7 @@ impl Region {
         }
         let name = self.options.addressing.name(id, segment.no());
         self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation });
+        self.volume.compacted(self.id(), Ok(()));
         Ok(())
     }
 

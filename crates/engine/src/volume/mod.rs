@@ -275,7 +275,8 @@ impl Volume {
         self.capacity_bytes
     }
 
-    /// Why it has no room for another segment, according to the last attempt; `None` once one is free.
+    /// Why it has no room for writes, according to the last attempts: for another segment, until one is free; or for the
+    /// compactions of a region, until one is installed.
     pub fn why_full(&self) -> Option<String> {
         if self.space.why_manifest_is_short().is_some()
             && let Some(mut manifest) = self.manifest.try_lock()
@@ -520,6 +521,15 @@ impl Volume {
             dropped.free(&durable);
         }
         Ok(())
+    }
+
+    /// A compaction of `region` has ended like this: see [`Volume::why_full`].
+    pub(crate) fn compacted(&self, region: RegionId, result: Result<(), &Error>) {
+        match result {
+            Ok(()) => self.space.set_unfinished(region, None),
+            Err(error @ Error::NoSpace { .. }) => self.space.set_unfinished(region, Some(error.to_string())),
+            Err(_) => {}
+        }
     }
 
     /// Whether so little is left of a declared capacity that writes get no more of it.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use leeward_platform::disk::Content;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -149,6 +149,8 @@ struct State {
     refuses_writes: bool,
     /// Why the manifest has no room to name more segments.
     manifest_short: Option<String>,
+    /// The regions of which a compaction found no room, and why.
+    unfinished: BTreeMap<RegionId, String>,
 }
 
 impl Space {
@@ -165,6 +167,7 @@ impl Space {
             refusal: None,
             refuses_writes: false,
             manifest_short: None,
+            unfinished: BTreeMap::new(),
         };
         Arc::new(Space { device, segment_bytes, limit, state: Mutex::new(state), growth: Mutex::new(()) })
     }
@@ -323,7 +326,8 @@ impl Space {
         no.start(self.segment_bytes as usize)
     }
 
-    /// Why there is no room for writes: no segment is free and the file did not grow, or too few are left.
+    /// Why there is no room for writes: no segment is free and the file did not grow, too few are left, or a compaction
+    /// that makes room has none.
     pub(super) fn why_full(&self) -> Option<String> {
         if let Some(detail) = self.why_manifest_is_short() {
             return Some(self.no_space(detail).to_string());
@@ -333,7 +337,18 @@ impl Space {
             return Some(self.kept_for_compactions(left).to_string());
         }
         let state = self.state.lock();
-        state.refusal.clone().filter(|_| state.free.is_empty() && state.hollow.is_empty())
+        let refusal = state.refusal.as_ref().filter(|_| state.free.is_empty() && state.hollow.is_empty());
+        refusal.or_else(|| state.unfinished.values().next()).cloned()
+    }
+
+    /// A compaction of `region` found no room, because of this; `None`: its compactions or its writes have some again.
+    /// What such a compaction gives back, when it is given up, is free, and still not enough.
+    pub(super) fn set_unfinished(&self, region: RegionId, why: Option<String>) {
+        let mut state = self.state.lock();
+        match why {
+            Some(why) => drop(state.unfinished.insert(region, why)),
+            None => drop(state.unfinished.remove(&region)),
+        }
     }
 
     /// A segment is about to get other contents.

@@ -89,7 +89,8 @@ impl Serving {
         *(if is_write { &mut self.counters.writes } else { &mut self.counters.reads }) += 1;
         self.reshape.note(&pending.op);
         if self.queues.behind.is_full() || is_write && self.queues.stalled.is_full() {
-            return self.refuse(to, OpError::Overloaded(self.id()));
+            let error = if is_write { self.why_no_room() } else { OpError::Overloaded(self.id()) };
+            return self.refuse(to, error);
         }
         if !self.is_active() {
             return self.queues.behind.push(pending.since, pending);
@@ -135,7 +136,10 @@ impl Serving {
     /// An operation on a key queues behind those on the same key.
     fn queue_or_start(&mut self, now: Nanos, pending: Pending) {
         match pending.op.key().and_then(|key| self.queues.locked.get_mut(key)) {
-            Some(queue) if queue.is_full() => self.refuse(pending.to, OpError::Overloaded(self.id())),
+            Some(queue) if queue.is_full() => {
+                let error = if pending.op.is_write() { self.why_no_room() } else { OpError::Overloaded(self.id()) };
+                self.refuse(pending.to, error);
+            }
             Some(queue) => queue.push(pending.since, pending),
             None => self.start(now, pending),
         }

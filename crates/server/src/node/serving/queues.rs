@@ -140,22 +140,31 @@ impl Serving {
     pub(super) fn expire_queues(&mut self, now: Nanos, out: &mut Vec<Answer>) {
         let id = self.id();
         while let Some(stalled) = self.queues.stalled.pop_late(now) {
-            // Where the volume has room, the write waits for a compaction or for backups to flush: a retry may find that done.
-            let error = match self.region.volume().why_full() {
-                Some(why) => OpError::Unavailable(format!("region {id}: {why}")),
-                None => OpError::Overloaded(id),
-            };
-            out.push((stalled.to, OpResult::Error(error)));
+            out.push((stalled.to, OpResult::Error(self.why_no_room())));
             let key = stalled.op.key().expect("only writes stall").clone();
             self.unlock(now, &key);
         }
         while let Some(first) = self.queues.behind.pop_late(now) {
-            let why = || format!("region {id}: no room for writes, or keys of the range are in use");
-            let error = if self.is_active() { OpError::Unavailable(why()) } else { OpError::Recovering(id) };
+            let error = match (self.is_active(), self.why_no_room()) {
+                (false, _) => OpError::Recovering(id),
+                (true, OpError::Overloaded(_)) => {
+                    OpError::Unavailable(format!("region {id}: no room for writes, or keys of the range are in use"))
+                }
+                (true, full) => full,
+            };
             out.push((first.to, OpResult::Error(error)));
             self.run_next(now);
         }
         self.expire_for_memory(now, out);
+    }
+
+    /// Why writes wait for room, or have waited for too long. Where the volume has room, it is a compaction, or backups that
+    /// flush: a retry may find that done.
+    pub(super) fn why_no_room(&self) -> OpError {
+        match self.region.volume().why_full() {
+            Some(why) => OpError::Unavailable(format!("region {}: {why}", self.id())),
+            None => OpError::Overloaded(self.id()),
+        }
     }
 
     /// Starts the operations that wait for `key`.
