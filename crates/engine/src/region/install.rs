@@ -115,7 +115,7 @@ impl Region {
     pub fn install(&self, done: &CompactionDone) -> Result<()> {
         let _installing = self.installing.lock();
         let result = self.volume.in_doubt(|| self.install_now(done));
-        self.volume.compacted(self.id(), result.as_ref().map(|()| ()));
+        self.volume.compacted(self.id(), result.as_ref().copied());
         result
     }
 

@@ -286,6 +286,10 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
         }
     };
     assert!(matches!(&refused, Error::NoSpace { .. }), "{refused}");
+    // What is left has room for smaller ones.
+    while own(&volume, RegionId(to + 1)).is_ok() {
+        to += 1;
+    }
     assert!(!volume.is_failed(), "the device is well");
     let error = volume.allocate_for_writes(RegionId(1)).unwrap_err().to_string();
     assert!(error.contains("no space") && error.contains("manifest"), "{error}");
@@ -299,8 +303,8 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
         forget(&volume, &region, vec![id]).unwrap();
         id += 1;
     }
-    for gone in 2..to {
-        let region = volume.take_region(RegionId(gone)).unwrap();
+    for gone in 2..=to {
+        let Some(region) = volume.take_region(RegionId(gone)) else { continue };
         volume.commit(&region, vec![Change::Drop(RegionId(gone))], &[], Durability::Synced).unwrap();
     }
     assert_eq!(volume.why_full(), None);

@@ -12,7 +12,8 @@ fn state_with(segments: &[(u64, SegmentKind)]) -> VolumeState {
         let id = SegmentId(*number);
         region.segments.insert(id, SegmentState::new(REGION, id, SegmentNo(*number as u32), *kind));
     }
-    VolumeState { incarnation: Incarnation(1), regions: BTreeMap::from([(REGION, region)]), ..VolumeState::default() }
+    let regions = BTreeMap::from([(REGION, region.into())]);
+    VolumeState { incarnation: Incarnation(1), regions, ..VolumeState::default() }
 }
 
 fn install(edit: InstallEdit, places: Vec<(SegmentNo, u32)>) -> Change {

@@ -237,8 +237,8 @@ pub struct DiskLock {
 }
 
 impl DiskLock {
-    /// The locked file, and the boot of the machine on which it is locked; empty if that cannot be told. Whoever holds a
-    /// lock of this identity knows that everybody who held one before has let go of it. A copy of the directory, here or
+    /// The locked file, and the boot of the machine on which it is locked; empty if that cannot be told. A process that holds a
+    /// lock of this identity knows that each that held one before has let go of it. A copy of the directory, here or
     /// on another machine, has a lock of another identity, and so has this one after a reboot.
     pub fn identity(&self) -> &str {
         &self.identity
