@@ -144,6 +144,7 @@ impl Finish {
             _ => None,
         };
         CompactionDone {
+            expired_by: context.now,
             merged,
             ingested,
             edit,

@@ -136,6 +136,8 @@ pub struct CompactionDone {
     pub ends_run_merge: bool,
     /// It merged pieces of a two-layer log into a sorted run (DEPART 4.3).
     pub merges_pieces: bool,
+    /// Pairs that had expired by then were dropped.
+    pub(crate) expired_by: UnixMs,
     /// Position of the level that a part of was merged into the next one; for runs of L1, the last of theirs.
     pub(crate) merged: Option<usize>,
     /// The ingested pairs, if it was an ingest.

@@ -176,6 +176,7 @@ impl Version {
             assert!(is_as_before, "two compactions have changed the level at position {position}");
             levels[*position] = Arc::clone(after);
         }
+        self.reads.drop_expired(done.expired_by);
         let compacted = |l0: &Arc<MemTable>| done.l0s.iter().any(|compacted| Arc::ptr_eq(l0, compacted));
         let frozen = self.frozen.iter().filter(|l0| !compacted(l0)).cloned().collect();
         let generation = renewed.0.unwrap_or(self.generation);
@@ -209,6 +210,8 @@ impl Version {
         added: &[Arc<Segment>],
     ) -> Version {
         let frozen = self.frozen.iter().filter(|l0| l0.last_lsn() >= from).cloned().collect();
+        // The other replica does not say by which time it has dropped what had expired.
+        self.reads.drop_expired(UnixMs(u64::MAX));
         let generation = renewed.0.unwrap_or(self.generation);
         let (levels, pin) = (Levels::new(levels), self.pin.next(added.iter()));
         Version { frozen, levels, generation, pin, ..self.clone() }
@@ -235,9 +238,12 @@ impl Version {
         if self.filled().is_empty() {
             return Ok(Lookup::Absent);
         }
-        // Readers of an earlier instant still see the pair that expired later.
-        let is_known =
-            |(stamp, value): &Cached| value.is_some() || stamp.expires.is_none() || is_over(stamp.expires, now);
+        // A compaction took a pair for expired that a reader of an earlier instant still sees, and that a reader whose
+        // clock is behind must not see again: the levels of the version decide.
+        let is_known = |(stamp, value): &Cached| match stamp.expires {
+            Some(expires) => expires.is_over(now()) || value.is_some() && !self.reads.may_lack(expires),
+            None => true,
+        };
         let cached = self.reads.cached(key, hash, at).filter(is_known);
         if let Some((stamp, value)) = cached.filter(|_| !self.reads.has_ingested_since(self.generation)) {
             return Ok(answer(stamp, value, now));

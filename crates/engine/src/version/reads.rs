@@ -16,7 +16,9 @@ use bytes::Bytes;
 use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment::Span;
 use leeward_format::range::RangeTombstones;
-use leeward_format::{DecodeError, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo, Stamp, filter};
+use leeward_format::{
+    DecodeError, Expiry, Lsn, Pointer, RegionId, SegmentId, SegmentName, SegmentNo, Stamp, UnixMs, filter,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -71,6 +73,8 @@ pub(crate) struct Reads {
     deleted: ArcSwap<RangeTombstones>,
     /// Whether `deleted` is not empty.
     has_deleted: AtomicBool,
+    /// Compactions may have dropped pairs that had expired by this time, in milliseconds since 1970 UTC.
+    expired_by: AtomicU64,
     /// What scans pay for how the data lies.
     pub(crate) scan_costs: ScanCosts,
 }
@@ -97,6 +101,7 @@ impl Reads {
             ingested: AtomicU64::new(0),
             deleted: ArcSwap::default(),
             has_deleted: AtomicBool::new(false),
+            expired_by: AtomicU64::new(0),
             scan_costs: ScanCosts::default(),
         })
     }
@@ -110,6 +115,18 @@ impl Reads {
     #[inline]
     pub(super) fn has_ingested_since(&self, generation: u64) -> bool {
         generation < self.ingested.load(Ordering::Acquire)
+    }
+
+    /// The levels of the versions that begin from now on may lack pairs that had expired by `time`.
+    pub(super) fn drop_expired(&self, time: UnixMs) {
+        self.expired_by.fetch_max(time.0, Ordering::AcqRel);
+    }
+
+    /// Whether the levels may have dropped a pair with this expiry. Then they alone know what there is, whatever a
+    /// clock says that went back since.
+    #[inline]
+    pub(super) fn may_lack(&self, expires: Expiry) -> bool {
+        expires.is_over(UnixMs(self.expired_by.load(Ordering::Acquire)))
     }
 
     /// The name of the segment `id` in pointers.

@@ -3,7 +3,7 @@
 
 use crate::backup::{BUILDER, Backup, DISK_BYTES, connected, serve, work};
 use crate::support::{History, Model, assert_holds, choose_backups, choose_options, read_all};
-use leeward_engine::{Lookup, Reach, Snapshot, Write};
+use leeward_engine::{Expiry, Lookup, Reach, Region, Snapshot, Write};
 use leeward_format::cluster::BackupMode;
 use leeward_format::{Lsn, UnixMs};
 use leeward_platform::{Rng, SimDisk};
@@ -158,5 +158,42 @@ fn a_reader_of_an_old_state_keeps_nothing_that_was_written_after_it() {
                 assert_eq!(found.as_deref(), Some(&value[..]), "{mode:?}, write {n}");
             }
         }
+    }
+}
+
+/// The primary's compaction takes pairs for expired that have not expired by the clock of the backup.
+#[test]
+fn a_get_and_a_scan_agree_at_a_backup_whose_clock_is_behind() {
+    choose_backups(BackupMode::SendIndex);
+    let (here, there) = (SimDisk::new(1, DISK_BYTES), SimDisk::new(2, DISK_BYTES));
+    let primary = serve(Backup::new(&here, 0).replica);
+    let mut backup = Backup::new(&there, 3);
+    backup.sync(&primary).unwrap();
+    backup.replica.follow(BUILDER).unwrap();
+    for n in 0..60_u8 {
+        let value = vec![n; [20, 80, 500][n as usize % 3]];
+        let expires = Expiry::from_ms(20 + u64::from(n));
+        primary.append(&[Write { expires, ..Write::put(&[n], &value) }]).unwrap();
+    }
+    primary.sync_tails().unwrap();
+    primary.set_commit(primary.last_lsn());
+    backup.mirror(&primary).unwrap();
+    backup.save(&primary).unwrap();
+    let copy = backup.replica.reading().expect("it follows");
+    let check = |region: &Region, now: u64, expected: usize| {
+        let snapshot = region.snapshot(Lsn(60), UnixMs(now));
+        let scanned = read_all(&snapshot);
+        assert_eq!(scanned.len(), expected);
+        for n in 0..60 {
+            let found = snapshot.get(&[n], Reach::Device).unwrap().into_value();
+            assert_eq!(found.is_some(), scanned.contains_key(&vec![n]), "key {n} at {now}");
+        }
+    };
+    check(&copy, 10, 60);
+    backup.ship(&primary, primary.next_compaction_of_all(UnixMs(49)).expect("an L0"), true).unwrap();
+    for region in [&*copy, &*primary] {
+        check(region, 10, 30);
+        check(region, 10, 30);
+        check(region, 60, 19);
     }
 }

@@ -1,9 +1,10 @@
 //! Tests of reads against the model.
 
 use self::model::{REGION, SEGMENT_BYTES, Store, answer, any_codec, any_merging, any_ops, apply, key, value};
-use super::{Approximation, Lookup, Reach, Reads, Version};
+use super::{Approximation, Lookup, Reach, Reads, Snapshot, Version};
 use crate::error::{Error, Result};
 use crate::memtable::MemTable;
+use crate::scan::ScanBounds;
 use crate::tree::Level;
 use leeward_format::cluster::Addressing;
 use leeward_format::manifest::L1;
@@ -68,6 +69,38 @@ proptest! {
         let held = store.live.values().map(|(_, segment)| segment.bytes());
         let live = (held.sum::<usize>() + store.runs.values().map(|run| run.segment.bytes()).sum::<usize>()) as u64;
         prop_assert_eq!(store.volume.usage().0, free_at_start.0 + live, "nothing but live segments is in use");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    /// What a compaction has dropped as expired does not come back, from memory neither.
+    #[test]
+    fn a_get_and_a_scan_agree_under_any_clock(ops in any_ops(), (budget, merging) in (
+        prop_oneof![Just(256u64 << 10), Just(4 << 20)],
+        any_merging(),
+    )) {
+        let mut store = Store::new(budget, 8 << 10);
+        store.merge_as(merging);
+        for (i, op) in ops.iter().enumerate() {
+            apply(&mut store, op);
+            if i % 8 != 0 && i + 1 != ops.len() {
+                continue;
+            }
+            for back in [0, 1, 7, 40, u64::MAX] {
+                let now = UnixMs(store.now.saturating_sub(back));
+                let snapshot = Snapshot::new(Arc::clone(&store.version), Lsn(store.lsn), now);
+                let mut cursor = snapshot.cursor(ScanBounds::default());
+                let mut scanned = std::collections::BTreeMap::new();
+                while let Some(entry) = cursor.next().unwrap() {
+                    scanned.insert(entry.key.to_vec(), (entry.lsn.0, entry.value.to_vec()));
+                }
+                for n in 0..=255u8 {
+                    let got = answer(snapshot.get(&key(n), Reach::Device).unwrap());
+                    prop_assert_eq!(got.as_ref(), scanned.get(&key(n)), "key {}, {} ms back", n, back);
+                }
+            }
+        }
     }
 }
 
