@@ -167,8 +167,7 @@ impl Cursor {
         let left = bounds.limit.unwrap_or(u64::MAX);
         // Without a limit it may be one over everything, an export or a comparison of copies.
         let counts = bounds.limit.is_some_and(|limit| limit > 1);
-        // Without a limit, one pair at first: the caller may want only one.
-        let ahead = if bounds.limit.is_some() { MOST_AHEAD } else { 1 };
+        let ahead = first_batch(&bounds);
         Cursor {
             reads: Arc::clone(reads),
             generation: version.generation(),
@@ -207,7 +206,8 @@ impl Cursor {
     }
 
     /// Continues at `key`: the next pair is that of `key`, or else the following one in the direction of the scan. The
-    /// limit counts from here; the bounds stay. Cheap if the key is near.
+    /// limit counts from here; the bounds stay. Cheap if the key is near. Without a limit it reads ahead no further than
+    /// a new cursor.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions, ScanBounds};
@@ -228,6 +228,7 @@ impl Cursor {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.ready.clear();
         self.left = self.bounds.limit.unwrap_or(u64::MAX);
+        self.ahead = first_batch(&self.bounds);
         let started = if self.bounds.reverse {
             // The exclusive end above `key`: everything up to it is below the next possible key.
             let above = [key, &[0]].concat();
@@ -464,6 +465,11 @@ fn hidden(covers: &mut [Cover], reads: &Reads, key: &[u8], (source, lsn): (usize
         }
     }
     Ok(None)
+}
+
+/// Size of the first batch. Without a limit, one pair: the caller may want only one.
+fn first_batch(bounds: &ScanBounds) -> usize {
+    if bounds.limit.is_some() { MOST_AHEAD } else { 1 }
 }
 
 fn in_bounds(bounds: &ScanBounds, key: &[u8]) -> bool {

@@ -114,6 +114,45 @@ fn an_error_ends_a_scan() {
     }
 }
 
+/// A loop that seeks, takes a pair and seeks again, as a join or a skip over prefixes does.
+#[test]
+fn a_seek_reads_no_more_after_a_long_scan_than_at_first() {
+    let mut store = Store::new(0, 64 << 10);
+    for n in 0..6000u32 {
+        let n = n.wrapping_mul(4799) % 6000;
+        // Half of the values are in the log, and of these half are not in memory.
+        store.write(&n.to_be_bytes(), Some(&[n as u8; 250][..if n.is_multiple_of(2) { 250 } else { 90 }]));
+        if n.is_multiple_of(1000) {
+            store.freeze();
+            store.settle();
+        }
+    }
+    let reads = || (store.volume.counters().bytes_read, store.log.device_reads.load(Ordering::Relaxed));
+    let since = |before: (u64, u64)| (reads().0 - before.0, reads().1 - before.1);
+    for reverse in [false, true] {
+        let bounds = ScanBounds { reverse, ..ScanBounds::default() };
+        let mut cursor = store.snapshot().cursor(bounds.clone());
+        let mut most = (0, 0);
+        for n in (0..6000u32).step_by(97) {
+            for _ in 0..300 {
+                cursor.next().expect("a sound disk");
+            }
+            let before = reads();
+            cursor.seek(&n.to_be_bytes()).expect("a sound disk");
+            let found = cursor.next().expect("a sound disk");
+            let again = since(before);
+            let before = reads();
+            let mut first = store.snapshot().cursor(bounds.clone());
+            first.seek(&n.to_be_bytes()).expect("a sound disk");
+            assert_eq!(first.next().expect("a sound disk"), found);
+            let once = since(before);
+            assert!(again.0 <= once.0 && again.1 <= once.1, "{again:?} bytes and values, {once:?} by a new cursor");
+            most = (most.0.max(again.0), most.1.max(again.1));
+        }
+        assert!(most.0 > 0 && most.1 == 1, "{most:?}");
+    }
+}
+
 /// In place in the L0 and in a level, and in the log.
 #[test]
 fn a_batch_ends_after_a_number_of_bytes_wherever_values_are() {
