@@ -37,6 +37,7 @@ use network::Network;
 use process::Process;
 use std::fs;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -59,6 +60,8 @@ const NAME: &str = "leeward-chaos";
 const LOOK: Duration = Duration::from_millis(100);
 /// Copies of a region.
 const REPLICAS: u32 = 3;
+/// Servers that say that they share a host.
+pub(crate) const ON_ONE_HOST: Range<usize> = 0..2;
 /// Small, so that a run has compactions and shipments.
 const L0_BYTES: u64 = 256 << 10;
 /// Small, so that segments fill up within a fault, and a full disk is met.
@@ -405,7 +408,7 @@ impl Cluster {
         let text = format!(
             "server_id = {}\ndata_dir = \"{}\"\nresp_listen = \"{}\"\nnative_listen = \"{}\"\nadmin_listen = \"{}\"\n\
              fabric_listen = \"{}\"\nfabric = \"tcp\"\ncoordinator = \"{}\"\nexpected_servers = {}\n\
-             insecure_listen = true\nsession_timeout_ms = {}\n",
+             insecure_listen = true\nsession_timeout_ms = {}\nlocation = \"host=h{}\"\n",
             server + 1,
             disk.folder().display(),
             address(RESP),
@@ -415,6 +418,7 @@ impl Cluster {
             self.coordinator.setting(&self.network),
             self.servers.len(),
             self.plan.coordinator.session_ms(),
+            if ON_ONE_HOST.contains(&server) { 0 } else { server },
         );
         let tls = self.certificates.as_ref().map(|certificates| certificates.settings(server));
         let text = text + &self.plan.settings + &tls.unwrap_or_default();

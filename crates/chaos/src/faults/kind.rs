@@ -10,6 +10,8 @@ pub enum FaultKind {
     Kill,
     /// `kill -9` of all servers at once.
     KillAll,
+    /// `kill -9` of all servers on a host: the first two say that they share one.
+    Host,
     /// SIGSTOP of a server, and SIGCONT.
     Stop,
     /// A server, or two of five, is cut off from the others, often from the coordinator too. Clients still reach it.
@@ -86,9 +88,10 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 25] = [
+    pub const ALL: [FaultKind; 26] = [
         FaultKind::Kill,
         FaultKind::KillAll,
+        FaultKind::Host,
         FaultKind::Stop,
         FaultKind::Partition,
         FaultKind::OneWay,
@@ -143,6 +146,7 @@ impl FaultKind {
             FaultKind::Guesses => ("guesses", "many connections that try passwords", Class::Client, Need::Stress),
             FaultKind::Kill => ("kill", "kill -9 of a server", Class::Process, Need::Nothing),
             FaultKind::KillAll => ("kill-all", "kill -9 of all servers at once", Class::Process, Need::Nothing),
+            FaultKind::Host => ("host", "kill -9 of both servers of a host", Class::Process, Need::SpareServer),
             FaultKind::Stop => ("stop", "SIGSTOP of a server, and SIGCONT", Class::Process, Need::Nothing),
             FaultKind::Partition => {
                 ("partition", "a minority cut off from the other servers", Class::Network, Need::Namespaces)

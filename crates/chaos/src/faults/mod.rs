@@ -4,7 +4,7 @@
 pub(crate) mod kind;
 pub(crate) mod schedule;
 
-use crate::cluster::{Cluster, FABRIC};
+use crate::cluster::{Cluster, FABRIC, ON_ONE_HOST};
 use crate::error::ChaosError;
 use crate::hostile::Hostile;
 use crate::tool;
@@ -63,14 +63,7 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
     let server = target % servers;
     let named = server + 1;
     match kind {
-        FaultKind::Kill => {
-            cluster.process(server).kill();
-            Ok(format!("server {named}"))
-        }
-        FaultKind::KillAll => {
-            (0..servers).for_each(|server| cluster.process(server).kill());
-            Ok("all servers".into())
-        }
+        FaultKind::Kill | FaultKind::KillAll | FaultKind::Host => Ok(kill(cluster, kind, server)),
         FaultKind::Stop => {
             cluster.process(server).stop();
             Ok(format!("server {named}"))
@@ -125,6 +118,16 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             Ok("hostile clients at all servers".into())
         }
     }
+}
+
+fn kill(cluster: &mut Cluster, kind: FaultKind, server: usize) -> String {
+    let (struck, said) = match kind {
+        FaultKind::KillAll => (0..cluster.servers(), "all servers".into()),
+        FaultKind::Host => (ON_ONE_HOST, format!("servers 1 to {}", ON_ONE_HOST.end)),
+        _ => (server..server + 1, format!("server {}", server + 1)),
+    };
+    struck.for_each(|server| cluster.process(server).kill());
+    said
 }
 
 fn strike_coordinator(cluster: &mut Cluster, fault: Fault) -> String {
