@@ -165,7 +165,8 @@ impl Lsn {
 }
 
 impl Epoch {
-    /// The highest epoch in which a primary can begin: its term is part of the ids of its segments.
+    /// The highest epoch in which a primary can begin: its term is part of the ids of its segments. A store without
+    /// replicas has further terms: see [`Epoch::next_opening`].
     pub const LAST_TERM: Epoch = Epoch((1 << TERM_BITS) - 1);
 
     /// The epoch after this one. The last epoch stays: a proposal in it is not newer, and is refused.
@@ -176,6 +177,29 @@ impl Epoch {
     pub fn can_be_term(self) -> bool {
         self <= Epoch::LAST_TERM
     }
+    /// The term of the next opening of a store without replicas, which has begun this one. Each opening is a term. The
+    /// first 131,072 are numbered like those of a primary. Later ones have a number of 24 bits and a part from 1 to 127;
+    /// part 0 is the number itself. There are two billion; `None` after the last.
+    ///
+    /// ```
+    /// use leeward_format::Epoch;
+    /// assert_eq!(Epoch(7).next_opening(), Some(Epoch(8)));
+    /// assert_eq!(Epoch(1 << 17).next_opening(), Some(Epoch((1 << 24) + 1)));
+    /// assert_eq!(Epoch((1 << 24) + 127).next_opening(), Some(Epoch((1 << 24) + 129)));
+    /// ```
+    pub fn next_opening(self) -> Option<Epoch> {
+        let next = match self.0 {
+            few if few < 1 << (TERM_BITS - PART_BITS) => few + 1,
+            more if more <= Epoch::LAST_TERM.0 => more << PART_BITS | 1,
+            with_part => with_part.checked_add(1)?,
+        };
+        let next = if next > Epoch::LAST_TERM.0 && part_of(next) == 0 { next.checked_add(1)? } else { next };
+        Some(Epoch(next)).filter(|next| next.has_ids())
+    }
+    /// Whether segments can be made in this term: by a primary, or by a store without replicas.
+    pub fn has_ids(self) -> bool {
+        self.can_be_term() || self.0 >> PART_BITS <= Epoch::LAST_TERM.0 && part_of(self.0) > 0
+    }
 }
 
 /// Highest number of a server whose backups can build their own index: it is part of the ids of their segments.
@@ -184,11 +208,18 @@ const BUILDER_COUNTER_BITS: u32 = 27;
 /// Bits of a [`SegmentId`].
 const TERM_BITS: u32 = 24;
 const COUNTER_BITS: u32 = 40;
+/// Bits of the part in the term of an opening: see [`Epoch::next_opening`]. They lie above the ordinal.
+const PART_BITS: u32 = 7;
 /// Bits of a logical [`SegmentName`].
 const NAME_TERM_BITS: u32 = 10;
 const NAME_ORDINAL_BITS: u32 = 32;
 /// Bit of the counter of a segment that a backup built.
 const BUILT_BY_BACKUP: u64 = 1 << (COUNTER_BITS - 1);
+
+/// The part of a term beyond [`Epoch::LAST_TERM`].
+const fn part_of(term: u32) -> u32 {
+    term & ((1 << PART_BITS) - 1)
+}
 
 impl SegmentId {
     /// Segments that one primary can make in one term: the ordinals that fit into a logical [`SegmentName`].
@@ -205,7 +236,7 @@ impl SegmentId {
         SegmentId::made_by(term, counter).expect("a segment id out of range")
     }
     /// The `counter`-th segment made by the primary of `term`; `None` if there is no such id: beyond
-    /// [`Epoch::LAST_TERM`], or [`SegmentId::MOST_OF_TERM`] segments in a term.
+    /// [the last term](Epoch::has_ids), or [`SegmentId::MOST_OF_TERM`] segments in a term.
     ///
     /// ```
     /// use leeward_format::{Epoch, SegmentId};
@@ -220,9 +251,14 @@ impl SegmentId {
     pub fn first_of(term: Epoch) -> SegmentId {
         SegmentId::of(term, 0).unwrap_or(SegmentId(u64::MAX))
     }
+    /// Ids of later terms are higher.
     fn of(term: Epoch, counter: u64) -> Option<SegmentId> {
-        let fits = term.can_be_term() && counter < 1 << COUNTER_BITS;
-        fits.then(|| SegmentId(u64::from(term.0) << COUNTER_BITS | counter))
+        let (number, part) = match term.can_be_term() {
+            true => (term.0, 0),
+            false => (term.0 >> PART_BITS, part_of(term.0)),
+        };
+        let fits = term.has_ids() && counter < 1 << if part == 0 { COUNTER_BITS } else { NAME_ORDINAL_BITS };
+        fits.then(|| SegmentId(u64::from(number) << COUNTER_BITS | u64::from(part) << NAME_ORDINAL_BITS | counter))
     }
     /// The `counter`-th segment that the backup on `server` built by itself (build-index) in `term`; `None` if there is
     /// no such id: beyond [`MAX_BUILDER`] or [`Epoch::LAST_TERM`], or 2^27 segments in a term.
@@ -235,7 +271,7 @@ impl SegmentId {
     /// assert_eq!(SegmentId::built_by(Epoch(5), ServerId(4096), 9), None);
     /// ```
     pub fn built_by(term: Epoch, server: ServerId, counter: u64) -> Option<SegmentId> {
-        let fits = server.0 <= MAX_BUILDER && counter < SegmentId::MOST_BUILT;
+        let fits = server.0 <= MAX_BUILDER && counter < SegmentId::MOST_BUILT && term.can_be_term();
         let counter = BUILT_BY_BACKUP | u64::from(server.0) << BUILDER_COUNTER_BITS | counter;
         fits.then(|| SegmentId::of(term, counter)).flatten()
     }
@@ -248,11 +284,20 @@ impl SegmentId {
     }
     /// Term of the primary that made the segment.
     pub fn term(self) -> Epoch {
-        Epoch((self.0 >> COUNTER_BITS) as u32)
+        let number = (self.0 >> COUNTER_BITS) as u32;
+        match self.part() {
+            0 => Epoch(number),
+            part => Epoch(number << PART_BITS | part),
+        }
+    }
+    /// Part of its term; 0 if that is a number alone.
+    fn part(self) -> u32 {
+        if self.0 & BUILT_BY_BACKUP != 0 { 0 } else { part_of((self.0 >> NAME_ORDINAL_BITS) as u32) }
     }
     /// Ordinal of the segment among those of its term.
     pub fn counter(self) -> u64 {
-        self.0 & ((1 << COUNTER_BITS) - 1)
+        let bits = if self.0 & BUILT_BY_BACKUP != 0 { COUNTER_BITS } else { NAME_ORDINAL_BITS };
+        self.0 & ((1 << bits) - 1)
     }
     /// Its name in pointers with logical addressing, the same on every volume: whether a backup built it (1 bit), the
     /// lowest bits of its term (10) and its ordinal (32). Names can repeat only after 1024 terms, and a node that makes
@@ -267,8 +312,6 @@ impl SegmentId {
             Some((_, number)) => (1, number),
             None => (0, self.counter()),
         };
-        // No node makes a segment with a higher ordinal. Such an id comes from hostile bytes, and names no segment.
-        let ordinal = ordinal & (SegmentId::MOST_OF_TERM - 1);
         let term = u64::from(self.term().0) & ((1 << NAME_TERM_BITS) - 1);
         SegmentName((built << NAME_TERM_BITS | term) << NAME_ORDINAL_BITS | ordinal)
     }
@@ -349,3 +392,7 @@ impl LogKind {
         self != LogKind::Recovery
     }
 }
+
+#[cfg(test)]
+#[path = "ids_tests.rs"]
+mod tests;

@@ -33,9 +33,9 @@ use bytes::Bytes;
 use ghosts::Ghosts;
 use leeward_format::leaf_segment::LeafIndex;
 use leeward_format::node::{BLOCK_BYTES, Node};
-use leeward_format::{Lsn, Stamp};
+use leeward_format::{Lsn, Stamp, filter};
 use leeward_platform::Pool;
-use objects::Objects;
+use objects::{Item, Objects};
 use parking_lot::Mutex;
 pub(crate) use records::Cached;
 use records::{Fresh, Ring, Shard, Shared, hash_of, page_bytes};
@@ -110,7 +110,7 @@ struct Inner {
 struct Key {
     /// Segment serial or owner, and kind.
     place: u64,
-    /// Offset, or LSN.
+    /// Offset; or of a value, LSN and hash of the key.
     within: u64,
 }
 
@@ -123,28 +123,16 @@ impl Key {
         Key { place: (place << 2) | kind, within }
     }
 
+    /// Of a value of a key of `owner`. Other keys may have the same.
+    fn of_value(owner: u32, key: &[u8], lsn: Lsn) -> Key {
+        Key::new(VALUE, u64::from(owner), lsn.0 ^ filter::hash(key))
+    }
+
     fn hash(self) -> u64 {
         let mut hasher = KeyHasher::default();
         hasher.write_u64(self.place);
         hasher.write_u64(self.within);
         hasher.finish()
-    }
-}
-
-#[derive(Clone)]
-enum Item {
-    Leaf(Arc<Leaf>),
-    Index(Arc<LeafIndex>),
-    Value(Bytes),
-}
-
-impl Item {
-    fn bytes(&self) -> u64 {
-        match self {
-            Item::Leaf(leaf) => Pool::memory_bytes(leaf.bytes().len()) as u64,
-            Item::Index(index) => index_memory_bytes(index) as u64,
-            Item::Value(value) => Pool::memory_bytes(value.len()) as u64,
-        }
     }
 }
 
@@ -340,8 +328,8 @@ impl Cache {
     pub(crate) fn insert_long_value(&self, owner: u32, key: &[u8], stamp: Stamp, value: &[u8]) {
         let fresh = Fresh { owner, key, stamp, value: Some(value) };
         if fresh.bytes() > self.0.page_bytes {
-            let key = Key::new(VALUE, u64::from(owner), stamp.lsn.0);
-            self.insert_object(key, Item::Value(self.0.budget.pool().copy(value)));
+            let item = Item::Value(key.into(), self.0.budget.pool().copy(value));
+            self.insert_object(Key::of_value(owner, key, stamp.lsn), item);
         }
     }
 
@@ -392,10 +380,11 @@ impl Cache {
         self.0.records.iter().for_each(|shard| shard.lock().forget(owner, is_stale));
     }
 
-    /// A cached value, too long for a record, that was written with this LSN.
-    pub(crate) fn long_value(&self, owner: u32, lsn: Lsn) -> Option<Bytes> {
-        match self.0.objects.get(&Key::new(VALUE, u64::from(owner), lsn.0))? {
-            Item::Value(value) => Some(value),
+    /// A cached value, too long for a record, that was written to the key with this LSN. Pairs that were ingested
+    /// together have one LSN.
+    pub(crate) fn long_value(&self, owner: u32, key: &[u8], lsn: Lsn) -> Option<Bytes> {
+        match self.0.objects.get(&Key::of_value(owner, key, lsn))? {
+            Item::Value(of, value) if of[..] == *key => Some(value),
             _ => None,
         }
     }

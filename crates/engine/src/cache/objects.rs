@@ -3,11 +3,34 @@
 //! Each shard is a clock (Corbató 1968): the hand passes over objects that were used since its last turn. Any thread
 //! may call; a shard's lock is held for a look-up or a sweep of the hand.
 
-use super::{Item, Key};
+use super::{Key, Leaf, index_memory_bytes};
+use bytes::Bytes;
+use leeward_format::leaf_segment::LeafIndex;
+use leeward_platform::Pool;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// What an object is.
+#[derive(Clone)]
+pub(super) enum Item {
+    Leaf(Arc<Leaf>),
+    Index(Arc<LeafIndex>),
+    /// Of this key.
+    Value(Box<[u8]>, Bytes),
+}
+
+impl Item {
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Item::Leaf(leaf) => Pool::memory_bytes(leaf.bytes().len()) as u64,
+            Item::Index(index) => index_memory_bytes(index) as u64,
+            Item::Value(key, value) => (key.len() + Pool::memory_bytes(value.len())) as u64,
+        }
+    }
+}
 
 /// Memory that an object takes beside its own bytes: its place in the shard, the `Arc`, the allocator's share.
 const OVERHEAD_BYTES: u64 = 128;

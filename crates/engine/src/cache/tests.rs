@@ -108,13 +108,18 @@ fn a_value_too_long_for_a_record_is_found_by_its_lsn() {
     let cache = cache_of(1 << 20);
     let value = vec![7; cache.0.page_bytes];
     put(&cache, b"key", 8, &value);
-    assert!(cache.long_value(0, Lsn(8)).is_none(), "only the log's are found by an LSN");
+    assert!(cache.long_value(0, b"key", Lsn(8)).is_none(), "only the log's are found by an LSN");
     cache.insert_long_value(0, b"key", Lsn(8).into(), &value);
     cache.insert_long_value(0, b"short", Lsn(9).into(), b"value");
-    assert!(cache.long_value(0, Lsn(9)).is_none());
+    assert!(cache.long_value(0, b"short", Lsn(9)).is_none());
     assert!(get(&cache, b"key").is_none());
-    assert_eq!(cache.long_value(0, Lsn(8)).map(|value| value.len()), Some(cache.0.page_bytes));
-    assert!(cache.long_value(1, Lsn(8)).is_none());
+    assert_eq!(cache.long_value(0, b"key", Lsn(8)).map(|value| value.len()), Some(cache.0.page_bytes));
+    assert!(cache.long_value(1, b"key", Lsn(8)).is_none());
+    let other = vec![8; cache.0.page_bytes];
+    cache.insert_long_value(0, b"other", Lsn(8).into(), &other);
+    for (key, value) in [(b"key".as_slice(), &value), (b"other", &other)] {
+        assert_eq!(cache.long_value(0, key, Lsn(8)).as_deref(), Some(&value[..]), "both were ingested");
+    }
 }
 
 #[test]

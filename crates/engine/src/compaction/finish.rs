@@ -136,7 +136,7 @@ impl Finish {
             l0s.clone_from(tables);
         }
         let ingested = match &context.source {
-            Source::Sorted { sorted, .. } => Some(Ingested { span: sorted.span(), last: sorted.last() }),
+            Source::Sorted { sorted, .. } => Some(Ingested { span: sorted.span(), lsn: sorted.lsn() }),
             _ => None,
         };
         let merged = match &context.source {

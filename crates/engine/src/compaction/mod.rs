@@ -155,8 +155,8 @@ pub struct CompactionDone {
 pub(crate) struct Ingested {
     /// Span of their keys.
     pub(crate) span: Span,
-    /// Last of their LSNs.
-    pub(crate) last: Lsn,
+    /// Their LSN.
+    pub(crate) lsn: Lsn,
 }
 
 /// Sums over all installed compactions.

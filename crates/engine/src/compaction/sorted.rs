@@ -1,7 +1,7 @@
 //! Ingest of sorted pairs: leaf segments and runs of the large log are built of them directly, and installed by one
 //! edit.
 //!
-//! 1. The LSNs of all pairs are taken at once, one record stands for them in the log, and the L0 freezes: later writes
+//! 1. All pairs have one LSN, which is taken first. A record stands for it in the log, and the L0 freezes: later writes
 //!    are newer and lie above.
 //! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
 //! 3. Once the earlier L0s are compacted, the segments go into the deepest level that they do not overlap, with no
@@ -39,8 +39,6 @@ pub struct SortedBuilder {
     filling: Option<Filling>,
     outbox: Outbox,
     sorted: Sorted,
-    /// LSN of the next pair.
-    next: Lsn,
     last_key: Vec<u8>,
 }
 
@@ -51,8 +49,8 @@ pub struct Sorted {
     added: Vec<AddedSegment>,
     /// Bytes behind the last record of a run.
     pub(super) padding: Vec<(SegmentId, u32)>,
-    /// Last of the LSNs that were taken.
-    last: Lsn,
+    /// LSN of all pairs.
+    lsn: Lsn,
     pairs: u64,
     pair_bytes: u64,
     /// Compactions keep tombstones while this exists.
@@ -63,15 +61,15 @@ pub struct Sorted {
 pub(crate) type Open = Arc<()>;
 
 impl SortedBuilder {
-    /// A builder for pairs with LSNs from `first` to `last`.
+    /// A builder for pairs with this LSN.
     pub(crate) fn new(
         reads: Arc<Reads>,
         ids: SegmentIds,
         options: &TableOptions,
-        (first, last): (Lsn, Lsn),
+        lsn: Lsn,
         open: &Open,
     ) -> SortedBuilder {
-        let sorted = || Sorted { last, _open: Arc::clone(open), ..Sorted::default() };
+        let sorted = || Sorted { lsn, _open: Arc::clone(open), ..Sorted::default() };
         let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0, is_late: false };
         // Most often the segments go to the last level.
         let levels = vec![Arc::new(Level::empty())];
@@ -81,7 +79,6 @@ impl SortedBuilder {
             filling: None,
             outbox: Outbox::default(),
             sorted: sorted(),
-            next: first,
             last_key: Vec::new(),
         }
     }
@@ -103,12 +100,9 @@ impl SortedBuilder {
                 "key \"{key}\" does not come after \"{last}\": ingest takes sorted keys, each once"
             )));
         }
-        if self.next > self.sorted.last {
-            return Err(Error::Invalid("more pairs than were announced".into()));
-        }
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
-        let lsn = self.next;
+        let lsn = self.sorted.lsn;
         let entry = match self.context.placement.class(key.len(), value.len()) {
             SizeClass::Large => {
                 self.outbox.run(&self.context, &mut self.counters, LogKind::Large, (key, lsn.into(), value))?
@@ -129,7 +123,6 @@ impl SortedBuilder {
             }
             self.end_segment()?;
         }
-        self.next = lsn.next();
         self.sorted.pairs += 1;
         self.sorted.pair_bytes += (key.len() + value.len()) as u64;
         self.collect();
@@ -182,9 +175,9 @@ impl Sorted {
         self.pair_bytes
     }
 
-    /// Last of the LSNs that were taken for it.
-    pub(crate) fn last(&self) -> Lsn {
-        self.last
+    /// LSN of all pairs.
+    pub(crate) fn lsn(&self) -> Lsn {
+        self.lsn
     }
 
     pub(super) fn span(&self) -> Span {
@@ -277,7 +270,7 @@ pub(crate) fn ingest(
     let span = sorted.span();
     for at in top..=deepest {
         if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
-            context.source = source(at.saturating_sub(1).max(top), floor > sorted.last());
+            context.source = source(at.saturating_sub(1).max(top), floor > sorted.lsn());
             break;
         }
     }

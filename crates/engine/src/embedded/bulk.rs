@@ -2,7 +2,7 @@
 
 use super::Db;
 use crate::error::{Error, Result};
-use crate::region::{Checkpoint, CheckpointInfo};
+use crate::region::{Checkpoint, CheckpointInfo, Region};
 use leeward_format::VolumeId;
 use leeward_platform::{Disk, RealDisk, Rng};
 use std::path::Path;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 impl Db {
     /// Ingests pairs in ascending order of their keys, all or none, durably. Segments are built of them directly, past
     /// the logs and the L0, and become part of the store by one edit. The pairs are newer than all writes before the
-    /// call, and older than writes during it. Returns the number of pairs. Other threads may read and write meanwhile.
+    /// call, and older than writes during it. All of them have one [version](super::Pair::version). Returns the number
+    /// of pairs. Other threads may read and write meanwhile.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -28,16 +29,14 @@ impl Db {
     /// [`Error::Invalid`] for a key that does not come after the one before, or is over the limits; [`Error::NoSpace`]
     /// and other faults. Nothing is changed then.
     pub fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, pairs: impl IntoIterator<Item = (K, V)>) -> Result<u64> {
-        let pairs = pairs.into_iter();
-        let most = pairs.size_hint().1.and_then(|most| u64::try_from(most).ok());
         let _ingesting = self.ingesting.lock();
-        let mut builder = self.append(|region| region.begin_ingest(most))?;
+        let mut builder = self.append(Region::begin_ingest)?;
         for (key, value) in pairs {
             builder.push(key.as_ref(), value.as_ref())?;
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
         // Earlier writes must be committed; their commit may be on its way.
-        self.commit(sorted.last())?;
+        self.commit(sorted.lsn())?;
         loop {
             let seen = self.workers.progress();
             let turn = self.workers.turn();

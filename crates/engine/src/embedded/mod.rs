@@ -191,7 +191,8 @@ impl Db {
             }
             (None, _) => Replica::create(&volume, REGION, table)?,
         };
-        let term = replica.position().0.next();
+        let exhausted = || Error::Invalid(format!("{name}: was opened two billion times: export a checkpoint of it"));
+        let term = replica.position().0.next_opening().ok_or_else(exhausted)?;
         let region = replica.serve(term)?;
         if region.last_lsn() == Lsn(0) {
             // The first term of a region begins without a sync. Here it is the volume that counts the terms: after a

@@ -1,6 +1,7 @@
 //! Tests of the embedded store: against a `BTreeMap`, over restarts, and where it must refuse.
 
 use super::*;
+use leeward_format::Epoch;
 use leeward_format::packed::Codec;
 use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Rng, SimDisk};
@@ -525,4 +526,63 @@ fn a_compressed_store_is_the_same_map_in_fewer_bytes() {
     }
     // The number of levels depends on when compactions ran.
     assert!(written[1..].iter().all(|packed| *packed < written[0]), "leaf segments: {written:?}");
+}
+
+/// The first openings have the numbers of terms, later ones parts of these.
+#[test]
+fn a_store_can_be_opened_after_any_number_of_openings() {
+    let options = small(Placement::threshold(200));
+    for (before, openings) in [(Epoch(1), 3), (Epoch((1 << 17) - 2), 140), (Epoch::LAST_TERM, 3)] {
+        let disk = SimDisk::new(1, 1 << 30);
+        let (volume, _) = open_volume(&disk, "sim", options.volume.clone()).unwrap();
+        let table = table_options(&options).unwrap();
+        let region = Replica::create(&volume, REGION, table).unwrap().serve(before).unwrap();
+        region.append(&[Write::put(b"first", &[0; 300])]).unwrap();
+        region.sync_tails().unwrap();
+        drop((region, volume));
+        for n in 0..openings {
+            let db = open(&disk, &options);
+            assert!(db.region.term() > before);
+            assert_eq!(everything(&db).len(), 1 + n as usize, "after {before:?}");
+            db.put(&[n], &[n; 300]).unwrap();
+            match n % 3 {
+                0 => db.close().unwrap(),
+                1 => disk.kill_process(),
+                _ => drop(db),
+            }
+        }
+    }
+    let (volume, _) = open_volume(&SimDisk::new(1, 1 << 30), "sim", options.volume.clone()).unwrap();
+    let last = Replica::create(&volume, REGION, table_options(&options).unwrap()).unwrap();
+    assert!(last.serve(Epoch(u32::MAX >> 1)).is_ok());
+}
+
+#[test]
+fn an_ingest_takes_one_lsn_whatever_it_is_told_of_its_pairs() {
+    /// Knows nothing of its end, or something wrong.
+    struct Liar<I>(I, Option<usize>);
+    impl<I: Iterator> Iterator for Liar<I> {
+        type Item = I::Item;
+        fn next(&mut self) -> Option<I::Item> {
+            self.0.next()
+        }
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (0, self.1)
+        }
+    }
+    let disk = SimDisk::new(1, 1 << 30);
+    let db = open(&disk, &small(Placement::threshold(200)));
+    let version = |db: &Db| db.put_with(b"zz", b"", &PutOptions::default()).unwrap().version.unwrap();
+    for (round, said) in (0u64..).zip([None, Some(0), Some(1), Some(usize::MAX), Some(usize::MAX), Some(usize::MAX)]) {
+        let before = version(&db);
+        let pairs = (0..500u32).map(|n| (n.to_be_bytes(), vec![n as u8; if n % 50 == 0 { 20_000 } else { 30 }]));
+        assert_eq!(db.ingest(Liar(pairs.clone(), said)).unwrap(), 500, "round {round}");
+        assert_eq!(version(&db), Lsn(before.0 + 2));
+        for _ in 0..2 {
+            for (key, value) in pairs.clone() {
+                let pair = db.get_pair(&key).unwrap().expect("it was ingested");
+                assert!(pair.value == value && pair.version == before.next());
+            }
+        }
+    }
 }

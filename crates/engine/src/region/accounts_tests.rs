@@ -116,7 +116,7 @@ fn random_range(region: &Region, rng: &mut Rng, model: &mut Model) {
     let pairs: BTreeMap<Vec<u8>, Vec<u8>> =
         (first..first + rng.below(60)).map(|n| (name(n), vec![7; rng.below(1500) as usize])).collect();
     let mut builder = loop {
-        match region.begin_ingest(None) {
+        match region.begin_ingest() {
             Ok(builder) => break builder,
             Err(AppendError::TailBusy(_)) => flush(region),
             Err(AppendError::L0Full) => assert!(compact(region), "a full L0 can be compacted"),

@@ -10,35 +10,30 @@ use leeward_format::{LogKind, Lsn, UnixMs};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// LSNs taken if the number of pairs is unknown.
-const UNKNOWN_PAIRS: u64 = 1 << 32;
-
 impl Region {
-    /// Takes LSNs for `most` pairs, or for four billion, and freezes the L0: later writes are newer than those pairs.
-    /// For the writer; other writers wait. One ingest at a time, until it is installed or given up. For a region
-    /// without other replicas.
+    /// Takes the LSN of all pairs, and freezes the L0: later writes are newer than those pairs. For the writer; other
+    /// writers wait. One ingest at a time, until it is installed or given up. For a region without other replicas.
     ///
     /// # Errors
     /// See [`AppendError`].
-    pub fn begin_ingest(&self, most: Option<u64>) -> Result<SortedBuilder, AppendError> {
-        let count = most.unwrap_or(UNKNOWN_PAIRS).max(1);
+    pub fn begin_ingest(&self) -> Result<SortedBuilder, AppendError> {
         let mut writer = self.writer.lock();
         self.volume.check()?;
-        self.volume.in_doubt(|| self.begin_ingest_now(&mut writer, count))
+        self.volume.in_doubt(|| self.begin_ingest_now(&mut writer))
     }
 
-    fn begin_ingest_now(&self, writer: &mut Writer, count: u64) -> Result<SortedBuilder, AppendError> {
+    fn begin_ingest_now(&self, writer: &mut Writer) -> Result<SortedBuilder, AppendError> {
         let view = self.view.load();
         let freezes = !view.version.active().is_empty();
         if freezes && view.version.frozen().len() >= MAX_FROZEN_L0S {
             return Err(AppendError::L0Full);
         }
-        let taken = self.take_lsns(writer, count, freezes)?;
+        let (_, lsn) = self.take_lsns(writer, 1, freezes)?;
         let reads = Arc::clone(self.view.load().version.reads());
         // Set before any newer write.
         let open = Open::default();
         *self.ingest.lock() = Arc::downgrade(&open);
-        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, taken, &open))
+        Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, lsn, &open))
     }
 
     /// Skips at least one LSN, and all up to `beyond`: later writes are newer than any write made elsewhere up to
@@ -85,8 +80,7 @@ impl Region {
     /// The device fails or holds damaged bytes.
     pub fn ingest(&self, sorted: &Arc<Sorted>, now: UnixMs) -> Result<Option<Compaction>> {
         let view = self.view.load();
-        // An L0 freezes only before or after the LSNs of a whole ingest.
-        if view.version.frozen().iter().any(|l0| l0.last_lsn() < sorted.last()) {
+        if view.version.frozen().iter().any(|l0| l0.last_lsn() < sorted.lsn()) {
             return Ok(None);
         }
         ingest((&view.version, view.floor), self.ids.clone(), &self.options, sorted, now).map(Some)

@@ -208,7 +208,7 @@ impl Region {
             }
         };
         let ingests = view.ingests + u64::from(done.ingested.is_some());
-        let floor = done.ingested.as_ref().map_or(floor, |ingested| floor.max(ingested.last));
+        let floor = done.ingested.as_ref().map_or(floor, |ingested| floor.max(ingested.lsn));
         self.view.store(Arc::new(View { version, floor, ingests }));
     }
 }

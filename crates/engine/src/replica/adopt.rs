@@ -111,7 +111,7 @@ impl Replica {
         if term <= state.term {
             return Err(Error::StaleTerm { region: self.region(), term, seen: state.term });
         }
-        if !term.can_be_term() {
+        if !term.has_ids() {
             let (region, last) = (self.region(), Epoch::LAST_TERM);
             return Err(Error::Invalid(format!(
                 "region {region}: term {term} cannot begin, the last of all is {last}"

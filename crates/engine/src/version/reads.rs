@@ -190,7 +190,7 @@ impl Reads {
         cached
             .and_then(|(_, value)| value)
             .or_else(|| self.log.value_in_memory(at.pointer, at.key, at.value_bytes))
-            .or_else(|| self.volume.cache().long_value(self.owner, lsn))
+            .or_else(|| self.volume.cache().long_value(self.owner, at.key, lsn))
     }
 
     /// Values in the log, with the LSNs of their records, for a version of `generation`: reads them from the device,

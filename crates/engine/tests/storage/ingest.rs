@@ -30,19 +30,18 @@ fn random_pairs(rng: &mut Rng) -> Pairs {
 
 /// Ingests like [`Db::ingest`], with some writes meanwhile; returns the last LSN that it took, and the error, if any.
 fn ingest(region: &Region, rng: &mut Rng, history: &mut History, pairs: &Pairs, last: &mut u64) -> Result<(), Error> {
-    let most = pairs.len().max(1) as u64 + rng.below(3);
     let mut builder = loop {
-        match region.begin_ingest(Some(most)) {
+        match region.begin_ingest() {
             Ok(builder) => break builder,
             Err(AppendError::TailBusy(_)) => flush(region)?,
             Err(AppendError::L0Full) => assert!(compact(region)?),
             Err(AppendError::Engine(error)) => {
-                history.begin_ingest(most);
+                history.begin_ingest();
                 return Err(error);
             }
         }
     };
-    history.begin_ingest(most);
+    history.begin_ingest();
     assert_eq!(region.last_lsn().0, history.last());
     *last = history.last();
     for (key, value) in pairs {

@@ -139,7 +139,7 @@ pub(crate) enum Change {
     Refused(u32),
     /// Ingested pairs, and the last LSN taken for them. The first pair has the first LSN; LSNs after the last pair have
     /// none.
-    Ingest(u64, Vec<(Vec<u8>, Vec<u8>)>),
+    Ingest(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Change {
@@ -206,7 +206,7 @@ impl Change {
                 model.retain(|key, _| key < start || end.as_ref().is_some_and(|end| key >= end));
             }
             Change::Refused(_) => {}
-            Change::Ingest(_, pairs) => model.extend(pairs.iter().cloned()),
+            Change::Ingest(pairs) => model.extend(pairs.iter().cloned()),
         }
     }
 }
@@ -221,9 +221,9 @@ impl Change {
             Change::DeleteRange(start, end) => {
                 (&start[..] <= key && end.as_ref().is_none_or(|end| key < &end[..])).then_some((lsn, None))
             }
-            Change::Ingest(first, pairs) => {
+            Change::Ingest(pairs) => {
                 let at = pairs.iter().position(|(of, _)| of == key)?;
-                Some((first + at as u64, Some(&pairs[at].1)))
+                Some((lsn, Some(&pairs[at].1)))
             }
             _ => None,
         }
@@ -310,16 +310,15 @@ impl History {
         assert!(named.eq(found), "{context}: the requests since {forgotten}");
     }
 
-    /// An ingest takes LSNs; its outcome is noted when it is known.
-    pub(crate) fn begin_ingest(&mut self, lsns: u64) {
-        let first = self.last() + 1;
-        self.writes.extend((0..lsns).map(|_| Change::Ingest(first, Vec::new())));
+    /// An ingest takes an LSN; its outcome is noted when it is known.
+    pub(crate) fn begin_ingest(&mut self) {
+        self.writes.push(Change::Ingest(Vec::new()));
         self.ends.push(self.last());
     }
 
-    /// The ingest that took LSNs up to `last` was installed.
-    pub(crate) fn ingested(&mut self, last: u64, pairs: Vec<(Vec<u8>, Vec<u8>)>) {
-        let Change::Ingest(_, none) = &mut self.writes[last as usize - 1] else { panic!("LSN {last} is of no ingest") };
+    /// The ingest that took this LSN was installed.
+    pub(crate) fn ingested(&mut self, lsn: u64, pairs: Vec<(Vec<u8>, Vec<u8>)>) {
+        let Change::Ingest(none) = &mut self.writes[lsn as usize - 1] else { panic!("LSN {lsn} is of no ingest") };
         *none = pairs;
     }
 
