@@ -63,7 +63,8 @@
 //!   bytes.
 //! - What a batch writes must fit one segment of each log: at most 2 MiB, by default.
 //! - A scan has no limit of its own. It reads ahead by at most 128 pairs, or about 256 KiB of values.
-//! - Memory is bounded by [`VolumeOptions::memory_budget`], by default 128 MiB: caches, memtables and buffers together.
+//! - Memory is bounded by [`VolumeOptions::memory_budget`], by default 128 MiB: caches, memtables and buffers together,
+//!   and not the values that a program has been given.
 //! - One process at a time has a directory.
 //!
 //! # What it does not do

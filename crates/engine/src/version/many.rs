@@ -2,7 +2,8 @@
 //! flight.
 //!
 //! A round reads, for each open key, the one leaf that may hold it, level by level. The last round reads all values in
-//! the log. Large values, and leaves larger than a node, are read as far as there is room for them.
+//! the log, a bounded number of bytes at a time. Large values, and leaves larger than a node, are read as far as there is
+//! room for them. All values are memory of the budget until the look-up ends; then they are the caller's.
 
 use super::{Lookup, Now, Reach, Version};
 use crate::cache::Leaf;
@@ -18,6 +19,8 @@ use std::collections::HashMap;
 
 /// Most keys of a batch: it holds a leaf in memory for each.
 const MOST_KEYS: usize = 128;
+/// Most bytes of values that are read at a time, except for a single larger one. Less if the budget is small.
+const MOST_BYTES: usize = 2 << 20;
 /// Values of up to this many bytes are read whether or not there is room for them.
 pub const SMALL_VALUE_BYTES: usize = 2048;
 
@@ -139,16 +142,27 @@ impl Version {
     pub fn get_many_within(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: usize) -> Result<Vec<Lookup>> {
         let mut answers = Vec::with_capacity(keys.len());
         let mut room = Room::new(room);
+        let held = self.reads.volume.memory().reserve(Purpose::Reads);
         for keys in keys.chunks(MOST_KEYS) {
-            answers.extend(self.get_round(keys, now, &mut room)?);
+            let before = held.bytes();
+            let found = self.get_round(keys, now, &mut room, &held)?;
+            held.set(before + value_bytes(&found));
+            answers.extend(found);
             room.passed += keys.len();
         }
         Ok(answers)
     }
 
-    fn get_round(&self, keys: &[(&[u8], Lsn)], now: Now<'_>, room: &mut Room) -> Result<Vec<Lookup>> {
+    fn get_round(
+        &self,
+        keys: &[(&[u8], Lsn)],
+        now: Now<'_>,
+        room: &mut Room,
+        held: &Reservation,
+    ) -> Result<Vec<Lookup>> {
         let in_memory = keys.iter().map(|(key, at)| self.get(key, *at, Reach::Memory, now));
         let mut answers = in_memory.collect::<Result<Vec<_>>>()?;
+        held.set(held.bytes() + value_bytes(&answers));
         let (mut pending, mut in_log) = (Vec::new(), Vec::new());
         for (i, (key, at)) in keys.iter().enumerate() {
             match &answers[i] {
@@ -176,6 +190,18 @@ impl Version {
             answers[at.i] = Lookup::NotInMemory;
             room.take(at.i, at.value_bytes as usize)
         });
+        let mut rest = &in_log[..];
+        while !rest.is_empty() {
+            let (some, later) = rest.split_at(at_once(rest, self.reads.volume.memory().piece(MOST_BYTES)));
+            held.set(held.bytes() + some.iter().map(|at| u64::from(at.value_bytes)).sum::<u64>());
+            self.read_values(keys, some, &mut answers)?;
+            rest = later;
+        }
+        Ok(answers)
+    }
+
+    /// Answers the keys `in_log`.
+    fn read_values(&self, keys: &[(&[u8], Lsn)], in_log: &[InLog], answers: &mut [Lookup]) -> Result<()> {
         let place = |at: &InLog| {
             let (expires, value_bytes) = (at.stamp.expires, at.value_bytes);
             (ValueAt { pointer: at.pointer, key: keys[at.i].0, value_bytes, expires }, at.stamp.lsn)
@@ -185,7 +211,7 @@ impl Version {
             let Stamp { lsn, expires } = at.stamp;
             answers[at.i] = Lookup::Found { lsn, expires, value };
         }
-        Ok(answers)
+        Ok(())
     }
 
     /// For each pending key goes down to the next leaf that may hold it, and reads those that are not in memory.
@@ -248,6 +274,25 @@ impl Version {
             Err(ValueAt { pointer, value_bytes, .. }) => Seen::InLog(InLog { i: at.i, stamp, pointer, value_bytes }),
         }
     }
+}
+
+/// How many of these values are read at once: at most `most` bytes, and at least one.
+fn at_once(in_log: &[InLog], most: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |at: &&InLog| {
+        bytes += at.value_bytes as usize;
+        bytes <= most
+    };
+    in_log.iter().take_while(fits).count().max(1)
+}
+
+/// Bytes of the values that were found.
+fn value_bytes(answers: &[Lookup]) -> u64 {
+    let bytes = |found: &Lookup| match found {
+        Lookup::Found { value, .. } => value.len() as u64,
+        _ => 0,
+    };
+    answers.iter().map(bytes).sum()
 }
 
 /// Result of a leaf for a key.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::version::tests::model::Store;
 use leeward_format::UnixMs;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// More than [`SMALL_VALUE_BYTES`].
 const LARGE_BYTES: usize = 3_000;
@@ -82,4 +83,23 @@ fn only_the_first_key_that_needs_room_may_take_more_than_there_is() {
     let mut room = Room::new(5000);
     assert!(room.take(0, 2500) && room.take(1, 2500) && !room.take(1, 2500) && room.take(0, 2500));
     assert!(!Room::new(0).take(0, 3000));
+}
+
+/// A hundred values of 100 kB, of which memory has half, in a budget of 4 MiB.
+#[test]
+fn large_values_are_read_some_at_a_time_and_are_memory_of_the_budget() {
+    const BYTES: usize = 100_000;
+    let mut store = Store::new(4 << 20, 1 << 20);
+    let keys: Vec<Vec<u8>> = (0..100u32).map(|n| n.to_be_bytes().to_vec()).collect();
+    keys.iter().for_each(|key| store.write_to_log(key, &[key[3]; BYTES]));
+    let wanted: Vec<(&[u8], Lsn)> = keys.iter().map(|key| (&key[..], Lsn(u64::MAX))).collect();
+    let found = store.version.get_many(&wanted, &UnixMs::default).expect("a sound disk");
+    for (n, found) in found.into_iter().enumerate() {
+        assert_eq!(found.into_value().as_deref(), Some(&[n as u8; BYTES][..]));
+    }
+    let (most, beyond) = (&store.log.most_wanted, &store.log.most_beyond);
+    let piece = store.volume.memory().piece(MOST_BYTES).max(BYTES) as u64;
+    assert!((1..=piece).contains(&most.load(Relaxed)), "{} bytes at once", most.load(Relaxed));
+    assert_eq!(beyond.load(Relaxed), 0, "bytes that are not reserved");
+    assert_eq!(store.volume.memory().stats().reads, 0, "the values are the caller's");
 }

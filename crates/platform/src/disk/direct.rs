@@ -27,6 +27,11 @@ const PIECE_BYTES: usize = 256 << 10;
 const GAP_BYTES: u64 = 8 << 10;
 /// Largest read, in bytes, that several reads are combined into.
 const COMBINED_BYTES: u64 = 64 << 10;
+/// Most bytes of a bounce buffer, except for a single read that is larger.
+const MOST_BOUNCE_BYTES: usize = 4 << 20;
+/// Bytes of a bounce buffer that a thread keeps: as many reads of a leaf as a ring takes. The memory of a larger one is
+/// given back after use, because any number of threads may have made one.
+const KEPT_BYTES: usize = 512 << 10;
 /// Threads that read in parallel where there is no ring.
 const READ_THREADS: usize = 8;
 /// Bytes read until single reads leave rings again after a write through the page cache. Where five of 100 operations
@@ -157,7 +162,10 @@ impl Direct {
     fn read_through_ring(&self, reads: &mut [Read<'_>]) -> io::Result<()> {
         reads.sort_unstable_by_key(|read| read.offset);
         let pieces = pieces(reads);
-        for batch in pieces.chunks(ring::MOST) {
+        let mut rest = &pieces[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(at_once(rest));
+            rest = later;
             let total = batch.iter().map(|piece| piece.bytes).sum();
             let missing = with_bounce(total, |mut rest| {
                 let mut by_ring = Vec::with_capacity(batch.len());
@@ -221,10 +229,17 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// Calls `with` with `bytes` bytes of aligned memory of this thread; the contents are arbitrary.
 fn with_bounce<T>(bytes: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
-    thread_local! {
-        static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    BOUNCE.with_borrow_mut(|buffer| with(aligned(buffer, bytes)))
+    BOUNCE.with_borrow_mut(|buffer| {
+        let result = with(aligned(buffer, bytes));
+        if buffer.len() > KEPT_BYTES + DIRECT_ALIGN {
+            *buffer = Vec::new();
+        }
+        result
+    })
+}
+
+thread_local! {
+    static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 fn is_aligned(bytes: &[u8]) -> bool {
@@ -237,6 +252,16 @@ struct Piece {
     bytes: usize,
     /// Positions of those reads.
     reads: Range<usize>,
+}
+
+/// How many of `pieces` are read at once: as many as a ring and a bounce buffer take, and at least one.
+fn at_once(pieces: &[Piece]) -> usize {
+    let mut bytes = 0;
+    let fits = |piece: &&Piece| {
+        bytes += piece.bytes;
+        bytes <= MOST_BOUNCE_BYTES
+    };
+    pieces.iter().take(ring::MOST).take_while(fits).count().max(1)
 }
 
 /// Combines `reads`, ordered by offset, into pieces: reads near each other share one.
@@ -265,5 +290,29 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => return other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_a_small_bounce_buffer_only() {
+        let kept = || BOUNCE.with_borrow(Vec::len);
+        with_bounce(KEPT_BYTES, |buffer| buffer.fill(1));
+        assert_eq!(kept(), KEPT_BYTES + DIRECT_ALIGN);
+        with_bounce(8 << 20, |buffer| buffer.fill(1));
+        assert_eq!(kept(), 0);
+    }
+
+    #[test]
+    fn reads_at_once_are_bounded_in_number_and_in_bytes() {
+        let piece = |bytes| Piece { offset: 0, bytes, reads: 0..1 };
+        let of = |bytes, count| at_once(&(0..count).map(|_| piece(bytes)).collect::<Vec<_>>());
+        assert_eq!(of(8 << 10, 1000), ring::MOST);
+        assert_eq!(of(1 << 20, 128), 4);
+        assert_eq!(of(5 << 20, 3), 1);
+        assert_eq!(of(4096, 2), 2);
     }
 }

@@ -17,6 +17,7 @@ use leeward_platform::{Disk, SimDisk};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
@@ -32,6 +33,11 @@ pub(crate) struct ModelLog {
     values: Mutex<HashMap<Pointer, (Vec<u8>, Bytes)>>,
     runs: Mutex<HashMap<SegmentName, (SegmentId, Bytes)>>,
     pub(crate) device_reads: AtomicU64,
+    /// Most bytes of values that were wanted at once.
+    pub(crate) most_wanted: AtomicU64,
+    /// Most bytes of these beyond what the budget had for reads.
+    pub(crate) most_beyond: AtomicU64,
+    volume: OnceLock<Arc<Volume>>,
 }
 
 impl ModelLog {
@@ -63,6 +69,10 @@ impl ValueLog for ModelLog {
     }
     fn values(&self, wanted: &[ValueAt<'_>]) -> Result<Values> {
         self.device_reads.fetch_add(wanted.len() as u64, Ordering::Relaxed);
+        let bytes = wanted.iter().map(|at| u64::from(at.value_bytes)).sum::<u64>();
+        let reserved = self.volume.get().map_or(0, |volume| volume.memory().stats().reads);
+        self.most_wanted.fetch_max(bytes, Ordering::Relaxed);
+        self.most_beyond.fetch_max(bytes.saturating_sub(reserved), Ordering::Relaxed);
         let values = self.values.lock();
         let value = |at: &ValueAt<'_>| {
             if let Some((of, stamp, value)) = self.run_value(at.pointer) {
@@ -150,6 +160,7 @@ impl Store {
         let options = VolumeOptions { segment_bytes, memory_budget, ..VolumeOptions::default() };
         let (volume, _) = Volume::open(file, VolumeId(1), options).expect("a new volume opens");
         let log = Arc::new(ModelLog::default());
+        log.volume.set(Arc::clone(&volume)).expect("a new log");
         let reads = Reads::new(Arc::clone(&volume), REGION, Addressing::Physical, Arc::clone(&log) as _);
         let version = Arc::new(Version::new(reads, Arc::new(MemTable::new()), Vec::new(), Vec::new()));
         let ids = AtomicU64::new(1);
