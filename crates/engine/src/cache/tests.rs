@@ -358,7 +358,7 @@ fn a_page_is_free_after_a_few_were_emptied() {
 #[test]
 fn the_hand_passes_a_few_objects_for_one_that_goes() {
     let objects = Objects::new(1);
-    let item = || Item::Value(Bytes::from_static(b"value"));
+    let item = || Item::Value(Box::default(), Bytes::from_static(b"value"));
     for n in 0..2000 {
         objects.insert(Key::new(VALUE, 0, n), item());
     }

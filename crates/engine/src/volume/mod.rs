@@ -191,13 +191,14 @@ impl Volume {
         self.space.allocate(origin)
     }
 
-    /// [`Volume::allocate`] for at most `bytes`, which are written at once: of a small segment only a
+    /// [`Volume::allocate`] for at most `bytes` that a compaction writes at once: of a small segment only a
     /// [part](leeward_format::part).
     ///
     /// # Errors
     /// As [`Volume::allocate`].
     pub(crate) fn allocate_part(&self, origin: RegionId, bytes: usize) -> Result<Arc<Segment>> {
-        self.space.allocate_part(origin, bytes)
+        // Before the compaction gives back what it has, so that at no time there seems to be enough.
+        self.space.allocate_part(origin, bytes).inspect_err(|error| self.compacted(origin, Err(error)))
     }
 
     /// [`Volume::allocate`] for a tail. The last segments below a declared capacity, a sixteenth of all and at most 32,
