@@ -74,7 +74,7 @@ impl Region {
     pub(super) fn with_ledger<T>(&self, with: impl FnOnce(Ledger<'_>) -> T) -> Result<T> {
         let (inherited_below, segment_bytes) = (self.inherited_below(), self.volume.segment_bytes());
         let state = &*self.volume.shared_region(&self.owner)?;
-        let sharing = &|segment: &SegmentState| self.volume.sharing(&self.owner, segment);
+        let sharing = &|segment: &SegmentState| self.volume.sharing(segment);
         Ok(with(Ledger { state, segment_bytes, inherited_below, sharing }))
     }
 

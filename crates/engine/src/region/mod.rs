@@ -33,6 +33,8 @@ mod split;
 mod split_tests;
 mod tails;
 mod trim;
+#[cfg(test)]
+mod waits_tests;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;

@@ -1,17 +1,21 @@
 //! The manifest on the device: two zones of frames, written in turn (drawing: [`leeward_format::manifest`]).
 //!
-//! Entries are written one after another. When the zone is full, a checkpoint of everything begins the other zone. Once
+//! Entries are written one after another. Before the zone is full, a checkpoint of everything begins the other zone. Once
 //! that is durable, the old zone is marked as `Moved`. So the newest readable zone is the current one, unless it is
-//! marked: then the other one was current, and is damaged.
+//! marked: then the other one was current, and is damaged. Edits go on meanwhile ([`super::switch`]).
+//!
+//! The lock is held while an edit is encoded and written to the page cache, and never across a sync. So an edit that need
+//! not be durable at once waits for nobody.
 //!
 //! A zone continues in data segments ([`super::zone`]). The other zone always has room for the next checkpoint
 //! ([`super::room`]). An edit that would use up that room is refused before anything has changed, and writes are
 //! refused well before that. Called under the volume's manifest lock.
 
-use super::device::{Device, Durable};
+use super::device::Device;
 use super::open::{file_len, reserved_segments};
 use super::room::{Size, measure, names_more};
 use super::space::Space;
+use super::switch::{Checkpoint, Guarded, Switch};
 use super::zone::{Head, Zone};
 use crate::error::{Error, RESTORE, Result};
 #[cfg(test)]
@@ -23,6 +27,9 @@ use leeward_format::{DecodeError, Incarnation};
 use std::sync::Arc;
 
 const LOST: &str = "the newest checkpoint cannot be read";
+/// One part in this many of the room for edits is left when the next checkpoint is due: edits take it while that is
+/// written.
+const LEFT_SHARE: usize = 8;
 
 /// Whether an edit is made durable before the caller continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,8 @@ pub(crate) struct Manifest {
     current: usize,
     /// Position of the next entry, in bytes from the start of the current zone.
     position: usize,
+    /// Position of the first entry after the checkpoint.
+    first: usize,
     /// Number of the next entry.
     sequence: u64,
     durable: u64,
@@ -49,12 +58,23 @@ pub(crate) struct Manifest {
     size: Size,
     /// The other zone has entries and is not marked as `Moved`, because of a crash.
     is_other_open: bool,
+    /// The other zone is being begun.
+    switch: Option<Switch>,
 }
 
-/// An edit whose room is ensured.
-pub(super) struct Prepared {
+/// An edit in its frame.
+pub(super) struct Framed {
     frame: Vec<u8>,
     pub(super) changes: Vec<Change>,
+}
+
+/// Where an edit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placed {
+    /// Behind the last one, in the page cache.
+    Written,
+    /// Nowhere: there was no room. It is a part of the checkpoint that must follow.
+    Unwritten,
 }
 
 impl Manifest {
@@ -64,20 +84,23 @@ impl Manifest {
             zones: Zone::both(superblock),
             current: 0,
             position: 0,
+            first: 0,
             sequence: 1,
             durable: 0,
             incarnation: Incarnation(0),
             size: Size::default(),
             is_other_open: false,
+            switch: None,
         }
     }
 
     /// Writes the first checkpoint of a new volume, durably.
     pub(super) fn create(device: Arc<Device>, superblock: &Superblock) -> Result<()> {
         let mut manifest = Manifest::new(device, superblock);
-        // The checkpoint goes to the zone that is not current, which must be the first.
-        manifest.current = 1;
-        manifest.checkpoint(VolumeState::default()).map(drop)
+        // The checkpoint goes to the zone that is not current, which must be the first. It has the number 1.
+        (manifest.current, manifest.sequence) = (1, 2);
+        let checkpoint = manifest.begin_switch(VolumeState::default());
+        Guarded::new(manifest).switch(checkpoint).map(drop)
     }
 
     /// Reads the manifest from the device, and the state that it describes.
@@ -99,7 +122,7 @@ impl Manifest {
         manifest.zones[manifest.current].follow(&manifest.device, &head, reserved_segments(superblock), file_bytes)?;
         let zone = manifest.zones[manifest.current].read(&manifest.device)?;
         let is_first = |(entry, _): &(Entry, usize)| is_checkpoint(entry) && entry.sequence == head.sequence;
-        manifest.position = head.bytes;
+        (manifest.position, manifest.first) = (head.bytes, head.bytes);
         let Some((first, bytes)) =
             zone.get(head.bytes..).and_then(|rest| decode(&manifest.device, rest).ok()?).filter(is_first)
         else {
@@ -114,8 +137,14 @@ impl Manifest {
         self.zones[self.current].claim(&self.device, space)
     }
 
-    /// Begins the next incarnation, durably, with the random number `drawn`. `state` is the state that was read.
-    pub(super) fn begin(&mut self, space: &Arc<Space>, state: &mut VolumeState, drawn: u32) -> Result<()> {
+    /// Begins the next incarnation with the random number `drawn`. `state` is the state that was read. Durable with the next
+    /// sync, or the checkpoint that is returned.
+    pub(super) fn begin(
+        &mut self,
+        space: &Arc<Space>,
+        state: &mut VolumeState,
+        drawn: u32,
+    ) -> Result<Option<Checkpoint>> {
         let next = state.incarnation.next(drawn);
         self.incarnation = next.ok_or_else(|| self.damaged(self.current, "it says it was opened 2^32 times".into()))?;
         // The state that was read was made durable before.
@@ -128,9 +157,12 @@ impl Manifest {
         let opened = Change::Opened(self.incarnation);
         state.apply(&opened).expect("an opening fits every state");
         let bytes = measure(state.clone());
-        self.size = Size::exactly(bytes);
-        let edit = self.prepare(vec![opened], space, (bytes, |_: &[Change]| Some(bytes)))?;
-        self.append(edit, Durability::Synced, || state.clone()).map(drop)
+        let edit = self.frame(vec![opened])?;
+        self.ensure_room(&edit, space, (bytes, |_: &[Change]| Some(bytes)))?;
+        Ok(match self.append(edit)? {
+            Placed::Written => None,
+            Placed::Unwritten => Some(self.begin_switch(state.clone())),
+        })
     }
 
     /// The current entries, in order, each with its offset in the file and the length of its frame.
@@ -188,27 +220,43 @@ impl Manifest {
         [0, 1].map(|zone| self.zones[zone].segments().to_vec())
     }
 
+    /// An edit, in its frame, with the number of the next entry.
+    pub(super) fn frame(&self, changes: Vec<Change>) -> Result<Framed> {
+        let entry = self.entry(EntryBody::Edit(changes));
+        let frame = framed(&self.device, &entry)?;
+        let EntryBody::Edit(changes) = entry.body else { unreachable!("it was made one") };
+        Ok(Framed { frame, changes })
+    }
+
+    /// Whether an edit must wait for the end of the move that is under way, because a zone has no room for it.
+    pub(super) fn must_wait(&self, edit: &Framed) -> bool {
+        let Some(switch) = &self.switch else { return false };
+        let has_room = |zone: usize, taken: usize| taken + edit.frame.len() <= self.zones[zone].bytes();
+        !has_room(self.current, self.position) || !has_room(1 - self.current, switch.taken())
+    }
+
     /// Ensures room for an edit, and for a checkpoint at any time after it. A checkpoint of the present state has `bytes`;
     /// `size_after` measures one of the state after some changes; `None` if they do not fit the state. In that case
     /// applying them reports the error.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: nothing has changed, and the volume continues to work.
-    pub(super) fn prepare(
+    pub(super) fn ensure_room(
         &mut self,
-        changes: Vec<Change>,
+        edit: &Framed,
         space: &Arc<Space>,
         (bytes, size_after): (usize, impl Fn(&[Change]) -> Option<usize>),
-    ) -> Result<Prepared> {
-        let entry = self.entry(EntryBody::Edit(changes));
-        let frame = framed(&self.device, &entry)?;
-        let EntryBody::Edit(changes) = entry.body else { unreachable!("it was made one") };
-        let edit = Prepared { frame, changes };
+    ) -> Result<()> {
         let mut size = Size::exactly(bytes).after(&edit.changes, edit.frame.len());
+        if self.is_switching() {
+            // The caller has looked whether there is room.
+            self.size = size;
+            return Ok(());
+        }
         let is_last = self.position + edit.frame.len() > self.zones[self.current].bytes();
         let mut room = self.reserve(size, space);
         if is_last || matches!(room, Err(Error::NoSpace { .. })) {
-            let Some(bytes) = size_after(&edit.changes) else { return Ok(edit) };
+            let Some(bytes) = size_after(&edit.changes) else { return Ok(()) };
             size = Size::exactly(bytes);
             room = self.reserve(size, space);
         }
@@ -219,10 +267,10 @@ impl Manifest {
             other => other?,
         }
         self.size = size;
-        Ok(edit)
+        Ok(())
     }
 
-    /// An error if writes could not continue after changes that make a checkpoint `bytes` large.
+    /// An error if writes could not continue after changes that make a checkpoint `bytes` large. No move is under way.
     pub(super) fn check_room(&mut self, bytes: usize, space: &Arc<Space>) -> Result<()> {
         let size = Size::exactly(bytes);
         self.reserve(size, space)?;
@@ -232,9 +280,17 @@ impl Manifest {
         }
     }
 
-    /// Checks again whether there is room for writes.
-    pub(super) fn look_for_room(&mut self, space: &Arc<Space>) -> Result<()> {
-        self.reserve(self.size, space)
+    /// Checks again whether there is room for writes. A checkpoint of the present state has `bytes`.
+    pub(super) fn look_for_room(&mut self, bytes: usize, space: &Arc<Space>) -> Result<()> {
+        self.size = Size::exactly(bytes);
+        if self.is_switching() {
+            return Ok(());
+        }
+        match self.reserve(self.size, space) {
+            // That is noted.
+            Err(Error::NoSpace { .. }) => Ok(()),
+            other => other,
+        }
     }
 
     fn other(&self) -> &Zone {
@@ -257,55 +313,95 @@ impl Manifest {
         needed
     }
 
-    /// Appends an edit. `state` returns the state after it, in case a checkpoint is due. If the edit is durable, and
-    /// with it everything before, returns the proof.
-    pub(super) fn append(
-        &mut self,
-        edit: Prepared,
-        durability: Durability,
-        state: impl FnOnce() -> VolumeState,
-    ) -> Result<Option<Durable>> {
+    /// Appends an edit that was framed under the same lock, and for which [`Manifest::ensure_room`] has found room.
+    pub(super) fn append(&mut self, edit: Framed) -> Result<Placed> {
         let frame = edit.frame;
-        if self.position + frame.len() > self.zones[self.current].bytes() {
-            return self.checkpoint(state()).map(Some);
-        }
-        self.zones[self.current].write(&self.device, self.position, &frame)?;
-        self.position += frame.len();
+        let at = self.position;
         self.sequence += 1;
-        if durability == Durability::Lazy {
-            return Ok(None);
+        if at + frame.len() > self.zones[self.current].bytes() {
+            assert!(!self.is_switching(), "the caller has waited");
+            return Ok(Placed::Unwritten);
         }
-        let durable = self.device.sync()?;
-        self.durable = self.sequence - 1;
-        Ok(Some(durable))
+        self.zones[self.current].write(&self.device, at, &frame)?;
+        self.position += frame.len();
+        match &mut self.switch {
+            Some(Switch { position: Some(position), .. }) => {
+                self.zones[1 - self.current].write(&self.device, *position, &frame)?;
+                *position += frame.len();
+            }
+            Some(switch) => switch.remembered.extend_from_slice(&frame),
+            None => {}
+        }
+        Ok(Placed::Written)
     }
 
-    /// Begins the other zone with a checkpoint of everything, durably. The head of the zone is written last, so that
-    /// the zone counts only when it is complete.
-    fn checkpoint(&mut self, state: VolumeState) -> Result<Durable> {
-        let frame = self.encode(EntryBody::checkpoint(state))?;
-        self.size = Size::exactly(frame.len());
-        let (old, new) = (self.current, 1 - self.current);
-        self.zones[new].shrink(self.size.preferred());
-        let head = self.encode(EntryBody::Zone(self.zones[new].segments().to_vec()))?;
-        let (bytes, room) = (head.len() + frame.len(), self.zones[new].bytes());
-        if bytes > room {
-            let detail = format!("a manifest of {bytes} bytes in a zone of {room} bytes");
-            self.device.fail(&detail);
-            return Err(Error::NoSpace { file: self.device.file().name().to_owned(), detail });
+    /// Number of the last entry.
+    pub(super) fn last(&self) -> u64 {
+        self.sequence - 1
+    }
+
+    /// Entries up to `number` are durable.
+    pub(super) fn synced(&mut self, number: u64) {
+        self.durable = self.durable.max(number);
+    }
+
+    /// Whether so little room is left that the next checkpoint should be written.
+    pub(super) fn is_due(&self) -> bool {
+        !self.is_switching() && self.position > self.due_at()
+    }
+
+    /// The position behind which the next checkpoint is due.
+    pub(super) fn due_at(&self) -> usize {
+        let bytes = self.zones[self.current].bytes();
+        bytes - (bytes - self.first) / LEFT_SHARE
+    }
+
+    /// Whether the other zone is being begun.
+    pub(super) fn is_switching(&self) -> bool {
+        self.switch.is_some()
+    }
+
+    /// Begins to move to the other zone. `state` is that after the last edit.
+    pub(super) fn begin_switch(&mut self, state: VolumeState) -> Checkpoint {
+        assert!(!self.is_switching(), "one move at a time");
+        self.zones[1 - self.current].shrink(self.size.preferred());
+        let [old, new] = [self.current, 1 - self.current].map(|zone| self.zones[zone].clone());
+        // What the other zone does not take for numbers of segments is room for the checkpoint.
+        let most_bytes = self.size.bytes() + (new.bytes() - new.room());
+        self.switch = Some(Switch { most_bytes, position: None, remembered: Vec::new() });
+        Checkpoint {
+            device: Arc::clone(&self.device),
+            old,
+            new,
+            sequence: self.last(),
+            durable: self.durable,
+            incarnation: self.incarnation,
+            state,
         }
-        self.zones[new].write(&self.device, head.len(), &frame)?;
-        self.device.sync()?;
-        self.zones[new].write(&self.device, 0, &head)?;
-        self.device.sync()?;
-        let moved = self.encode(EntryBody::Moved)?;
-        self.zones[old].write_moved(&self.device, &moved)?;
-        let durable = self.device.sync()?;
+    }
+
+    /// The checkpoint is in the first `bytes` of the new zone: the edits since follow it.
+    pub(super) fn catch_up(&mut self, bytes: usize) -> Result<()> {
+        let switch = self.switch.as_mut().expect("a move is under way");
+        let remembered = std::mem::take(&mut switch.remembered);
+        self.zones[1 - self.current].write(&self.device, bytes, &remembered)?;
+        switch.position = Some(bytes + remembered.len());
+        Ok(())
+    }
+
+    /// The new zone is the current one: its checkpoint, of entry `number`, is durable, and takes the first `bytes`.
+    pub(super) fn end_switch(&mut self, number: u64, bytes: usize) {
+        let switch = self.switch.take().expect("a move is under way");
+        let old = self.current;
+        self.current = 1 - old;
+        (self.first, self.position) = (bytes, switch.position.expect("it has caught up"));
+        self.synced(number);
         self.zones[old].shrink(self.size.preferred());
-        (self.current, self.position) = (new, bytes);
-        self.durable = self.sequence;
-        self.sequence += 1;
-        Ok(durable)
+    }
+
+    /// The other zone will not be begun now.
+    pub(super) fn give_up_switch(&mut self) {
+        self.switch = None;
     }
 
     fn entry(&self, body: EntryBody) -> Entry {
@@ -323,6 +419,7 @@ impl Manifest {
         let mut incarnation = first.incarnation;
         self.sequence = first.sequence + 1;
         self.position = end.next_multiple_of(FRAME_ALIGN);
+        self.first = self.position;
         while let Some((entry, bytes)) =
             zone.get(self.position..).and_then(|rest| decode(&self.device, rest).ok().flatten())
         {
@@ -380,7 +477,7 @@ pub(super) fn damaged(device: &Device, offset: u64, detail: String) -> Error {
 
 /// The entry's frame, padded to the next position where a frame may start. On an encrypted volume its frame is in
 /// another one, encrypted.
-fn framed(device: &Device, entry: &Entry) -> Result<Vec<u8>> {
+pub(super) fn framed(device: &Device, entry: &Entry) -> Result<Vec<u8>> {
     let mut frame = Vec::new();
     write_frame(FrameKind::ManifestEdit, entry, &mut frame);
     if let Some(sealer) = device.sealer() {

@@ -11,12 +11,15 @@
 //! - Each region has one owner at a time, the [`crate::Replica`] or [`crate::Region`] opened last. Edits of others are
 //!   refused.
 //!
-//! Any thread may call anything. No lock is held across a read. Manifest edits are serialised and hold a lock across
-//! their sync; only other edits wait for it.
+//! Any thread may call anything. No lock is held across a read or a sync. An edit that need not be durable at once waits
+//! for no sync ([`Volume::commit`]).
 
 mod background;
 mod device;
 pub(crate) mod encryption;
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod gate;
 mod identity;
 mod manifest;
 mod open;
@@ -25,13 +28,17 @@ mod registry;
 mod room;
 mod segments;
 mod space;
+mod switch;
 mod tally;
 mod zone;
 
 pub(crate) use background::{Reading, Writing};
 pub(crate) use device::Device;
 pub use encryption::{Encryption, rekey};
+#[cfg(test)]
+pub(crate) use gate::Gate;
 pub(crate) use manifest::{Durability, Manifest};
+use manifest::{Framed, Placed};
 pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
 pub use space::Segment;
@@ -49,13 +56,14 @@ use leeward_platform::disk::DiskLock;
 use leeward_platform::{Bug, DeviceCounters, File, planted};
 use open::{check_len, claim_live, create, grow_to_live, reserved_bytes, reserved_segments, upgrade};
 use parking_lot::Mutex;
-use registry::Registry;
+use registry::{Dropped, Registry};
 use space::Space;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use switch::Guarded;
 
 /// Options of a volume, the one file that a store consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +122,7 @@ pub struct Volume {
     segment_bytes: usize,
     capacity_bytes: Option<u64>,
     space: Arc<Space>,
-    manifest: Mutex<Manifest>,
+    manifest: Guarded,
     registry: Mutex<Registry>,
     /// See [`Registry::sharing_serial`].
     sharing: Arc<AtomicU64>,
@@ -158,7 +166,11 @@ impl Volume {
         let space = Space::new(device.clone(), segment_bytes, reserved, end, limit);
         manifest.claim(&space)?;
         let mut registry = claim_live(&device, &space, superblock.segment_bytes as usize, state)?;
-        manifest.begin(&space, &mut registry.state, (new.0 >> 32 ^ new.0) as u32)?;
+        let checkpoint = manifest.begin(&space, &mut registry.state, (new.0 >> 32 ^ new.0) as u32)?;
+        let (number, incarnation) = (manifest.last(), manifest.incarnation());
+        let manifest = Guarded::new(manifest);
+        checkpoint.map_or_else(|| device.sync(), |checkpoint| manifest.switch(checkpoint))?;
+        manifest.lock().synced(number);
         let regions: Vec<RegionId> = registry.state.regions.keys().copied().collect();
         let volume = Arc::new(Volume {
             device,
@@ -166,8 +178,8 @@ impl Volume {
             capacity_bytes: options.capacity_bytes,
             space,
             id: superblock.volume,
-            incarnation: manifest.incarnation(),
-            manifest: Mutex::new(manifest),
+            incarnation,
+            manifest,
             sharing: Arc::clone(registry.sharing_serial()),
             registry: Mutex::new(registry),
             memory: Memory::new(options.memory_budget),
@@ -208,7 +220,7 @@ impl Volume {
     /// As [`Volume::allocate`].
     pub(crate) fn allocate_for_writes(&self, origin: RegionId) -> Result<Arc<Segment>> {
         if self.space.why_manifest_is_short().is_some() {
-            self.manifest.lock().look_for_room(&self.space)?;
+            self.manifest.lock().look_for_room(self.registry.lock().size(), &self.space)?;
         }
         self.space.allocate_for_writes(origin)
     }
@@ -280,8 +292,8 @@ impl Volume {
     /// compactions of a region, until one is installed.
     pub fn why_full(&self) -> Option<String> {
         if self.space.why_manifest_is_short().is_some()
-            && let Some(mut manifest) = self.manifest.try_lock()
-            && let Err(error) = manifest.look_for_room(&self.space)
+            && let Some(mut manifest) = self.manifest.manifest.try_lock()
+            && let Err(error) = manifest.look_for_room(self.registry.lock().size(), &self.space)
         {
             return Some(error.to_string());
         }
@@ -396,9 +408,9 @@ impl Volume {
         Ok(RegionState::clone(&*self.shared_region(owner)?))
     }
 
-    /// How a segment is shared with regions other than that of `owner`.
-    pub(crate) fn sharing(&self, owner: &Owner, segment: &SegmentState) -> Sharing {
-        self.registry.lock().sharing(owner.region, segment)
+    /// How the segment of a region that has `segment` is shared with other regions.
+    pub(crate) fn sharing(&self, segment: &SegmentState) -> Sharing {
+        self.registry.lock().sharing(segment)
     }
 
     /// The sums over the segments of the owner's region.
@@ -482,45 +494,55 @@ impl Volume {
             let registry = self.registry.lock();
             registry.size_after(std::slice::from_ref(change)).unwrap_or_else(|| registry.size())
         };
-        self.manifest.lock().check_room(bytes, &self.space)
+        self.manifest.settled().check_room(bytes, &self.space)
     }
 
     /// Makes one atomic edit of the owner's region. `added` are the segments that it names for the first time. Segments
     /// that it no longer names are freed once the edit is durable. If it is unknown whether it is, they are never
     /// freed, and nothing more is written.
+    ///
+    /// A lazy edit that frees nothing waits for no sync: neither its own nor that of another edit. Callers that sync share
+    /// the sync (group commit), and carry out the moves of the manifest to its other zone.
     pub(crate) fn commit(
         &self,
         owner: &Owner,
-        changes: Vec<Change>,
+        mut changes: Vec<Change>,
         added: &[(SegmentId, Arc<Segment>)],
         durability: Durability,
     ) -> Result<()> {
         let mut manifest = self.manifest.lock();
-        self.device.check()?;
-        let (dropped, durable) = self.in_doubt(|| {
-            self.registry.lock().check(owner)?;
-            // An error here has no effects. A later error leaves memory ahead of the device.
-            let bytes = self.registry.lock().size();
-            let size_after = |changes: &[Change]| self.registry.lock().size_after(changes);
-            let edit = manifest.prepare(changes, &self.space, (bytes, size_after))?;
-            let dropped = {
-                let mut registry = self.registry.lock();
-                registry.check(owner)?;
-                registry.apply(&self.device, (owner.region, &edit.changes), added)?
-            };
-            let durability = if dropped.is_empty() { durability } else { Durability::Synced };
-            let durable = manifest.append(edit, durability, || self.registry.lock().state.clone());
-            // The state in memory is not on the device, or it is unknown whether it is.
-            let durable = durable.inspect_err(|error| self.device.fail(&error.to_string()))?;
-            Ok((dropped, durable))
-        })?;
+        let edit = loop {
+            self.device.check()?;
+            let edit = manifest.frame(changes)?;
+            if !manifest.must_wait(&edit) {
+                break edit;
+            }
+            changes = edit.changes;
+            self.manifest.wait(&mut manifest);
+        };
+        let (dropped, placed) = self.in_doubt(|| self.carry_out(&mut manifest, owner, edit, added))?;
+        let number = manifest.last();
+        let is_synced = durability == Durability::Synced || !dropped.is_empty();
+        let must_move = placed == Placed::Unwritten;
+        let moves = must_move || is_synced && manifest.is_due();
+        let checkpoint = moves.then(|| manifest.begin_switch(self.registry.lock().state.clone()));
         drop(manifest);
         if planted(Bug::ForgetSharer) {
             dropped.iter().for_each(|segment| segment.free());
         }
-        if let Some(durable) = durable {
-            dropped.free(&durable);
-        }
+        let moved = checkpoint.map(|checkpoint| self.in_doubt(|| self.manifest.switch(checkpoint)));
+        let durable = match moved {
+            Some(Ok(durable)) => durable,
+            Some(Err(error)) if must_move => {
+                self.device.fail(&error.to_string());
+                return Err(error);
+            }
+            // The old zone has room: the next edit tries again.
+            _ if !is_synced => return Ok(()),
+            _ => self.device.sync()?,
+        };
+        self.manifest.lock().synced(number);
+        dropped.free(&durable);
         Ok(())
     }
 
@@ -531,6 +553,29 @@ impl Volume {
             Err(error @ Error::NoSpace { .. }) => self.space.set_unfinished(region, Some(error.to_string())),
             Err(_) => {}
         }
+    }
+
+    /// Applies an edit, and appends it to the manifest.
+    fn carry_out(
+        &self,
+        manifest: &mut Manifest,
+        owner: &Owner,
+        edit: Framed,
+        added: &[(SegmentId, Arc<Segment>)],
+    ) -> Result<(Dropped, Placed)> {
+        self.registry.lock().check(owner)?;
+        let bytes = self.registry.lock().size();
+        let size_after = |changes: &[Change]| self.registry.lock().size_after(changes);
+        // An error here has no effects. A later error leaves memory ahead of the device.
+        manifest.ensure_room(&edit, &self.space, (bytes, size_after))?;
+        let dropped = {
+            let mut registry = self.registry.lock();
+            registry.check(owner)?;
+            registry.apply(&self.device, (owner.region, &edit.changes), added)?
+        };
+        // The state in memory is not on the device, or it is unknown whether it is.
+        let placed = manifest.append(edit).inspect_err(|error| self.device.fail(&error.to_string()))?;
+        Ok((dropped, placed))
     }
 
     /// Whether so little is left of a declared capacity that writes get no more of it.

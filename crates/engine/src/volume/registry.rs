@@ -16,7 +16,7 @@ use crate::memory::Reservation;
 use leeward_format::frame::body_bytes;
 use leeward_format::manifest::{Change, InstallEdit, RegionState, SegmentState, VolumeState};
 use leeward_format::{RegionId, SegmentId, SegmentNo};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,6 +43,28 @@ pub(crate) struct Sharing {
     pub(crate) others: u64,
     /// Sum of the bytes that are live in it for those.
     pub(crate) live_bytes: u64,
+}
+
+/// How a segment is shared, in total.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sharers {
+    no: SegmentNo,
+    /// Number of regions that hold it.
+    all: u64,
+    /// Sum of the bytes that are live in it for those that know.
+    live_bytes: u64,
+    /// Number of regions for which all of it is live, because they do not know its end.
+    open: u64,
+}
+
+impl Sharers {
+    /// How it is shared with regions other than one that has `segment`.
+    fn others_of(&self, segment: &SegmentState) -> Sharing {
+        let used = u64::from(segment.bytes.unwrap_or(0));
+        let (own, own_open) = segment.live_bytes().map_or((0, 1), |live| (u64::from(live), 0));
+        let live_bytes = self.live_bytes.saturating_sub(own) + self.open.saturating_sub(own_open) * used;
+        Sharing { others: self.all.saturating_sub(1), live_bytes }
+    }
 }
 
 /// Segments that a region no longer names after an edit. The manifest on the device may still name them. Until the edit
@@ -79,6 +101,8 @@ pub(super) struct Registry {
     last_token: u64,
     /// Sums of each region.
     tallies: HashMap<RegionId, Tally>,
+    /// Regions that were split: they count their part of what others have too.
+    inheriting: HashSet<RegionId>,
     /// Bytes of all regions in a checkpoint.
     encoded_bytes: usize,
     segment_bytes: usize,
@@ -147,17 +171,9 @@ impl Registry {
         self.segments.get(&region).cloned().unwrap_or_default()
     }
 
-    /// How `segment` is shared with regions other than `region`.
-    pub(super) fn sharing(&self, region: RegionId, segment: &SegmentState) -> Sharing {
-        let mut sharing = Sharing::default();
-        for other in self.holders(segment.no).filter(|other| *other != region) {
-            sharing.others += 1;
-            // A segment that only a checkpoint has is not live: no sweep frees it.
-            let known = self.region(other).and_then(|state| state.segments.get(&segment.id));
-            let used = segment.bytes.unwrap_or(0);
-            sharing.live_bytes += known.map_or(0, |known| u64::from(known.live_bytes().unwrap_or(used)));
-        }
-        sharing
+    /// How the segment of a region that has `segment` is shared with other regions.
+    pub(super) fn sharing(&self, segment: &SegmentState) -> Sharing {
+        self.sharers(segment).others_of(segment)
     }
 
     /// A number that changes whenever the result of [`Registry::sharing`] may have changed.
@@ -179,10 +195,14 @@ impl Registry {
     fn tally_anew(&mut self, region: RegionId, inherited_below: SegmentId) {
         let before = self.encoded_bytes_of(region);
         let Some(state) = self.region(region) else { return };
-        let sharing = |segment: &SegmentState| self.sharing(region, segment);
+        let sharing = |segment: &SegmentState| self.sharing(segment);
         let mut tally = Tally::of(state, inherited_below, self.segment_bytes, &sharing);
         tally.measure_identity(region, self.state.identities.get(&region));
         self.tallies.insert(region, tally);
+        match inherited_below {
+            SegmentId(0) => self.inheriting.remove(&region),
+            _ => self.inheriting.insert(region),
+        };
         self.encoded_bytes = self.encoded_bytes - before + self.encoded_bytes_of(region);
     }
 
@@ -285,7 +305,7 @@ impl Registry {
         region: RegionId,
         changes: &[Change],
         added: &[(SegmentId, Arc<Segment>)],
-    ) -> BTreeSet<(RegionId, SegmentId)> {
+    ) -> BTreeSet<(SegmentId, RegionId)> {
         let mut ids: Vec<SegmentId> = changes.iter().flat_map(named).collect();
         for change in changes {
             self.find_candidates(region, change, &mut ids);
@@ -303,20 +323,46 @@ impl Registry {
         let held = self.segments.get(&region);
         let nos = ids.iter().filter_map(|id| Some((*id, held?.get(id)?.no())));
         for (id, no) in nos.chain(added.iter().map(|(id, segment)| (*id, segment.no()))) {
-            touched.extend(self.holders(no).map(|holder| (holder, id)));
+            // Others count their part only of what existed when they were split.
+            let holders = (!self.inheriting.is_empty()).then(|| self.holders(no)).into_iter().flatten();
+            touched.extend(holders.filter(|holder| self.inheriting.contains(holder)).map(|holder| (id, holder)));
         }
-        touched.extend(ids.iter().chain(added.iter().map(|(id, _)| id)).map(|id| (region, *id)));
+        touched.extend(ids.iter().chain(added.iter().map(|(id, _)| id)).map(|id| (*id, region)));
         touched
     }
 
+    /// How a segment is shared among all that hold it, in terms of one that has `segment`.
+    fn sharers(&self, segment: &SegmentState) -> Sharers {
+        let mut sharers = Sharers { no: segment.no, ..Sharers::default() };
+        for holder in self.holders(segment.no) {
+            sharers.all += 1;
+            // A segment that only a checkpoint has is not live: no sweep frees it.
+            if let Some(known) = self.region(holder).and_then(|state| state.segments.get(&segment.id)) {
+                match known.live_bytes() {
+                    Some(live) => sharers.live_bytes += u64::from(live),
+                    None => sharers.open += 1,
+                }
+            }
+        }
+        sharers
+    }
+
     /// Adds to the sums, or subtracts from them, what these segments add.
-    fn count(&mut self, touched: &BTreeSet<(RegionId, SegmentId)>, adds: bool) {
-        for (region, id) in touched {
+    fn count(&mut self, touched: &BTreeSet<(SegmentId, RegionId)>, adds: bool) {
+        let mut last: Option<(SegmentId, Sharers)> = None;
+        for (id, region) in touched {
             let mut tally = self.tallies.remove(region).unwrap_or_default();
             if let Some(state) = self.region(*region)
                 && let Some(segment) = state.segments.get(id)
             {
-                tally.count(state, segment, self.segment_bytes, &|segment| self.sharing(*region, segment), adds);
+                // Those that share a segment come one after another.
+                let sharers = match last {
+                    Some((of, sharers)) if of == *id && sharers.no == segment.no => sharers,
+                    _ if *id < tally.inherited_below => self.sharers(segment),
+                    _ => Sharers::default(),
+                };
+                last = (sharers.all > 0).then_some((*id, sharers));
+                tally.count(state, segment, self.segment_bytes, &|segment| sharers.others_of(segment), adds);
             }
             self.tallies.insert(*region, tally);
         }
@@ -326,6 +372,7 @@ impl Registry {
     fn measure_changed(&mut self, region: RegionId, changes: &[Change]) {
         let Some(state) = self.state.regions.get(&region) else {
             self.tallies.remove(&region);
+            self.inheriting.remove(&region);
             return;
         };
         let tally = self.tallies.entry(region).or_default();

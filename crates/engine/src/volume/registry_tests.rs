@@ -246,7 +246,7 @@ fn sums_are_what_a_walk_finds_after_every_edit() {
             for region in [REGION, Two::OTHER] {
                 let state = registry.region(region).unwrap();
                 let known = registry.tally(region).unwrap();
-                let sharing = |segment: &SegmentState| registry.sharing(region, segment);
+                let sharing = |segment: &SegmentState| registry.sharing(segment);
                 let walked = Tally::of(state, known.inherited_below, SEGMENT_BYTES as usize, &sharing);
                 assert_eq!(*known, walked, "seed {seed}, step {step}, region {region}");
                 let edit = InstallEdit { replay_from: Lsn(50), ..InstallEdit::default() };

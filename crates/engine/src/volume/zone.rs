@@ -37,7 +37,7 @@ const SEALED_SLOT_BYTES: usize = 2 * FRAME_ALIGN;
 const NO_REGION: RegionId = RegionId(0);
 
 /// A zone of the manifest: see the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Zone {
     /// Start and length of its own place, in bytes.
     start: u64,
