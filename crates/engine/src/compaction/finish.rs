@@ -9,6 +9,7 @@ use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
 use leeward_format::SegmentId;
 use leeward_format::leaf_segment::Footer;
 use leeward_format::manifest::{InstallEdit, L1, LevelState, SegmentKind};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ impl Finish {
             dead: counters.dead(context)?,
             swept: None,
         };
-        let is_kept = |leaf: &Arc<LeafSegment>| outputs.leaves.iter().any(|output| Arc::ptr_eq(&output.leaf, leaf));
+        let kept: HashSet<*const LeafSegment> = outputs.leaves.iter().map(|output| Arc::as_ptr(&output.leaf)).collect();
+        let is_kept = |leaf: &Arc<LeafSegment>| kept.contains(&Arc::as_ptr(leaf));
         if let Source::Rewrite { level, .. } = context.source {
             let contents = &context.levels[level];
             let next = (plan.swept_to < contents.segments().len()).then(|| contents.fence(plan.swept_to).to_vec());
@@ -76,8 +78,8 @@ impl Finish {
             state.entries -= entries;
             state.bytes -= bytes;
         }
-        let goes = |id: &SegmentId| old.segments()[range.clone()].iter().any(|leaf| leaf.id() == *id);
-        state.ranged = old.state().ranged.iter().filter(|id| !goes(id)).copied().collect();
+        let goes: HashSet<SegmentId> = old.segments()[range.clone()].iter().map(|leaf| leaf.id()).collect();
+        state.ranged = old.state().ranged.iter().filter(|id| !goes.contains(id)).copied().collect();
         for output in outputs {
             let (entries, bytes) = counted(&output.footer);
             state.entries += entries;

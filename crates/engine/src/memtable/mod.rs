@@ -284,12 +284,22 @@ pub struct MemCursor {
 
 /// Newer than every entry: the versions of a key begin here.
 const NEWEST: Lsn = Lsn(u64::MAX);
+/// Older than every entry: the versions of a key end before it.
+const OLDEST: Lsn = Lsn(0);
+/// Versions of a key that a cursor walks over before it searches for the end of them.
+const MOST_WALKED: usize = 8;
+
+#[cfg(test)]
+std::thread_local! {
+    /// Versions that cursors of this thread have walked over.
+    static WALKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 impl MemCursor {
     /// Moves to the first key at or above `key`.
     pub fn seek(&mut self, key: &[u8]) {
         let at = self.at;
-        self.position.set(|list, _| visible_from(list.seek(key, NEWEST), at));
+        self.position.set(|list, _| visible_from(list, list.seek(key, NEWEST), at));
     }
 
     /// Moves to the last key below `bound`; the last of all without a bound.
@@ -305,14 +315,11 @@ impl MemCursor {
     pub fn step(&mut self) {
         let at = self.at;
         self.position.set(|list, here| {
-            let mut next = here?.next();
-            if list.has_versions() {
-                let key = here?.key();
-                while let Some(same) = next.filter(|found| found.key() == key) {
-                    next = same.next();
-                }
-            }
-            visible_from(next, at)
+            let next = here?.next();
+            let key = here?.key();
+            let is_older = |found: Found<'_>| found.key() == key;
+            let next = if list.has_versions() { skip(list, next, (key, OLDEST), is_older) } else { next };
+            visible_from(list, next, at)
         });
     }
 
@@ -338,12 +345,33 @@ impl MemCursor {
 
 /// The first version at or after `node` that a reader at `at` sees: the newest visible one of its key.
 #[inline]
-fn visible_from(mut node: Option<Found<'_>>, at: Lsn) -> Option<Found<'_>> {
+fn visible_from<'a>(list: &'a BLink, mut node: Option<Found<'a>>, at: Lsn) -> Option<Found<'a>> {
     if at == NEWEST {
         return node;
     }
     while let Some(newer) = node.filter(|node| node.lsn() > at) {
-        node = newer.next();
+        let key = newer.key();
+        let is_newer = |found: Found<'_>| found.lsn() > at && found.key() == key;
+        node = skip(list, newer.next(), (key, at), is_newer);
+    }
+    node
+}
+
+/// The first entry from `node` on that is none of those that `is_skipped`, versions of the key of `target`, before which
+/// all of them are. Few are walked over; for many the tree is searched: a key may have millions.
+#[inline]
+fn skip<'a>(
+    list: &'a BLink,
+    mut node: Option<Found<'a>>,
+    target: (&[u8], Lsn),
+    is_skipped: impl Fn(Found<'_>) -> bool,
+) -> Option<Found<'a>> {
+    let mut walked = 0;
+    while let Some(skipped) = node.filter(|node| is_skipped(*node)) {
+        #[cfg(test)]
+        WALKED.with(|all| all.set(all.get() + 1));
+        walked += 1;
+        node = if walked == MOST_WALKED { list.seek(target.0, target.1) } else { skipped.next() };
     }
     node
 }

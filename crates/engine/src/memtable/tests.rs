@@ -303,3 +303,41 @@ fn a_range_hides_what_is_older_for_those_who_see_it() {
     assert!(table.ranges(Lsn(1)).is_empty());
     assert_eq!((table.ranges(Lsn(3)).len(), table.ranges(Lsn(4)).len()), (1, 2));
 }
+
+/// A counter that is incremented all the time has millions of versions. A cursor searches for the end of them.
+#[test]
+fn a_cursor_does_not_walk_over_every_version_of_a_hot_key() {
+    let table = MemTable::new();
+    let mut lsn = 0;
+    let mut write = |key: &[u8]| {
+        lsn += 1;
+        table.insert(key, Lsn(lsn), Entry::InPlace(b"v"));
+    };
+    for _ in 0..3 {
+        [&b"a"[..], b"c"].into_iter().for_each(&mut write);
+        (0..1000).for_each(|_| write(b"hot"));
+        write(b"z");
+    }
+    let walked = |at: u64| {
+        let before = WALKED.with(std::cell::Cell::get);
+        let mut cursor = table.cursor(Lsn(at));
+        cursor.seek(&[]);
+        let mut found = Vec::new();
+        while let Some((key, stamp, _)) = cursor.current() {
+            found.push((String::from_utf8(key.to_vec()).unwrap(), stamp.lsn.0));
+            cursor.step();
+        }
+        (WALKED.with(std::cell::Cell::get) - before, found)
+    };
+    let of = |pairs: [(&str, u64); 4]| pairs.map(|(key, lsn)| (key.to_owned(), lsn)).to_vec();
+    // As of the end, of the middle, and of the first version.
+    let (steps, found) = walked(u64::MAX);
+    assert_eq!(found, of([("a", 2007), ("c", 2008), ("hot", 3008), ("z", 3009)]));
+    assert!(steps < 30, "{steps} versions");
+    let (steps, found) = walked(1500);
+    assert_eq!(found, of([("a", 1004), ("c", 1005), ("hot", 1500), ("z", 1003)]));
+    assert!(steps < 50, "{steps} versions");
+    let (steps, found) = walked(3);
+    assert_eq!(found, of([("a", 1), ("c", 2), ("hot", 3), ("", 0)])[..3]);
+    assert!(steps < 50, "{steps} versions");
+}

@@ -495,15 +495,16 @@ impl RegionState {
         if let Some(id) = edit.removed.iter().find(|id| !is_live(id)) {
             return Err(invalid(format!("segment {id} cannot be removed")));
         }
-        let is_added = |id: &SegmentId| edit.added.iter().any(|(added, _)| added == id);
-        let is_kept = |id: &SegmentId| is_live(id) && !edit.removed.contains(id);
+        // An edit of a whole level names thousands of segments.
+        let added: BTreeMap<SegmentId, SegmentKind> = edit.added.iter().copied().collect();
+        let removed: BTreeSet<SegmentId> = edit.removed.iter().copied().collect();
+        let is_kept = |id: &SegmentId| is_live(id) && !removed.contains(id);
         let mut index_segments = edit.levels.iter().flat_map(|(_, level)| &level.index_segments);
-        if let Some(id) = index_segments.find(|id| !is_added(id) && !is_kept(id)) {
+        if let Some(id) = index_segments.find(|id| !added.contains_key(id) && !is_kept(id)) {
             return Err(invalid(format!("index segment {id} is not there")));
         }
-        let kind_of = |id| edit.added.iter().find(|(added, _)| *added == id).map(|(_, kind)| *kind);
         for (id, dead) in &edit.dead {
-            let known = match (kind_of(*id), self.segments.get(id)) {
+            let known = match (added.get(id).copied(), self.segments.get(id)) {
                 (Some(kind), _) => SegmentState::new(self.region, *id, SegmentNo(0), kind),
                 (None, Some(segment)) => *segment,
                 (None, None) => return Err(invalid(format!("records die in segment {id}, which is not there"))),
