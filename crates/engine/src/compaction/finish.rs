@@ -147,6 +147,7 @@ impl Finish {
         };
         CompactionDone {
             expired_by: context.now,
+            is_ranged: matches!(context.source, Source::Segments { is_ranged: true, .. }),
             merged,
             ingested,
             edit,

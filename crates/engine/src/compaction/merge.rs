@@ -8,7 +8,6 @@ use super::placing::{Move, Placing};
 use super::plan::{Counters, Output, Plan, source_ranges, source_segments};
 use super::ranges::Ranges;
 use super::runs::Ends;
-use super::sorted::Pairs;
 use super::{BuiltSegment, Context, Source};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Purpose};
@@ -47,7 +46,6 @@ struct Out {
 enum Upper {
     L0(Newest<MemCursor>),
     Runs(Newest<Run>),
-    Sorted(Box<Pairs>),
 }
 
 impl Upper {
@@ -56,7 +54,6 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.key(),
             Upper::Runs(runs) => runs.key(),
-            Upper::Sorted(pairs) => pairs.key(),
         }
     }
 
@@ -65,7 +62,6 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.current(),
             Upper::Runs(runs) => runs.current(),
-            Upper::Sorted(pairs) => pairs.current(),
         }
     }
 
@@ -73,14 +69,13 @@ impl Upper {
         match self {
             Upper::L0(l0s) => l0s.step(counters),
             Upper::Runs(runs) => runs.step(counters),
-            Upper::Sorted(pairs) => pairs.step(counters),
         }
     }
 
     /// The value of the current entry, which `placing` moves.
     fn moved(&mut self, placing: &Placing, counters: &mut Counters) -> Result<Bytes> {
         match self {
-            Upper::L0(_) | Upper::Sorted(_) => unreachable!("what is in a log and new stays there"),
+            Upper::L0(_) => unreachable!("what is in a log and new stays there"),
             Upper::Runs(runs) => runs.moved(placing, counters),
         }
     }
@@ -111,10 +106,7 @@ impl Merge {
                 }
                 Upper::L0(of_l0s(tables))
             }
-            Source::Sorted { sorted, is_late, .. } => {
-                Upper::Sorted(Box::new(Pairs::new(context, sorted, *is_late, counters)?))
-            }
-            Source::Rewrite { .. } => unreachable!("nothing is merged"),
+            Source::Sorted { .. } | Source::Rewrite { .. } => unreachable!("nothing is merged"),
             Source::Segments { .. } | Source::Pieces { .. } => {
                 let count = source_segments(context).count();
                 let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);

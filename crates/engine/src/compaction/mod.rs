@@ -55,7 +55,7 @@ mod sweep;
 mod tests;
 
 pub(crate) use pick::{Lane, Logs, Picker};
-pub(crate) use sorted::{Open, ingest};
+pub(crate) use sorted::Open;
 pub use sorted::{Sorted, SortedBuilder};
 pub use sweep::Accounts;
 pub(crate) use sweep::{Ledger, choose};
@@ -138,6 +138,8 @@ pub struct CompactionDone {
     pub merges_pieces: bool,
     /// Pairs that had expired by then were dropped.
     pub(crate) expired_by: UnixMs,
+    /// It was carried out only because of range tombstones.
+    pub(crate) is_ranged: bool,
     /// Position of the level that a part of was merged into the next one; for runs of L1, the last of theirs.
     pub(crate) merged: Option<usize>,
     /// The ingested pairs, if it was an ingest.
@@ -229,13 +231,15 @@ enum Source {
         /// Set for a part of a sweep: the key of the runs of L1 at which the sweep continues; if empty, it continues
         /// below them.
         swept: Option<Vec<u8>>,
+        /// It is merged only because it has range tombstones.
+        is_ranged: bool,
     },
     /// The next leaf segments of a level, from `first` on and at `most` so many, that point into victims. They are
     /// replaced by copies: values move out of the victims, and pointers follow.
     Rewrite { level: usize, first: usize, most: usize },
-    /// Segments of ingested pairs into `target`. The pairs are newer than all levels; if it `is_late`, pairs of which a
-    /// level has a newer version are left out.
-    Sorted { sorted: Arc<Sorted>, target: usize, is_late: bool },
+    /// Segments of ingested pairs into `target`, as they are. Nothing in the target overlaps them. What overlaps them above
+    /// is newer, and what does below is older.
+    Sorted { sorted: Arc<Sorted>, target: usize },
 }
 
 impl Source {
@@ -412,11 +416,6 @@ impl Compaction {
         chunks + self.context.output_bytes as u64
     }
 
-    /// Keeps tombstones, because an ingest has begun whose pairs may be older.
-    pub(crate) fn keep_tombstones(&mut self) {
-        self.context.keeps_tombstones = true;
-    }
-
     /// Admits it with the memory that it needs.
     pub(crate) fn admitted(&mut self, reservation: Reservation) {
         self.reservation = Some(reservation);
@@ -508,12 +507,7 @@ impl Compaction {
         }
         let plan = Plan::new(&self.context, &mut self.counters)?;
         match Merge::new(&self.context, &plan, &mut self.counters)? {
-            Some(merge) => {
-                if let Source::Sorted { sorted, .. } = &self.context.source {
-                    self.outputs.added.extend(sorted.added(false));
-                }
-                Ok(Phase::Merge(plan, Box::new(merge)))
-            }
+            Some(merge) => Ok(Phase::Merge(plan, Box::new(merge))),
             None => {
                 self.outputs = Outputs::moved(&self.context)?;
                 self.index(plan)

@@ -94,7 +94,7 @@ impl Plan {
         let moves = below.is_empty()
             && match context.source {
                 Source::Segments { .. } => !is_whole && may_move(context)?,
-                Source::Sorted { is_late, .. } => !is_late,
+                Source::Sorted { .. } => true,
                 // Pieces are small: their segments become larger ones.
                 Source::L0 { .. } | Source::Pieces { .. } | Source::Rewrite { .. } => false,
             };
@@ -201,7 +201,7 @@ impl Outputs {
     /// The source's own segments: nothing overlaps them below.
     pub(super) fn moved(context: &Context) -> Result<Outputs> {
         if let Source::Sorted { sorted, .. } = &context.source {
-            return Ok(Outputs { leaves: sorted.leaves.clone(), added: sorted.added(true).collect() });
+            return Ok(Outputs { leaves: sorted.leaves.clone(), added: sorted.added().to_vec() });
         }
         Ok(Outputs { leaves: moved_leaves(context)?, added: Vec::new() })
     }

@@ -37,9 +37,9 @@ impl Ends {
     pub(super) const FULL: Ends = Ends { guards: Vec::new(), most_bytes: usize::MAX };
 }
 
-/// The existing runs, those in positions before `end`, without pieces.
-fn runs(levels: &[Arc<Level>], end: usize) -> impl Iterator<Item = (usize, &Arc<Level>)> {
-    levels.iter().take(end).enumerate().skip(PIECES).filter(|(_, run)| !run.is_empty())
+/// The existing runs in these positions.
+pub(super) fn runs(levels: &[Arc<Level>], positions: Range<usize>) -> impl Iterator<Item = (usize, &Arc<Level>)> {
+    levels.iter().take(positions.end).enumerate().skip(positions.start).filter(|(_, run)| !run.is_empty())
 }
 
 /// The pieces, the newest first.
@@ -49,7 +49,7 @@ pub(super) fn pieces(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc
 
 /// Number of runs.
 pub(super) fn count(levels: &[Arc<Level>]) -> usize {
-    runs(levels, L1_RUNS).count()
+    runs(levels, PIECES..L1_RUNS).count()
 }
 
 /// Whether something is in L1 beside its last run: it is several runs then, whatever the table says.
@@ -93,6 +93,13 @@ impl NewRun {
         Some(NewRun { target, shift: positions, ends })
     }
 
+    /// A new run that leaves the position after it free, which is at most `hole`; `None` if there is no such position.
+    pub(super) fn above(hole: usize, (reads, levels): (&Reads, &[Arc<Level>]), bytes: u64) -> Option<NewRun> {
+        let first = runs(levels, PIECES..hole).next().map_or(hole, |(position, _)| position);
+        let target = first.checked_sub(1).filter(|target| *target >= PIECES)?;
+        Some(NewRun { target, shift: 0..0, ends: ends(reads, levels, bytes) })
+    }
+
     /// The levels before it is written.
     pub(super) fn make_room(&self, levels: &mut [Arc<Level>]) {
         levels[self.shift.clone()].sort_by_key(|run| !run.is_empty());
@@ -102,7 +109,7 @@ impl NewRun {
 /// Where the leaf segments of a new run of about `bytes` end.
 pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
     let segment_bytes = reads.volume.segment_bytes();
-    let guards = guards(reads, levels, L1_RUNS);
+    let guards = guards(reads, levels, &(PIECES..L1_RUNS));
     if guards.is_empty() {
         return Ends { guards: Vec::new(), most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
     }
@@ -120,14 +127,14 @@ struct Guard<'a> {
     cuts: Vec<usize>,
 }
 
-/// All guards, ascending. Each run is checked once, because an index in memory may be evicted at any moment.
-fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>], end: usize) -> Vec<Guard<'a>> {
-    let mut keys: Vec<&[u8]> =
-        runs(levels, end).flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
+/// All guards of the runs in these positions, ascending. Each run is checked once, because an index in memory may be evicted at any moment.
+fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>], positions: &Range<usize>) -> Vec<Guard<'a>> {
+    let all = || runs(levels, positions.clone());
+    let mut keys: Vec<&[u8]> = all().flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
     keys.sort_unstable();
     keys.dedup();
     let guard = |key| {
-        let cuts = runs(levels, end).map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
+        let cuts = all().map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
         Some(Guard { key, cuts })
     };
     keys.into_iter().filter_map(guard).collect()
@@ -155,12 +162,17 @@ pub(super) struct Part {
     pub(super) next: Vec<u8>,
 }
 
-/// The part of the runs above the position `end`, from `resume` on, or from the guard before it, with at least
+/// The part of the runs in these positions, from `resume` on, or from the guard before it, with at least
 /// `least_segments` leaf segments if there are so many. There must be runs.
-pub(super) fn part(reads: &Reads, levels: &[Arc<Level>], end: usize, resume: &[u8], least_segments: usize) -> Part {
-    let guards = guards(reads, levels, end);
+pub(super) fn part(
+    (reads, levels): (&Reads, &[Arc<Level>]),
+    positions: Range<usize>,
+    resume: &[u8],
+    least_segments: usize,
+) -> Part {
+    let guards = guards(reads, levels, &positions);
     // For each run, the first segment behind each bound: its start, each guard, its end.
-    let cuts: Vec<(usize, Vec<usize>)> = runs(levels, end)
+    let cuts: Vec<(usize, Vec<usize>)> = runs(levels, positions)
         .enumerate()
         .map(|(i, (position, run))| {
             let inner = guards.iter().map(|guard| guard.cuts[i]);

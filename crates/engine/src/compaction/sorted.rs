@@ -4,32 +4,27 @@
 //! 1. All pairs have one LSN, which is taken first. A record stands for it in the log, and the L0 freezes: later writes
 //!    are newer and lie above.
 //! 2. [`SortedBuilder`] writes the segments. Nothing refers to them; a fault frees them.
-//! 3. Once the earlier L0s are compacted, the segments go into the deepest level that they do not overlap, with no
-//!    overlap above it either. If there is none, they are merged into L1, like those of a level above it.
-//! 4. L0s that were written meanwhile may be compacted first. Then the ingest is *late*: it leaves out pairs of which
-//!    levels have newer versions. To keep those findable, no tombstone is dropped while an ingest is open, not even in
-//!    the last level.
+//! 3. Once the earlier L0s are compacted, one edit makes the segments a part of the levels as they are: nothing is merged.
+//!    They become a run of L1 at the place of their LSNs, or go deeper, as far as nothing overlaps them
+//!    (`pick/ingest.rs`).
+//! 4. L0s that were written meanwhile may be compacted first. They become runs that leave a position free below them, for
+//!    the ingest, and that are not merged into L2 before it has come. No tombstone is dropped while an ingest is open, not
+//!    even in the last level.
 //!
 //! Values below the large size stay in place, in every level. One thread at a time.
 
-use super::claims::Claim;
-use super::input::Run;
 use super::merge::Filling;
-use super::newest::Input;
 use super::output::{Built, Outbox};
-use super::pick::padded;
-use super::plan::{Counters, Output, overlap};
-use super::{AddedSegment, Compaction, Context, SegmentIds, Source, runs};
+use super::plan::{Counters, Output};
+use super::{AddedSegment, Context, SegmentIds, Source};
 use crate::error::{Error, Result};
-use crate::tree::{Level, Probe};
-use crate::version::{Reach, Reads, Version};
-use leeward_format::cluster::{CompactionMode, SizeClass, TableOptions};
+use crate::tree::Level;
+use crate::version::Reads;
+use leeward_format::cluster::{CompactionMode, Placement, SizeClass, TableOptions};
 use leeward_format::leaf_segment::Span;
-use leeward_format::manifest::{L1, L1_RUNS, SegmentKind};
 use leeward_format::node::Entry;
-use leeward_format::{
-    LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentName, Stamp, UnixMs, filter,
-};
+use leeward_format::packed::Compression;
+use leeward_format::{LogKind, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_KEY_BYTES, SegmentId, SegmentName, UnixMs};
 use std::sync::Arc;
 
 /// Builds segments of pairs in ascending order of their keys.
@@ -70,11 +65,11 @@ impl SortedBuilder {
         open: &Open,
     ) -> SortedBuilder {
         let sorted = || Sorted { lsn, _open: Arc::clone(open), ..Sorted::default() };
-        let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0, is_late: false };
+        let source = Source::Sorted { sorted: Arc::new(sorted()), target: 0 };
         // Most often the segments go to the last level.
         let levels = vec![Arc::new(Level::empty())];
         SortedBuilder {
-            context: context(reads, ids, options, UnixMs(0), source, levels),
+            context: context(reads, ids, (options.placement, options.compression), source, levels),
             counters: Counters::default(),
             filling: None,
             outbox: Outbox::default(),
@@ -190,102 +185,19 @@ impl Sorted {
         self.added.iter().find(|(id, _, segment, _)| reads.name(*id, segment) == name).map(|(id, ..)| *id)
     }
 
-    /// The segments of the edit: all if the leaf segments go into a level unchanged, otherwise only the runs.
-    pub(super) fn added(&self, moves: bool) -> impl Iterator<Item = AddedSegment> + '_ {
-        self.added.iter().filter(move |(_, kind, ..)| moves || *kind != SegmentKind::Leaf).cloned()
+    /// The segments of the edit.
+    pub(super) fn added(&self) -> &[AddedSegment] {
+        &self.added
     }
 }
 
-/// Ingested pairs in a merge, without those of which a level has a newer version.
-pub(super) struct Pairs {
-    run: Run,
-    reads: Arc<Reads>,
-    /// Levels that may have newer versions.
-    levels: Vec<Arc<Level>>,
-}
-
-impl Pairs {
-    pub(super) fn new(context: &Context, sorted: &Sorted, is_late: bool, counters: &mut Counters) -> Result<Pairs> {
-        let leaves: Vec<_> = sorted.leaves.iter().map(|output| Arc::clone(&output.leaf)).collect();
-        let run = Run::new(&context.reads, &leaves, counters)?;
-        let levels = if is_late { context.levels.clone() } else { Vec::new() };
-        let mut pairs = Pairs { run, reads: Arc::clone(&context.reads), levels };
-        pairs.skip_outdated(counters)?;
-        Ok(pairs)
-    }
-
-    fn skip_outdated(&mut self, counters: &mut Counters) -> Result<()> {
-        while let Some((key, stamp, entry)) = self.run.current()
-            && self.has_newer(key, stamp.lsn)?
-        {
-            counters.drop_entry(key, stamp, &entry);
-            self.run.step(counters)?;
-        }
-        Ok(())
-    }
-
-    fn has_newer(&self, key: &[u8], lsn: Lsn) -> Result<bool> {
-        let hash = filter::hash(key);
-        for level in &self.levels {
-            if let Probe::Found { stamp, .. } = level.get(&self.reads, key, hash, Reach::Device)? {
-                return Ok(stamp.lsn > lsn);
-            }
-        }
-        Ok(false)
-    }
-}
-
-impl Input for Pairs {
-    #[inline]
-    fn key(&self) -> Option<&[u8]> {
-        self.run.key()
-    }
-
-    #[inline]
-    fn current(&self) -> Option<(&[u8], Stamp, Entry<'_>)> {
-        self.run.current()
-    }
-
-    fn step(&mut self, counters: &mut Counters) -> Result<()> {
-        self.run.step(counters)?;
-        self.skip_outdated(counters)
-    }
-}
-
-/// The compaction that brings `sorted` into the levels of `version`, whose L0s are all newer. The levels hold the
-/// writes up to LSN `floor`.
-pub(crate) fn ingest(
-    (version, floor): (&Version, Lsn),
-    ids: SegmentIds,
-    options: &TableOptions,
-    sorted: &Arc<Sorted>,
-    now: UnixMs,
-) -> Result<Compaction> {
-    let levels = padded(version, L1_RUNS);
-    // A table whose L1 is one run has it in the last position.
-    let top = if options.l1_runs > 1 || runs::has_others(&levels) { 0 } else { L1 };
-    let deepest = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0).max(L1_RUNS);
-    let source = |target, is_late| Source::Sorted { sorted: Arc::clone(sorted), target, is_late };
-    let mut context = context(Arc::clone(version.reads()), ids, options, now, source(deepest, false), levels);
-    let span = sorted.span();
-    for at in top..=deepest {
-        if !overlap(&context, &context.levels[at], &span, &mut Counters::default())?.is_empty() {
-            context.source = source(at.saturating_sub(1).max(top), floor > sorted.lsn());
-            break;
-        }
-    }
-    Ok(Compaction::new(context, Claim::default()))
-}
-
-fn context(
+/// Of a step that moves ingested pairs, or builds segments of them.
+pub(super) fn context(
     reads: Arc<Reads>,
     ids: SegmentIds,
-    options: &TableOptions,
-    now: UnixMs,
+    (placement, compression): (Placement, Compression),
     source: Source,
     levels: Vec<Arc<Level>>,
 ) -> Context {
-    // It is merged only with the segments that it overlaps.
-    let way = (options.placement, options.compression, CompactionMode::Partial);
-    Context::new(reads, ids, way, source, levels, now)
+    Context::new(reads, ids, (placement, compression, CompactionMode::Partial), source, levels, UnixMs(0))
 }

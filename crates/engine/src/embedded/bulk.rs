@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 impl Db {
     /// Ingests pairs in ascending order of their keys, all or none, durably. Segments are built of them directly, past
-    /// the logs and the L0, and become part of the store by one edit. The pairs are newer than all writes before the
-    /// call, and older than writes during it. All of them have one [version](super::Pair::version). Returns the number
-    /// of pairs. Other threads may read and write meanwhile.
+    /// the logs and the L0, and become part of the store by one edit, without a merge. The pairs are newer than all writes
+    /// before the call, and older than writes during it. All of them have one [version](super::Pair::version). Returns the
+    /// number of pairs. Other threads read and write meanwhile, and compactions go on.
     ///
     /// ```
     /// # use leeward_engine::{Db, DbOptions};
@@ -39,23 +39,15 @@ impl Db {
         self.commit(sorted.lsn())?;
         loop {
             let seen = self.workers.progress();
-            let turn = self.workers.turn();
-            let ingest = self.region.ingest(&sorted, self.now())?;
-            let is_last = ingest.is_some();
-            // The earlier L0s are compacted first, and do not wait for further L0s.
-            let Some(compaction) = ingest.or_else(|| self.region.next_compaction_at_once(self.now())) else {
-                // If space is short, other compactions make room first.
-                drop(turn);
-                self.workers.call();
-                self.workers.wait(seen)?;
-                continue;
-            };
-            self.region.install(&compaction.finish()?)?;
-            self.workers.advance();
-            if is_last {
+            if let Some(compaction) = self.region.ingest(&sorted)? {
+                self.region.install(&compaction.finish()?)?;
+                self.workers.advance();
                 self.region.count_ingested(&sorted);
                 return Ok(sorted.pairs());
             }
+            // Earlier L0s are compacted first, and do not wait for further ones.
+            self.workers.call();
+            self.workers.wait(seen)?;
         }
     }
 

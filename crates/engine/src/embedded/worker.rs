@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::region::Region;
 use leeward_format::{LogKind, UnixMs};
 use leeward_platform::Clock;
-use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -37,9 +37,6 @@ struct Shared {
     work: Condvar,
     /// A worker has done or failed something.
     progress: Condvar,
-    /// Read-locked from the choice of a compaction to its install; write-locked by an ingest, so that no compaction
-    /// runs.
-    turn: RwLock<()>,
 }
 
 #[derive(Debug, Default)]
@@ -105,11 +102,6 @@ impl Workers {
     /// Calls the workers: there is something to do.
     pub(super) fn call(&self) {
         self.shared.call();
-    }
-
-    /// Keeps the compactors from choosing compactions until the guard is dropped; waits for those under way.
-    pub(super) fn turn(&self) -> RwLockWriteGuard<'_, ()> {
-        self.shared.turn.write()
     }
 
     /// Counts an install that writers or workers may have waited for.
@@ -274,7 +266,6 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
 
 /// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
 fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
-    let _turn = shared.turn.read();
     let mut compaction = region.next_compaction_in(lane, UnixMs(clock.unix_ms()))?;
     let done = loop {
         if shared.state.lock().stop {

@@ -127,7 +127,7 @@ fn random_range(region: &Region, rng: &mut Rng, model: &mut Model) {
     let Some(sorted) = builder.finish().expect("a sound disk") else { return };
     region.set_commit(region.last_lsn());
     let compaction = loop {
-        match region.ingest(&sorted, UnixMs(0)).expect("a sound disk") {
+        match region.ingest(&sorted).expect("a sound disk") {
             Some(compaction) => break compaction,
             None => assert!(compact(region), "an L0 from before can be compacted"),
         }

@@ -2,11 +2,11 @@
 
 use super::append::Need;
 use super::{MAX_FROZEN_L0S, Region, Writer};
-use crate::compaction::{Compaction, Open, Sorted, SortedBuilder, ingest};
+use crate::compaction::{Compaction, Open, Sorted, SortedBuilder};
 use crate::error::{Error, Result};
 use crate::region::AppendError;
 use leeward_format::record::{Record, RecordKind, record_bytes};
-use leeward_format::{LogKind, Lsn, UnixMs};
+use leeward_format::{LogKind, Lsn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,9 +30,9 @@ impl Region {
         }
         let (_, lsn) = self.take_lsns(writer, 1, freezes)?;
         let reads = Arc::clone(self.view.load().version.reads());
-        // Set before any newer write.
+        // Before any newer write.
         let open = Open::default();
-        *self.ingest.lock() = Arc::downgrade(&open);
+        self.picker.lock().begin_ingest(lsn, &open);
         Ok(SortedBuilder::new(reads, self.ids.clone(), &self.options, lsn, &open))
     }
 
@@ -73,17 +73,19 @@ impl Region {
         Ok((first, last))
     }
 
-    /// The compaction that brings `sorted` into the levels as of `now`; `None` while an earlier L0 is not compacted.
-    /// One at a time, as for [`Region::next_compaction`].
+    /// The compaction that makes `sorted` a part of the levels, and merges nothing; `None` while an earlier L0 is not
+    /// compacted, or all positions of runs are taken. Other compactions and writes go on meanwhile.
     ///
     /// # Errors
     /// The device fails or holds damaged bytes.
-    pub fn ingest(&self, sorted: &Arc<Sorted>, now: UnixMs) -> Result<Option<Compaction>> {
+    pub fn ingest(&self, sorted: &Arc<Sorted>) -> Result<Option<Compaction>> {
+        // The picker's lock first: see `Region::next_compaction`.
+        let mut picker = self.picker.lock();
         let view = self.view.load();
         if view.version.frozen().iter().any(|l0| l0.last_lsn() < sorted.lsn()) {
             return Ok(None);
         }
-        ingest((&view.version, view.floor), self.ids.clone(), &self.options, sorted, now).map(Some)
+        picker.pick_ingest(&view.version, sorted)
     }
 
     /// Counts the bytes of an installed ingest.

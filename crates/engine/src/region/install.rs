@@ -39,7 +39,13 @@ impl Region {
         let l0s = lane != Lane::Levels && self.has_frozen_l0s();
         let owner = self.view.load().version.reads().owner;
         l0s || self.volume.memory().has_waiting(owner, lane.bit())
-            || lane != Lane::L0s && (self.picker.lock().sweep_is_throttled(now) || self.must_look_at_sharing())
+            || lane != Lane::L0s && (self.picker_waits(now) || self.must_look_at_sharing())
+    }
+
+    /// Whether something is to be merged that has a rate.
+    fn picker_waits(&self, now: UnixMs) -> bool {
+        let picker = self.picker.lock();
+        picker.sweep_is_throttled(now) || picker.ranges_wait()
     }
 
     /// Whether there is nothing to sync, prepare or merge until something is appended or the region
@@ -93,11 +99,6 @@ impl Region {
         match memory.admit((owner, lane.bit()), compaction.memory_bytes()) {
             Some(reservation) => {
                 compaction.admitted(reservation);
-                // The version was loaded before this check: if it has writes newer than an ingest, that ingest is seen
-                // to be open.
-                if self.ingest.lock().strong_count() > 0 {
-                    compaction.keep_tombstones();
-                }
                 Some(compaction)
             }
             None => {

@@ -60,7 +60,7 @@ use leeward_format::{Epoch, LogKind, Lsn, RegionId, UnixMs};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 /// L0s that may be frozen at a time; then writes wait for a compaction.
 const MAX_FROZEN_L0S: usize = 3;
@@ -129,8 +129,6 @@ pub struct Region {
     compactions: Mutex<CompactionTotals>,
     /// Held by an install from its first to its last step.
     installing: Mutex<()>,
-    /// The last ingest that was begun.
-    ingest: Mutex<Weak<()>>,
     /// Requests that the replay found, until they are taken.
     requests: Mutex<Requests>,
     last: AtomicU64,

@@ -108,7 +108,6 @@ impl Region {
             seen_sharing: AtomicU64::new(0),
             compactions: Mutex::default(),
             installing: Mutex::new(()),
-            ingest: Mutex::default(),
             requests: Mutex::default(),
             last: AtomicU64::new(last.0),
             commit: AtomicU64::new(state.replay_from.0.saturating_sub(1)),

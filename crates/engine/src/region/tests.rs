@@ -1,6 +1,7 @@
 //! Tests of the write path: what refuses a batch, what a batch changes, and what snapshots see.
 
 use super::*;
+use crate::compaction::Lane;
 use crate::memory::Purpose;
 use crate::memtable::{LOG_BYTES_PER_BYTE, MOST_RANGES};
 use crate::scan::ScanBounds;
@@ -285,6 +286,61 @@ fn ranges_are_checked_before_anything_is_written() {
     }
     assert_eq!(region.last_lsn(), Lsn(0));
     assert!(region.append(&vec![Write::delete_range(b"a", None); MOST_RANGES + 1]).is_err());
+}
+
+/// A range that hides one pair rewrites the leaf segments around it in every level, to the last one.
+#[test]
+fn small_range_deletes_are_merged_down_at_a_rate() {
+    let region = region(32 << 10, 64 << 10);
+    let key = |n: u64| format!("key{n:06}").into_bytes();
+    let append = |write: Write<'_>| {
+        region.append(&[write]).unwrap();
+        region.set_commit(region.last_lsn());
+        for log in LogKind::APPENDED {
+            for tail in region.tails(log).iter().filter(|tail| tail.sealed()) {
+                region.flush_tail(log, tail.index()).unwrap();
+                region.release_tail(log, tail.index());
+                region.allow_tails(log, tail.index() + 2);
+            }
+        }
+    };
+    // Carries out all compactions at a time; returns the bytes of those that only range tombstones ask for.
+    let settle = |now: u64| {
+        let mut bytes = 0;
+        while let Some(compaction) = region.next_compaction_of_all(UnixMs(now)) {
+            let done = compaction.finish().unwrap();
+            region.install(&done).unwrap();
+            bytes += if done.is_ranged { done.bytes_read + done.bytes_written } else { 0 };
+        }
+        bytes
+    };
+    for n in 0..20_000 {
+        append(put(&key(n), &[1; 100]));
+        if n % 1000 == 0 {
+            settle(1);
+        }
+    }
+    assert_eq!(settle(1), 0);
+    let mut bytes = 0;
+    let mut deleted = 0;
+    while deleted < 20_000 && !region.picker.lock().ranges_wait() {
+        let (start, end) = (key(deleted), key(deleted + 1));
+        append(Write::delete_range(&start, Some(&end)));
+        bytes += settle(1);
+        deleted += 13;
+    }
+    assert!((64 << 20..66 << 20).contains(&bytes), "{bytes} bytes for {} deletes", deleted / 13);
+    assert!(region.waits_for_time(Lane::Any, UnixMs(1)), "it is called again");
+    for n in 0..500 {
+        let (start, end) = (key(7 + 37 * n), key(8 + 37 * n));
+        append(Write::delete_range(&start, Some(&end)));
+        assert_eq!(settle(1), 0);
+    }
+    // A second later there is room for another 4 MiB; and in the end all of it is gone.
+    let later = settle(1001);
+    assert!((4 << 20..6 << 20).contains(&later), "{later} bytes");
+    (2..200).for_each(|second| assert!(settle(second * 1000) < 6 << 20));
+    assert!(region.has_collected(region.last_lsn()) && !region.picker.lock().ranges_wait());
 }
 
 #[test]

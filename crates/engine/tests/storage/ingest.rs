@@ -58,7 +58,7 @@ fn ingest(region: &Region, rng: &mut Rng, history: &mut History, pairs: &Pairs, 
     assert_eq!(sorted.pairs(), pairs.len() as u64);
     history.write(region)?;
     loop {
-        if let Some(compaction) = region.ingest(&sorted, UnixMs(0))? {
+        if let Some(compaction) = region.ingest(&sorted)? {
             let done = compaction.finish()?;
             region.install(&done)?;
             history.synced = history.synced.max(*last);
@@ -149,12 +149,117 @@ fn pairs_land_in_the_deepest_level_that_has_room_for_them() {
     assert_eq!(after[deepest].entries, before[deepest].entries + 2000);
     assert!(region.volume().counters().bytes_read < read + (1 << 20), "nothing was merged");
     assert_holds(&region, &history.model(region.last_lsn()), "above all keys");
-    // Overlapping pairs are merged, and the newer ones win.
+    // Overlapping pairs become a run, and the newer ones win.
     let over: Pairs = (0..2000).map(|n| (format!("key{n:05}").into_bytes(), vec![8; 10])).collect();
     ingest(&region, &mut Rng::new(0), &mut history, &over, &mut 0).unwrap();
     assert_holds(&region, &history.model(region.last_lsn()), "over all keys");
     while compact(&region).unwrap() {}
     assert_holds(&region, &history.model(region.last_lsn()), "compacted");
+}
+
+/// A region whose levels have all of `key00000` and so on, up to 9999.
+fn loaded() -> (Arc<Region>, Model) {
+    let region = open_region(&SimDisk::new(1, DISK_BYTES)).unwrap();
+    let mut model = Model::new();
+    for n in 0..10_000 {
+        write(&region, &mut model, &Write::put(format!("key{n:05}").as_bytes(), &[1; 100]));
+    }
+    while compact(&region).unwrap() {}
+    (region, model)
+}
+
+fn write(region: &Region, model: &mut Model, write: &Write<'_>) {
+    loop {
+        match region.append(std::slice::from_ref(write)) {
+            Ok(_) => break,
+            Err(AppendError::TailBusy(_)) => flush(region).unwrap(),
+            Err(AppendError::L0Full) => assert!(compact(region).unwrap()),
+            Err(AppendError::Engine(error)) => panic!("{error}"),
+        }
+    }
+    region.write_tails().unwrap();
+    region.set_commit(region.last_lsn());
+    match write.value {
+        Some(value) => drop(model.insert(write.key.to_vec(), value.to_vec())),
+        None => drop(model.remove(write.key)),
+    }
+}
+
+/// However late it is, and however much it overlaps: what it writes is an index.
+#[test]
+fn a_late_ingest_merges_nothing() {
+    let (region, mut model) = loaded();
+    let mut builder = region.begin_ingest().unwrap();
+    let pairs: Pairs = (0..5000).map(|n| (format!("key{:05}", 2 * n).into_bytes(), vec![2; 90])).collect();
+    let mut newer = Model::new();
+    for (n, (key, value)) in pairs.iter().enumerate() {
+        builder.push(key, value).unwrap();
+        if n % 2 == 0 {
+            // Meanwhile L0s are compacted, with newer versions and tombstones of the same keys.
+            let value = [3; 100];
+            let one = if n % 4 == 0 { Write::put(key, &value) } else { Write::delete(key) };
+            write(&region, &mut newer, &one);
+            model.remove(key);
+        }
+    }
+    let all = region.next_compaction_of_all(UnixMs(0)).expect("an L0 is compacted beside the ingest");
+    region.install(&all.finish().unwrap()).unwrap();
+    let sorted = builder.finish().unwrap().unwrap();
+    let taken: Vec<_> = pairs.iter().filter(|(key, _)| model.contains_key(key)).cloned().collect();
+    model.extend(taken);
+    model.extend(newer);
+    let compaction = loop {
+        match region.ingest(&sorted).unwrap() {
+            Some(compaction) => break compaction,
+            None => assert!(compact(&region).unwrap()),
+        }
+    };
+    let done = compaction.finish().unwrap();
+    assert_eq!((done.entries_read, done.entries_written), (0, 0), "nothing is merged");
+    assert!(done.bytes_written <= 64 << 10, "{} bytes", done.bytes_written);
+    region.install(&done).unwrap();
+    assert_holds(&region, &model, "installed");
+    while compact(&region).unwrap() {}
+    assert_holds(&region, &model, "merged");
+    assert_eq!(region.volume().verify().damaged.len(), 0);
+}
+
+/// While an ingest is built, and between its choice and its install, writers fill L0s, and those are compacted.
+#[test]
+fn writes_and_compactions_go_on_while_an_ingest_is_installed() {
+    let (region, mut model) = loaded();
+    let mut builder = region.begin_ingest().unwrap();
+    let fill = |model: &mut Model, value: u8, round: u32| {
+        for n in 0..6000 {
+            let key = format!("key{:05}", (n * 7 + round) % 10_000);
+            write(&region, model, &Write::put(key.as_bytes(), &[value; 100]));
+            if n % 1000 == 0 {
+                while compact(&region).unwrap() {}
+            }
+        }
+    };
+    let mut newer = Model::new();
+    // So many L0s that their runs are merged, though not into L2.
+    (0..6).for_each(|round| fill(&mut newer, 3, round));
+    for n in 0..10_000 {
+        builder.push(format!("key{n:05}").as_bytes(), &[2; 50]).unwrap();
+        model.insert(format!("key{n:05}").into_bytes(), vec![2; 50]);
+    }
+    let sorted = builder.finish().unwrap().unwrap();
+    let ingest = loop {
+        match region.ingest(&sorted).unwrap() {
+            Some(ingest) => break ingest,
+            None => assert!(compact(&region).unwrap()),
+        }
+    };
+    let before = region.stats().compactions.installed;
+    fill(&mut newer, 4, 3);
+    assert!(region.stats().compactions.installed > before, "compactions go on");
+    region.install(&ingest.finish().unwrap()).unwrap();
+    model.extend(newer);
+    assert_holds(&region, &model, "installed");
+    while compact(&region).unwrap() {}
+    assert_holds(&region, &model, "merged");
 }
 
 #[test]

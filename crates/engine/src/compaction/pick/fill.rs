@@ -16,7 +16,7 @@ const L1_L0S: u64 = 4;
 /// of SD and 10 % more of S, and 1.
 const RUN_SHARE: f64 = 1.25;
 /// Number of runs of L1 from which on they are merged however small they are.
-const MOST_RUNS: usize = 7;
+pub(super) const MOST_RUNS: usize = 7;
 /// Part of a level that a merge because of scans takes, approximately.
 const PART_BY_SCANS: u64 = 8;
 /// Pieces of a two-layer log from which on they are merged into a run, as many as DEPART's global log has segments

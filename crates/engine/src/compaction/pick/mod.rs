@@ -15,6 +15,11 @@ use std::fmt;
 use std::sync::Arc;
 
 mod fill;
+mod ingest;
+mod ranged;
+
+use ingest::OpenIngest;
+use ranged::RangedRate;
 
 /// Most leaf segments of a level that one compaction takes.
 const MAX_INPUT_SEGMENTS: usize = 4;
@@ -64,6 +69,10 @@ pub(crate) struct Picker {
     max_space_percent: u32,
     /// Values are not brought into key order before scans have paid this many bytes.
     orders_from: u64,
+    /// What merges because of range tombstones may cost.
+    ranged: RangedRate,
+    /// The last ingest that was begun, until it is installed.
+    ingest: Option<OpenIngest>,
 }
 
 /// State that a pick changes before it is known whether the picked compaction will be done.
@@ -153,6 +162,8 @@ impl Picker {
             sweeps_from: UnixMs(0),
             max_space_percent,
             orders_from: 0,
+            ranged: RangedRate::default(),
+            ingest: None,
         }
     }
 
@@ -172,6 +183,9 @@ impl Picker {
         (lane, least, now): (Lane, usize, UnixMs),
     ) -> Option<Compaction> {
         let mut l0s = L0s { least, ..self.ready(version, commit, extents) };
+        if self.ingest_waits_for(&l0s.tables) {
+            l0s.least = 1;
+        }
         if version.reads().volume.is_short_of_space() && self.can_make_room(version) {
             // Another run would use the space that is left, and only other compactions give any back.
             l0s.tables.clear();
@@ -209,7 +223,7 @@ impl Picker {
                 self.pick_merge(version, &L0s { least, ..l0s.clone() }, lane).or(swept)
             }
         };
-        let source = source.or_else(|| self.pick_ranged(version))?;
+        let source = source.or_else(|| self.pick_ranged(version, now))?;
         self.picked.swept_last = if source.sweeps() { self.picked.swept_last + 1 } else { 0 };
         Some(source)
     }
@@ -226,6 +240,9 @@ impl Picker {
         if source.sweeps() {
             self.picked.swept_at = now;
         }
+        if let Source::L0 { tables, run, .. } = &source {
+            self.keep_hole(tables, run.target);
+        }
         let claim = self.claims.take(source.claims());
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let way = (self.placement, self.compression, self.mode);
@@ -234,7 +251,8 @@ impl Picker {
         let sweep = self.sweep.serial();
         let ends_run_merge = self.ends_run_merge(&source, &levels);
         let context = Context::new(reads, ids, way, source, base, now);
-        let context = Context { levels, victims, sweep, output_bytes, ends_run_merge, ..context };
+        let keeps_tombstones = self.is_ingesting();
+        let context = Context { levels, victims, sweep, output_bytes, ends_run_merge, keeps_tombstones, ..context };
         Compaction::new(context, claim)
     }
 
@@ -268,6 +286,11 @@ impl Picker {
         (self.picked.swept_at.0..self.sweeps_from.0).contains(&now.0)
     }
 
+    /// Whether range tombstones wait for the time of their next merge.
+    pub(crate) fn ranges_wait(&self) -> bool {
+        self.ranged.is_waiting()
+    }
+
     /// Whether L0s were compacted within the last second, as far as the clock can be trusted.
     pub(crate) fn had_l0s_lately(&self, now: UnixMs) -> bool {
         now.0.wrapping_sub(self.picked.had_l0s_at.0) < 1000
@@ -298,6 +321,12 @@ impl Picker {
     /// A compaction was installed; the segments `gone` were freed with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done, gone);
+        if done.ingested.is_some() {
+            self.ingest = None;
+        }
+        if done.is_ranged {
+            self.ranged.spend(done.bytes_read + done.value_bytes_read + done.bytes_written);
+        }
         let rate = if self.sweep_rate == 0 && self.sweep.is_of_split() { SPLIT_RATE } else { self.sweep_rate };
         if done.swept.is_some() && rate > 0 {
             let bytes = done.bytes_read + done.value_bytes_read + done.bytes_written;
@@ -334,12 +363,13 @@ impl Picker {
                 _ if position == L1 && self.has_runs(levels) => {
                     // Values leave victims on their way into the level below, which is read only once.
                     let target = self.below_runs(levels);
-                    let segments =
-                        levels.iter().take(target + 1).skip(PIECES).map(|level| level.segments().len()).sum();
+                    let first = self.mergeable_runs();
+                    let segments = levels.iter().take(target + 1).skip(first).map(|level| level.segments().len()).sum();
                     let least = self.sweep.part(segments, segment_bytes, left);
-                    levels.iter().take(target).skip(PIECES).any(|run| !run.is_empty()).then(|| {
-                        let runs::Part { from, next } = runs::part(version.reads(), levels, target, resume, least);
-                        Source::Segments { from, target, swept: Some(next) }
+                    levels.iter().take(target).skip(first).any(|run| !run.is_empty()).then(|| {
+                        let all = (&**version.reads(), levels);
+                        let runs::Part { from, next } = runs::part(all, first..target, resume, least);
+                        Source::Segments { from, target, swept: Some(next), is_ranged: false }
                     })
                 }
                 Some(level) if !level.is_empty() => {
@@ -410,7 +440,8 @@ impl Picker {
     /// Frozen L0s that are committed.
     fn ready<'a>(&self, version: &Version, commit: Lsn, extents: &'a [Vec<LogExtent>]) -> L0s<'a> {
         let frozen = version.frozen().iter().rev();
-        let tables: Vec<_> = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S).cloned().collect();
+        let committed = frozen.take_while(|l0| l0.last_lsn() <= commit).take(MAX_INPUT_L0S);
+        let tables = self.beside_ingest(committed.cloned().collect());
         let extents = &extents[..extents.len().min(tables.len())];
         L0s { tables, extents, least: 1 }
     }
@@ -421,10 +452,12 @@ impl Picker {
             return None;
         }
         let levels = padded(version, L1);
-        let run = match self.makes_runs(&levels) {
-            // Half of an L0 is not data.
-            true => self.new_run(version, &levels, l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2)?,
-            false => NewRun::SINGLE,
+        // Half of an L0 is not data.
+        let bytes = l0s.tables.iter().map(|l0| l0.bytes()).sum::<u64>() / 2;
+        let run = match self.run_above_ingest((version, &levels), &l0s.tables, bytes) {
+            Some(run) => run?,
+            None if self.makes_runs(&levels) => self.new_run(version, &levels, bytes)?,
+            None => NewRun::SINGLE,
         };
         let (tables, extents) = (l0s.tables.clone(), furthest(l0s.extents));
         self.unless_claimed(Source::L0 { tables, extents, run })
@@ -481,52 +514,25 @@ impl Picker {
             CompactionMode::WholeLevel => (usize::MAX, usize::MAX),
         };
         let (source, next) = if position == L1 && self.has_runs(version.levels()) {
-            let target = self.below_runs(version.levels());
-            let runs::Part { from, next } =
-                runs::part(version.reads(), version.levels(), target, &self.picked.resume[L1], least);
-            (Source::Segments { from, target, swept: None }, next)
+            let (first, target) = (self.mergeable_runs(), self.below_runs(version.levels()));
+            if runs::runs(version.levels(), first..target).next().is_none() {
+                return self.take_newer_runs(version);
+            }
+            let all = (&**version.reads(), version.levels());
+            let runs::Part { from, next } = runs::part(all, first..target, &self.picked.resume[L1], least);
+            (Source::Segments { from, target, swept: None, is_ranged: false }, next)
         } else {
             let contents = &version.levels()[position];
             let first = contents.segment_of(&self.picked.resume[position]);
             let first = if self.mode == CompactionMode::WholeLevel { 0 } else { first };
             let end = first.saturating_add(most).min(contents.segments().len());
             let next = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
-            (Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None }, next)
+            let from = vec![(position, first..end)];
+            (Source::Segments { from, target: position + 1, swept: None, is_ranged: false }, next)
         };
         let source = self.unless_claimed(source)?;
         self.picked.resume[position] = next;
         Some(source)
-    }
-
-    /// Leaf segments with range tombstones above the last level: hidden pairs take space until the tombstones reach
-    /// them. In a two-layer log, that is when the runs are merged.
-    fn pick_ranged(&mut self, version: &Version) -> Option<Source> {
-        if self.ordering_degree.is_some() {
-            return None;
-        }
-        let last = version.levels().iter().rposition(|level| !level.is_empty())?;
-        version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
-            let ranged = contents.ranged();
-            let first = *ranged.first()?;
-            if position < PIECES {
-                return self.take_pieces(version);
-            }
-            if position < self.below_runs(version.levels()) && self.has_runs(version.levels()) {
-                return self.take_from(version, contents.fence(first));
-            }
-            let next_to = |(i, at): &(usize, &usize)| **at == first + i;
-            let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
-            let source = Source::Segments { from: vec![(position, first..end)], target: position + 1, swept: None };
-            self.unless_claimed(source)
-        })
-    }
-
-    /// The part of all runs that begins at `key`.
-    fn take_from(&self, version: &Version, key: &[u8]) -> Option<Source> {
-        let target = self.below_runs(version.levels());
-        let runs::Part { from, .. } = runs::part(version.reads(), version.levels(), target, key, LEAST_RUN_SEGMENTS);
-        let source = Source::Segments { from, target, swept: None };
-        self.unless_claimed(source)
     }
 }
 
