@@ -42,9 +42,9 @@ use manifest::{Framed, Placed};
 pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
 pub use space::Segment;
+pub(crate) use tally::Figures;
 
 use crate::cache::Cache;
-use crate::compaction::Accounts;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, Purpose};
 use crate::replica::Replica;
@@ -102,19 +102,6 @@ const ZONE_SEGMENTS: u32 = 4;
 const REGION_BYTES: usize = 12 << 10;
 /// Bytes at the start of the file that hold both copies of the superblock.
 pub(crate) const SUPERBLOCKS_BYTES: usize = SUPERBLOCK_COPY_OFFSET as usize + SUPERBLOCK_BYTES;
-
-/// Sums over the segments of a region.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figures {
-    /// Their number.
-    pub(crate) segments: u64,
-    /// Their number in each log, by [`LogKind::index`](leeward_format::LogKind::index).
-    pub(crate) log_segments: [u32; 3],
-    /// Space and live bytes of the large log.
-    pub(crate) accounts: Accounts,
-    /// Bytes that other regions count.
-    pub(crate) shared_bytes: u64,
-}
 
 /// An open volume.
 pub struct Volume {
@@ -411,20 +398,6 @@ impl Volume {
     /// How the segment of a region that has `segment` is shared with other regions.
     pub(crate) fn sharing(&self, segment: &SegmentState) -> Sharing {
         self.registry.lock().sharing(segment)
-    }
-
-    /// The sums over the segments of the owner's region.
-    pub(crate) fn figures(&self, owner: &Owner) -> Result<Figures> {
-        let registry = self.registry.lock();
-        registry.check(owner)?;
-        let (state, tally) = (registry.region(owner.region), registry.tally(owner.region));
-        let (Some(state), Some(tally)) = (state, tally) else { return Err(Error::Superseded(owner.region)) };
-        Ok(Figures {
-            segments: state.segments.len() as u64,
-            log_segments: tally.log_segments,
-            accounts: tally.accounts,
-            shared_bytes: tally.shared_bytes,
-        })
     }
 
     /// See [`crate::Region::set_inherited_below`].

@@ -8,12 +8,43 @@
 //! Guarded by the registry's lock.
 
 use super::registry::Sharing;
+use super::{Owner, Volume};
 use crate::compaction::Accounts;
+use crate::error::{Error, Result};
 use leeward_format::cluster::CopyIdentity;
 use leeward_format::frame::body_bytes;
 use leeward_format::manifest::{RegionState, SegmentKind, SegmentState};
 use leeward_format::{LogKind, RegionId, SegmentId};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Sums over the segments of a region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Figures {
+    /// Their number.
+    pub(crate) segments: u64,
+    /// Their number in each log, by [`LogKind::index`](leeward_format::LogKind::index).
+    pub(crate) log_segments: [u32; 3],
+    /// Space and live bytes of the large log.
+    pub(crate) accounts: Accounts,
+    /// Bytes that other regions count.
+    pub(crate) shared_bytes: u64,
+}
+
+impl Volume {
+    /// The sums over the segments of the owner's region.
+    pub(crate) fn figures(&self, owner: &Owner) -> Result<Figures> {
+        let registry = self.registry.lock();
+        registry.check(owner)?;
+        let (state, tally) = (registry.region(owner.region), registry.tally(owner.region));
+        let (Some(state), Some(tally)) = (state, tally) else { return Err(Error::Superseded(owner.region)) };
+        Ok(Figures {
+            segments: state.segments.len() as u64,
+            log_segments: tally.log_segments,
+            accounts: tally.accounts,
+            shared_bytes: tally.shared_bytes,
+        })
+    }
+}
 
 /// Sums of one region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
