@@ -3,13 +3,12 @@
 use super::*;
 use leeward_platform::SimDisk;
 
-const SEGMENT_BYTES: usize = 64 << 10;
 const CAPACITY: u64 = 8 << 20;
 
 fn options() -> DbOptions {
     DbOptions {
         volume: VolumeOptions {
-            segment_bytes: SEGMENT_BYTES,
+            segment_bytes: 64 << 10,
             memory_budget: 4 << 20,
             capacity_bytes: Some(CAPACITY),
             ..VolumeOptions::default()
@@ -52,27 +51,40 @@ fn check(cursor: &mut Cursor, writes: u64, value_bytes: usize) {
     assert_eq!(cursor.next().expect("a sound device"), None);
 }
 
+/// A snapshot and a cursor while a hundred keys are overwritten with so many bytes.
+fn read_beside(options: &DbOptions, value_bytes: usize, bytes: u64) {
+    let disk = SimDisk::new(1, 1 << 40);
+    let db = Db::open_on(&disk, "sim", options.clone(), Arc::new(BootClock)).unwrap();
+    let (writes, before) = overwrite(&db, 0, value_bytes, bytes / 4);
+    let snapshot = db.snapshot();
+    let mut open = db.scan(ScanBounds::default());
+    let first = open.next().unwrap().expect("a pair");
+    let (more, after) = overwrite(&db, writes, value_bytes, bytes);
+    assert!(after <= before + before / 2, "{value_bytes}: {before} bytes in use before, {after} under a snapshot");
+    check(&mut snapshot.cursor(ScanBounds::default()), writes, value_bytes);
+    let mut rest = 1;
+    while let Some(entry) = open.next().unwrap() {
+        assert!(entry.key > first.key);
+        rest += 1;
+    }
+    assert_eq!(rest, 100);
+    check(&mut db.scan(ScanBounds::default()), writes + more, value_bytes);
+    println!("values of {value_bytes} bytes: {before} bytes in use before, {after} under a snapshot");
+}
+
+/// Values in the large log, in runs of the medium log, and in leaves.
 #[test]
 fn a_snapshot_and_a_cursor_keep_nothing_that_is_written_after_them() {
-    // Values in the large log, in runs of the medium log, and in leaves.
-    for (value_bytes, bytes, what) in
-        [(4000, 8 * CAPACITY, "large"), (300, 2 * CAPACITY, "medium"), (70, CAPACITY, "small")]
-    {
-        let disk = SimDisk::new(1, 1 << 30);
-        let db = Db::open_on(&disk, "sim", options(), Arc::new(BootClock)).unwrap();
-        let (writes, before) = overwrite(&db, 0, value_bytes, bytes / 4);
-        let snapshot = db.snapshot();
-        let mut open = db.scan(ScanBounds::default());
-        let first = open.next().unwrap().expect("a pair");
-        let (more, after) = overwrite(&db, writes, value_bytes, bytes);
-        assert!(after <= before + before / 2, "{what}: {before} bytes in use before, {after} under a snapshot");
-        check(&mut snapshot.cursor(ScanBounds::default()), writes, value_bytes);
-        let mut rest = 1;
-        while let Some(entry) = open.next().unwrap() {
-            assert!(entry.key > first.key);
-            rest += 1;
-        }
-        assert_eq!(rest, 100);
-        check(&mut db.scan(ScanBounds::default()), writes + more, value_bytes);
+    for (value_bytes, bytes) in [(4000, 8 * CAPACITY), (300, 2 * CAPACITY), (70, CAPACITY)] {
+        read_beside(&options(), value_bytes, bytes);
+    }
+}
+
+#[test]
+#[ignore = "writes 7.5 GiB: cargo test -p leeward-engine --lib -- --ignored --nocapture space_tests"]
+fn the_same_at_full_size() {
+    let volume = VolumeOptions { capacity_bytes: Some(256 << 20), ..VolumeOptions::default() };
+    for value_bytes in [20_000, 2_000, 500] {
+        read_beside(&DbOptions { volume: volume.clone(), ..DbOptions::default() }, value_bytes, 2 << 30);
     }
 }
