@@ -32,6 +32,19 @@ impl<K> Unidentified<K> {
         Unidentified { places: places.max(1), waiting: Vec::new() }
     }
 
+    /// Whether no connection has a place.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether this connection has a place.
+    pub fn contains(&self, connection: &K) -> bool
+    where
+        K: PartialEq,
+    {
+        self.waiting.iter().any(|(other, _)| other == connection)
+    }
+
     /// Gives a new connection a place. Returns the connection that has to be closed for that, and has its place no more.
     #[must_use]
     pub fn enter(&mut self, connection: K, from: Option<IpAddr>) -> Option<K> {

@@ -26,6 +26,7 @@ pub mod metrics;
 pub mod native;
 pub mod node;
 mod numbered;
+mod places;
 pub mod protocol_session;
 pub mod quota;
 pub mod resp;

@@ -180,7 +180,7 @@ impl Metrics {
         self.dropped[why as usize].inc();
     }
 
-    /// Counts a connection that was refused because there were too many.
+    /// Counts a connection that was closed because there were too many.
     pub fn refused(&self) {
         self.refused.inc();
     }
@@ -258,7 +258,11 @@ impl Metrics {
         }
         registry.register("connections", "Open client connections", open);
         registry.register("connections_accepted", "Client connections accepted", accepted);
-        registry.register("connections_refused", "Client connections refused: too many", self.refused.clone());
+        registry.register(
+            "connections_refused",
+            "Client connections closed because there were too many",
+            self.refused.clone(),
+        );
         let checks = "Checks of passwords, some 20 ms each; one answers all that ask the same at the same time";
         registry.register("password_checks", checks, self.password_checks.clone());
         let dropped = Family::<Reason, Counter>::default();

@@ -48,6 +48,8 @@ pub trait ProtocolSession: Send {
     fn wants_input(&self) -> bool;
     /// Ends the input. The session answers earlier requests, and is [finished](ProtocolSession::is_finished) then.
     fn stop(&mut self);
+    /// Tells the client why its connection is closed at once, because there are too many.
+    fn turn_away(&mut self);
     /// Whether everything was answered and sent after a [stop](ProtocolSession::stop): it can be closed.
     fn is_finished(&self) -> bool;
     /// Frees the buffers that it keeps for later requests, as far as they are empty.

@@ -280,7 +280,12 @@ pub const SETTINGS: &[Setting] = &[
          secrets, since every user of the machine can read them",
     ),
     number("job_threads", "2", 1..=64, "threads for compactions, flushes and reads from the device"),
-    number("max_connections", "10,000", 1..=100_000, "client connections of both protocols together"),
+    number(
+        "max_connections",
+        "10,000",
+        1..=100_000,
+        "client connections of both protocols together; [operators](operations.md#more-clients-than-places) have some besides",
+    ),
     bytes(
         "client_output_bytes",
         "256 MiB",

@@ -1,7 +1,10 @@
-//! What the machine does to a cluster: a umask that hides nothing, a terminal that goes away, a limit on the size of files.
+//! What the machine does to a cluster: a umask that hides nothing, a terminal that goes away, limits on the size and on
+//! the number of files.
 
-use super::running::{Dev, Resp, leeward, signal};
+use super::running::{Dev, Resp, leeward, signal, wait_for};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -75,5 +78,29 @@ fn a_node_outlives_a_hangup_and_a_limit_on_the_size_of_files() {
     assert_eq!(one.call(&["GET", "key0"]), value, "reads go on");
     let node = dev.status()["nodes"][0].clone();
     assert!(node["volume_failure"].is_null() && node["volume_full"].is_string(), "full, and not broken: {node}");
+    dev.stop();
+}
+
+#[test]
+fn a_node_without_file_descriptors_lets_operators_in_and_tells_clients() {
+    let parent = Arc::new(tempfile::tempdir().expect("a directory"));
+    let data = parent.path().join("data");
+    let dev = Dev::start_by(leeward_after("ulimit -n 400"), parent, &data, 1, &[]);
+    let mut first = Resp::connect(dev.resp(1));
+    assert_eq!(first.call(&["SET", "apple", "red"]), "+OK");
+    let clients: Vec<Resp> = (0..400).map(|_| Resp::connect(dev.resp(1))).collect();
+    let mut last = Resp::connect(dev.resp(1));
+    assert_eq!(last.call(&["GET", "apple"]), "-ERR max number of clients reached");
+    let mut admin = TcpStream::connect(("127.0.0.1", dev.base + 200)).expect("it listens");
+    admin.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").expect("it reads");
+    let mut said = String::new();
+    admin.read_to_string(&mut said).expect("it answers");
+    assert!(said.contains("200 OK") && said.ends_with("\r\n\r\nok\n"), "{said}");
+    assert!(dev.leeward(&["status"]).contains("serving"), "and the native port");
+    assert_eq!(first.call(&["GET", "apple"]), "red");
+    let log = fs::read_to_string(data.join("node-1/log")).expect("it has a log");
+    assert!(log.contains("file descriptors have run out"), "{log}");
+    drop(clients);
+    wait_for("there is room again", || last.call(&["GET", "apple"]) == "red");
     dev.stop();
 }

@@ -3,10 +3,14 @@
 //!
 //! Beyond [`MOST_SESSIONS`] connections, new ones wait in the kernel's queue. A connection is closed if the node sent it
 //! nothing for the timeout, since it was accepted or since the last byte of an answer: its request did not come, came too
-//! slowly, or the client does not read its answer. A whole answer takes the node far less. Used on the admin thread.
+//! slowly, or the client does not read its answer. A whole answer takes the node far less. File descriptors for all
+//! connections are kept ([`Reserve`]), so the port answers also when the process has no others. Used on the admin
+//! thread.
 
+use crate::runtime::descriptors::Reserve;
 use axum::serve::Listener;
 use leeward_security::tls::NodeTls;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -21,20 +25,41 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 /// Most connections at a time.
-pub(super) const MOST_SESSIONS: usize = 64;
+pub(crate) const MOST_SESSIONS: usize = 64;
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The listener, with its limits.
 pub(super) struct ConnectionLimit {
     listener: TcpListener,
     tls: Option<Arc<NodeTls>>,
     places: Arc<Semaphore>,
+    reserve: Arc<Reserve>,
     timeout: Duration,
 }
 
 impl ConnectionLimit {
     /// Accepts from `listener`, with TLS if there are certificates.
     pub(super) fn new(listener: TcpListener, tls: Option<Arc<NodeTls>>, timeout: Duration) -> ConnectionLimit {
-        ConnectionLimit { listener, tls, places: Arc::new(Semaphore::new(MOST_SESSIONS)), timeout }
+        let (places, reserve) = (Arc::new(Semaphore::new(MOST_SESSIONS)), Arc::new(Reserve::of(MOST_SESSIONS)));
+        ConnectionLimit { listener, tls, places, reserve, timeout }
+    }
+
+    async fn accept_next(&self) -> (TcpStream, SocketAddr) {
+        loop {
+            let accepted = poll_fn(|context| match self.reserve.accept(|| accept_now(&self.listener, context)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                other => Poll::Ready(other),
+            });
+            match accepted.await {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    tracing::debug!(%error, "the admin port cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
     }
 }
 
@@ -44,17 +69,36 @@ impl Listener for ConnectionLimit {
 
     async fn accept(&mut self) -> (AdminSession, SocketAddr) {
         let place = self.places.clone().acquire_owned().await.expect("the semaphore is never closed");
-        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let (stream, address) = self.accept_next().await;
         let deadline = Box::pin(sleep(self.timeout));
         let stream = match &self.tls {
             None => Stream::Plain(stream),
             Some(tls) => Stream::Handshake(Box::new(TlsAcceptor::from(tls.for_clients()).accept(stream))),
         };
-        (AdminSession { stream, timeout: self.timeout, deadline, _place: place }, address)
+        let session =
+            AdminSession { stream, timeout: self.timeout, deadline, _file: File(self.reserve.clone()), _place: place };
+        (session, address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+}
+
+/// A connection that waits to be accepted; [`io::ErrorKind::WouldBlock`]: there is none.
+fn accept_now(listener: &TcpListener, context: &mut Context<'_>) -> io::Result<(TcpStream, SocketAddr)> {
+    match listener.poll_accept(context) {
+        Poll::Ready(accepted) => accepted,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// When it is dropped, a descriptor was closed: the reserve has it first.
+struct File(Arc<Reserve>);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.0.refill();
     }
 }
 
@@ -101,6 +145,8 @@ pub(super) struct AdminSession {
     stream: Stream,
     timeout: Duration,
     deadline: Pin<Box<Sleep>>,
+    /// Dropped after the stream.
+    _file: File,
     _place: OwnedSemaphorePermit,
 }
 

@@ -30,6 +30,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
+pub(crate) use connection_limit::MOST_SESSIONS as RESERVED_FILES;
 pub(crate) use entry::Door;
 pub use figures::Snapshot;
 pub(crate) use figures::{Figures, Heartbeat};

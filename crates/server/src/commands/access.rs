@@ -7,6 +7,7 @@ use super::session::Session;
 use super::table::{Needs, Spec};
 use super::work::Work;
 use super::{Context, acl, connection, error_reply};
+use crate::places::FULL;
 use crate::protocol_session::ProtocolSession;
 use crate::resp::{Protocol, Reply};
 use crate::users::audit::Kind;
@@ -49,6 +50,10 @@ impl Session {
                 return Err(Reply::Error(NEEDS_USER.into()));
             }
             Ok(()) | Err(Refusal::Unauthenticated) => {}
+        }
+        let is_served = context.shared.places.serves(self.id(), self.identity.is_operator());
+        if !is_served && spec.needs.is_of_table() {
+            return Err(Reply::err(FULL));
         }
         let rights = spec.needs.everywhere(args);
         if !rights.is_empty() && self.identity.has_everywhere(rights).is_err() {
@@ -187,6 +192,8 @@ impl Session {
             return Work::Ready(Reply::Error(WRONG.into()));
         }
         self.show_user(context);
+        // An operator's place is its own from now on.
+        context.shared.places.serves(self.id(), self.identity.is_operator());
         match waiting {
             Waiting::User { greets: Some((protocol, name)), .. } => {
                 Work::Ready(connection::greet(self, protocol, name, context))

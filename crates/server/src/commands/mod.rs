@@ -39,6 +39,7 @@ pub(crate) use work::result_bytes;
 use crate::client_memory::ClientMemory;
 use crate::metrics::Metrics;
 use crate::node::{Node, PeerSettings};
+use crate::places::Places;
 use crate::quota::Quota;
 use crate::resp::Reply;
 use crate::users::Gate;
@@ -156,6 +157,8 @@ pub struct Shared {
     pub memory: ClientMemory,
     /// Who may come in.
     pub(crate) gate: Gate,
+    /// How many may.
+    pub(crate) places: Places,
 }
 
 impl Shared {
@@ -166,7 +169,8 @@ impl Shared {
         (metrics, memory, gate): (Arc<Metrics>, ClientMemory, Gate),
     ) -> Shared {
         let (clients, redirects) = (Clients::default(), Redirects::default());
-        Shared { facts, clients, cursors, redirects, metrics, memory, gate, figures: None }
+        let places = Places::new(facts.max_connections);
+        Shared { facts, clients, cursors, redirects, metrics, memory, gate, places, figures: None }
     }
 }
 

@@ -27,6 +27,7 @@ use super::work::{Kind, Work, result_bytes};
 use super::{Client, Context, table};
 use crate::client_memory::{Holder, small_bytes};
 use crate::numbered::Numbered;
+use crate::places::FULL;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, Quota};
 use crate::resp::{Parsed, Protocol, Reply};
@@ -465,6 +466,10 @@ impl ProtocolSession for Session {
 
     fn stop(&mut self) {
         self.stopped = true;
+    }
+
+    fn turn_away(&mut self) {
+        self.output.extend_from_slice(format!("-ERR {FULL}\r\n").as_bytes());
     }
 
     fn is_finished(&self) -> bool {

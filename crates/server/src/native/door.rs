@@ -5,6 +5,7 @@
 //! same.
 
 use crate::commands::Context;
+use crate::places::FULL_NATIVE;
 use crate::users::audit::Kind;
 use crate::users::identity::{is_of_operators, operators_request};
 use crate::users::{Answer, Identity, Question, Refusal, Work};
@@ -92,11 +93,11 @@ impl Door {
         (!is_in).then(wrong)
     }
 
-    /// Whether an operation may be carried out.
+    /// Whether an operation may be carried out. `has_place`: it may touch data, if its user may.
     ///
     /// # Errors
     /// Why not. The error does not depend on what there is.
-    pub(super) fn permit(&mut self, table: &str, op: &Op, context: &Context) -> Result<(), OpError> {
+    pub(super) fn permit(&mut self, table: &str, op: &Op, has_place: bool, context: &Context) -> Result<(), OpError> {
         self.identity.serves().map_err(Refusal::error)?;
         let need = op.need();
         let is_operators = is_of_operators(&need);
@@ -106,6 +107,7 @@ impl Door {
             context.shared.gate.audit.note(kind, self.identity.name(), address, what);
         };
         match self.identity.may(table, &need, context.routes) {
+            Ok(()) if !has_place && !is_operators => Err(OpError::Unavailable(FULL_NATIVE.into())),
             Ok(()) => {
                 if let Some(what) = request() {
                     note(Kind::Request, what);

@@ -15,6 +15,7 @@
 use crate::client_memory::{Charge, Holder, OPERATION_BYTES, SCAN_OPERATION_BYTES};
 use crate::commands::{Client, Context, check_op, result_bytes};
 use crate::numbered::Numbered;
+use crate::places::FULL_NATIVE;
 use crate::protocol_session::{ProtocolSession, Submission};
 use crate::quota::{COMMAND_UNITS, OPERATION_UNITS, STEP_UNITS};
 use crate::rings::{Ask, ReplyPath};
@@ -209,9 +210,14 @@ impl Session {
     }
 
     /// Ends a connection that may not be.
-    fn turn_away(&mut self, refusal: Refusal) {
+    fn refuse_user(&mut self, refusal: Refusal) {
         self.send(&Reply::Auth { refused: Some(refusal.error()) }, None);
         self.stop();
+    }
+
+    /// Whether its operations may touch data.
+    fn has_place(&self, context: &mut Context) -> bool {
+        context.shared.places.serves(self.id, self.door.identity.is_operator())
     }
 
     fn show_user(&self, context: &mut Context) {
@@ -269,14 +275,14 @@ impl Session {
     ) {
         context.quota.take(COMMAND_UNITS);
         if !self.follow_users(context) {
-            return self.turn_away(Refusal::Unauthenticated);
+            return self.refuse_user(Refusal::Unauthenticated);
         }
         let (request, bytes) = match (request, self.door.identity.admitted()) {
             (Request::Auth { user, password }, _) => return self.authenticate(user, &password, context),
             // Each operation gets the error.
             (request @ (Request::Ops { .. } | Request::Once { .. }), _) => (request, bytes),
             (request, Ok(())) => (request, bytes),
-            (_, Err(refusal)) => return self.turn_away(refusal),
+            (_, Err(refusal)) => return self.refuse_user(refusal),
         };
         match request {
             Request::Auth { .. } => {}
@@ -298,6 +304,9 @@ impl Session {
                     &Reply::Node { server: facts.server, admin_address: facts.admin_address.clone() },
                     reply_path,
                 );
+            }
+            Request::RingOffer | Request::RingOpen { .. } if !self.has_place(context) => {
+                self.send(&Reply::RingRefused { reason: FULL_NATIVE.into() }, reply_path);
             }
             Request::RingOffer => self.ring_asks.push(Ask::Offer),
             Request::RingOpen { address, request_bytes, reply_bytes, reply } => {
@@ -340,11 +349,12 @@ impl Session {
         let pending = Pending { id, reply_path, results, waiting, cost, bytes: 0, is_misrouted: false, named_in };
         let request = self.requests.push(Some(pending));
         let mut named = named.into_iter().peekable();
+        let has_place = self.has_place(context);
         for (position, op) in ops.into_iter().enumerate() {
             let once = named.next_if(|(at, _)| *at as usize == position).map(|(_, once)| once);
             let hides_old = self.door.hides_old(&table, &op);
             let place = Place { request, position, is_write: op.is_write(), is_reverse: op.is_reverse(), hides_old };
-            if let Err(error) = self.door.permit(&table, &op, context).and_then(|()| check_op(&op)) {
+            if let Err(error) = self.door.permit(&table, &op, has_place, context).and_then(|()| check_op(&op)) {
                 self.take_result(&place, OpResult::Error(error));
                 continue;
             }
@@ -515,6 +525,8 @@ impl ProtocolSession for Session {
     fn answered(&mut self, answer: Answer, context: &mut Context) {
         let refused = self.door.enter(answer, context);
         self.show_user(context);
+        // An operator's place is its own from now on.
+        self.has_place(context);
         self.send(&Reply::Auth { refused: refused.clone() }, None);
         if refused.is_some() {
             self.stop();
@@ -560,6 +572,10 @@ impl ProtocolSession for Session {
 
     fn holder(&self) -> Holder {
         Holder::new(&self.charge, !self.output.is_empty() || self.ops.is_empty())
+    }
+
+    fn turn_away(&mut self) {
+        self.send(&Reply::Auth { refused: Some(OpError::Unavailable(FULL_NATIVE.into())) }, None);
     }
 
     fn stop(&mut self) {

@@ -11,7 +11,7 @@ use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::{Channel, NodeTls};
 use mio::net::TcpStream;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 
 #[cfg(test)]
@@ -273,6 +273,13 @@ impl Connection {
         self.protocol_session.is_finished() && !self.channel.has_unsent() && !self.is_dead
     }
 
+    /// Tells the client that there are too many, as far as its socket takes that at once, and closes the connection.
+    pub(super) fn turn_away(&mut self, now: Nanos) {
+        self.protocol_session.turn_away();
+        self.write(now, usize::MAX);
+        self.end();
+    }
+
     /// Closes a connection that is finished.
     pub(super) fn end(&mut self) {
         self.is_dead = true;
@@ -295,12 +302,4 @@ impl Connection {
 /// What clients connect with: TLS, if the node has certificates.
 pub(super) fn channel(tls: Option<&NodeTls>, stream: TcpStream) -> Channel<TcpStream> {
     Channel::over(stream, tls.map(NodeTls::accept_client))
-}
-
-/// Refuses a client beyond the limit, with a message if its protocol has one and it is not encrypted.
-pub(super) fn refuse(kind: Kind, has_tls: bool, mut stream: &TcpStream) -> io::Result<()> {
-    match kind {
-        Kind::Resp if !has_tls => stream.write_all(b"-ERR max number of clients reached\r\n"),
-        Kind::Resp | Kind::Native => Ok(()),
-    }
 }

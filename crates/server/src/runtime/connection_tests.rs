@@ -37,6 +37,8 @@ impl ProtocolSession for Waiting {
         }
     }
 
+    fn turn_away(&mut self) {}
+
     fn answered(&mut self, _: Answer, _: &mut Context) {}
 
     fn follow_users(&mut self, _: &mut Context) -> bool {

@@ -13,7 +13,6 @@ const FIRST_CONNECTION: u64 = 3;
 /// Limits on what clients may do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    pub(super) connections: usize,
     pub(super) output_bytes: usize,
     pub(super) stall: Nanos,
 }
@@ -35,11 +34,6 @@ impl Connections {
 
     pub(super) fn limits(&self) -> Limits {
         self.limits
-    }
-
-    /// Whether there are as many connections as there may be.
-    pub(super) fn is_full(&self) -> bool {
-        self.open.len() >= self.limits.connections
     }
 
     /// An id for a connection that is to be added.

@@ -11,7 +11,7 @@
 
 use super::acceptor::{Accepted, Acceptor};
 use super::channel::Events;
-use super::connection::{Connection, Kind, channel, refuse};
+use super::connection::{Connection, Kind, channel};
 use super::connections::{Connections, Limits, report_dropped};
 use super::cpu_accounting::CpuAccounting;
 use super::departure::Departure;
@@ -210,6 +210,7 @@ impl EventLoop {
         self.pass_time_for_rings(now);
         self.end_stuck(now);
         self.acceptor.tick();
+        self.driver.shared.places.lacks_files = self.acceptor.lacks_files();
         if now >= self.next_stall_check {
             self.next_stall_check = now + STALL_CHECK;
             self.connections.give_up_stalled(now, self.driver.metrics());
@@ -233,11 +234,8 @@ impl EventLoop {
 
     fn admit(&mut self, accepted: Accepted, now: Nanos) -> io::Result<()> {
         let Accepted { kind, mut stream, address } = accepted;
-        if self.connections.is_full() {
-            self.driver.metrics().refused();
-            return refuse(kind, self.tls.is_some(), &stream);
-        }
         prepare(&stream)?;
+        let from = address.ip();
         let (address, local) = (address.to_string(), stream.local_addr()?.to_string());
         let id = self.connections.new_id();
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -250,10 +248,31 @@ impl EventLoop {
         let channel = channel(self.tls.as_deref(), stream);
         self.connections.add(id, Connection::new(kind, channel, protocol_session, now));
         connections(self.driver.metrics(), kind).opened();
+        self.driver.shared.places.lacks_files = self.acceptor.lacks_files();
+        if let Some(displaced) = self.driver.shared.places.enter(id, Some(from)) {
+            self.turn_away(displaced, now);
+        }
         Ok(())
     }
 
+    /// Closes a connection that has given its place to another.
+    fn turn_away(&mut self, id: u64, now: Nanos) {
+        self.driver.metrics().refused();
+        if let Some(connection) = self.connections.get_mut(id) {
+            connection.turn_away(now);
+        }
+        self.close(id);
+    }
+
     pub(super) fn remove(&mut self, id: u64) {
+        if self.connections.contains(id) {
+            self.driver.shared.places.leave(id);
+        }
+        self.close(id);
+    }
+
+    /// Forgets a connection that has no place any more.
+    fn close(&mut self, id: u64) {
         if let Some(mut connection) = self.connections.remove(id) {
             self.ready_list.remove(id);
             self.ringing.remove(id, self.driver.metrics());
@@ -261,6 +280,8 @@ impl EventLoop {
             connections(self.driver.metrics(), connection.kind).closed();
             // Closing the socket deregisters it too. This only keeps the poll tidy.
             drop(self.poll.registry().deregister(connection.socket()));
+            drop(connection);
+            self.acceptor.refill();
         }
     }
 }

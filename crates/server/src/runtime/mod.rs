@@ -18,6 +18,7 @@ mod connection;
 mod connections;
 pub(crate) mod cpu_accounting;
 mod departure;
+pub(crate) mod descriptors;
 mod driver;
 mod event_loop;
 mod gathering;
@@ -37,6 +38,7 @@ use crate::commands::{Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
 use crate::metrics::Metrics;
 use crate::node::{CheckpointPlace, Checkpoints, Node, NodeParts, NodeTiming, link};
+use crate::places::RESERVED_FILES;
 use crate::rings::{Mailbox, RingFabric, RingLimits, Rings};
 use crate::users::{Audit, Gate};
 use channel::{Doorbell, Event, event_channel};
@@ -204,7 +206,6 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         visitors: Visitors::new(password_thread, doorbell.clone(), secrecy),
         ringing: Ringing::new(rings, config.rings.spin()),
         limits: Limits {
-            connections: config.clients.max_connections as usize,
             output_bytes: usize::try_from(config.clients.client_output_bytes).unwrap_or(usize::MAX),
             stall: Nanos::from_secs(config.clients.client_stall_seconds),
         },
@@ -266,7 +267,7 @@ impl Drop for Server {
 /// Files that the process needs besides those of rings: connections of clients, the volume, the fabric's links, the
 /// coordinator, operators.
 fn other_files(config: &NodeConfig) -> u64 {
-    const OTHERS: u64 = 512;
+    const OTHERS: u64 = 512 + (RESERVED_FILES + admin::RESERVED_FILES) as u64;
     /// For shared memory and libfabric, six files for each region that is backed up.
     const SHARED: u64 = 60_000;
     let memories = if config.network.fabric == FabricKind::Tcp { 0 } else { SHARED };

@@ -151,6 +151,14 @@ impl Identity {
         }
     }
 
+    /// Whether it has named a user that may operate, or change users, everywhere. Its place is kept for it.
+    pub(crate) fn is_operator(&self) -> bool {
+        let may = |user: &Arc<CompiledUser>| {
+            [Rights::ADMIN, Rights::OPERATE].into_iter().any(|right| user.has_everywhere(right).is_ok())
+        };
+        self.claim.is_some() && self.user().is_some_and(may)
+    }
+
     /// The user, if there is one.
     pub(crate) fn user(&self) -> Option<&Arc<CompiledUser>> {
         match &self.standing {

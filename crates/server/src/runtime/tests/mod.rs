@@ -2,6 +2,7 @@
 
 mod backups;
 mod balance;
+mod crowds;
 mod damage;
 mod digests;
 mod forgetful;
@@ -280,32 +281,6 @@ fn a_native_client_gets_the_map_and_its_results() {
     let results =
         vec![OpResult::Value(Some("1".into())), OpResult::Put { done: true, old: None, version: Some(Lsn(2)) }];
     assert_eq!(replies[1], Reply::Results { id: 9, results });
-}
-
-#[test]
-fn a_client_too_many_is_told_so_and_the_others_go_on() {
-    let cluster = Cluster::start(1);
-    let mut clients: Vec<Client> = (0..20).map(|_| cluster.client(0)).collect();
-    clients.iter_mut().for_each(|client| assert_eq!(client.run("PING"), "+PONG"));
-    let mut one_more = cluster.client(0);
-    assert_eq!(one_more.line(), "-ERR max number of clients reached");
-    assert_eq!(one_more.line(), "", "and the connection is closed");
-    assert_eq!(clients[0].run("PING"), "+PONG");
-    clients.pop();
-    let begun = Instant::now();
-    while cluster.client(0).run_or_refused() != "+PONG" {
-        assert!(begun.elapsed() < Duration::from_secs(10), "the place was not given back");
-    }
-}
-
-impl Client {
-    fn run_or_refused(&mut self) -> String {
-        // The node may have closed the connection already.
-        drop(self.stream.get_mut().write_all(b"PING\r\n"));
-        let mut line = String::new();
-        drop(self.stream.read_line(&mut line));
-        line.trim_end().to_owned()
-    }
 }
 
 #[test]

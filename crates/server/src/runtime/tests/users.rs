@@ -8,44 +8,44 @@ use leeward_security::passwords::{Credentials, Password, hash};
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 
-fn name(text: &str) -> UserName {
+pub(super) fn name(text: &str) -> UserName {
     text.parse().expect("a name")
 }
 
-fn rules(password: &str, grants: &[&str]) -> Vec<UserRule> {
+pub(super) fn rules(password: &str, grants: &[&str]) -> Vec<UserRule> {
     let hash = leeward_format::user::PasswordHash::new(hash(&Password::new(password.as_bytes())));
     let grants = grants.iter().map(|grant| UserRule::AddGrant(grant.parse().expect("a grant")));
     [UserRule::Enable(true), UserRule::AddPassword(hash)].into_iter().chain(grants).collect()
 }
 
 /// A native connection, perhaps of a user.
-struct Native {
+pub(super) struct Native {
     stream: TcpStream,
     input: Vec<u8>,
 }
 
 impl Native {
-    fn connect(address: &str) -> Native {
+    pub(super) fn connect(address: &str) -> Native {
         let stream = TcpStream::connect(address).expect("the node listens");
         stream.set_read_timeout(Some(LONG)).expect("a timeout");
         Native { stream, input: Vec::new() }
     }
 
-    fn of(address: &str, user: &str, password: &str) -> Native {
+    pub(super) fn of(address: &str, user: &str, password: &str) -> Native {
         let mut native = Native::connect(address);
         let password = Secret(bytes::Bytes::copy_from_slice(password.as_bytes()));
         native.send(&Request::Auth { user: user.into(), password });
         native
     }
 
-    fn send(&mut self, request: &Request) {
+    pub(super) fn send(&mut self, request: &Request) {
         let mut frame = Vec::new();
         write_frame(FrameKind::Request, request, &mut frame);
         self.stream.write_all(&frame).expect("the node reads");
     }
 
     /// The next reply; `None`: the connection ended.
-    fn reply(&mut self) -> Option<Reply> {
+    pub(super) fn reply(&mut self) -> Option<Reply> {
         loop {
             let read = read_frame::<Reply>(FrameKind::Reply, &self.input, MAX_MESSAGE_BYTES).expect("frames");
             if let Some((reply, len)) = read {
@@ -60,7 +60,7 @@ impl Native {
         }
     }
 
-    fn run(&mut self, op: Op) -> Option<OpResult> {
+    pub(super) fn run(&mut self, op: Op) -> Option<OpResult> {
         self.send(&Request::Ops { id: 1, direct: false, table: TableName::default(), ops: vec![op] });
         loop {
             match self.reply()? {
@@ -71,7 +71,7 @@ impl Native {
         }
     }
 
-    fn change(&mut self, user: &str, presence: Presence, rules: Vec<UserRule>) {
+    pub(super) fn change(&mut self, user: &str, presence: Presence, rules: Vec<UserRule>) {
         let change = Box::new(UserChange { name: name(user), presence, rules });
         assert_eq!(self.run(Op::ChangeUser { change }), Some(OpResult::Done));
     }
@@ -93,7 +93,7 @@ fn http_as(address: &str, path: &str, user: Option<(&str, &str)>) -> (u16, Strin
 
 /// Repeats `act` until it returns something: users are in force at every node within a second, or a little more on a
 /// busy machine.
-fn soon<T>(mut act: impl FnMut() -> Option<T>) -> T {
+pub(super) fn soon<T>(mut act: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = act() {
@@ -105,7 +105,7 @@ fn soon<T>(mut act: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A cluster whose user `root` may do everything.
-fn with_root(nodes: u32) -> Cluster {
+pub(super) fn with_root(nodes: u32) -> Cluster {
     let cluster = Cluster::start(nodes);
     assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
     let mut first = Native::connect(&cluster.servers[0].info().native_address);
