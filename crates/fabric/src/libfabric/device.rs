@@ -34,6 +34,9 @@ use tracing::{error, warn};
 const BATCH: usize = 64;
 /// Completions that a queue has room for. If it is full, providers that cannot grow it let operations wait.
 const QUEUE: usize = 1024;
+/// Where the shm provider has its memory, and what an endpoint needs of it.
+const SHARED_MEMORY: &str = "/dev/shm";
+const ENDPOINT_BYTES: u64 = 16 << 20;
 /// Longest address of an endpoint, in bytes.
 pub(super) const MAX_ADDRESS: usize = 256;
 
@@ -111,7 +114,13 @@ impl Device {
         let mut last = None;
         for (name, has_host) in provider.candidates() {
             match library.offer(name, host.filter(|_| *has_host)) {
-                Ok(info) => return Device::with_info(library, info).map(Arc::new),
+                Ok(info) => {
+                    // Freed with the device.
+                    let device = Device::with_info(library, info)?;
+                    library.version.check_provider(device.name()).map_err(io::Error::other)?;
+                    device.check_shared_memory()?;
+                    return Ok(Arc::new(device));
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -193,6 +202,22 @@ impl Device {
     /// The provider, by libfabric's name.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether processes of this host share its memory, in the form of the library's version.
+    pub(super) fn shares_memory(&self) -> bool {
+        self.name.contains("shm")
+    }
+
+    /// An error if an endpoint needs shared memory, and there is none for one more.
+    pub(super) fn check_shared_memory(&self) -> io::Result<()> {
+        let Ok(room) = rustix::fs::statvfs(SHARED_MEMORY) else { return Ok(()) };
+        match self.shares_memory() {
+            true => {
+                check_room(room.f_bavail.saturating_mul(room.f_frsize), room.f_blocks.saturating_mul(room.f_frsize))
+            }
+            false => Ok(()),
+        }
     }
 
     /// Whether registered memory is pinned: it occupies all of its pages as long as it is registered.
@@ -355,6 +380,22 @@ impl Device {
     }
 }
 
+/// An error if an endpoint of the shm provider does not find its memory, of which there is this much free. Without it,
+/// the first use of the missing pages kills the process.
+fn check_room(free: u64, total: u64) -> io::Result<()> {
+    if free >= ENDPOINT_BYTES {
+        return Ok(());
+    }
+    let why = format!(
+        "{SHARED_MEMORY} has {} MiB of {} MiB free, and libfabric's provider shm needs {} MiB for each end of a link: make \
+         it larger (mount -o remount,size=1G {SHARED_MEMORY}; docker run --shm-size=1g)",
+        free >> 20,
+        total >> 20,
+        ENDPOINT_BYTES >> 20
+    );
+    Err(io::Error::new(io::ErrorKind::StorageFull, why))
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: whatever is not null was opened and is closed once, what was opened last first; endpoints and
@@ -382,4 +423,18 @@ pub(super) unsafe fn close(library: &Library, what: &str, fid: *mut Fid) -> bool
         warn!(error = %library.error("cannot close", answer as isize), "{what} stays open");
     }
     answer >= 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_that_is_too_small_is_an_error_that_says_how_much_there_is() {
+        assert!(check_room(16 << 20, 64 << 20).is_ok());
+        let error = check_room((16 << 20) - 1, 64 << 20).expect_err("it is too small").to_string();
+        for part in ["/dev/shm has 15 MiB of 64 MiB", "needs 16 MiB", "--shm-size"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }

@@ -157,6 +157,7 @@ impl Endpoint {
         let check = |answer: c_int| {
             if answer < 0 { Err(device.library.error("cannot open an endpoint", answer as isize)) } else { Ok(()) }
         };
+        device.check_shared_memory()?;
         let mut calls = device.calls.lock();
         device.check()?;
         let wait_obj = if device.has_descriptors { FI_WAIT_FD } else { FI_WAIT_NONE };

@@ -1,11 +1,11 @@
 //! The libfabric library, opened at run time, and the offers of its providers. A process that does not use libfabric
 //! does not need it.
 //!
-//! Five exported functions are used, each by the version of its symbol for which `sys` was written. Everything else is
+//! Seven exported functions are used, each by the version of its symbol for which `sys` was written. Everything else is
 //! reached through the objects that they return. The library stays open until the process ends, because its providers
 //! have threads and hooks of their own.
 
-use super::sys::*;
+use super::{sys::*, version::Version};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     io,
@@ -31,6 +31,8 @@ type FreeInfo = unsafe extern "C" fn(*mut Info);
 type DupInfo = unsafe extern "C" fn(*const Info) -> *mut Info;
 type OpenFabric = unsafe extern "C" fn(*mut FabricAttr, *mut *mut FidFabric, *mut c_void) -> c_int;
 type StrError = unsafe extern "C" fn(c_int) -> *const c_char;
+type GetVersion = unsafe extern "C" fn() -> u32;
+type ToStr = unsafe extern "C" fn(*const c_void, c_int) -> *const c_char;
 
 /// The functions of libfabric that are used.
 pub(super) struct Library {
@@ -39,6 +41,7 @@ pub(super) struct Library {
     pub(super) dupinfo: DupInfo,
     pub(super) fabric: OpenFabric,
     strerror: StrError,
+    pub(super) version: Version,
 }
 
 impl Library {
@@ -73,6 +76,9 @@ impl Library {
             }
             Ok(found)
         };
+        let version = version(find(c"fi_version", c"FABRIC_1.0")?, find(c"fi_tostr", c"FABRIC_1.0")?);
+        // Before it is asked for anything: an older one says only that something is not implemented.
+        version.check()?;
         // SAFETY: these are the types of the functions whose symbols have these names and versions: `rdma/fabric.h` and
         // `rdma/fi_errno.h` declare them.
         unsafe {
@@ -82,6 +88,7 @@ impl Library {
                 dupinfo: transmute::<*mut c_void, DupInfo>(find(c"fi_dupinfo", c"FABRIC_1.3")?),
                 fabric: transmute::<*mut c_void, OpenFabric>(find(c"fi_fabric", c"FABRIC_1.1")?),
                 strerror: transmute::<*mut c_void, StrError>(find(c"fi_strerror", c"FABRIC_1.0")?),
+                version,
             })
         }
     }
@@ -145,6 +152,18 @@ impl Library {
     }
 }
 
+/// The version of the library with these two functions.
+fn version(number: *mut c_void, to_str: *mut c_void) -> Version {
+    // SAFETY: `rdma/fabric.h` declares the functions with these types. The second answers null, or a text of this thread
+    // that stays until its next call; it wants some address and reads nothing there for this kind.
+    unsafe {
+        let number = transmute::<*mut c_void, GetVersion>(number)();
+        let text = transmute::<*mut c_void, ToStr>(to_str)(c"".as_ptr().cast(), FI_TYPE_VERSION);
+        let text = if text.is_null() { c"" } else { CStr::from_ptr(text) };
+        Version::of(number, &text.to_string_lossy())
+    }
+}
+
 /// Whether the provider requires only modes that are handled here.
 fn suits(offer: &Info) -> bool {
     // SAFETY: every offer has its attributes.
@@ -194,6 +213,6 @@ mod tests {
     #[test]
     fn a_library_without_the_symbols_is_an_error_that_names_the_first() {
         let error = Library::open(c"libc.so.6").err().expect("it is another one");
-        assert!(error.contains("fi_getinfo"), "{error}");
+        assert!(error.contains("fi_version"), "{error}");
     }
 }

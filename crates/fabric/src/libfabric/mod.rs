@@ -39,6 +39,7 @@ mod progress;
 mod remote;
 mod ring;
 mod sys;
+mod version;
 
 use crate::{
     Descriptor, Fabric, FabricCounters, LinkEvent, LinkOptions, Memory, PeerId, Readable, ReadableMemory, Sink,
@@ -194,7 +195,10 @@ impl LibfabricFabric {
         let owners: Owners = Box::new(move || Box::new(Granter::new(Arc::clone(&shared), Arc::clone(&found))));
         let carrier = Carrier {
             network: Network::Tcp,
-            reach: hello::reach_by(&format!("libfabric {}", context.device.name())),
+            reach: match context.device.shares_memory() {
+                true => hello::reach_by_shm(context.device.library.version.number()),
+                false => hello::reach_by(context.device.name()),
+            },
             counters: Arc::clone(&context.counters),
             context: Arc::clone(&context),
             owners,
@@ -204,6 +208,11 @@ impl LibfabricFabric {
         let run = move || progress::run(&driven, &links);
         let progress = Some(thread::Builder::new().name("fabric-progress".into()).spawn(run)?);
         Ok(Arc::new(LibfabricFabric { stream, registry, context, progress }))
+    }
+
+    /// The version of libfabric.
+    pub fn version(&self) -> String {
+        self.context.device.library.version.to_string()
     }
 
     /// libfabric's name of the provider that carries the bytes.

@@ -35,6 +35,8 @@ pub(super) const FI_WAIT_NONE: c_int = 0;
 pub(super) const FI_WAIT_FD: c_int = 3;
 pub(super) const FI_GETWAIT: c_int = 5;
 pub(super) const FI_ENABLE: c_int = 6;
+/// The version of the library, as a text.
+pub(super) const FI_TYPE_VERSION: c_int = 18;
 
 /// Try again: a queue is full, or a connection is being made.
 pub(super) const FI_EAGAIN: isize = 11;

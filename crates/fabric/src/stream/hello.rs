@@ -35,9 +35,41 @@ pub(crate) enum Connection {
 /// Memory is reached over the link itself: by frames, or by files that are passed over it.
 pub(crate) const REACH_BY_LINK: u32 = 0;
 
-/// The number of another way to reach memory, from its name.
-pub(crate) fn reach_by(name: &str) -> u32 {
-    crc32c::crc32c(name.as_bytes()).max(REACH_BY_LINK + 1)
+/// Memory is reached by a provider of libfabric, of any version.
+pub(crate) fn reach_by(provider: &str) -> u32 {
+    crc32c::crc32c(format!("libfabric {provider}").as_bytes()).max(REACH_BY_LINK + 1)
+}
+
+/// Names of providers, for [`describe`].
+const PROVIDERS: [&str; 5] = ["tcp", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "shm"];
+/// The high byte of [`reach_by_shm`].
+const SHM: u32 = 0x53 << 24;
+
+/// Memory is reached by libfabric's provider shm, of this version (24 bits): its processes share structures that differ
+/// from version to version.
+pub(crate) fn reach_by_shm(version: u32) -> u32 {
+    SHM | version & 0x00ff_ffff
+}
+
+/// The way to reach memory that has this number, in words.
+fn describe(reach: u32) -> String {
+    if reach == REACH_BY_LINK {
+        return "fabric tcp or shm".into();
+    }
+    if let Some(provider) = PROVIDERS.into_iter().find(|provider| reach_by(provider) == reach) {
+        let of = match provider {
+            "tcp;ofi_rxm" => " (of 1.17)",
+            "tcp" => " (of 1.18 or later)",
+            "shm" => " (of a node of an earlier version)",
+            _ => "",
+        };
+        return format!("libfabric with provider {provider}{of}");
+    }
+    let [high, major, minor, revision] = reach.to_be_bytes();
+    match u32::from(high) << 24 {
+        SHM => format!("libfabric {major}.{minor}.{revision} with provider shm"),
+        _ => format!("another provider of libfabric ({reach:#010x})"),
+    }
 }
 
 /// Why a connection is not one of this fabric's.
@@ -61,8 +93,13 @@ pub(crate) enum HelloError {
         found: PeerId,
     },
     /// The right process, on another fabric.
-    #[error("its fabric, or libfabric's provider, is another than this process's: all nodes need the same")]
-    OtherReach,
+    #[error("its fabric is {}, this process's is {}: all nodes need the same", describe(*.theirs), describe(*.ours))]
+    OtherReach {
+        /// How this process reaches memory.
+        ours: u32,
+        /// How the other one does.
+        theirs: u32,
+    },
 }
 
 /// The hello of `own` to `wanted`; memory is reached by `reach`.
@@ -81,7 +118,7 @@ pub(crate) fn check_hello(own: PeerId, reach: u32, bytes: &[u8; HELLO]) -> Resul
             Err((HelloError::WrongPeer { wanted, found: own }, Some(encode(NOT_ME, own, wanted, reach))))
         }
         Ok(Hello { reach: theirs, .. }) if theirs != reach => {
-            Err((HelloError::OtherReach, Some(encode(OTHER_REACH, own, own, reach))))
+            Err((HelloError::OtherReach { ours: reach, theirs }, Some(encode(OTHER_REACH, own, own, reach))))
         }
         Ok(Hello { own: from, verdict, .. }) => match verdict {
             0 => Ok((from, Connection::Link)),
@@ -102,7 +139,7 @@ pub(crate) fn welcome(own: PeerId, reach: u32) -> [u8; HELLO] {
 pub(crate) fn check_reply(wanted: PeerId, reach: u32, bytes: &[u8; HELLO]) -> Result<(), HelloError> {
     let Hello { verdict, own: found, reach: theirs, .. } = decode(bytes)?;
     match verdict {
-        WELCOME | OTHER_REACH if theirs != reach => Err(HelloError::OtherReach),
+        WELCOME | OTHER_REACH if theirs != reach => Err(HelloError::OtherReach { ours: reach, theirs }),
         WELCOME if found == wanted => Ok(()),
         WELCOME | NOT_ME => Err(HelloError::WrongPeer { wanted, found }),
         _ => Err(HelloError::Damaged),

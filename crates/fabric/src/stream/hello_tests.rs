@@ -46,18 +46,51 @@ fn another_version_is_named_on_both_sides() {
 
 #[test]
 fn another_fabric_is_named_on_both_sides() {
-    let (here, there) = (REACH_BY_LINK, reach_by("libfabric tcp"));
+    let (here, there) = (REACH_BY_LINK, reach_by("tcp"));
     let (error, reply) = check_hello(ME, here, &hello(PeerId(1), ME, there, Connection::Link)).unwrap_err();
-    assert_eq!(error, HelloError::OtherReach);
-    assert_eq!(check_reply(ME, there, &reply.unwrap()), Err(HelloError::OtherReach));
+    assert_eq!(error, HelloError::OtherReach { ours: here, theirs: there });
+    let other = Err(HelloError::OtherReach { ours: there, theirs: here });
+    assert_eq!(check_reply(ME, there, &reply.unwrap()), other);
     assert_eq!(
         check_hello(ME, there, &hello(PeerId(1), ME, there, Connection::Link)),
         Ok((PeerId(1), Connection::Link))
     );
     assert_eq!(check_reply(ME, there, &welcome(ME, there)), Ok(()));
-    assert_ne!(reach_by("libfabric shm"), there);
+    assert_ne!(reach_by("shm"), there);
     // A peer that welcomes in spite of the difference is not accepted either.
-    assert_eq!(check_reply(ME, there, &welcome(ME, here)), Err(HelloError::OtherReach));
+    assert_eq!(check_reply(ME, there, &welcome(ME, here)), other);
+}
+
+#[test]
+fn two_versions_of_libfabric_share_no_memory_and_are_named_on_both_sides() {
+    let (old, new) = (reach_by_shm(0x01_11_00), reach_by_shm(0x01_12_01));
+    let (error, reply) = check_hello(ME, old, &hello(PeerId(1), ME, new, Connection::Link)).unwrap_err();
+    let named = "its fabric is libfabric 1.18.1 with provider shm, this process's is libfabric 1.17.0 with provider shm: \
+                 all nodes need the same";
+    assert_eq!(error.to_string(), named);
+    let error = check_reply(ME, new, &reply.unwrap()).unwrap_err().to_string();
+    assert!(
+        error.contains("its fabric is libfabric 1.17.0 ") && error.contains("process's is libfabric 1.18.1 "),
+        "{error}"
+    );
+    assert!(check_hello(ME, new, &hello(PeerId(1), ME, new, Connection::Link)).is_ok());
+}
+
+#[test]
+fn every_way_to_reach_memory_has_a_number_and_words_of_its_own() {
+    let mut ways: Vec<u32> = PROVIDERS.map(reach_by).to_vec();
+    ways.extend([REACH_BY_LINK, reach_by_shm(0x01_11_00), reach_by_shm(0x01_12_00), 7]);
+    assert!(PROVIDERS.iter().all(|provider| reach_by(provider) >> 24 << 24 != SHM));
+    let mut words: Vec<String> = ways.iter().map(|way| describe(*way)).collect();
+    assert_eq!(words[1], "libfabric with provider tcp;ofi_rxm (of 1.17)");
+    assert_eq!(words.last().map(String::as_str), Some("another provider of libfabric (0x00000007)"));
+    ways.sort_unstable();
+    ways.dedup();
+    words.sort();
+    words.dedup();
+    assert_eq!((ways.len(), words.len()), (9, 9));
+    // The providers that earlier versions knew have their numbers.
+    assert_eq!(reach_by("tcp"), crc32c::crc32c(b"libfabric tcp"));
 }
 
 #[test]

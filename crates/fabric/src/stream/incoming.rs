@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     io,
+    net::IpAddr,
     os::fd::BorrowedFd,
     sync::{
         Arc,
@@ -37,8 +38,31 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const MAX_CONNECTIONS: usize = 1024;
 /// How often the log says at most that unidentified connections are closed for others.
 const DISPLACED_WARNING: Duration = Duration::from_secs(60);
+/// How often the log says the same about refused connections, and how many such reasons are known.
+const REFUSED_AGAIN: Duration = Duration::from_secs(600);
+const MOST_REFUSED: usize = 64;
 /// Pause after a failed accept, for example because descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// From where a connection came, and why it was refused.
+type Refusal = (Option<IpAddr>, String);
+
+/// Why connections were refused, and when the log said so; the last one first.
+#[derive(Default)]
+struct Refusals(VecDeque<(Refusal, Instant)>);
+
+impl Refusals {
+    /// Whether the log is to say this now.
+    fn is_news(&mut self, reason: Refusal, now: Instant) -> bool {
+        self.0.retain(|(_, at)| now.duration_since(*at) < REFUSED_AGAIN);
+        let is_news = self.0.iter().all(|(known, _)| *known != reason);
+        if is_news {
+            self.0.push_front((reason, now));
+            self.0.truncate(MOST_REFUSED);
+        }
+        is_news
+    }
+}
 
 /// All incoming connections.
 pub(crate) struct Incoming {
@@ -56,6 +80,7 @@ struct Table {
     unidentified: Unidentified<Arc<Connection>>,
     /// When the log last said that one of them was closed for another.
     displaced: Option<Instant>,
+    refusals: Refusals,
     of_peer: HashMap<(PeerId, For), Arc<Connection>>,
     /// Peers that may connect, with [`Admission::Sessions`].
     admitted: HashSet<PeerId>,
@@ -195,7 +220,7 @@ impl Incoming {
         let (peer, from) = match self.shake_hands(connection) {
             Ok(shook_hands) => shook_hands,
             Err(error) if connection.is_stopped() => return debug!("the fabric closed a connection: {error}"),
-            Err(error) => return warn!("the fabric refused a connection: {error}"),
+            Err(error) => return self.report_refused(connection, &error),
         };
         info!(%peer, %from, "fabric peer connected");
         match self.carry_out(connection, peer) {
@@ -206,12 +231,21 @@ impl Incoming {
         }
     }
 
+    /// Logs why a connection was refused: once, and not again for each attempt of the same process.
+    fn report_refused(&self, connection: &Connection, error: &io::Error) {
+        let reason = (connection.socket.peer_ip(), error.to_string());
+        if !self.table.lock().refusals.is_news(reason, Instant::now()) {
+            return debug!("the fabric refused a connection: {error}");
+        }
+        let from = connection.socket.peer().unwrap_or_else(|_| "a peer that is gone".into());
+        warn!("the fabric refused a connection from {from}: {error}");
+    }
+
     /// Takes the peer's hello, ends its older connection and welcomes it.
     fn shake_hands(&self, connection: &Arc<Connection>) -> io::Result<(PeerId, String)> {
         let Shared { me, network, reach, options, counters, .. } = &*self.shared;
         let from = connection.socket.peer()?;
-        let told =
-            |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, format!("{from}: {error}"));
+        let told = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
         connection.socket.set_timeouts(Some(options.hello_timeout), Some(options.hello_timeout))?;
         let deadline = Instant::now() + options.hello_timeout;
         let (mut bytes, mut have) = ([0; hello::HELLO], 0);
@@ -315,5 +349,26 @@ impl Outlet for SocketOutlet<'_> {
         self.socket.send_all(bytes, fd)?;
         self.shared.counters.add_sent(bytes.len());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_logged_once_and_not_for_each_attempt() {
+        let mut refusals = Refusals::default();
+        let from = |host: u8| Some(IpAddr::from([10, 0, 0, host]));
+        let now = Instant::now();
+        let said = |refusals: &mut Refusals, host, why: &str, at| refusals.is_news((from(host), why.into()), at);
+        assert!(said(&mut refusals, 1, "another version", now));
+        assert!(!(0..500).any(|n| said(&mut refusals, 1, "another version", now + Duration::from_millis(n))));
+        assert!(said(&mut refusals, 1, "another peer", now) && said(&mut refusals, 2, "another version", now));
+        assert!(said(&mut refusals, 1, "another version", now + REFUSED_AGAIN), "after a while it is said again");
+        for n in 0..200 {
+            assert!(said(&mut refusals, 3, &n.to_string(), now));
+        }
+        assert!(refusals.0.len() <= MOST_REFUSED);
     }
 }

@@ -402,7 +402,7 @@ fn attach(
         FabricKind::Shm => ShmFabric::bind(me, address, options, sink)?,
         FabricKind::Libfabric(provider) => {
             let fabric = LibfabricFabric::bind(me, address, provider, options, sink)?;
-            tracing::info!(provider = fabric.provider_name(), "attached to libfabric");
+            tracing::info!(version = fabric.version(), provider = fabric.provider_name(), "attached to libfabric");
             fabric
         }
     })
