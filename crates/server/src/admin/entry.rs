@@ -1,14 +1,15 @@
 //! Who may read the admin port. Credentials come in the header `Authorization`: basic, or `Bearer USER.PASSWORD`. Each
-//! request is checked by the users as they are then; the password thread remembers passwords that were right. Used on the
-//! admin thread.
+//! request is checked by the users as they are then; the password thread remembers passwords that were right. A request
+//! without a password must be for a name of the node ([`Hosts`]). Used on the admin thread.
 
 use super::connection_limit::AdminSession;
+use super::host::Hosts;
 use crate::runtime::passwords::Passwords;
 use crate::users::identity::PROTECTED;
 use crate::users::{Answer, Question, Work};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
@@ -23,6 +24,7 @@ pub(crate) struct Door {
     pub(crate) passwords: Passwords,
     /// While there are no users, only clients of this machine are let in.
     pub(crate) is_protected: bool,
+    pub(crate) hosts: Hosts,
 }
 
 /// The address of the client of a connection.
@@ -38,9 +40,9 @@ impl Connected<IncomingStream<'_, super::ConnectionLimit>> for From {
 }
 
 impl Door {
-    /// Whether there are no users.
-    pub(super) fn is_open(&self) -> bool {
-        self.passwords.users().is_empty()
+    /// Whether anyone may know why the node is not ready: there are no users, and no page of the web asks.
+    pub(super) fn is_open(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.passwords.users().is_empty() && self.hosts.check(uri, headers).is_ok()
     }
 }
 
@@ -51,7 +53,7 @@ pub(super) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    match admit(&door, from, request.headers()).await {
+    match admit(&door, from, request.uri(), request.headers()).await {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }
@@ -71,7 +73,7 @@ impl IntoResponse for Refused {
     }
 }
 
-async fn admit(door: &Door, from: IpAddr, headers: &HeaderMap) -> Result<(), Refused> {
+async fn admit(door: &Door, from: IpAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), Refused> {
     let users = door.passwords.users();
     if users.is_empty() {
         // Before users are known, an operator of this machine must find out why.
@@ -80,10 +82,14 @@ async fn admit(door: &Door, from: IpAddr, headers: &HeaderMap) -> Result<(), Ref
             false => Refused(StatusCode::SERVICE_UNAVAILABLE, "the node does not know the users yet".into()),
         };
         let is_let_in = from.is_loopback() || !door.is_protected && users.is_known;
-        return is_let_in.then_some(()).ok_or(refused);
+        is_let_in.then_some(()).ok_or(refused)?;
+        return door.hosts.check(uri, headers).map_err(misdirected);
     }
     let name = match headers.get(header::AUTHORIZATION) {
-        None if users.get(DEFAULT_USER).is_some_and(|user| user.admits(None)) => UserName::default(),
+        None if users.get(DEFAULT_USER).is_some_and(|user| user.admits(None)) => {
+            door.hosts.check(uri, headers).map_err(misdirected)?;
+            UserName::default()
+        }
         None => return Err(unauthorized("this cluster has users: give one, for instance: curl --user NAME")),
         Some(header) => {
             let Some(credentials) = Credentials::of_header(header.as_bytes()) else {
@@ -119,6 +125,15 @@ fn operates(users: &Users, name: &UserName) -> Result<(), Refused> {
         let why = format!("user {name} lacks the right to operate on all tables, which this page needs");
         Refused(StatusCode::FORBIDDEN, why)
     })
+}
+
+fn misdirected(host: String) -> Refused {
+    let why = format!(
+        "{host:?} is no name of this node. Without a password it answers only to an IP address, localhost, a name without a \
+         dot, or its advertise_host, so that no page of the web reads it through your browser. Use one of these, set \
+         advertise_host, or give a user's password"
+    );
+    Refused(StatusCode::MISDIRECTED_REQUEST, why)
 }
 
 fn unauthorized(hint: &str) -> Refused {

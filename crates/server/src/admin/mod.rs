@@ -8,7 +8,7 @@
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
-//! Once there are users, all but `/livez` and `/readyz` need one with the right to operate on all tables (`entry`).
+//! A request without a password must be for a name of the node (`host`). Once there are users, all but `/livez` and `/readyz` need one with the right to operate on all tables (`entry`).
 //!
 //! One thread with a single-threaded async runtime, so slow or idle HTTP clients cost no threads. `connection_limit`
 //! bounds their number and their time. It asks the event loop for `Figures`, and a second thread renders them, so that
@@ -18,6 +18,7 @@
 mod connection_limit;
 mod entry;
 mod figures;
+mod host;
 mod page;
 mod view;
 
@@ -26,7 +27,7 @@ use crate::runtime::channel::{Doorbell, Event};
 use crate::runtime::cpu_accounting::CpuAccounting;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use connection_limit::ConnectionLimit;
@@ -34,6 +35,7 @@ pub(crate) use connection_limit::MOST_SESSIONS as RESERVED_FILES;
 pub(crate) use entry::Door;
 pub use figures::Snapshot;
 pub(crate) use figures::{Figures, Heartbeat};
+pub(crate) use host::Hosts;
 use leeward_platform::{BootClock, Clock, Nanos};
 use leeward_security::tls::NodeTls;
 use parking_lot::Mutex;
@@ -251,9 +253,9 @@ async fn livez(State(shared): State<Shared>) -> Response {
     }
 }
 
-async fn readyz(State(shared): State<Shared>) -> Response {
+async fn readyz(State(shared): State<Shared>, uri: Uri, headers: HeaderMap) -> Response {
     let figures = shared.asking.recent().await;
-    let is_open = shared.door.is_open();
+    let is_open = shared.door.is_open(&uri, &headers);
     let readiness = move |snapshot: &Snapshot| {
         let (is_ready, text) = view::readiness(snapshot);
         let code = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

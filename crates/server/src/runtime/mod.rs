@@ -32,7 +32,7 @@ mod turn;
 mod visitors;
 
 use crate::NodeConfig;
-use crate::admin::{self, Admin, Asking, Door};
+use crate::admin::{self, Admin, Asking, Door, Hosts};
 use crate::client_memory::ClientMemory;
 use crate::commands::{Cursors, Facts, Shared};
 use crate::config::{ConfigError, CoordinatorAt, FabricKind, RingsOn};
@@ -56,7 +56,7 @@ use leeward_platform::disk::DiskLock;
 use leeward_platform::disk::private;
 use leeward_platform::{BootClock, Clock, Disk, Nanos, RealDisk, Rng};
 use leeward_security::tls::NodeTls;
-use passwords::PasswordThread;
+use passwords::{PasswordThread, Passwords};
 use pool::Pool;
 use ringing::Ringing;
 use secrecy::Secrecy;
@@ -190,7 +190,7 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
     };
     let cpu_accounting = Arc::new(CpuAccounting::default());
     let asking = Asking::new(doorbell.clone(), cpu_accounting.clone());
-    let door = Door { passwords: password_thread.passwords().clone(), is_protected: !config.network.insecure_listen };
+    let door = door(config, password_thread.passwords().clone());
     let admin =
         Admin::start(listeners.admin, tls.clone(), asking.clone(), metrics, door).map_err(system("admin thread"))?;
     let poll = mio::Poll::new().map_err(system("event loop"))?;
@@ -217,6 +217,15 @@ pub fn start(config: &NodeConfig) -> Result<Server, StartError> {
         native = info.native_address, admin = info.admin_address, "the node is up"
     );
     Ok(Server { info, doorbell, asking, event_loop: Some(event_loop), admin: Some(admin), _lock: lock })
+}
+
+/// What the admin port knows of users and of its names.
+fn door(config: &NodeConfig, passwords: Passwords) -> Door {
+    let hosts = match config.tls.tls_ca {
+        Some(_) => Hosts::Any,
+        None => Hosts::Own(config.network.advertise_host.clone()),
+    };
+    Door { passwords, is_protected: !config.network.insecure_listen, hosts }
 }
 
 impl Server {

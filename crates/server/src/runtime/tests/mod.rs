@@ -155,9 +155,14 @@ impl<S: Read + Write> Client<S> {
 }
 
 fn http(address: &str, path: &str) -> (u16, String) {
+    http_for("x", address, path)
+}
+
+/// A request for this host, whatever the address is.
+fn http_for(host: &str, address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("the admin port listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("the admin port reads");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").expect("the admin port reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("text");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");

@@ -69,3 +69,29 @@ fn probes_without_pause_delay_no_leases() {
     // With room for a busy machine.
     assert!(in_time * 100 >= handled * 90, "{in_time} of {handled}");
 }
+
+/// A page of the web gives its own name the node's address, and asks through the browser of an operator.
+#[test]
+fn a_page_of_the_web_reads_nothing_by_a_name_of_its_own() {
+    let cluster = Cluster::start(1);
+    assert_eq!(cluster.client(0).run_until_served("SET a 1"), "+OK");
+    let admin = &cluster.servers[0].info().admin_address;
+    for path in ["/", "/status", "/metrics"] {
+        for host in ["evil.example", "evil.example:80"] {
+            let (status, said) = http_for(host, admin, path);
+            assert_eq!(status, 421, "{said}");
+            assert!(said.contains("advertise_host") && said.contains(host), "{said}");
+        }
+        for host in [admin, "localhost:1", "node-1"] {
+            assert_eq!(http_for(host, admin, path).0, 200, "{host}");
+        }
+    }
+    assert_eq!(http_for("evil.example", admin, "/livez"), (200, "ok\n".into()), "all may ask that");
+    assert_eq!(http_for("evil.example", admin, "/readyz"), (200, "ok\n".into()));
+    let config = |config: &mut NodeConfig| config.network.advertise_host = Some("localhost.localdomain".into());
+    drop(cluster);
+    let cluster = Cluster::start_with(1, config);
+    let admin = cluster.servers[0].info().admin_address.replace("localhost.localdomain", "127.0.0.1");
+    assert_eq!(http_for("localhost.localdomain:1", &admin, "/status").0, 200);
+    assert_eq!(http_for("evil.example", &admin, "/status").0, 421);
+}
