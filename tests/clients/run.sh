@@ -5,7 +5,7 @@
 #   LEEWARD   the binary                    default target/debug/leeward
 #   PORT      first port of the nodes       default 17379
 #
-# Needs redis-cli, redis-benchmark, redis-server, go, node, npm, mvn and java besides. What it fetches and builds is in a temporary directory.
+# Needs redis-cli, redis-benchmark, redis-server, curl, promtool, go, node, npm, mvn and java besides. What it fetches and builds is in a temporary directory.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
@@ -83,6 +83,7 @@ others() {
 fetch
 start plain
 check
+bash "$here/metrics.sh" 127.0.0.1 $((port + 200)) $((port + 201)) $((port + 202))
 stop
 
 start slots --set redis_table=carts

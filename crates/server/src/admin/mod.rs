@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `/` | a page for people |
 //! | `/status` | JSON: the node's figures (`NodeStatus` of `leeward_format`) and, as `map`, the cluster as it knows it |
-//! | `/metrics` | Prometheus's text format |
+//! | `/metrics` | Prometheus's text format, or OpenMetrics if the client asks for it |
 //! | `/livez` | 200 while the event loop turns, else 503 |
 //! | `/readyz` | 200 when the node has joined the cluster and serves every region it is the primary of, else 503 and why |
 //!
@@ -17,6 +17,7 @@
 
 mod connection_limit;
 mod entry;
+mod exposition;
 mod figures;
 mod host;
 mod page;
@@ -33,6 +34,7 @@ use axum::routing::get;
 use connection_limit::ConnectionLimit;
 pub(crate) use connection_limit::MOST_SESSIONS as RESERVED_FILES;
 pub(crate) use entry::Door;
+use exposition::Format;
 pub use figures::Snapshot;
 pub(crate) use figures::{Figures, Heartbeat};
 pub(crate) use host::Hosts;
@@ -238,11 +240,14 @@ async fn status(State(shared): State<Shared>) -> Response {
     shared.asking.render(figures, json).await
 }
 
-async fn metrics_text(State(shared): State<Shared>) -> Response {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+async fn metrics_text(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let format = Format::asked(&headers);
     let figures = shared.asking.ask().await;
     let metrics = shared.metrics.clone();
-    let text = move |snapshot: &Snapshot| ([(header::CONTENT_TYPE, OPEN_METRICS)], metrics.encode(&snapshot.status));
+    let text = move |snapshot: &Snapshot| {
+        let about = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
+        (about, format.of(metrics.encode(&snapshot.status)))
+    };
     shared.asking.render(figures, text).await
 }
 
