@@ -9,10 +9,18 @@ use serde::{Deserialize, Serialize};
 pub struct ServerLoad {
     /// Bytes of segments in use on its volume.
     pub used: u64,
-    /// Declared capacity of the volume in bytes; `None`: limited only by the device.
+    /// Declared capacity of the volume in bytes; `None`: limited only by the device. No more than `used` if the volume takes
+    /// no writes: see [`ServerLoad::is_full`].
     pub capacity: Option<u64>,
     /// The regions that it serves.
     pub regions: Vec<RegionLoad>,
+}
+
+impl ServerLoad {
+    /// Whether its volume takes no writes for lack of room.
+    pub fn is_full(&self) -> bool {
+        self.capacity.is_some_and(|capacity| capacity <= self.used)
+    }
 }
 
 /// The load of a region on its primary.

@@ -11,7 +11,7 @@
 //!
 //! Pure; one thread at a time.
 
-use super::planner::{Figures, Picture, plan};
+use super::planner::{Figures, Picture, Room, plan};
 use crate::view::{View, requested};
 use leeward_format::cluster::{DesiredState, GroupConfig, Intent, Member, Plan, RegionRequest};
 use leeward_format::load::{RegionLoad, ServerLoad};
@@ -131,7 +131,7 @@ pub(super) struct Balancing {
     split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
     /// The time of the last report of each server, and how many more bytes the server can store.
-    servers: BTreeMap<Member, (Nanos, u64)>,
+    servers: BTreeMap<Member, (Nanos, Room)>,
     /// The servers at the last look, and the intent for each.
     present: Option<BTreeMap<Member, Option<Intent>>>,
     unsettled_until: Nanos,
@@ -175,7 +175,7 @@ impl Balancing {
         }
         let room = |id: ServerId| {
             let member = view.server(id).map(|info| info.member);
-            member.and_then(|member| self.servers.get(&member)).map_or(0, |(_, room)| *room)
+            member.and_then(|member| self.servers.get(&member)).map_or(Room::Full, |(_, room)| *room)
         };
         let is_free = |region| {
             let is_taken_back = next.iter().any(|config| config.region == region);
@@ -342,6 +342,7 @@ impl Balancing {
     pub(super) fn hear(&mut self, now: Nanos, view: &View, member: Member, load: &ServerLoad, split_ops: u64) {
         // A tenth stays free: compactions need space, and so do the writes in the meantime.
         let room = load.capacity.map_or(u64::MAX, |capacity| (capacity - capacity / 10).saturating_sub(load.used));
+        let room = if load.is_full() { Room::Full } else { Room::Bytes(room) };
         self.servers.insert(member, (now, room));
         for region in &load.regions {
             if view.region(region.region).is_some_and(|config| config.primary == Some(member)) {

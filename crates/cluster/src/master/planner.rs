@@ -81,6 +81,8 @@ pub(super) struct Figures {
 pub(super) struct Server {
     /// Bytes that it can still store.
     pub(super) room: u64,
+    /// Its volume takes no writes: it gets nothing, and gives its primary roles to members with room.
+    is_full: bool,
     /// Bytes of its copies, with the copies that it is to get and without those that it is to lose.
     bytes: u64,
     /// Work of its primary roles.
@@ -91,6 +93,24 @@ pub(super) struct Server {
     builds: u32,
     /// Regions that it is the primary of and that are about to be split.
     splits: u32,
+}
+
+/// Room for more on a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Its volume takes no writes.
+    Full,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Server {
+    fn with(room: Room) -> Server {
+        match room {
+            Room::Full => Server { is_full: true, ..Server::default() },
+            Room::Bytes(room) => Server { room, ..Server::default() },
+        }
+    }
 }
 
 /// One region, as it will be once its desired state is reached.
@@ -175,12 +195,12 @@ impl Picture {
     pub(super) fn new(
         view: &View,
         figures: &BTreeMap<RegionId, Figures>,
-        room: impl Fn(ServerId) -> u64,
+        room: impl Fn(ServerId) -> Room,
         is_free: impl Fn(RegionId) -> bool,
     ) -> Picture {
         let live = view.servers().map(|info| info.member.server);
         let staying = live.filter(|server| view.intent(*server).is_none());
-        let servers = staying.map(|server| (server, Server { room: room(server), ..Server::default() })).collect();
+        let servers = staying.map(|server| (server, Server::with(room(server)))).collect();
         let mut picture = Picture { servers, distances: Distances::of_live(view), ..Picture::default() };
         // The targets of merges stay where they are.
         let merge_targets: BTreeSet<RegionId> = view.merging().map(|(_, into)| into).collect();
@@ -324,6 +344,17 @@ impl Picture {
         Some(least).filter(|least| works().max() > works().min().map(|fewest| fewest + least))
     }
 
+    /// The hand-over of a primary role from a full server to the member with room that has least work.
+    fn relieve(&self) -> Option<Step> {
+        let is_full = |server: &ServerId| self.servers.get(server).is_some_and(|server| server.is_full);
+        self.free().filter(|region| is_full(&region.primary)).find_map(|region| {
+            let with_room = region.members.iter().filter_map(|id| Some((*id, self.servers.get(id)?)));
+            let with_room = with_room.filter(|(_, server)| !server.is_full);
+            let (to, _) = with_room.min_by_key(|(id, server)| (server.work, *id))?;
+            Some((region.id, RegionRequest::Primary(to)))
+        })
+    }
+
     /// The hand-over of a primary role to a member with less work.
     fn hand_over(&self) -> Option<Step> {
         let least = self.least_gap()?;
@@ -332,9 +363,8 @@ impl Picture {
             let Some(giver) = self.servers.get(&region.primary) else { continue };
             for to in &region.members {
                 let request = RegionRequest::Primary(*to);
-                let Some(target) = self.servers.get(to).filter(|_| region.undoing.as_ref() != Some(&request)) else {
-                    continue;
-                };
+                let may_get = |server: &&Server| !server.is_full && region.undoing.as_ref() != Some(&request);
+                let Some(target) = self.servers.get(to).filter(may_get) else { continue };
                 let gain = gain(giver.work, target.work, region.work, least);
                 best = best.max(gain.map(|gain| (gain, Reverse((region.id, *to)))));
             }
@@ -431,7 +461,7 @@ pub(super) fn plan(mut picture: Picture) -> Vec<Step> {
         steps.push(step);
     }
     while picture.hand_overs < HAND_OVERS
-        && let Some(step) = picture.hand_over()
+        && let Some(step) = picture.relieve().or_else(|| picture.hand_over())
     {
         picture.count(step.0, &step.1);
         steps.push(step);

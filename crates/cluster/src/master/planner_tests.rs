@@ -303,6 +303,45 @@ fn full_servers_and_servers_that_build_copies_get_nothing() {
 }
 
 #[test]
+fn a_full_server_gets_no_role_and_hands_its_own_to_members_with_room() {
+    let (full, other, third) = (ServerId(1), ServerId(2), ServerId(3));
+    let primary_of = |regions: &[Region]| regions.iter().filter(|region| region.primary == full).count();
+    let mut regions: Vec<Region> = (1..=9).map(|id| region(id, vec![other, third, full], 100 << 20, 10)).collect();
+    regions[0].primary = full;
+    regions[1].primary = full;
+    regions[1].members = vec![full];
+    let server = |room| Server::with(room);
+    let picture = |regions: &[Region], room: Room| {
+        let servers =
+            [(full, server(room)), (other, server(Room::Bytes(UNLIMITED))), (third, server(Room::Bytes(UNLIMITED)))];
+        let mut picture = Picture { servers: servers.into(), regions: regions.to_vec(), ..Picture::default() };
+        picture.weigh();
+        picture
+    };
+    for round in 0..20 {
+        for (id, request) in plan(picture(&regions, Room::Full)) {
+            let region = regions.iter_mut().find(|region| region.id == id).expect("it is known");
+            match request {
+                RegionRequest::Primary(to) => {
+                    assert_ne!(to, full, "round {round}");
+                    region.primary = to;
+                }
+                RegionRequest::Move { from, to } => {
+                    assert_ne!(to, full, "round {round}");
+                    region.members.iter_mut().filter(|member| **member == from).for_each(|member| *member = to);
+                    region.primary = if region.primary == from { to } else { region.primary };
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(regions[0].primary != full, "it has a member with room");
+    assert!(primary_of(&regions) <= 1, "what only it has stays until it is moved");
+    let steps = plan(picture(&regions, Room::Bytes(UNLIMITED)));
+    assert!(steps.iter().any(|(_, request)| *request == RegionRequest::Primary(full)), "with room it gets roles again");
+}
+
+#[test]
 fn regions_are_split_until_none_is_too_large_and_the_pieces_are_spread() {
     for seed in 0..200 {
         let rng = &mut Rng::new(seed);
@@ -400,7 +439,7 @@ fn merged(table: TableOptions, change: impl Fn(u32, &mut GroupConfig, &mut Figur
         figures.insert(RegionId(id), known);
         configure(&mut view, &config);
     }
-    let mut picture = Picture::new(&view, &figures, |_| UNLIMITED, |_| true);
+    let mut picture = Picture::new(&view, &figures, |_| Room::Bytes(UNLIMITED), |_| true);
     picture.look_for_pairs(&view, &figures, 1_000);
     plan(picture)
 }

@@ -2,7 +2,7 @@
 //! single copy. Each replica has the same content when it serves alone. After a pause without writes, all of it survives a loss
 //! of power everywhere.
 
-use super::{NodeId, World, node_of, server_id};
+use super::{FaultKind, NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
 use leeward_format::cluster::RegionRequest;
@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const HEALING: Nanos = Nanos::from_secs(40);
 /// After this time without writes every answer has arrived, and every write is durable.
 const PAUSE: Nanos = Nanos::from_secs(6);
+/// A server gets no copy for so long after its disk was full.
+const STAYS_FULL: Nanos = Nanos::from_secs(60);
 /// Operations of the verdict that are in flight at a time.
 const QUESTIONS: usize = 100;
 
@@ -104,6 +106,9 @@ impl World {
     fn heal_apart(&mut self) -> Result<(), String> {
         if self.scenario.balance().is_none() || !self.scenario.has_locations() {
             return Ok(());
+        }
+        if self.scenario.fault_schedule.kinds.contains(&FaultKind::DiskFull) {
+            self.advance(self.now + STAYS_FULL);
         }
         self.advance_to("spread over the hosts", World::is_apart)?;
         self.heal("after its copies moved apart")

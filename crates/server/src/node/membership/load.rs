@@ -11,6 +11,10 @@ use std::collections::BTreeMap;
 /// With fewer operations a second, the report names no key at which they would split a region.
 const FEW_OPS: u64 = 50;
 
+/// A server whose volume has refused writes counts as full for so long after that: so a role does not come back to it, and
+/// leave it again, while it is emptied and filled.
+const FULL_FOR: Nanos = Nanos::from_secs(60);
+
 /// The totals of a region as of the last report.
 struct Reported {
     term: Epoch,
@@ -23,12 +27,14 @@ struct Reported {
 pub(crate) struct LoadReports {
     interval: Nanos,
     last: Nanos,
+    /// Until when the server counts as full.
+    full_until: Nanos,
     regions: BTreeMap<RegionId, Reported>,
 }
 
 impl LoadReports {
     pub(crate) fn new(interval: Nanos) -> LoadReports {
-        LoadReports { interval, last: Nanos::ZERO, regions: BTreeMap::new() }
+        LoadReports { interval, last: Nanos::ZERO, full_until: Nanos::ZERO, regions: BTreeMap::new() }
     }
 }
 
@@ -74,7 +80,12 @@ impl Node {
             self.loads.regions.insert(*id, Reported { term: serving.term(), at: now, ops, written });
         }
         let volume = &self.context.volume;
-        ServerLoad { used: volume.usage().0, capacity: volume.capacity(), regions }
+        if volume.why_full().is_some() {
+            self.loads.full_until = now + FULL_FOR;
+        }
+        let used = volume.usage().0;
+        let capacity = if now < self.loads.full_until { Some(used) } else { volume.capacity() };
+        ServerLoad { used, capacity, regions }
     }
 }
 
