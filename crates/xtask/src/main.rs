@@ -7,6 +7,7 @@
 //! - `pgo` builds a program for the work that it does.
 //! - `miri` looks for undefined behaviour in unsafe code.
 //! - `chaos` breaks a cluster of real processes.
+//! - `compat` fills and empties a store on one file system after another.
 //! - `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
@@ -48,8 +49,24 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Fill a store on one file system after another, kill it, make room and go on (as root, with Python 3);
+    /// `cargo xtask compat filesystems --help` lists the options.
+    #[command(disable_help_flag = true)]
+    Compat {
+        /// What to compare.
+        what: Compared,
+        /// For `tests/compat/filesystems.py`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Run what CI runs: format, lints, tests, documentation, client checks.
     Ci,
+}
+
+/// What `compat` compares.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Compared {
+    Filesystems,
 }
 
 fn main() -> ExitCode {
@@ -62,6 +79,7 @@ fn main() -> ExitCode {
         Chore::Pgo(options) => pgo::pgo(&root, &options),
         Chore::Miri => miri(&root),
         Chore::Chaos { options } => chaos(&root, &options),
+        Chore::Compat { what: Compared::Filesystems, options } => filesystems(&root, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
     }
 }
@@ -97,17 +115,37 @@ fn miri(root: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Builds the binary under test and the suite. The suite replaces this process, so that it gets a Ctrl-C itself.
+/// Builds the binary under test and the suite.
 fn chaos(root: &Path, options: &[OsString]) -> ExitCode {
+    in_place_of_this(root, &["leeward-cli", "leeward-chaos"], |programs| {
+        let mut suite = Command::new(programs.with_file_name("leeward-chaos"));
+        suite.args(options);
+        suite
+    })
+}
+
+fn filesystems(root: &Path, options: &[OsString]) -> ExitCode {
+    in_place_of_this(root, &["leeward-cli"], |programs| {
+        let mut script = Command::new("python3");
+        script.arg(root.join("tests/compat/filesystems.py")).arg("--leeward");
+        script.arg(programs.with_file_name("leeward")).args(options);
+        script
+    })
+}
+
+/// Builds the packages, and runs a command, which gets the path of this program. It replaces this process, so that it gets
+/// a Ctrl-C itself.
+fn in_place_of_this(root: &Path, packages: &[&str], command: impl FnOnce(&Path) -> Command) -> ExitCode {
     let mut build = Command::new("cargo");
-    build.args(["build", "--quiet", "--package", "leeward-cli", "--package", "leeward-chaos"]).current_dir(root);
+    build.args(["build", "--quiet"]).current_dir(root);
+    packages.iter().for_each(|package| _ = build.args(["--package", package]));
     let built = run(&mut build);
-    let program = std::env::current_exe().map(|own| own.with_file_name("leeward-chaos"));
-    match program {
+    match std::env::current_exe() {
         _ if built != ExitCode::SUCCESS => built,
-        Ok(program) => {
-            let error = Command::new(&program).args(options).exec();
-            eprintln!("{}: {error}", program.display());
+        Ok(own) => {
+            let mut command = command(&own);
+            let error = command.exec();
+            eprintln!("{}: {error}", command.get_program().display());
             ExitCode::FAILURE
         }
         Err(error) => {

@@ -143,10 +143,14 @@ impl View {
     pub(super) fn admit(&mut self) {
         if let Some(aside) = &self.aside {
             let found = self.lacks_anything(aside);
-            let is_restored = aside.identity.map(|(_, identity)| identity.generation) > self.generation();
+            let generation = aside.identity.map(|(_, identity)| identity.generation);
+            let is_restored = generation > self.generation().max(self.put_back_generation);
             let was_put_back = self.refusal.as_ref().is_some_and(TreeRefusal::was_put_back);
             let refusal = found.or_else(|| (was_put_back && !is_restored).then_some(TreeRefusal::NotRestored));
             if refusal.is_some() && !planted(Bug::TakeAnyTree) {
+                if !was_put_back && refusal.as_ref().is_some_and(TreeRefusal::was_put_back) {
+                    self.put_back_generation = generation;
+                }
                 if self.refusal != refusal {
                     self.changed.servers = true;
                 }

@@ -128,6 +128,21 @@ fn a_tree_that_was_lost_and_is_back_is_taken() {
     assert!(view.is_synced());
 }
 
+/// A process that has shown no tree yet, and knows only what its copies belong to.
+#[test]
+fn a_process_that_just_started_waits_for_the_restoration_too() {
+    let identity = CopyIdentity::of(CLUSTER, &config(1, 5));
+    let held = HeldCopy { identity, options: TableOptions::default(), term: Epoch(1) };
+    let mut view = View::of_server([(RegionId(1), held)].into());
+    tell(&mut view, &tree(3, 2, &[config(1, 4)]));
+    assert!(matches!(view.refusal(), Some(TreeRefusal::Older { .. })), "{:?}", view.refusal());
+    // What this server knew was added, and others have still to add what they know.
+    tell(&mut view, &tree(3, 2, &[config(1, 6)]));
+    assert_eq!(view.refusal(), Some(&TreeRefusal::NotRestored));
+    tell(&mut view, &tree(4, 2, &[config(1, 6)]));
+    assert_eq!((view.refusal(), view.is_synced()), (None, true));
+}
+
 #[test]
 fn a_server_that_just_started_knows_what_its_copies_belong_to() {
     let identity = CopyIdentity::of(CLUSTER, &config(1, 5));

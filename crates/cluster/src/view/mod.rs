@@ -54,6 +54,8 @@ pub struct View {
     is_aside_whole: bool,
     /// Why the last tree that was told as a whole is not shown.
     refusal: Option<TreeRefusal>,
+    /// The generation of a tree that was refused because it was put back. A process that never showed a tree has no other.
+    put_back_generation: Option<u32>,
     /// The copies that this server's volume held when it started.
     held: BTreeMap<RegionId, HeldCopy>,
     synced: bool,
