@@ -328,6 +328,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="rounds a file system")
     parser.add_argument("--mib", type=int, default=512, help="size of each file system")
     options = parser.parse_args()
+    # So that everything is unmounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     options.leeward = os.path.abspath(options.leeward)
     names = options.only.split(",")
     for name in names:
