@@ -29,7 +29,7 @@ STARTS_WITHIN = 60
 # What is wanted of a row: the first write after there is room, and what may be in use after everything was deleted.
 WRITES_WITHIN = 5.0
 
-# name: programs, file system of the image (command), options of the mount, and how a second layer is put on it
+# name: programs that it needs, the command that makes the file system of the image, options of the mount
 ROWS = {
     "tmpfs": ("", "", ""),
     "ext4": ("mkfs.ext4", "mkfs.ext4 -q -F -m 0", ""),

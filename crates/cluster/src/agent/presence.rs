@@ -97,20 +97,22 @@ impl Agent {
             return self.release_path(ClusterPath::Master, self.view.master());
         }
         if self.is_registered() && self.view.master().is_none_or(|master| master.server == self.me.member.server) {
-            // A process that held both paths lost both with its session.
-            self.hold(ClusterPath::Master, self.view.master(), true, |agent| encode_value(&agent.me.member));
+            let master = self.view.master();
+            // An earlier process of this server held both paths, and lost both with its session.
+            let is_over = master.is_some_and(|master| master.is_earlier_than(&self.me.member));
+            self.hold(ClusterPath::Master, master, is_over, |agent| encode_value(&agent.me.member));
         }
     }
 
-    /// Makes an ephemeral path that no process holds. A path of an earlier incarnation of this server is removed first, if that
-    /// process `is_over`. Any other path stays: it vanishes with the session of its process.
+    /// Makes an ephemeral path that no process holds. The path of a process that `is_over` is removed first. Any other stays: it
+    /// vanishes with the session of its process.
     fn hold(&mut self, path: ClusterPath, holder: Option<Member>, is_over: bool, value: impl FnOnce(&Agent) -> Bytes) {
         if !self.is_free(&path) {
             return;
         }
         let op = match holder {
             None => create(path.clone(), value(self), true),
-            Some(holder) if is_over && holder.is_earlier_than(&self.me.member) => self.view.remove_op(&path),
+            Some(_) if is_over => self.view.remove_op(&path),
             Some(_) => return,
         };
         self.submit(path, op, Purpose::Plain);

@@ -315,8 +315,7 @@ impl Picture {
             let has_room = server.builds < BUILDS && server.room >= region.room;
             let is_outside =
                 !region.members.contains(to) && region.undoing != Some(RegionRequest::Move { from, to: *to });
-            let (before, after) = self.distances.of_move(&region.members, from, *to);
-            has_room && is_outside && after <= before
+            has_room && is_outside && self.distances.gain(&region.members, from, *to).is_some()
         })
     }
 
@@ -326,8 +325,7 @@ impl Picture {
         for region in self.movable().filter(|_| !self.distances.are_even()) {
             for from in &region.members {
                 for (to, target) in self.targets(region, *from) {
-                    let (before, after) = self.distances.of_move(&region.members, *from, to);
-                    let gain = before.checked_sub(after).filter(|gain| *gain > 0);
+                    let gain = self.distances.gain(&region.members, *from, to).filter(|gain| *gain > 0);
                     let rank = |gain| (gain, *from != region.primary, Reverse((target.bytes, region.id, *from, to)));
                     best = best.max(gain.map(rank));
                 }

@@ -176,16 +176,10 @@ fn clusters_settle_with_balanced_bytes() {
     }
 }
 
-/// The closeness of these servers.
-fn closeness(distances: &Distances, servers: &[ServerId]) -> u64 {
-    let one = |(index, server): (usize, &ServerId)| distances.added(*server, servers[..index].iter().copied());
-    servers.iter().enumerate().map(one).sum()
-}
-
 /// The least closeness of so many of the `servers`, beside those that are `taken`.
 fn least_closeness(distances: &Distances, servers: &[ServerId], taken: &mut Vec<ServerId>, replicas: usize) -> u64 {
     if taken.len() == replicas {
-        return closeness(distances, taken);
+        return distances.within(taken);
     }
     let mut least = u64::MAX;
     for (index, server) in servers.iter().enumerate() {
@@ -212,7 +206,7 @@ fn copies_end_as_far_apart_as_the_servers_allow() {
         }
         let distances = model.picture().distances;
         let least = least_closeness(&distances, &model.servers, &mut Vec::new(), replicas as usize);
-        let is_least = |region: &Region| closeness(&distances, &region.members) == least;
+        let is_least = |region: &Region| distances.within(&region.members) == least;
         not_apart += model.regions.iter().filter(|region| !is_least(region)).count();
         model.settle();
         assert!(model.regions.iter().all(is_least), "seed {seed}: {:?} are not {least:x} apart", model.regions);

@@ -61,10 +61,17 @@ impl Distances {
         others.into_iter().map(one).fold(0, Closeness::saturating_add)
     }
 
-    /// What the copies on `from` and on `to` add to the closeness of the other `members`: before a move, and after it.
-    pub(super) fn of_move(&self, members: &[ServerId], from: ServerId, to: ServerId) -> (Closeness, Closeness) {
+    /// How much less close the `members` are once the copy on `from` is on `to`; `None`: they are closer then.
+    pub(super) fn gain(&self, members: &[ServerId], from: ServerId, to: ServerId) -> Option<Closeness> {
         let others = || members.iter().copied().filter(|member| *member != from);
-        (self.added(from, others()), self.added(to, others()))
+        self.added(from, others()).checked_sub(self.added(to, others()))
+    }
+
+    /// How close these servers are.
+    #[cfg(test)]
+    pub(super) fn within(&self, servers: &[ServerId]) -> Closeness {
+        let one = |(index, server): (usize, &ServerId)| self.added(*server, servers[..index].iter().copied());
+        servers.iter().enumerate().map(one).sum()
     }
 }
 

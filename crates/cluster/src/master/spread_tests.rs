@@ -9,8 +9,7 @@ fn distances(locations: &[&str]) -> Distances {
 
 fn closeness(distances: &Distances, servers: &[u32]) -> Closeness {
     let servers: Vec<ServerId> = servers.iter().map(|id| ServerId(*id)).collect();
-    let one = |(index, server): (usize, &ServerId)| distances.added(*server, servers[..index].iter().copied());
-    servers.iter().enumerate().map(one).sum()
+    distances.within(&servers)
 }
 
 #[test]
@@ -21,9 +20,12 @@ fn a_shared_zone_counts_before_any_number_of_shared_hosts() {
     let worth: Vec<Closeness> = ordered.iter().map(|servers| closeness(&distances, servers)).collect();
     assert!(worth[0] < worth[1] && worth[1] < worth[2] && worth[3] < worth[4] && worth[4] == worth[5], "{worth:x?}");
     let members: Vec<ServerId> = [1, 2, 4].map(ServerId).into();
-    let (before, after) = distances.of_move(&members, ServerId(2), ServerId(5));
+    let (before, after) =
+        (distances.added(ServerId(2), [1, 4].map(ServerId)), distances.added(ServerId(5), [1, 4].map(ServerId)));
     assert_eq!((before, after), (distances.added(ServerId(2), [ServerId(1)]), 0));
     assert!(before > 0);
+    assert_eq!(distances.gain(&members, ServerId(2), ServerId(5)), Some(before));
+    assert_eq!(distances.gain(&[1, 5, 4].map(ServerId), ServerId(5), ServerId(2)), None);
 }
 
 #[test]
