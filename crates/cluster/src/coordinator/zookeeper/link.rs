@@ -9,6 +9,9 @@
 //! - A server that is cut off from its leader answers until it notices, which takes `syncLimit` x `tickTime`. `Down` comes that
 //!   late. So it comes before the end of the session only where that is shorter.
 //! - Only the ensemble decides that a session is over.
+//! - A server is asked to have seen what this client saw, so that no server that is behind continues a session. Where servers
+//!   close at once for longer than any of them may be behind, the client asks for what they have: the ensemble was emptied or
+//!   put back, or lacked a quorum. The tree is synced before it is read, and its reader judges it.
 
 use super::client::ClientOptions;
 use super::plan::Place;
@@ -25,6 +28,9 @@ use std::net::ToSocketAddrs;
 
 /// Shortest pause after a refusal, which only an operator can resolve.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
+/// Session timeouts for which servers close before they greet, until they are not asked any more to have seen as much as this
+/// client. A server that is behind, or cut off, serves for less than one.
+const BEHIND_TIMEOUTS: u64 = 2;
 
 enum State {
     /// No connection until `retry`.
@@ -60,6 +66,8 @@ pub(super) struct ZooKeeperLink {
     concern: Option<String>,
     /// The refusal that was logged.
     refusal: Option<String>,
+    /// Since when servers have closed before they greeted.
+    unwelcome_since: Option<Nanos>,
 }
 
 impl Link for ZooKeeperLink {
@@ -118,6 +126,7 @@ impl ZooKeeperLink {
             limit: RequestLimit::default(),
             concern: None,
             refusal: None,
+            unwelcome_since: None,
         })
     }
 
@@ -235,7 +244,7 @@ impl ZooKeeperLink {
                 Broken::Protocol("the session has expired")
             }
             End::Expired => Broken::Protocol("it gives no session"),
-            End::Broken(broken) if broken.is_close() && !is_greeted => self.unwelcome(),
+            End::Broken(broken) if broken.is_close() && !is_greeted => self.unwelcome(now),
             End::Broken(broken) => broken,
         };
         if let Broken::Outdated(why) = &broken {
@@ -248,7 +257,12 @@ impl ZooKeeperLink {
     }
 
     /// The server closed the connection before it answered. It never says why: these are the reasons.
-    fn unwelcome(&self) -> Broken {
+    fn unwelcome(&mut self, now: Nanos) -> Broken {
+        let since = *self.unwelcome_since.get_or_insert(now);
+        if self.session.last_zxid != 0 && now >= since + Nanos(self.timeout.0 * BEHIND_TIMEOUTS) {
+            tracing::warn!("no ZooKeeper server has seen what this node saw of the tree: it reads what they have");
+            self.session.last_zxid = 0;
+        }
         let older = match self.session.last_zxid {
             0 => "",
             _ => ", or has seen less of the tree than this client",
@@ -298,6 +312,7 @@ impl ZooKeeperLink {
     fn greeted(&mut self) {
         let State::Talking(talk) = &self.state else { return };
         let Some(connected) = talk.protocol_session.connected().cloned() else { return };
+        self.unwelcome_since = None;
         let timeout = Nanos::from_millis(connected.timeout_ms.unsigned_abs().into());
         if self.session.session != connected.session {
             self.tell_timeout(timeout);

@@ -119,6 +119,43 @@ fn a_server_that_has_seen_less_is_distinguished_from_one_that_only_closes() {
     until_outage(&client, "has seen less of the tree than this client");
 }
 
+/// An ensemble that was emptied numbers its changes by elections and changes, from the beginning: it may never come to as many.
+#[test]
+fn servers_that_never_come_to_as_many_changes_are_asked_for_what_they_have() {
+    const TIMEOUT_MS: i32 = 600;
+    let (sender, asked) = channel();
+    let server = fake::listen(move |number, mut peer| {
+        let Some(greeting) = peer.next() else { return };
+        // After the version of the protocol.
+        let seen = i64::from_be_bytes(greeting[4..12].try_into().unwrap());
+        sender.send((Instant::now(), seen)).unwrap();
+        let zxid = if number == 0 { 3 << 32 } else { 1 << 32 };
+        if seen > zxid {
+            return;
+        }
+        peer.send(&fake::greeting(TIMEOUT_MS));
+        while let Some(packet) = peer.next() {
+            let Asked { xid, kind, .. } = fake::asked(&packet);
+            let body = if kind == DATA { fake::data(None, 1, 0, 0) } else { fake::text("/r") };
+            peer.send(&fake::answer(xid, zxid, 0, &body));
+            if number == 0 && kind == fake::PING {
+                return;
+            }
+        }
+    });
+    let (client, events) = start(server, Nanos::from_millis(TIMEOUT_MS as u64));
+    let versions: Vec<u64> = std::iter::from_fn(|| events.recv_timeout(LONG).ok())
+        .filter_map(|event| if let CoordinatorEvent::Synced { version } = event { Some(version) } else { None })
+        .take(2)
+        .collect();
+    assert_eq!(versions, [3 << 32, 1 << 32]);
+    assert_eq!(client.outage(), None);
+    let asked: Vec<(Instant, i64)> = asked.try_iter().collect();
+    let (refused, last) = (&asked[1..asked.len() - 1], asked[asked.len() - 1]);
+    assert!(!refused.is_empty() && refused.iter().all(|(_, seen)| *seen == 3 << 32), "{asked:?}");
+    assert!(last.1 == 0 && last.0 - refused[0].0 >= Duration::from_millis(1_200), "{asked:?}");
+}
+
 /// The server reads no request with more than 1,000 bytes, and says so only in its own log.
 #[test]
 fn a_request_that_the_server_answers_by_closing_is_refused_and_shorter_ones_are_served() {
