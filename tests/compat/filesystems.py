@@ -17,11 +17,12 @@ import platform
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from common import Client, free_port, is_error, until
 
 VALUE_BYTES = 4_000
 BALLAST_BYTES = 64 << 20
@@ -123,7 +124,7 @@ class Store:
 
     def __init__(self, leeward, folder):
         self.leeward, self.folder, self.process = leeward, folder, None
-        self.port = free_port()
+        self.port = free_port((0, 1, 100, 101, 200, 201, 300, 301, 400))
 
     def start(self):
         command = [self.leeward, "dev", "--nodes", "1", "--data", str(self.folder / "data")]
@@ -141,65 +142,9 @@ class Store:
         return Client(self.port)
 
 
-def free_port():
-    while True:
-        port = random.randrange(20_000, 50_000)
-        taken = False
-        for offset in (0, 1, 100, 101, 200, 201, 300, 301, 400):
-            with socket.socket() as probe:
-                taken |= probe.connect_ex(("127.0.0.1", port + offset)) == 0
-        if not taken:
-            return port
-
-
-class Client:
-    """A Redis client that pipelines."""
-
-    def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self.file = self.socket.makefile("rb")
-
-    def send(self, *words):
-        parts = [b"*%d\r\n" % len(words)]
-        for word in words:
-            word = word if isinstance(word, bytes) else str(word).encode()
-            parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
-        self.socket.sendall(b"".join(parts))
-
-    def reply(self):
-        line = self.file.readline()
-        if not line:
-            raise ConnectionError("closed")
-        if line[:1] == b"$" and int(line[1:]) >= 0:
-            return self.file.read(int(line[1:]) + 2)[:-2]
-        return None if line[:1] == b"$" else line.strip()
-
-    def ask(self, *words):
-        self.send(*words)
-        return self.reply()
-
-
 def value(number, serial):
     seed = random.Random(number * 1_000_003 + serial)
     return seed.randbytes(VALUE_BYTES)
-
-
-def is_error(reply):
-    return isinstance(reply, bytes) and reply[:1] == b"-"
-
-
-def until(seconds, attempt):
-    """The time until `attempt` answers something that is true, and that; or None and the last answer."""
-    begun, last = time.monotonic(), None
-    while time.monotonic() - begun < seconds:
-        try:
-            done, last = attempt()
-            if done:
-                return time.monotonic() - begun, last
-        except OSError as error:
-            last = str(error)
-        time.sleep(0.05)
-    return None, last
 
 
 def fill_ballast(path, most):

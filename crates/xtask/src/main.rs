@@ -7,7 +7,7 @@
 //! - `pgo` builds a program for the work that it does.
 //! - `miri` looks for undefined behaviour in unsafe code.
 //! - `chaos` breaks a cluster of real processes.
-//! - `compat` fills and empties a store on one file system after another.
+//! - `compat` runs the store with other software and file systems, one version after another.
 //! - `ci` runs what CI runs.
 #![forbid(unsafe_code)]
 
@@ -49,13 +49,13 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Fill a store on one file system after another, kill it, make room and go on (as root, with Python 3);
-    /// `cargo xtask compat filesystems --help` lists the options.
+    /// Run the store with one version of other software after another (with Python 3): file systems that are full (as root), or
+    /// ensembles of ZooKeeper that forget; `cargo xtask compat filesystems --help` lists the options.
     #[command(disable_help_flag = true)]
     Compat {
         /// What to compare.
         what: Compared,
-        /// For `tests/compat/filesystems.py`.
+        /// For the script of that name in `tests/compat`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
@@ -67,6 +67,16 @@ enum Chore {
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Compared {
     Filesystems,
+    Zookeeper,
+}
+
+impl Compared {
+    fn script(self) -> &'static str {
+        match self {
+            Compared::Filesystems => "filesystems.py",
+            Compared::Zookeeper => "zookeeper.py",
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -79,7 +89,7 @@ fn main() -> ExitCode {
         Chore::Pgo(options) => pgo::pgo(&root, &options),
         Chore::Miri => miri(&root),
         Chore::Chaos { options } => chaos(&root, &options),
-        Chore::Compat { what: Compared::Filesystems, options } => filesystems(&root, &options),
+        Chore::Compat { what, options } => compat(&root, what, &options),
         Chore::Ci => run(Command::new("bash").arg(root.join(".ci/run")).current_dir(&root)),
     }
 }
@@ -124,10 +134,10 @@ fn chaos(root: &Path, options: &[OsString]) -> ExitCode {
     })
 }
 
-fn filesystems(root: &Path, options: &[OsString]) -> ExitCode {
+fn compat(root: &Path, what: Compared, options: &[OsString]) -> ExitCode {
     in_place_of_this(root, &["leeward-cli"], |programs| {
         let mut script = Command::new("python3");
-        script.arg(root.join("tests/compat/filesystems.py")).arg("--leeward");
+        script.arg(root.join("tests/compat").join(what.script())).arg("--leeward");
         script.arg(programs.with_file_name("leeward")).args(options);
         script
     })
