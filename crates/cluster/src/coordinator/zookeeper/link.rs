@@ -10,8 +10,9 @@
 //!   late. So it comes before the end of the session only where that is shorter.
 //! - Only the ensemble decides that a session is over.
 //! - A server is asked to have seen what this client saw, so that no server that is behind continues a session. Where servers
-//!   close at once for longer than any of them may be behind, the client asks for what they have: the ensemble was emptied or
-//!   put back, or lacked a quorum. The tree is synced before it is read, and its reader judges it.
+//!   only close at once, for long, the client asks for what they have: the ensemble was emptied or put back, or lacked a quorum.
+//!   A server must then have a change committed before the tree is read. So an older tree is that of an ensemble that forgot, and
+//!   never that of a server that is cut off. The reader of the tree judges it.
 
 use super::client::ClientOptions;
 use super::plan::Place;
@@ -29,7 +30,7 @@ use std::net::ToSocketAddrs;
 /// Shortest pause after a refusal, which only an operator can resolve.
 const RETRY_REFUSED: Nanos = Nanos::from_secs(1);
 /// Session timeouts for which servers close before they greet, until they are not asked any more to have seen as much as this
-/// client. A server that is behind, or cut off, serves for less than one.
+/// client. A server that is only behind catches up sooner.
 const BEHIND_TIMEOUTS: u64 = 2;
 
 enum State {
@@ -55,7 +56,7 @@ struct Talk {
 pub(super) struct ZooKeeperLink {
     options: ClientOptions,
     context: Context,
-    /// The session to continue, and the newest change seen.
+    /// The session to continue, and the newest change seen; 0 until a tree was read with whatever the servers have.
     session: Connect,
     timeout: Nanos,
     state: State,
@@ -226,7 +227,9 @@ impl ZooKeeperLink {
         let Talk { protocol_session, server, since, .. } = *talk;
         let is_greeted = protocol_session.connected().is_some();
         let since = if protocol_session.is_up() { protocol_session.heard() } else { since };
-        self.session.last_zxid = protocol_session.last_zxid();
+        if protocol_session.is_up() || self.session.last_zxid != 0 {
+            self.session.last_zxid = protocol_session.last_zxid();
+        }
         self.limit = protocol_session.limit;
         if let End::Broken(broken) = &end
             && broken.is_close()
@@ -260,7 +263,10 @@ impl ZooKeeperLink {
     fn unwelcome(&mut self, now: Nanos) -> Broken {
         let since = *self.unwelcome_since.get_or_insert(now);
         if self.session.last_zxid != 0 && now >= since + Nanos(self.timeout.0 * BEHIND_TIMEOUTS) {
-            tracing::warn!("no ZooKeeper server has seen what this node saw of the tree: it reads what they have");
+            tracing::warn!(
+                "every ZooKeeper server closes the connection at once, perhaps because none has seen as much of the tree as \
+                 this node, which now asks for what they have"
+            );
             self.session.last_zxid = 0;
         }
         let older = match self.session.last_zxid {

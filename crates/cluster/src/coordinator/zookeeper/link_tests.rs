@@ -1,11 +1,13 @@
 //! The thread of a client, with fake servers and look-ups that never end.
 
 use super::super::connect;
-use super::super::fake::{self, Asked, CHILDREN, DATA, Peer};
+use super::super::fake::{self, Asked, CHILDREN, DATA, MULTI, Peer};
 use super::*;
 use crate::coordinator::client::Client;
 use crate::{Coordinator, CoordinatorError, CoordinatorOp};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -120,23 +122,36 @@ fn a_server_that_has_seen_less_is_distinguished_from_one_that_only_closes() {
 }
 
 /// An ensemble that was emptied numbers its changes by elections and changes, from the beginning: it may never come to as many.
+/// Where its servers are asked for what they have, a leader that is cut off answers too, and shows nothing: it cannot have a
+/// change committed.
 #[test]
-fn servers_that_never_come_to_as_many_changes_are_asked_for_what_they_have() {
+fn servers_that_never_come_to_as_many_changes_are_asked_for_what_they_have_by_a_quorum() {
     const TIMEOUT_MS: i32 = 600;
+    const BEFORE: i64 = 3 << 32;
+    const EMPTIED: i64 = 1 << 32;
     let (sender, asked) = channel();
+    let taken = Arc::new(AtomicUsize::new(0));
     let server = fake::listen(move |number, mut peer| {
         let Some(greeting) = peer.next() else { return };
         // After the version of the protocol.
         let seen = i64::from_be_bytes(greeting[4..12].try_into().unwrap());
         sender.send((Instant::now(), seen)).unwrap();
-        let zxid = if number == 0 { 3 << 32 } else { 1 << 32 };
+        let zxid = if number == 0 { BEFORE } else { EMPTIED };
         if seen > zxid {
             return;
         }
+        let is_cut_off = number != 0 && taken.fetch_add(1, Ordering::Relaxed) == 0;
         peer.send(&fake::greeting(TIMEOUT_MS));
         while let Some(packet) = peer.next() {
             let Asked { xid, kind, .. } = fake::asked(&packet);
-            let body = if kind == DATA { fake::data(None, 1, 0, 0) } else { fake::text("/r") };
+            if kind == MULTI && is_cut_off {
+                continue;
+            }
+            let body = match kind {
+                DATA => fake::data(None, 1, 0, 0),
+                MULTI => fake::multi(&[]),
+                _ => fake::text("/r"),
+            };
             peer.send(&fake::answer(xid, zxid, 0, &body));
             if number == 0 && kind == fake::PING {
                 return;
@@ -148,12 +163,15 @@ fn servers_that_never_come_to_as_many_changes_are_asked_for_what_they_have() {
         .filter_map(|event| if let CoordinatorEvent::Synced { version } = event { Some(version) } else { None })
         .take(2)
         .collect();
-    assert_eq!(versions, [3 << 32, 1 << 32]);
+    assert_eq!(versions, [BEFORE, EMPTIED].map(|zxid| zxid as u64));
     assert_eq!(client.outage(), None);
     let asked: Vec<(Instant, i64)> = asked.try_iter().collect();
-    let (refused, last) = (&asked[1..asked.len() - 1], asked[asked.len() - 1]);
-    assert!(!refused.is_empty() && refused.iter().all(|(_, seen)| *seen == 3 << 32), "{asked:?}");
-    assert!(last.1 == 0 && last.0 - refused[0].0 >= Duration::from_millis(1_200), "{asked:?}");
+    let (refused, taken) = asked[1..].split_at(asked.len() - 3);
+    assert!(!refused.is_empty() && refused.iter().all(|(_, seen)| *seen == BEFORE), "{asked:?}");
+    assert!(
+        taken.iter().all(|(at, seen)| *seen == 0 && *at - refused[0].0 >= Duration::from_millis(1_200)),
+        "{asked:?}"
+    );
 }
 
 /// The server reads no request with more than 1,000 bytes, and says so only in its own log.
@@ -168,7 +186,7 @@ fn a_request_that_the_server_answers_by_closing_is_refused_and_shorter_ones_are_
             let Asked { xid, kind, .. } = fake::asked(&packet);
             let body = match kind {
                 DATA => fake::data(None, 1, 0, 0),
-                fake::MULTI => fake::multi(&[]),
+                MULTI => fake::multi(&[]),
                 _ => fake::text("/r"),
             };
             peer.send(&fake::answer(xid, 9, 0, &body));

@@ -2,13 +2,14 @@
 //! operations, and the server reports changes.
 //!
 //! ```text
-//! Connect -> Digest, Sync, Watch -> reads ... all read: Up, the tree, Synced -> Multi, notifications, reads ...
+//! Connect -> Digest, (Multi,) Sync, Watch -> reads ... all read: Up, the tree, Synced -> Multi, notifications, reads ...
 //! ```
 //! Now and then the known tree is compared with the server's ([`Comparison`]): a difference ends the connection.
 //!
 //! Invariants: answers come in the order of the requests. `Sync` comes before the reads, so the tree contains every late effect
 //! of an earlier connection of this session. An operation's answer is held back until everything that changed before it was read
-//! and told.
+//! and told. A client that asks for whatever the server has begins a session, or sends a change first: both take a quorum, so a
+//! leader that is cut off does not show its older tree.
 //!
 //! `(now, packet) -> events, bytes to be sent`: no socket, clock or thread. One thread at a time.
 
@@ -28,6 +29,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// Attempts that may fail because other processes make paths beside the changed one.
 const MOST_ATTEMPTS: u32 = 32;
+/// A check with it holds wherever the path is there.
+const ANY_VERSION: i32 = -1;
 
 /// Why a protocol session ends.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ struct Waiting {
 
 #[derive(Debug)]
 enum Asked {
+    /// A change that changes nothing.
+    Quorum,
     Sync,
     Watch,
     /// The cluster's path is made as far as this.
@@ -130,6 +135,8 @@ pub(super) struct ProtocolSession {
     heard: Nanos,
     received: Nanos,
     last_zxid: i64,
+    /// The session is continued with whatever the server has.
+    takes_anything: bool,
     has_made_root: bool,
     /// Answers that are told once everything before them was told.
     answers: Vec<Answer>,
@@ -166,6 +173,7 @@ impl ProtocolSession {
             heard: now,
             received: now,
             last_zxid: connect.last_zxid,
+            takes_anything: connect.session != 0 && connect.last_zxid == 0,
             has_made_root: false,
             answers: Vec::new(),
             output,
@@ -249,6 +257,10 @@ impl ProtocolSession {
             write_request(AUTH_XID, &Request::Digest(digest), &mut self.output);
         }
         let root = self.place.root.clone();
+        if self.takes_anything {
+            let steps = [Step::Check { path: root.clone(), version: ANY_VERSION }];
+            self.ask(now, &Request::Multi(&steps), Asked::Quorum);
+        }
         self.ask(now, &Request::Sync(&root), Asked::Sync);
         self.ask(now, &Request::Watch(&root), Asked::Watch);
         self.mirror.changed(String::new());
@@ -273,7 +285,8 @@ impl ProtocolSession {
 
     fn answered(&mut self, now: Nanos, asked: Asked, header: ReplyHeader, body: Body<'_>) -> Result<(), End> {
         match (asked, header.error) {
-            (Asked::Sync | Asked::Watch, error::OK) => {}
+            // Whether the path is there or not: a refusal is agreed on like a change.
+            (Asked::Quorum | Asked::Sync | Asked::Watch, error::OK) => {}
             (Asked::MakeRoot(part), error::OK) => match body.multi()? {
                 None | Some((_, error::NODE_EXISTS)) if part == self.place.root => self.mirror.changed(String::new()),
                 None | Some((_, error::NODE_EXISTS)) => {}
@@ -295,7 +308,9 @@ impl ProtocolSession {
             }
             (Asked::Op(request, plan), _) => self.op_answered(request, plan, header, body)?,
             (Asked::Close, _) => return Err(End::Left),
-            (Asked::Sync | Asked::Watch | Asked::MakeRoot(_), code) => return Err(self.refused(code, None)),
+            (Asked::Quorum | Asked::Sync | Asked::Watch | Asked::MakeRoot(_), code) => {
+                return Err(self.refused(code, None));
+            }
         }
         Ok(())
     }

@@ -476,3 +476,26 @@ fn while_the_tree_is_read_each_answer_is_a_sign_of_life_and_up_comes_with_a_prom
     assert_eq!((script.protocol_session.alive(), script.protocol_session.is_up()), (millis(1250), true));
     assert_eq!(script.events().len(), 3, "up, the tree, synced");
 }
+
+/// A leader that is cut off continues a session, and syncs it, but commits nothing.
+#[test]
+fn a_session_that_is_continued_with_whatever_a_server_has_takes_a_quorum_before_the_tree_is_read() {
+    for (session, last_zxid, takes_anything) in [(5, 0, true), (5, 9, false), (0, 0, false), (0, 9, false)] {
+        let connect = Connect { timeout_ms: 1000, session, last_zxid, ..Connect::default() };
+        let place = Place { root: "/r".into(), access: Access::Anyone };
+        let protocol_session = ProtocolSession::new(NOW, place, None, &connect, RequestLimit::default());
+        let mut script = Script { protocol_session };
+        script.protocol_session.output.clear();
+        script.protocol_session.take(NOW, &fake::greeting(1000)).unwrap();
+        let kinds: Vec<i32> = script.asked().into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds.strip_prefix(&[MULTI]), takes_anything.then_some(&[SYNC, WATCH, DATA][..]), "{kinds:?}");
+        if takes_anything {
+            // An ensemble without the path agrees on that.
+            script.reply(1, 10, 0, &failed(0, error::NO_NODE)).unwrap();
+            script.reply(2, 10, 0, &text("/r")).unwrap();
+            script.reply(3, 10, 0, &int(0)).unwrap();
+            script.reply(4, 10, 0, &data(None, 1, 4, 0)).unwrap();
+            assert_eq!(script.events().len(), 2, "up, synced");
+        }
+    }
+}
