@@ -12,9 +12,21 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn restore(args: &RestoreCoordinatorArgs) -> Outcome {
     let addresses = args.connect.addresses();
     let access = Access::of(&addresses)?;
-    for address in &addresses {
-        ask(&access, address, false)?;
-        println!("{address}: the coordinator has what this node knows");
+    let mut left: Vec<&String> = addresses.iter().collect();
+    while !left.is_empty() {
+        let mut refused = Vec::new();
+        for address in &left {
+            match ask(&access, address, false) {
+                Ok(()) => println!("{address}: the coordinator has what this node knows"),
+                Err(why) => refused.push((*address, why)),
+            }
+        }
+        if refused.len() == left.len() {
+            let reasons: Vec<String> = refused.into_iter().map(|(_, why)| why).collect();
+            return Err(reasons.join("\n").into());
+        }
+        // What the others know may resolve what was in the way.
+        left = refused.into_iter().map(|(address, _)| address).collect();
     }
     let first = addresses.first().expect("--connect has at least one address");
     ask(&access, first, true)?;

@@ -12,6 +12,9 @@
 //! Invariants:
 //! - A region's number and table stay together: where the tree has given a number to another table, nothing is restored. A region
 //!   that never had a primary may be replaced, as nothing was ever written to it.
+//! - A table's name goes from one table to another only where the regions of the first are known to have ended: this server has
+//!   seen the end, or all servers that had copies were restarted since and found none. Anything else is refused, as copies of
+//!   the first are destroyed once its regions are out of the tree.
 //! - Regions come before what shows that they are there: a configuration that plans them, or numbers. So each part of the
 //!   operations can be made from the tree that the part before left.
 //!
@@ -20,20 +23,25 @@
 use super::{Content, View, create};
 use crate::CoordinatorOp;
 use bytes::Bytes;
-use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, TableOptions, TreeIdentity, encode_value};
+use leeward_format::cluster::{
+    ClusterPath, CopyIdentity, GroupConfig, Member, ServerInfo, TableOptions, TreeIdentity, encode_value,
+};
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::routing::Routing;
 use leeward_format::{ClusterId, Epoch, RegionId, TableId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl View {
     /// The operations that add to the coordinator's tree what this process knows and the tree lacks, in order.
     ///
     /// # Errors
-    /// The tree has given the number of a region, or the name of a table, to something else that is in use.
+    /// The tree has given the number of a region, or the name of a table, to something else that may be in use.
     pub(crate) fn restore_ops(&self) -> Result<Vec<CoordinatorOp>, String> {
         let tree = self.told();
-        let mut restored = Restored { view: self, tree, tables: BTreeMap::new(), regions: BTreeMap::new() };
+        let (tables, regions) = (BTreeMap::new(), BTreeMap::new());
+        let mut restored =
+            Restored { view: self, tree, tables, regions, known: BTreeSet::new(), placed: BTreeSet::new() };
         if self.aside.is_some() {
             for config in self.regions() {
                 restored.add_known(config)?;
@@ -69,6 +77,10 @@ struct Restored<'a> {
     tree: &'a Content,
     tables: BTreeMap<String, TableOptions>,
     regions: BTreeMap<RegionId, GroupConfig>,
+    /// The tables that names belong to, as far as this process knows.
+    known: BTreeSet<(String, TableId)>,
+    /// Those of which nothing is in the way.
+    placed: BTreeSet<(String, TableId)>,
 }
 
 impl Restored<'_> {
@@ -80,12 +92,13 @@ impl Restored<'_> {
                 (found.epoch, found.primary.is_some()) < (known.epoch, known.primary.is_some())
                     || found.epoch == known.epoch && **found != *known
             }
-            Some(found) => was_never_used(found).then_some(true).ok_or_else(|| in_use(found, &known.table))?,
+            Some(found) => may_take_number(found, &known.table)?,
         };
         if is_needed {
             self.add_table(self.view.table(&known.table), known.table_id)?;
             self.regions.insert(known.region, known.clone());
         }
+        self.note_table(is_needed, &known.table, known.region, known.table_id);
         Ok(())
     }
 
@@ -106,12 +119,13 @@ impl Restored<'_> {
             let is_needed = match found {
                 None => !self.has_ended(*region, table) && !self.is_covered(*region, &copy.identity),
                 Some(found) if found.table_id == table_id => found.epoch < epoch,
-                Some(found) => was_never_used(found).then_some(true).ok_or_else(|| in_use(found, table))?,
+                Some(found) => may_take_number(found, table)?,
             };
             if is_needed {
                 self.add_table(Some(&copy.options), table_id)?;
                 self.regions.insert(*region, without_members(*region, table, &copy.identity, epoch));
             }
+            self.note_table(is_needed, table, *region, table_id);
         }
         Ok(())
     }
@@ -135,25 +149,71 @@ impl Restored<'_> {
         self.regions.values().any(overlaps) || self.tree.routes.regions().any(|config| overlaps(config))
     }
 
-    fn add_table(&mut self, options: Option<&TableOptions>, table_id: TableId) -> Result<(), String> {
-        let Some(options) = options else { return Ok(()) };
-        let name = &options.name;
-        if self.tree.routes.table(name).is_none() {
-            self.tables.insert(name.clone(), options.clone());
-            return Ok(());
-        }
-        let is_other = |config: &&std::sync::Arc<GroupConfig>| config.table_id != table_id && !was_never_used(config);
-        match self.tree.routes.regions_of(name).find(is_other) {
-            Some(found) => Err(in_use(found, name)),
-            None => Ok(()),
+    /// Notes which table a name belongs to, if a region of it is restored or there.
+    fn note_table(&mut self, is_restored: bool, table: &str, region: RegionId, table_id: TableId) {
+        let is_there = || self.tree.routes.region(region).is_some_and(|found| found.table_id == table_id);
+        if is_restored || is_there() {
+            self.known.insert((table.to_owned(), table_id));
         }
     }
 
-    /// Regions of the tree that this process knows to have ended, and those of an unused table in whose place another comes.
+    fn add_table(&mut self, options: Option<&TableOptions>, table_id: TableId) -> Result<(), String> {
+        let Some(options) = options else { return Ok(()) };
+        let name = &options.name;
+        if !self.placed.insert((name.clone(), table_id)) {
+            return Ok(());
+        }
+        let mut is_replaced = false;
+        let is_of_other = |config: &&Arc<GroupConfig>| config.table == *name && config.table_id != table_id;
+        for found in self.tree.routes.regions().filter(is_of_other) {
+            self.may_go(found).map_err(|why| in_the_way(found, name, &why))?;
+            is_replaced = true;
+        }
+        let found = self.tree.routes.table(name);
+        if found.is_none() || is_replaced && found != Some(options) {
+            self.tables.insert(name.clone(), options.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether no server has data of a region whose table's name belongs to another table.
+    ///
+    /// # Errors
+    /// Why a server may have some.
+    fn may_go(&self, found: &GroupConfig) -> Result<(), String> {
+        if was_never_used(found) || self.view.knows_ended(found) {
+            return Ok(());
+        }
+        // Copies are registered by a process that starts with them.
+        let has_copy =
+            |server: &&ServerInfo| server.copy_of(found.region).is_some_and(|copy| !copy.is_of_other_table(found));
+        if let Some(holder) = self.tree.routes.servers().find(has_copy) {
+            return Err(format!("server {} has a copy of it", holder.member.server));
+        }
+        let mut had_copies = found.members().chain(found.candidates()).peekable();
+        if had_copies.peek().is_none() {
+            return Err("other servers had copies of it".into());
+        }
+        had_copies.try_for_each(|member| self.was_restarted(member))
+    }
+
+    /// Whether the process of `member` was replaced by another one on its volume.
+    fn was_restarted(&self, member: Member) -> Result<(), String> {
+        let why = match self.tree.routes.server(member.server) {
+            Some(now) if member.is_earlier_than(&now.member) => return Ok(()),
+            Some(_) => "was not restarted since, on its volume",
+            None => "is not there",
+        };
+        Err(format!("server {}, which had a copy of it, {why}", member.server))
+    }
+
+    /// Regions of the tree that this process knows to have ended, and those of a table in whose place another comes.
     fn removed(&self) -> Vec<RegionId> {
+        let is_known = |config: &GroupConfig| self.known.contains(&(config.table.clone(), config.table_id));
+        let has_other = |config: &GroupConfig| self.known.iter().any(|(table, _)| *table == config.table);
         let is_replaced = |config: &GroupConfig| {
-            let mut others = self.regions.values().filter(|other| other.table == config.table);
-            others.any(|other| other.table_id != config.table_id) && !self.regions.contains_key(&config.region)
+            let is_of_other_table = !is_known(config) && has_other(config);
+            is_of_other_table && !self.regions.contains_key(&config.region) && self.may_go(config).is_ok()
         };
         let is_gone = |config: &GroupConfig| self.view.knows_ended(config) || is_replaced(config);
         let all = if self.view.aside.is_some() { self.tree.routes.regions().collect() } else { Vec::new() };
@@ -167,7 +227,7 @@ impl Restored<'_> {
         let is_new = |config: &&GroupConfig| tree.routes.region(config.region).is_none();
         let mut ops: Vec<CoordinatorOp> = Vec::new();
         for options in self.tables.values() {
-            ops.push(create(ClusterPath::Table(options.name.clone()), encode_value(options), false));
+            ops.push(tree.put_op(ClusterPath::Table(options.name.clone()), encode_value(options)));
         }
         ops.extend(self.regions.values().filter(is_new).map(put));
         ops.extend(self.regions.values().filter(|config| !is_new(config)).map(put));
@@ -208,9 +268,16 @@ impl Content {
     }
 }
 
-/// Whether a region never had a primary, so that nothing was ever written to it.
+/// Whether a region never had a primary, so that nothing was ever written to it. One that was restored from copies has no primary
+/// either, but the epoch of a copy.
 fn was_never_used(config: &GroupConfig) -> bool {
-    config.term == Epoch(0) && config.primary.is_none()
+    (config.epoch, config.term) == (Epoch(0), Epoch(0)) && config.primary.is_none()
+}
+
+/// Whether the number of a region of another table may be taken by one of `table`.
+fn may_take_number(found: &GroupConfig, table: &str) -> Result<bool, String> {
+    let why = "it has the same number, and was used";
+    was_never_used(found).then_some(true).ok_or_else(|| in_the_way(found, table, why))
 }
 
 /// The configuration of a region of which only copies are known: the best of these becomes its primary.
@@ -220,10 +287,10 @@ fn without_members(region: RegionId, table: &str, identity: &CopyIdentity, epoch
     GroupConfig { table_id, start, end, inherited_below, epoch, ..unassigned }
 }
 
-fn in_use(found: &GroupConfig, table: &str) -> String {
+fn in_the_way(found: &GroupConfig, table: &str, why: &str) -> String {
     format!(
-        "the coordinator's region {} belongs to another table {}, which is in use, and not to the table {table} that this \
-         server knows: nothing of it is restored",
+        "the coordinator's region {} belongs to another table {} than the table {table} that this server knows, and may be \
+         in use: {why}. Nothing of what this server knows is restored",
         found.region, found.table
     )
 }

@@ -4,8 +4,9 @@ use super::*;
 use crate::view::HeldCopy;
 use crate::view::tests::{UP, member};
 use crate::{CoordinatorEvent, Tree, bootstrap_op};
-use leeward_format::cluster::Plan;
-use leeward_format::coordinator::Change;
+use leeward_format::cluster::{CopyFound, Plan, ServerInfo};
+use leeward_format::coordinator::{Change, TreeSnapshot};
+use leeward_format::{Lsn, ServerId};
 
 const CLUSTER: ClusterId = ClusterId(7);
 const TABLE: TableId = TableId(3);
@@ -186,7 +187,134 @@ fn what_is_in_use_under_the_same_number_is_never_replaced() {
     change(&mut other, with_primary(2));
     tell(&mut view, &other);
     let refused = view.restore_ops().unwrap_err();
-    assert!(refused.contains("belongs to another table default, which is in use"), "{refused}");
+    assert!(refused.contains("region 1 belongs to another table default"), "{refused}");
+    assert!(refused.contains("it has the same number, and was used"), "{refused}");
     let empty = View::default();
     assert!(empty.confirm_op().unwrap_err().contains("knows nothing of the cluster"));
+}
+
+/// The name `default` belongs to a table of one region, which servers 1 and 2 have. Later it is dropped, and another table has
+/// the name: [`used_again`].
+fn to_be_dropped() -> Tree {
+    let mut tree = coordinator();
+    let view = knowing(&tree);
+    tree.apply(None, &view.give_op(&[RegionId(1)])).unwrap();
+    change(&mut tree, |config| GroupConfig { backups: vec![member(2, 1)], ..with_primary(1)(config) });
+    tree
+}
+
+const OTHER: TableId = TableId(9);
+
+/// The other table's options, and the configuration of its region.
+fn used_again(tree: &mut Tree) -> (TableOptions, GroupConfig) {
+    let view = knowing(tree);
+    let gone = [ClusterPath::Region(RegionId(1)), ClusterPath::Table("default".into())];
+    tree.apply(None, &CoordinatorOp::All(gone.map(|path| view.remove_op(&path)).into())).unwrap();
+    let options = TableOptions { replicas: 2, ..TableOptions::default() };
+    assert_ne!(options, TableOptions::default());
+    let first = GroupConfig { table_id: OTHER, ..GroupConfig::unassigned(RegionId(5), "default") };
+    let config = GroupConfig { backups: vec![member(2, 1)], ..with_primary(1)(first) };
+    let table = create(ClusterPath::Table("default".into()), encode_value(&options), false);
+    let region = create(ClusterPath::Region(RegionId(5)), encode_value(&config), false);
+    let view = knowing(tree);
+    tree.apply(None, &CoordinatorOp::All(vec![table, region, view.give_op(&[RegionId(5)])])).unwrap();
+    (options, config)
+}
+
+fn registered(tree: &mut Tree, server: u32, incarnation: u64, copies: &[CopyFound]) {
+    let info = ServerInfo { copies: copies.to_vec(), ..ServerInfo::of(member(server, incarnation)) };
+    let path = ClusterPath::Server(ServerId(server));
+    let op = knowing(tree).put_op(path, encode_value(&info));
+    tree.apply(None, &op).unwrap();
+}
+
+/// [`restore`] with one operation at a time: each is made from the tree that the one before left.
+fn restore_stepwise(tree: &mut Tree, view: &mut View) -> Result<(), String> {
+    tell(view, tree);
+    while let Some(op) = view.restore_ops()?.into_iter().next() {
+        tree.apply(None, &op).unwrap();
+        tell(view, tree);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_name_that_was_used_again_belongs_to_the_newer_table() {
+    let mut tree = to_be_dropped();
+    let before = tree.snapshot();
+    let (options, newer) = used_again(&mut tree);
+    for is_stepwise in [false, true] {
+        let mut put_back = Tree::restore(before.clone());
+        let mut view = knowing(&tree);
+        if is_stepwise {
+            restore_stepwise(&mut put_back, &mut view).unwrap();
+        }
+        restore(&mut put_back, &mut [view, knowing(&tree)]);
+        assert_eq!((config(&put_back, 1), config(&put_back, 5)), (None, Some(newer.clone())));
+        assert_eq!(knowing(&put_back).table("default"), Some(&options), "its own options");
+    }
+}
+
+/// The tree of `before`, with servers that were all restarted, and a view of server 1, which has a copy of the newer table.
+fn restarted(before: &TreeSnapshot, newer: &GroupConfig, options: &TableOptions) -> (Tree, View) {
+    let mut tree = Tree::restore(before.clone());
+    let copy = CopyFound { epoch: Epoch(3), table_id: OTHER, ..CopyFound::new(RegionId(5), Epoch(3), Lsn(9)) };
+    registered(&mut tree, 1, 2, &[copy]);
+    registered(&mut tree, 2, 2, &[copy]);
+    let held = HeldCopy { identity: CopyIdentity::of(CLUSTER, newer), options: options.clone(), term: Epoch(3) };
+    (tree, View::of_server([(RegionId(5), held)].into()))
+}
+
+#[test]
+fn restarted_servers_without_a_copy_prove_that_the_table_which_had_the_name_has_ended() {
+    let mut tree = to_be_dropped();
+    let before = tree.snapshot();
+    let (options, newer) = used_again(&mut tree);
+    for is_stepwise in [false, true] {
+        let (mut put_back, mut view) = restarted(&before, &newer, &options);
+        if is_stepwise {
+            restore_stepwise(&mut put_back, &mut view).unwrap();
+        }
+        restore(&mut put_back, std::slice::from_mut(&mut view));
+        let restored = config(&put_back, 5).unwrap();
+        assert_eq!((config(&put_back, 1), restored.table_id, restored.primary), (None, OTHER, None));
+        assert_eq!(knowing(&put_back).table("default"), Some(&options));
+    }
+    // What may be in use stays: nothing at all is restored.
+    let older = CopyFound { table_id: TABLE, ..CopyFound::new(RegionId(1), Epoch(1), Lsn(3)) };
+    let cases: [(u32, u64, &[CopyFound], &str); 3] = [
+        (2, 1, &[], "server 2, which had a copy of it, was not restarted since"),
+        (2, 2, &[older], "server 2 has a copy of it"),
+        (3, 1, &[older], "server 3 has a copy of it"),
+    ];
+    for (server, incarnation, copies, why) in cases {
+        let (mut put_back, mut view) = restarted(&before, &newer, &options);
+        registered(&mut put_back, server, incarnation, copies);
+        let refused = restore_stepwise(&mut put_back, &mut view).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+        assert!(config(&put_back, 1).is_some() && config(&put_back, 5).is_none());
+    }
+    let (mut put_back, mut view) = restarted(&before, &newer, &options);
+    let op = knowing(&put_back).remove_op(&ClusterPath::Server(ServerId(2)));
+    put_back.apply(None, &op).unwrap();
+    let refused = restore_stepwise(&mut put_back, &mut view).unwrap_err();
+    assert!(refused.contains("server 2, which had a copy of it, is not there"), "{refused}");
+}
+
+/// A server that was away while its table was dropped has a copy of it still. Which of two tables is the newer one is not known
+/// from copies alone, and neither takes the other's place: then the number of that one would count as given, its region as gone,
+/// and its copies as unneeded.
+#[test]
+fn what_was_restored_from_copies_is_not_replaced_by_another_table_of_its_name() {
+    let mut tree = to_be_dropped();
+    let older = knowing(&tree).region(RegionId(1)).cloned().unwrap();
+    let (_, newer) = used_again(&mut tree);
+    for (first, second) in [(&older, &newer), (&newer, &older)] {
+        let mut lost = Tree::new();
+        restore(&mut lost, &mut [View::of_server([held(first, 1)].into())]);
+        let mut view = View::of_server([held(second, 1)].into());
+        let refused = restore_stepwise(&mut lost, &mut view).unwrap_err();
+        assert!(refused.contains("other servers had copies of it"), "{refused}");
+        assert!(config(&lost, first.region.0).is_some() && config(&lost, second.region.0).is_none());
+    }
 }
