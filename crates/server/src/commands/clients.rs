@@ -71,7 +71,8 @@ impl Clients {
         self.by_id.is_empty()
     }
 
-    /// The line of `CLIENT INFO` for connection `id`, in Redis's format, without fields that have no meaning here.
+    /// The line of `CLIENT INFO` for connection `id`, in Redis's format, without most fields that have no meaning here. Those of
+    /// buffers are 0: redis-py 5 does not read a line that lacks them.
     pub(crate) fn line(&self, id: u64, now: Nanos) -> String {
         let mut out = String::new();
         let Some(client) = self.by_id.get(&id) else { return out };
@@ -83,8 +84,8 @@ impl Clients {
         };
         write!(
             out,
-            "id={id} addr={} laddr={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 multi=-1 cmd={} user={} \
-             resp={protocol} lib-name={} lib-ver={}",
+            "id={id} addr={} laddr={} name={} age={} idle={} flags=N db=0 sub=0 psub=0 multi=-1 qbuf=0 qbuf-free=0 \
+             argv-mem=0 obl=0 oll=0 omem=0 tot-mem=0 cmd={} user={} resp={protocol} lib-name={} lib-ver={}",
             client.address,
             client.local_address,
             client.name,

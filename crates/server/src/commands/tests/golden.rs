@@ -372,6 +372,7 @@ fn the_connection() {
 #[test]
 fn clients() {
     let line = "id=7 addr=127.0.0.1:5000 laddr=127.0.0.1:7379 name=me age=0 idle=0 flags=N db=0 sub=0 psub=0 multi=-1 \
+                qbuf=0 qbuf-free=0 argv-mem=0 obl=0 oll=0 omem=0 tot-mem=0 \
                 cmd=client user=default resp=2 lib-name=tester lib-ver=1.2 table=default\\n";
     let bulk = format!("${}|{line}|", line.len() - 1);
     let mut fake = fake();
