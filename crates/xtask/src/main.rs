@@ -49,8 +49,8 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Run the store with one version of other software after another (with Python 3): file systems that are full (as root), or
-    /// ensembles of ZooKeeper that forget; `cargo xtask compat filesystems --help` lists the options.
+    /// Run the store with one version of other software after another (with Python 3): Redis clients, file systems that are full
+    /// (as root), libfabric, ensembles of ZooKeeper that forget; `cargo xtask compat clients --help` lists the options.
     #[command(disable_help_flag = true)]
     Compat {
         /// What to compare.
@@ -66,14 +66,18 @@ enum Chore {
 /// What `compat` compares.
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Compared {
+    Clients,
     Filesystems,
+    Libfabric,
     Zookeeper,
 }
 
 impl Compared {
     fn script(self) -> &'static str {
         match self {
+            Compared::Clients => "clients.py",
             Compared::Filesystems => "filesystems.py",
+            Compared::Libfabric => "libfabric.py",
             Compared::Zookeeper => "zookeeper.py",
         }
     }
