@@ -207,7 +207,8 @@ class Cluster:
         self.nodes = Nodes(options.leeward, self.ensemble.address(), folder)
         self.clients, self.watcher = Clients(self, options.seed), Watcher(self.nodes)
         self.copies, self.dropped, self.uid, self.failures = [], set(), 0, []
-        self.refused_for = []
+        # How often the tree was put back to a table whose name another has now.
+        self.refused_for, self.renamed = [], 0
 
     def start(self):
         self.ensemble.start()
@@ -289,8 +290,16 @@ class Cluster:
             self.clients.verify()
             violations = self.clients.violations + self.watcher.violations
             self.clients.violations, self.watcher.violations = [], []
-        self.copies = [*self.copies[-2:], self.ensemble.save()]
+        self.copies = [*self.copies[-2:], self.save()]
         return self.failures + violations
+
+    def tables(self):
+        with self.clients.lock:
+            return {name: table.uid for name, table in self.clients.tables.items()}
+
+    def save(self):
+        """A copy of the ensemble, and which table each name belonged to."""
+        return self.ensemble.save(), self.tables()
 
     def kills(self):
         leader = self.ensemble.leader()
@@ -306,14 +315,16 @@ class Cluster:
         self.ensemble.replace(None, [first])
         self.change_tables()
         # A copy of before a wipe or a rollback would be of another ensemble.
-        self.ensemble.replace(self.copies[-1], [second])
+        self.ensemble.replace(self.copies[-1][0], [second])
         self.restart_node()
 
     def forget(self, is_wiped, is_restarted):
-        copy = None if is_wiped else self.random.choice(self.copies)
+        copy, tables = (None, {}) if is_wiped else self.random.choice(self.copies)
         self.change_tables()
         self.restart_node()
         self.must_be_ready("before the ensemble forgets")
+        names = self.tables()
+        self.renamed += any(name in names and names[name] != uid for name, uid in tables.items())
         self.ensemble.replace(copy)
         if is_restarted:
             self.nodes.kill()
@@ -371,7 +382,7 @@ def row(version, options, work):
     try:
         cluster.start()
         found = cluster.ensemble.version()
-        cluster.copies = [cluster.ensemble.save()]
+        cluster.copies = [cluster.save()]
         for number in range(options.rounds):
             kind = KINDS[number % len(KINDS)]
             kinds[kind] += 1
@@ -387,10 +398,10 @@ def row(version, options, work):
         cluster.stop()
     clients, watcher = cluster.clients, cluster.watcher
     row = [f"{version} ({found})", "met" if not failures else "MISSED", sum(kinds.values()), clients.acknowledged, clients.reads]
-    row += [cluster.uid, watcher.given, f"{max(cluster.refused_for, default=0):.1f} s"]
+    row += [cluster.uid, watcher.given, f"{max(cluster.refused_for, default=0):.1f} s", cluster.renamed]
     print("| " + " | ".join(str(part) for part in row) + " |", flush=True)
     for failure in failures:
-        print(f"|   | {failure} | | | | | | |", flush=True)
+        print(f"|   | {failure} | | | | | | | |", flush=True)
     if options.verbose:
         for refusal, count in watcher.refusals.most_common():
             print(f"  {count:6} x {refusal}")
@@ -428,8 +439,8 @@ def main():
     names = options.only.split(",")
     check_programs(names)
     print(f"Linux {platform.release()}, {options.rounds} rounds each, seed {options.seed}\n")
-    print("| ZooKeeper | | rounds | acknowledged | read meanwhile | tables | terms | until all nodes refused |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| ZooKeeper | | rounds | acknowledged | read meanwhile | tables | terms | until all nodes refused | put back to a name used again |")
+    print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
         met = [row(name, options, work) for name in names]
     print(f"\n{sum(met)} of {len(met)} met")
