@@ -22,20 +22,12 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "compat"))
 
-from common import Client, free_port, until  # noqa: E402
+from common import free_port, ports_of, start_dev, until  # noqa: E402
 
 PASSWORD = "some-password-of-32-characters-x"
 WITHIN = 3.0
 MOST_CHECKS = 8
 CHECK_MS = 20
-
-
-def start(leeward, folder, port):
-    command = [leeward, "dev", "--nodes", "1", "--data", f"{folder}/data", "--base-port", str(port)]
-    dev = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    if until(30, lambda: (Client(port).ask("PING") is not None, None))[0] is None:
-        sys.exit("the node does not start")
-    return dev
 
 
 def kill(dev):
@@ -95,9 +87,10 @@ def main():
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (options.clients + 1_000, options.clients + 1_000))
     leeward, met = os.path.abspath(options.leeward), True
-    port = free_port((0, 100, 200, 300, 400))
+    port = free_port(ports_of(1))
     with tempfile.TemporaryDirectory(prefix="leeward-logins-") as folder:
-        dev = start(leeward, folder, port)
+        start = lambda: start_dev(leeward, folder, port, "--nodes", "1")
+        dev = start()
         try:
             password = pathlib.Path(folder) / "password"
             password.write_text(PASSWORD + "\n")
@@ -105,7 +98,7 @@ def main():
             subprocess.run([*add, "--connect", f"127.0.0.1:{port + 100}"], check=True, stdout=subprocess.DEVNULL)
             for number in range(options.rounds):
                 kill(dev)
-                dev = start(leeward, folder, port)
+                dev = start()
                 before, begun = password_ms(dev), time.monotonic()
                 admitted, refusal = connect_all(port, options.clients)
                 took, spent = time.monotonic() - begun, password_ms(dev) - before

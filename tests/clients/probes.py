@@ -24,7 +24,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "compat"))
 
-from common import Client, free_port, until  # noqa: E402
+from common import free_port, ports_of, start_dev, until  # noqa: E402
 
 CLIENTS = 64
 WITHIN = 0.05
@@ -76,14 +76,12 @@ def main():
     parser.add_argument("--regions", type=int, default=10_000)
     parser.add_argument("--seconds", type=int, default=60)
     options = parser.parse_args()
-    leeward, port = os.path.abspath(options.leeward), free_port((0, 1, 100, 101, 200, 201, 300, 301, 400))
+    leeward, port = os.path.abspath(options.leeward), free_port(ports_of(2))
     with tempfile.TemporaryDirectory(prefix="leeward-probes-") as folder:
         # Shared memory takes six files a region, more than a process may have.
-        command = [leeward, "dev", "--nodes", "2", "--fabric", "tcp", "--data", f"{folder}/data", "--base-port", str(port)]
-        command += ["--set", f"memory_budget={(256 << 20) + options.regions * (64 << 10)}"]
-        dev = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        memory = f"memory_budget={(256 << 20) + options.regions * (64 << 10)}"
+        dev = start_dev(leeward, folder, port, "--nodes", "2", "--fabric", "tcp", "--set", memory)
         try:
-            until(30, lambda: (Client(port).ask("PING") is not None, None))
             table = ["table", "create", "many", "--partition", "hash", "--tokens", str(options.regions), "--replicas", "2"]
             subprocess.run([leeward, *table, "--connect", f"127.0.0.1:{port + 100}"], check=True)
             nodes = [port + 200, port + 201]

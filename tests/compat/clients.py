@@ -9,19 +9,16 @@ A row is met if its check passes. pip, go, npm and mvn fetch the versions into a
 redis-benchmark and promtool are the machine's own, and a row without its program is an error. No root, only loopback.
 """
 
-import argparse
-import ctypes
 import os
 import pathlib
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 
-from common import Client, free_port, until
+from common import Client, chosen, conclude, die_with_parent, free_port, parsed, parser_of, ports_of, until
 
 CLIENTS = pathlib.Path(__file__).resolve().parent.parent / "clients"
 # Each client, its versions, and the programs that its check needs. The machine's own version has no number.
@@ -38,10 +35,6 @@ ROWS = {
 }
 SETTLES_WITHIN = 60
 CHECK_WITHIN = 900
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 class Failed(Exception):
@@ -74,7 +67,7 @@ class Nodes:
 
     def __init__(self, leeward, folder):
         self.leeward = leeward
-        self.base = free_port([kind * 100 + node for kind in range(4) for node in range(3)] + [400])
+        self.base = free_port(ports_of(3))
         self.ports = [str(self.base + node) for node in range(3)]
         self.admin = [str(self.base + 200 + node) for node in range(3)]
         command = [leeward, "dev", "--nodes", "3", "--data", f"{folder}/data", "--base-port", str(self.base)]
@@ -169,7 +162,7 @@ def java(port, group, artifact, version, program, folder):
 
 def all_of_ci(nodes, _version, folder):
     environment = {"PYTHON": str(environment_with("redis", folder)), "LEEWARD": nodes.leeward, "TMPDIR": str(folder)}
-    environment["PORT"] = str(free_port([kind * 100 + node for kind in range(4) for node in range(3)] + [50, 400]))
+    environment["PORT"] = str(free_port(ports_of(3) + [50]))
     run("bash", CLIENTS / "run.sh", environment=environment)
     return "as fixed"
 
@@ -201,22 +194,18 @@ def row(name, version, nodes, work):
 
 
 def main():
-    parser = argparse.ArgumentParser("cargo xtask compat clients", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leeward", required=True, help="the program")
+    parser = parser_of("clients", __doc__)
     parser.add_argument("--only", default=",".join(ROWS), help="clients, with commas between: " + ", ".join(ROWS))
     parser.add_argument("--version", help="this version of the clients in place of those of the list")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    names = options.only.split(",")
+    options = parsed(parser)
+    names = chosen(options.only, ROWS)
     for name in names:
-        if name not in ROWS:
-            sys.exit(f"there is no row {name}: one of {', '.join(ROWS)}")
         missing = [program for program in ROWS[name][1].split() if shutil.which(program) is None]
         if missing:
             sys.exit(f"the row {name} needs {', '.join(missing)}")
     print(f"Linux {platform.release()}\n\n| client | version | |\n|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
-        nodes = Nodes(os.path.abspath(options.leeward), pathlib.Path(work))
+        nodes = Nodes(options.leeward, pathlib.Path(work))
         try:
             rows = [(name, version) for name in names for version in ROWS[name][0]]
             if options.version:
@@ -224,8 +213,7 @@ def main():
             met = [row(name, version, nodes, work) for name, version in rows]
         finally:
             nodes.end()
-    print(f"\n{sum(met)} of {len(met)} met")
-    sys.exit(0 if met and all(met) else 1)
+    conclude(met)
 
 
 main()

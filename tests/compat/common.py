@@ -1,8 +1,65 @@
-"""What the comparisons of this directory share: a Redis client, free ports, waiting."""
+"""What the comparisons of this directory share: options and rows, processes, free ports, a Redis client, waiting."""
 
+import argparse
+import ctypes
+import os
 import random
+import signal
 import socket
+import subprocess
+import sys
 import time
+
+
+def parser_of(what, description):
+    """Options of `cargo xtask compat` for this script."""
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(f"cargo xtask compat {what}", description=description, formatter_class=shown)
+    parser.add_argument("--leeward", required=True, help="the program")
+    return parser
+
+
+def parsed(parser):
+    """The options. From here on the script cleans up when it is told to end."""
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    options.leeward = os.path.abspath(options.leeward)
+    return options
+
+
+def chosen(only, rows, what="row"):
+    """The rows that are named, with commas between."""
+    names = only.split(",")
+    for name in names:
+        if name not in rows:
+            sys.exit(f"there is no {what} {name}: one of {', '.join(rows)}")
+    return names
+
+
+def conclude(met):
+    """Ends the script: whether each row was met."""
+    print(f"\n{sum(met)} of {len(met)} met")
+    sys.exit(0 if met and all(met) else 1)
+
+
+def die_with_parent(number=signal.SIGTERM):
+    """For `preexec_fn`: the kernel sends the process a signal if this script dies."""
+    ctypes.CDLL(None).prctl(1, number)
+
+
+def ports_of(nodes):
+    """How far the ports of so many nodes, and of the coordinator beside them, lie behind the first: as `leeward dev` has them."""
+    return [kind * 100 + node for kind in range(4) for node in range(nodes)] + [400]
+
+
+def start_dev(leeward, folder, port, *options):
+    """`leeward dev` in a process group of its own, once a node answers."""
+    command = [leeward, "dev", "--data", f"{folder}/data", "--base-port", str(port), *options]
+    dev = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    if until(30, lambda: (Client(port).ask("PING") is not None, None))[0] is None:
+        os.killpg(dev.pid, signal.SIGKILL)
+        sys.exit("the nodes do not start")
+    return dev
 
 
 def free_port(offsets):

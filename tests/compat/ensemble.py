@@ -3,6 +3,7 @@
 All of it is on loopback and below a temporary directory. A process dies with `kill -9`, and none outlives the script.
 """
 
+import functools
 import http.client
 import os
 import pathlib
@@ -10,9 +11,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 
-from common import Client, free_port, until
+from common import Client, die_with_parent, free_port, ports_of, until
 
 # A version, and the version of SLF4J that it logs to.
 VERSIONS = {"3.6.4": "1.7.36", "3.7.2": "1.7.36", "3.8.6": "2.0.13", "3.9.5": "2.0.13"}
@@ -33,13 +33,6 @@ DEPENDENCY = (
     "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions>"
     "<exclusion><groupId>ch.qos.logback</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
 )
-
-
-def die_with_parent():
-    """The kernel ends the process if this script dies."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def class_path(version, work):
@@ -79,7 +72,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "NO_COLOR": "1"},
-                preexec_fn=die_with_parent,
+                preexec_fn=functools.partial(die_with_parent, signal.SIGKILL),
             )
 
     def kill(self):
@@ -168,7 +161,7 @@ class Ensemble:
 class Nodes:
     def __init__(self, leeward, coordinator, folder):
         self.leeward = leeward
-        self.base = free_port([kind * 100 + node for kind in range(4) for node in range(3)])
+        self.base = free_port(ports_of(3))
         self.processes = {}
         for node in SERVERS:
             home = folder / f"node-{node}"

@@ -10,7 +10,6 @@ Each row is a file system in a file of its own, mounted below a temporary direct
 Needs root, loop devices, and the programs of the file systems. Only loopback, only files below the directory.
 """
 
-import argparse
 import os
 import pathlib
 import platform
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from common import Client, free_port, is_error, until
+from common import Client, chosen, conclude, free_port, is_error, parsed, parser_of, ports_of, until
 
 VALUE_BYTES = 4_000
 BALLAST_BYTES = 64 << 20
@@ -124,7 +123,7 @@ class Store:
 
     def __init__(self, leeward, folder):
         self.leeward, self.folder, self.process = leeward, folder, None
-        self.port = free_port((0, 1, 100, 101, 200, 201, 300, 301, 400))
+        self.port = free_port(ports_of(2))
 
     def start(self):
         command = [self.leeward, "dev", "--nodes", "1", "--data", str(self.folder / "data")]
@@ -267,19 +266,13 @@ def row(name, options, work):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leeward", required=True, help="the program")
+    parser = parser_of("filesystems", __doc__)
     parser.add_argument("--only", default=",".join(ROWS), help="rows, with commas between: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=1, help="rounds a file system")
     parser.add_argument("--mib", type=int, default=512, help="size of each file system")
-    options = parser.parse_args()
-    # So that everything is unmounted.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    options.leeward = os.path.abspath(options.leeward)
-    names = options.only.split(",")
+    options = parsed(parser)
+    names = chosen(options.only, ROWS)
     for name in names:
-        if name not in ROWS:
-            sys.exit(f"there is no row {name}: one of {', '.join(ROWS)}")
         for program in ROWS[name][0].split():
             if shutil.which(program) is None:
                 sys.exit(f"{name} needs {program}")
@@ -288,8 +281,7 @@ def main():
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
         met = [row(name, options, work) for name in names]
-    print(f"\n{sum(met)} of {len(met)} met")
-    sys.exit(0 if all(met) else 1)
+    conclude(met)
 
 
 main()

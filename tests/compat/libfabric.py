@@ -10,8 +10,6 @@ index: Intel's MPI brings libfabric and its providers. pip fetches them, some 60
 No root, only loopback, only files below a temporary directory and, with the provider shm, in /dev/shm.
 """
 
-import argparse
-import ctypes
 import os
 import pathlib
 import platform
@@ -22,7 +20,7 @@ import sys
 import tempfile
 import zipfile
 
-from common import Client, free_port, until
+from common import Client, chosen, conclude, die_with_parent, free_port, parsed, parser_of, ports_of, until
 
 # A version, and the version of the package impi-rt that has it.
 PACKAGES = {
@@ -94,16 +92,12 @@ def is_apart(provider, one, other):
     return (one.number < (1, 18)) != (other.number < (1, 18))
 
 
-def die_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-
-
 class Pair:
     """A node under `leeward dev`, which has the coordinator, and a node beside it."""
 
     def __init__(self, leeward, provider, libraries, folder):
         self.leeward, self.folder = leeward, folder
-        self.base = free_port((0, 1, 100, 101, 200, 201, 300, 301, 400))
+        self.base = free_port(ports_of(2))
         self.logs, self.processes, self.libraries = [folder / "first", folder / "second"], [], libraries
         fabric = f"libfabric:{provider}"
         dev = [leeward, "dev", "--nodes", "1", "--fabric", fabric, "--data", f"{folder}/data"]
@@ -214,24 +208,17 @@ def row(leeward, provider, libraries, work):
 
 
 def main():
-    parser = argparse.ArgumentParser("cargo xtask compat libfabric", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leeward", required=True, help="the program")
+    parser = parser_of("libfabric", __doc__)
     parser.add_argument("--only", default=",".join(ROWS), help="versions, with commas between: " + ", ".join(ROWS))
     parser.add_argument("--provider", default=",".join(PROVIDERS), help="with commas between: " + ", ".join(PROVIDERS))
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    leeward = os.path.abspath(options.leeward)
-    names = options.only.split(",")
-    for name in names:
-        if name not in ROWS:
-            sys.exit(f"there is no version {name}: one of {', '.join(ROWS)}")
+    options = parsed(parser)
+    names = chosen(options.only, ROWS, "version")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
         libraries = [Library(name, work) for name in names]
         print(f"Linux {platform.release()}\n\n| provider | one node | the other | | what happened |\n|---|---|---|---|---|")
         pairs = [(one, other) for at, one in enumerate(libraries) for other in libraries[at:]]
-        met = [row(leeward, provider, pair, work) for provider in options.provider.split(",") for pair in pairs]
-    print(f"\n{sum(met)} of {len(met)} met")
-    sys.exit(0 if all(met) else 1)
+        met = [row(options.leeward, provider, pair, work) for provider in options.provider.split(",") for pair in pairs]
+    conclude(met)
 
 
 main()

@@ -14,27 +14,24 @@ write and read all the time. The kinds of rounds take turns:
 Tables are made and dropped between the faults, also under a name that was dropped a moment before. After a wipe or a
 rollback each node must say in /readyz what it refuses, and no table may be made; then `leeward restore-coordinator` must
 bring everything back. After each round every acknowledged pair is read. A row is met if none was destroyed, or shown or
-overwritten under another name; no number was given to two regions that are in use; no epoch and no term of a region was given to two
-primaries; and every refusal was named.
+overwritten under another name; no number was given to two regions that are in use; no epoch and no term of a region was
+given to two primaries; and every refusal was named.
 Needs Java, and Maven for versions other than Debian's. Only loopback, only files below a temporary directory.
 """
 
-import argparse
 import collections
 import json
-import os
 import pathlib
 import platform
 import random
 import re
 import shutil
-import signal
 import sys
 import tempfile
 import threading
 import time
 
-from common import is_error, until
+from common import chosen, conclude, is_error, parsed, parser_of, until
 from ensemble import DEBIAN, DEBIAN_JARS, SERVERS, VERSIONS, Ensemble, Nodes, class_path
 
 ROWS = [*VERSIONS, "debian"]
@@ -411,9 +408,6 @@ def row(version, options, work):
 
 
 def check_programs(names):
-    for name in names:
-        if name not in ROWS:
-            sys.exit(f"there is no row {name}: one of {', '.join(ROWS)}")
     if shutil.which("java") is None:
         sys.exit("ZooKeeper needs java: apt install default-jre-headless")
     if set(names) & set(VERSIONS) and shutil.which("mvn") is None:
@@ -425,26 +419,22 @@ def check_programs(names):
 
 
 def main():
-    parser = argparse.ArgumentParser("cargo xtask compat zookeeper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leeward", required=True, help="the program")
+    parser = parser_of("zookeeper", __doc__)
     parser.add_argument("--only", default=",".join(VERSIONS), help="rows, with commas between: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=len(KINDS), help="rounds a version; the six kinds take turns")
     parser.add_argument("--seed", type=int, default=1, help="of what is chosen at random")
     parser.add_argument("--stop", action="store_true", help="end a row at its first failure")
     parser.add_argument("--keep", help="where to copy logs and data of a row that is missed")
     parser.add_argument("--verbose", action="store_true", help="print each round, and what /readyz said")
-    options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    options.leeward = os.path.abspath(options.leeward)
-    names = options.only.split(",")
+    options = parsed(parser)
+    names = chosen(options.only, ROWS)
     check_programs(names)
     print(f"Linux {platform.release()}, {options.rounds} rounds each, seed {options.seed}\n")
     print("| ZooKeeper | | rounds | acknowledged | read meanwhile | tables | terms | until all nodes refused | put back to a name used again |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
         met = [row(name, options, work) for name in names]
-    print(f"\n{sum(met)} of {len(met)} met")
-    sys.exit(0 if all(met) else 1)
+    conclude(met)
 
 
 main()
