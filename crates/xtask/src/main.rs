@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use leeward_xtask::{measure, pgo, simulate, tidy};
+use leeward_xtask::{cargo, measure, pgo, simulate, tidy};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -118,7 +118,7 @@ const UNSAFE: [(&str, &str); 3] =
 
 fn miri(root: &Path) -> ExitCode {
     for (package, tests) in UNSAFE {
-        let mut command = Command::new("cargo");
+        let mut command = cargo();
         command.args(["+nightly", "miri", "test", "--package", package, "--lib", tests]);
         // Seeds of tests come from the clock.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation").current_dir(root);
@@ -150,7 +150,7 @@ fn compat(root: &Path, what: Compared, options: &[OsString]) -> ExitCode {
 /// Builds the packages, and runs a command, which gets the path of this program. It replaces this process, so that it gets
 /// a Ctrl-C itself.
 fn in_place_of_this(root: &Path, packages: &[&str], command: impl FnOnce(&Path) -> Command) -> ExitCode {
-    let mut build = Command::new("cargo");
+    let mut build = cargo();
     build.args(["build", "--quiet"]).current_dir(root);
     packages.iter().for_each(|package| _ = build.args(["--package", package]));
     let built = run(&mut build);

@@ -139,7 +139,7 @@ impl Tools {
     /// Builds a program in `directory`, with one flag more.
     fn compile(&self, root: &Path, directory: &Path, program: Program, flag: &str) -> Result<PathBuf, Failure> {
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-        let mut cargo = Command::new("cargo");
+        let mut cargo = crate::cargo();
         cargo.args(["build", "--release", "--package", program.package(), "--target", &self.host]);
         cargo.arg("--target-dir").arg(directory).env("RUSTFLAGS", format!("{flags} {flag}").trim());
         run(cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").current_dir(root))?;
