@@ -12,8 +12,8 @@
 //! counts as "replay" too.
 //!
 //! Invariants:
-//! - From `Draining` on no operation begins. Operations queue ([`Serving::behind`]). This node carries them out later, or the
-//!   node that has their keys by then.
+//! - From `Draining` on no operation begins. Operations queue ([`Serving::behind`]), and so do writes that wait for room. This
+//!   node carries them out later, or the node that has their keys by then.
 //! - After `Draining` nothing is left to be answered, and everything is sealed, flushed and confirmed. So nothing depends any
 //!   more on the lease grants that this primary was given, its volume holds nothing that others lack, and all members have the
 //!   same data. They have installed the same compactions before `Draining`, so that no segment must be shipped for a child.
@@ -125,8 +125,9 @@ impl Serving {
         }
     }
 
+    /// Little is left to replay; or compactions have no room, and the more is replayed.
     fn is_primed(&self) -> bool {
-        self.region().promotion_bytes() <= PRIMED_BYTES
+        self.region().promotion_bytes() <= PRIMED_BYTES || self.region().volume().why_full().is_some()
     }
 
     /// Whether the target of a transfer has little to replay. One that builds its own index has L0s of its own, and is asked
@@ -249,6 +250,7 @@ impl Serving {
             self.abort_quiesce(now);
             return true;
         }
+        self.defer_stalled(now);
         if !self.is_drained() {
             return false;
         }

@@ -5,7 +5,7 @@
 //! - *At the device*: operations whose look-up or scan is under way, by ticket.
 //! - *Stalled*: writes that wait for room, in order.
 //! - *Behind*: a delete of a range that waits for keys or room, or a region that quiesces, and what was submitted since, in
-//!   order.
+//!   order. Writes that stalled when the region quiesced are in front of that.
 //! - *For memory*: reads that wait until values can be charged to the clients' account ([`super::for_memory`]).
 //!
 //! Invariant: an operation is in one of these. Belongs to the node's thread.
@@ -115,6 +115,22 @@ impl Queues {
         self.at_device.values().any(|pending| pending.op.is_write() && pending.op.key() == Some(key))
     }
 
+    /// Writes that wait for room have not begun. They queue in front of what was submitted since, with what waits for their keys.
+    fn defer_stalled(&mut self) {
+        let mut deferred: Vec<Pending> = Vec::new();
+        for pending in self.stalled.take() {
+            let key = pending.op.key().expect("only writes stall");
+            let later = self.locked.remove(key);
+            deferred.push(pending);
+            deferred.extend(later.into_iter().flat_map(|mut queue| queue.take()));
+        }
+        // The oldest is the first of a queue. Operations on one key are in order already, and stay so.
+        deferred.sort_by_key(|pending| pending.since);
+        for pending in deferred.into_iter().rev() {
+            self.behind.put_back(pending.since, pending);
+        }
+    }
+
     /// Takes out all operations.
     pub(super) fn abandon(&mut self) -> impl Iterator<Item = Pending> + use<> {
         self.lookups = None;
@@ -185,14 +201,27 @@ impl Serving {
         self.queues.stalled.push(pending.since, pending);
     }
 
+    /// Counts the time that writes have waited for room.
+    fn count_stall(&mut self, now: Nanos) {
+        let (since, l0_full) = self.queues.stalled_since.take().unwrap_or((now, false));
+        let waited = (now - since).0;
+        *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
+    }
+
+    /// The region quiesces: see [`Queues::defer_stalled`]. There may never be room here, and the next primary may have some.
+    pub(crate) fn defer_stalled(&mut self, now: Nanos) {
+        if !self.queues.stalled.is_empty() {
+            self.count_stall(now);
+            self.queues.defer_stalled();
+        }
+    }
+
     /// Tries the writes that waited for room again.
     pub(crate) fn resume(&mut self, now: Nanos) {
         if self.queues.stalled.is_empty() {
             return;
         }
-        let (since, l0_full) = self.queues.stalled_since.take().unwrap_or((now, false));
-        let waited = (now - since).0;
-        *(if l0_full { &mut self.counters.stall_l0_full_ns } else { &mut self.counters.stall_tail_ns }) += waited;
+        self.count_stall(now);
         for pending in self.queues.stalled.take() {
             let key = pending.op.key().expect("only writes stall").clone();
             if self.queues.stalled.is_empty() {
@@ -218,3 +247,7 @@ impl Serving {
         operations.map(|pending| pending.unrouted(self.id(), table.clone())).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;
