@@ -242,7 +242,11 @@ fn health(node: &NodeStatus) -> String {
         (_, _, _, Some(region)) => format!("region {} {}", region.region, region.state),
         (_, Some(full), ..) => format!("volume full: {full}"),
         _ if !node.settings_differ.is_empty() => node.settings_differ.join("; "),
-        _ => node.intent.clone().unwrap_or_else(|| "ok".into()),
+        _ => match (&node.intent, &node.gets_no_roles) {
+            (Some(intent), _) => intent.clone(),
+            (None, Some(why)) => format!("gets no roles: {why}"),
+            (None, None) => "ok".into(),
+        },
     }
 }
 

@@ -50,6 +50,8 @@ fn the_worst_about_a_node_is_said() {
     node.device = node.device.map(|device| DeviceStatus { capacity_bytes: Some(64 << 20), ..device });
     let row = |node: &NodeStatus| NodeRow::answered(node).cells[6..].to_vec();
     assert_eq!(row(&node), ["4096 KiB of 64 MiB", "ok"]);
+    node.gets_no_roles = Some("its volume had no room for writes 7 s ago".into());
+    assert_eq!(row(&node)[1], "gets no roles: its volume had no room for writes 7 s ago");
     node.settings_differ = vec!["balance is true here and false on server 2".into()];
     assert_eq!(row(&node)[1], "balance is true here and false on server 2");
     node.volume_full = Some("at its capacity".into());

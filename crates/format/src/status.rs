@@ -38,6 +38,8 @@ pub struct NodeStatus {
     pub volume_failure: Option<String>,
     /// Why its volume has no room, if it is full.
     pub volume_full: Option<String>,
+    /// Why it has said to the master that it is full: the master gives it no copies and no primary roles while it can.
+    pub gets_no_roles: Option<String>,
     /// How settings that are to be the same on all nodes differ from those of live servers: a sentence each.
     pub settings_differ: Vec<String>,
     /// Bytes read from and written to the volume, counted by the engine; `None` if not sent.

@@ -109,6 +109,8 @@ pub enum Bug {
     GrantOwnDuration,
     /// Copies are placed and moved without a look at where servers stand.
     IgnoreLocations,
+    /// Copies and primary roles are given to full servers as to any other, and full servers keep their primary roles.
+    IgnoreRoom,
     /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
     /// simulation finds it.
     LeaseBehindBulk,
@@ -121,7 +123,7 @@ pub enum Bug {
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
-    pub const ALL: [Bug; 49] = [
+    pub const ALL: [Bug; 50] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -171,6 +173,7 @@ impl Bug {
         Bug::AnswerUnshown,
         Bug::GrantOwnDuration,
         Bug::IgnoreLocations,
+        Bug::IgnoreRoom,
     ];
 }
 

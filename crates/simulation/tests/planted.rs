@@ -114,6 +114,7 @@ planted! {
     an_answer_leaves_before_backups_can_read_its_safe_lsn: AnswerUnshown at 41,
     a_backup_grants_leases_as_long_as_its_own: GrantOwnDuration at 463,
     copies_share_a_host_where_another_is_free: IgnoreLocations at 32,
+    a_full_server_keeps_its_primary_roles: IgnoreRoom at 1062,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

@@ -12,9 +12,14 @@ use leeward_platform::Nanos;
 const NO_TERM_PAUSE: Nanos = Nanos::from_secs(60);
 
 impl Agent {
-    /// The master to which this server is to report its load, if it is to report it.
+    /// The master to which this server is to report its load, if there is one.
     pub fn reports_load_to(&self) -> Option<ServerId> {
-        self.options.balance.and(self.view.master()).filter(|_| self.view.is_synced()).map(|master| master.server)
+        self.view.master().filter(|_| self.view.is_synced()).map(|master| master.server)
+    }
+
+    /// Whether this server is the master and evens out the load of servers.
+    pub fn balances(&self) -> bool {
+        self.is_master() && self.options.balance.is_some()
     }
 
     /// Records the load that a server reports. An agent that is not the master ignores the report.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::SessionId;
-use crate::master::missing_in;
+use crate::master::{Balance, missing_in};
 use crate::view::tests::member;
 use leeward_format::cluster::{
     CopyFound, GroupConfig, Intent, RegionNumbers, TableOptions, TreeIdentity, encode_value,
@@ -79,6 +79,11 @@ impl Fixture {
         }
         assert!(self.asked.is_empty(), "nothing is asked for on half a tree");
         self.tell(CoordinatorEvent::Synced { version: self.version });
+    }
+
+    /// From now on it balances like this as a master.
+    pub(crate) fn balance_with(&mut self, balance: Option<Balance>) {
+        self.agent.options.balance = balance;
     }
 
     pub(crate) fn master(&self) -> &Master {

@@ -2,7 +2,8 @@
 //! [planner](super::planner), and returns configurations with the requests of the planner, where primaries find them.
 //!
 //! Invariants:
-//! - The master requests nothing while servers come and go, nor before every live server has reported its load.
+//! - The master evens nothing out while servers come and go, nor before every live server has reported its load, nor while
+//!   it has full servers hand over primary roles ([`relief`](super::relief)). That it does at any time.
 //! - No region is split again soon after a split or a merge, nor merged into a neighbour soon after a split. A split or merge
 //!   that failed is tried again after a longer and longer time.
 //! - An operator's request has precedence. The master leaves a region alone while a request of another is pending, and for a
@@ -11,7 +12,9 @@
 //!
 //! Pure; one thread at a time.
 
-use super::planner::{Figures, Picture, Room, plan};
+use super::planner::{Figures, Picture, Step, plan};
+use super::relief::relief;
+use super::rooms::{Room, Rooms};
 use crate::view::{View, requested};
 use leeward_format::cluster::{DesiredState, GroupConfig, Intent, Member, Plan, RegionRequest};
 use leeward_format::load::{RegionLoad, ServerLoad};
@@ -130,8 +133,7 @@ pub(super) struct Balancing {
     cooldowns: BTreeMap<RegionId, Nanos>,
     split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
-    /// The time of the last report of each server, and how many more bytes the server can store.
-    servers: BTreeMap<Member, (Nanos, Room)>,
+    rooms: Rooms,
     /// The servers at the last look, and the intent for each.
     present: Option<BTreeMap<Member, Option<Intent>>>,
     unsettled_until: Nanos,
@@ -144,14 +146,19 @@ impl Balancing {
         self.due.extend(regions);
     }
 
+    /// What each server can store.
+    pub(super) fn rooms(&self) -> &Rooms {
+        &self.rooms
+    }
+
     /// The configurations to write now, at most one a region. No request is made for a region that is not `is_free`. A request
-    /// that was written has no effect while it `is_under_way`.
+    /// that was written has no effect while it `is_under_way`. Unless it `evens_out`, only full servers hand roles over.
     pub(super) fn balance(
         &mut self,
         now: Nanos,
         view: &View,
         timing: &Balance,
-        keeps_places: bool,
+        evens_out: bool,
         is_free: impl Fn(RegionId) -> bool,
         is_under_way: impl Fn(RegionId) -> bool,
     ) -> Vec<GroupConfig> {
@@ -164,30 +171,41 @@ impl Balancing {
         for region in over {
             self.close(region);
         }
-        let is_unsettled = self.is_unsettled(now, view, timing) || !self.writing.is_empty();
-        if is_unsettled || now.since(self.looked) < timing.every || keeps_places {
+        self.rooms.forget_old(now, view, timing.stale);
+        let is_unsettled = self.is_unsettled(now, view, timing);
+        if !self.writing.is_empty() || now.since(self.looked) < timing.every {
             return Vec::new();
         }
         self.looked = now;
         let mut next = self.cancel_overdue(now, view, timing, &is_free);
-        if !self.knows_all(now, view, timing) {
-            return next;
+        let cancelled: Vec<RegionId> = next.iter().map(|config| config.region).collect();
+        let is_free = |region| !cancelled.contains(&region) && !self.cooldowns.contains_key(&region) && is_free(region);
+        let mut steps = relief(view, &self.rooms, is_free);
+        for (region, _) in &steps {
+            tracing::info!(%region, "the volume of its primary has no room for writes, and that of a backup has");
+        }
+        if steps.is_empty() && evens_out && !is_unsettled {
+            steps = self.even_out(now, view, timing, is_free);
+        }
+        for (region, request) in steps {
+            next.extend(self.write(now, view, timing, region, &request));
+        }
+        next
+    }
+
+    /// What the planner requests, once it knows enough.
+    fn even_out(&self, now: Nanos, view: &View, timing: &Balance, is_free: impl Fn(RegionId) -> bool) -> Vec<Step> {
+        if view.servers().any(|info| self.rooms.of(info.member).is_none()) {
+            return Vec::new();
         }
         let room = |id: ServerId| {
             let member = view.server(id).map(|info| info.member);
-            member.and_then(|member| self.servers.get(&member)).map_or(Room::Full, |(_, room)| *room)
-        };
-        let is_free = |region| {
-            let is_taken_back = next.iter().any(|config| config.region == region);
-            !is_taken_back && !self.cooldowns.contains_key(&region) && is_free(region)
+            member.and_then(|member| self.rooms.of(member)).unwrap_or(Room::Full)
         };
         let figures = self.figures(now, timing);
         let mut picture = Picture::new(view, &figures, room, is_free);
         picture.look_for_pairs(view, &figures, timing.merge_bytes);
-        for (region, request) in plan(picture) {
-            next.extend(self.write(now, view, timing, region, &request));
-        }
-        next
+        plan(picture)
     }
 
     /// Cancels hand-overs of the primary role that are not done after a long time: they may never be, and four of them keep
@@ -260,6 +278,7 @@ impl Balancing {
                 self.cooldowns.remove(&region);
                 self.split_pauses.remove(&region);
                 self.regions.remove(&region);
+                self.rooms.forget(region);
                 continue;
             };
             let before = match config.desired == DesiredState::default() {
@@ -293,6 +312,7 @@ impl Balancing {
             self.split_pauses.insert(*region, SplitPause { until: now + timing.split_cooldown, failed: 0 });
             // The load reported so far was of other keys.
             self.regions.remove(region);
+            self.rooms.forget(*region);
         }
     }
 
@@ -326,28 +346,22 @@ impl Balancing {
             let has_gone = self.present.iter().flat_map(BTreeMap::keys).any(|member| !is_there(member));
             let pause = if has_gone { timing.server_loss_grace } else { timing.settle };
             self.unsettled_until = self.unsettled_until.max(now + pause);
-            self.servers.retain(|member, _| present.contains_key(member));
             self.present = Some(present);
         }
         now < self.unsettled_until
     }
 
-    /// Whether the load report of every live server is up to date.
-    fn knows_all(&self, now: Nanos, view: &View, timing: &Balance) -> bool {
-        let is_known = |member: Member| self.servers.get(&member).is_some_and(|(at, _)| now.since(*at) <= timing.stale);
-        view.servers().all(|info| is_known(info.member))
-    }
-
     /// A live server reports its load. Of regions, the report of the primary counts.
     pub(super) fn hear(&mut self, now: Nanos, view: &View, member: Member, load: &ServerLoad, split_ops: u64) {
-        // A tenth stays free: compactions need space, and so do the writes in the meantime.
-        let room = load.capacity.map_or(u64::MAX, |capacity| (capacity - capacity / 10).saturating_sub(load.used));
-        let room = if load.is_full() { Room::Full } else { Room::Bytes(room) };
-        self.servers.insert(member, (now, room));
         for region in &load.regions {
             if view.region(region.region).is_some_and(|config| config.primary == Some(member)) {
+                self.rooms.size(region.region, region.bytes);
                 self.hear_region(now, region, split_ops);
             }
+        }
+        if self.rooms.hear(now, member, load) {
+            // Its regions refuse writes: they do not wait for the next look.
+            self.looked = Nanos::ZERO;
         }
     }
 

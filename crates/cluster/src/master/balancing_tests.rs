@@ -215,6 +215,72 @@ fn a_hand_over_that_is_not_done_is_cancelled() {
     assert!(regions.is_subset(&given_up), "{taken_back:?}");
 }
 
+/// Servers report, and the volumes of these servers are full.
+fn report_full(fixture: &mut Fixture, full: &[u32]) {
+    report(fixture);
+    for server in full {
+        let load = ServerLoad { used: MIB, capacity: Some(MIB), regions: Vec::new() };
+        fixture.agent.record_load(fixture.now, ServerId(*server), &load);
+    }
+}
+
+#[test]
+fn full_servers_hand_primary_roles_over_where_nobody_balances_and_while_servers_come() {
+    for balance in [None, Some(Balance::default())] {
+        let mut fixture = master();
+        fixture.balance_with(balance);
+        pass(&mut fixture, 4);
+        report_full(&mut fixture, &[2]);
+        fixture.pass(Nanos::from_millis(10));
+        let requested = asked(&mut fixture);
+        let primaries = fixture.agent.view().regions().filter(|config| config.primary == Some(member(2))).count();
+        assert_eq!((requested.len(), primaries), (3, 3), "{balance:?}: {requested:?}");
+        for (id, config) in &requested {
+            assert_eq!(config.desired, DesiredState { primary: Some(ServerId(1)), ..DesiredState::default() });
+            made(&mut fixture, &fulfilled(config));
+            fixture.tell(crate::CoordinatorEvent::Reply { id: *id, result: Ok(fixture.version) });
+        }
+        // The other member is full as well by now, and the first one still is.
+        report_full(&mut fixture, &[1, 2]);
+        fixture.pass(Nanos::from_secs(2));
+        assert!(asked(&mut fixture).is_empty(), "{balance:?}: no member has room");
+    }
+}
+
+#[test]
+fn where_nobody_balances_nothing_but_a_full_server_is_relieved() {
+    let mut fixture = master();
+    fixture.balance_with(None);
+    pass(&mut fixture, 60);
+    assert!(fixture.asked.is_empty(), "server 3 is empty, and stays so");
+    assert!(!fixture.agent.balances());
+    // An operator moves a role to a full server: that is left alone for a while.
+    let operators =
+        region(1, 2, 1).with_desired(DesiredState { primary: Some(ServerId(1)), ..DesiredState::default() });
+    made(&mut fixture, &operators);
+    pass(&mut fixture, 1);
+    made(&mut fixture, &fulfilled(&operators));
+    for _ in 0..25 {
+        report_full(&mut fixture, &[1]);
+        fixture.pass(Nanos::from_secs(2));
+    }
+    let mut asked_for = asked(&mut fixture);
+    assert!(asked_for.iter().all(|(_, config)| config.region != RegionId(1)), "{asked_for:?}");
+    for _ in 0..10 {
+        report_full(&mut fixture, &[1]);
+        for (id, config) in asked_for {
+            made(&mut fixture, &fulfilled(&config));
+            fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+        }
+        fixture.pass(Nanos::from_secs(2));
+        asked_for = asked(&mut fixture);
+        if asked_for.iter().any(|(_, config)| config.region == RegionId(1)) {
+            return;
+        }
+    }
+    panic!("its primary stays full");
+}
+
 #[test]
 fn an_operator_may_repeat_an_earlier_request_of_the_master() {
     let mut fixture = master();

@@ -17,6 +17,7 @@
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 
 use super::missing_volumes::{Found, NO_COPY, is_back, missing_volumes};
+use super::rooms::{Fit, Rooms};
 use super::spread::Distances;
 use crate::view::{View, merge_source_moved};
 use leeward_format::cluster::{CopyFound, GroupConfig, Intent, Member, Plan, PriorMember, TableOptions};
@@ -48,43 +49,66 @@ pub(super) struct Policy {
 }
 
 /// The configuration that should replace `config`, if one should.
-pub(super) fn decide(
-    view: &View,
-    (loads, distances): (&Loads, &Distances),
-    config: &GroupConfig,
-    policy: Policy,
-) -> Option<GroupConfig> {
+pub(super) fn decide(known: Known<'_>, config: &GroupConfig, policy: Policy) -> Option<GroupConfig> {
+    let Known { view, rooms, loads, distances } = known;
     let table = view.table(&config.table)?;
     if view.contradiction(config).is_some() {
         return None;
     }
-    Group { view, loads, distances, table, config, keeps: policy.keeps }.next(policy.assign)
+    Group { view, rooms, loads, distances, table, config, keeps: policy.keeps }.next(policy.assign)
 }
 
-/// The number of primary roles and memberships of each live server.
+/// What a decision about any region depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub(super) view: &'a View,
+    pub(super) rooms: &'a Rooms,
+    pub(super) loads: &'a Loads,
+    pub(super) distances: &'a Distances,
+}
+
+/// What each live server has, and is to have.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
+    /// The number of primary roles.
     primaries: BTreeMap<ServerId, i32>,
     memberships: BTreeMap<ServerId, i32>,
-    /// The configuration that each region is counted with.
-    counted: BTreeMap<RegionId, Arc<GroupConfig>>,
+    /// Bytes of copies that are being built.
+    building: BTreeMap<ServerId, u64>,
+    counted: BTreeMap<RegionId, Counted>,
+}
+
+/// How a region is counted.
+#[derive(Debug)]
+struct Counted {
+    config: Arc<GroupConfig>,
+    /// Bytes that its copy was to take on each of its learners.
+    building: Vec<(ServerId, u64)>,
 }
 
 impl Loads {
     /// Counts the region with `config` from now on, or no longer. No server joins or dies between two calls: when one
     /// does, all regions are counted anew.
-    pub(super) fn set(&mut self, view: &View, region: RegionId, config: Option<Arc<GroupConfig>>) {
+    pub(super) fn set(&mut self, view: &View, rooms: &Rooms, region: RegionId, config: Option<Arc<GroupConfig>>) {
         if let Some(before) = self.counted.remove(&region) {
-            self.count(view, &before, -1);
+            self.count(view, &before.config, -1);
+            for (server, bytes) in before.building {
+                *self.building.entry(server).or_default() -= bytes;
+            }
         }
         if let Some(config) = config {
             self.count(view, &config, 1);
-            self.counted.insert(region, config);
+            let takes = |learner: &Member| (learner.server, bytes_on(view, rooms, &config, *learner));
+            let building: Vec<_> = config.learners.iter().map(takes).collect();
+            for (server, bytes) in &building {
+                *self.building.entry(*server).or_default() += bytes;
+            }
+            self.counted.insert(region, Counted { config, building });
         }
     }
     /// The configuration that a region is counted with.
     pub(super) fn counted(&self, region: RegionId) -> Option<&Arc<GroupConfig>> {
-        self.counted.get(&region)
+        self.counted.get(&region).map(|counted| &counted.config)
     }
     fn count(&mut self, view: &View, config: &GroupConfig, by: i32) {
         if let Some(primary) = config.primary.filter(|primary| view.is_live(*primary)) {
@@ -100,11 +124,22 @@ impl Loads {
     fn memberships(&self, server: ServerId) -> i32 {
         self.memberships.get(&server).copied().unwrap_or(0)
     }
+    fn building(&self, server: ServerId) -> u64 {
+        self.building.get(&server).copied().unwrap_or(0)
+    }
+}
+
+/// Bytes that a copy of the region takes on a server that is to get one; 0 if it has one already, and lacks little.
+fn bytes_on(view: &View, rooms: &Rooms, config: &GroupConfig, member: Member) -> u64 {
+    let found = view.server(member.server).map(|info| Found::of(info, config));
+    let has_copy = found.is_some_and(|found| !found.is_damaged() && found.copy != NO_COPY);
+    if has_copy { 0 } else { rooms.bytes_of(config.region) }
 }
 
 /// The group of one region that the master decides about.
 struct Group<'a> {
     view: &'a View,
+    rooms: &'a Rooms,
     loads: &'a Loads,
     distances: &'a Distances,
     table: &'a TableOptions,
@@ -160,6 +195,7 @@ impl Group<'_> {
         let mut next = self.config.clone();
         let leaves = |member: &Member| self.view.departs(self.config, *member) == Some(Intent::Leave);
         next.learners.retain(|member| self.view.is_live(*member) && !leaves(member));
+        self.make_place(&mut next);
         self.fill(&mut next);
         self.trim(&mut next);
         forget_gone(&mut next);
@@ -256,20 +292,20 @@ impl Group<'_> {
         next
     }
 
-    /// Live servers outside the group become learners while it has fewer than `replicas` members that stay. Servers that stand
-    /// far from the other members come first, then those with a copy, because they lack less, then the next on the ring, then
-    /// the least loaded. A server that was to leave the group, and has left it, stays out. A place may be kept for each
-    /// restarting server.
+    /// Live servers outside the group become learners while it has fewer than `replicas` members that stay. Servers with room
+    /// come first, then those that stand far from the other members, then those with a copy, because they lack less, then the
+    /// next on the ring, then the least loaded. A server that was to leave the group, and has left it, stays out. A place may be
+    /// kept for each restarting server.
+    ///
+    /// Where only full servers are left, one of them becomes a learner all the same. A learner counts for nothing, so no write
+    /// waits for it, and it is in sync as soon as it has room. A server that was started again while its disk is full lacks
+    /// little, and finds room for that where there is none for a whole copy.
     fn fill(&self, next: &mut GroupConfig) {
         let there: BTreeSet<ServerId> = next.members().map(|member| member.server).collect();
         let leaves = |member: &Member| self.view.departs(next, *member) == Some(Intent::Leave);
         let mut staying: Vec<ServerId> =
             next.members().filter(|member| !leaves(member)).map(|member| member.server).collect();
-        let is_outside = |member: &Member| {
-            let is_leaving = next.desired.leaving == Some(member.server);
-            !there.contains(&member.server) && !is_leaving && self.view.intent(member.server).is_none()
-        };
-        let mut outside: Vec<Member> = self.view.servers().map(|info| info.member).filter(is_outside).collect();
+        let mut outside = self.outside(next);
         let is_away = |(server, intent): &(ServerId, Intent)| *intent == Intent::Restart && !there.contains(server);
         let kept = if self.keeps { self.view.intents().filter(is_away).count() } else { 0 };
         while staying.len() + kept < self.table.replicas as usize
@@ -281,13 +317,45 @@ impl Group<'_> {
         }
     }
 
+    /// The servers that may get a copy: live ones that are no members, and are to stay.
+    fn outside(&self, next: &GroupConfig) -> Vec<Member> {
+        let is_outside = |member: &Member| {
+            let is_leaving = next.desired.leaving == Some(member.server);
+            !next.members().any(|other| other.server == member.server)
+                && !is_leaving
+                && self.view.intent(member.server).is_none()
+        };
+        self.view.servers().map(|info| info.member).filter(is_outside).collect()
+    }
+
+    /// Learners on full servers leave the group where servers with room can take their places. The target of a move stays.
+    fn make_place(&self, next: &mut GroupConfig) {
+        if next.desired.leaving.is_some() || !next.learners.iter().any(|learner| self.rooms.is_full(*learner)) {
+            return;
+        }
+        let mut with_room = self.outside(next).into_iter().filter(|member| self.fit(*member) == Fit::Room).count();
+        next.learners.retain(|learner| {
+            let leaves = with_room > 0 && self.rooms.is_full(*learner);
+            with_room -= usize::from(leaves);
+            !leaves
+        });
+    }
+
+    /// How well a copy of the region fits on a server that is to get one, beside those that are being built there.
+    fn fit(&self, member: Member) -> Fit {
+        match bytes_on(self.view, self.rooms, self.config, member) {
+            0 => self.rooms.fit(member, 0),
+            bytes => self.rooms.fit(member, self.loads.building(member.server).saturating_add(bytes)),
+        }
+    }
+
     /// The server `outside` of a group that should get a copy beside those that are `staying`.
     fn best_of(&self, outside: &[Member], staying: &[ServerId]) -> Option<usize> {
         let rank = |member: &Member| {
             let server = member.server;
             let closeness = self.distances.added(server, staying.iter().copied());
             let copy = Reverse(self.sound_copy_of(*member));
-            (closeness, copy, self.way_round(server), self.loads.memberships(server), server)
+            (self.fit(*member), closeness, copy, self.way_round(server), self.loads.memberships(server), server)
         };
         (0..outside.len()).min_by_key(|index| rank(&outside[*index]))
     }
@@ -310,7 +378,8 @@ impl Group<'_> {
             let most = next.backups.iter().filter(|backup| stays(backup));
             let most = most.max_by_key(|backup| {
                 let others = next.in_sync().map(|member| member.server).filter(|server| *server != backup.server);
-                (self.distances.added(backup.server, others), self.loads.memberships(backup.server), backup.server)
+                let closeness = self.distances.added(backup.server, others);
+                (self.rooms.is_full(**backup), closeness, self.loads.memberships(backup.server), backup.server)
             });
             next.desired.leaving = most.map(|backup| backup.server);
         }
@@ -334,14 +403,15 @@ impl Group<'_> {
         (place + ring.len() - first) % ring.len().max(1)
     }
 
-    /// The best primary among `members`. Members that are not about to leave come first; of them the requested primary, then the
-    /// next on the ring, then the one with the fewest primary roles, then the one with the fewest memberships.
+    /// The best primary among `members`. Members that are not about to leave come first; of them those that are not full, then
+    /// the requested primary, then the next on the ring, then the one with the fewest primary roles, then the one with the fewest
+    /// memberships.
     fn least_loaded(&self, members: impl Iterator<Item = Member>) -> Option<Member> {
         members.min_by_key(|member| {
             let server = member.server;
             let departs = self.view.departs(self.config, *member).is_some();
             let is_requested = self.config.desired.primary == Some(server);
-            let is_last = (departs, !is_requested, self.way_round(server));
+            let is_last = (departs, self.rooms.is_full(*member), !is_requested, self.way_round(server));
             (is_last, self.loads.primaries(server), self.loads.memberships(server), server)
         })
     }
@@ -371,7 +441,7 @@ fn forget_gone(next: &mut GroupConfig) {
 
 #[cfg(test)]
 #[path = "decide_tests.rs"]
-mod tests;
+pub(super) mod tests;
 
 #[cfg(test)]
 #[path = "placement_tests.rs"]

@@ -9,7 +9,7 @@ use leeward_format::partition::Partition;
 use leeward_format::{Incarnation, VolumeId};
 
 /// A view with `regions` fresh regions and the servers `live`, each with (term, LSN) of its copy of region 1.
-pub(super) fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
+pub(in super::super) fn view(regions: u32, replicas: u32, live: &[(Member, Option<(u32, u64)>)]) -> View {
     let splits: Vec<Bytes> = (1..regions).map(|number| Bytes::from(format!("{number:04}"))).collect();
     view_of(&TableOptions { replicas, ..TableOptions::default() }, &splits, live)
 }
@@ -23,11 +23,17 @@ fn view_of(table: &TableOptions, splits: &[Bytes], live: &[(Member, Option<(u32,
     view
 }
 
-pub(super) fn kill(view: &mut View, server: u32) {
+pub(in super::super) fn kill(view: &mut View, server: u32) {
     change(view, ClusterPath::Server(ServerId(server)), None);
 }
 
-pub(super) fn group(view: &View, epoch: u32, primary: Member, backups: &[Member], learners: &[Member]) -> GroupConfig {
+pub(in super::super) fn group(
+    view: &View,
+    epoch: u32,
+    primary: Member,
+    backups: &[Member],
+    learners: &[Member],
+) -> GroupConfig {
     GroupConfig {
         epoch: Epoch(epoch),
         term: Epoch(epoch),
@@ -42,7 +48,7 @@ pub(super) fn group(view: &View, epoch: u32, primary: Member, backups: &[Member]
 
 /// The configurations that a master proposes when it looks at all regions.
 pub(super) fn decide_all(view: &View, assign: Assign) -> Vec<Arc<GroupConfig>> {
-    WorkQueue::default().decide(view, Policy { assign, keeps: true }, |_| true).next
+    WorkQueue::default().decide(view, &Rooms::default(), Policy { assign, keeps: true }, |_| true).next
 }
 
 pub(super) fn decide_one(view: &View) -> Option<GroupConfig> {
@@ -115,7 +121,9 @@ fn pending_decisions_count_and_are_not_repeated() {
     let mut work_queue = WorkQueue::default();
     let mut decide = |free: u32| {
         work_queue.put_back(RegionId(free));
-        work_queue.decide(&view, Policy { assign: Assign::Any, keeps: true }, |region| region.0 == free).next
+        work_queue
+            .decide(&view, &Rooms::default(), Policy { assign: Assign::Any, keeps: true }, |region| region.0 == free)
+            .next
     };
     assert_eq!(decide(1)[0].primary, Some(member(1, 1)));
     let second = decide(2);
@@ -466,7 +474,11 @@ fn a_server_that_leaves_for_good_is_replaced_and_a_restarting_one_is_not() {
     change(&mut view, ClusterPath::Intent(ServerId(2)), Some(encode_value(&Intent::Restart)));
     assert_eq!(decide_one(&view), None, "its place is kept");
     let policy = Policy { assign: Assign::Any, keeps: false };
-    assert_eq!(WorkQueue::default().decide(&view, policy, |_| true).next[0].learners, [member(4, 1)], "for a while");
+    assert_eq!(
+        WorkQueue::default().decide(&view, &Rooms::default(), policy, |_| true).next[0].learners,
+        [member(4, 1)],
+        "for a while"
+    );
     kill(&mut view, 3);
     let alone = group(&view, 5, member(1, 1), &[], &[]);
     configure(&mut view, &alone);
@@ -543,7 +555,8 @@ fn a_merge_source_moves_to_its_target_and_the_plan_ends_when_they_are_no_neighbo
 }
 
 fn decide_on(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
-    decide(view, (&Loads::default(), &Distances::default()), config, Policy { assign: Assign::Any, keeps: true })
+    let (rooms, loads, distances) = (&Rooms::default(), &Loads::default(), &Distances::default());
+    decide(Known { view, rooms, loads, distances }, config, Policy { assign: Assign::Any, keeps: true })
 }
 
 #[test]
@@ -563,11 +576,11 @@ fn a_change_of_a_merge_target_puts_the_source_into_the_work_queue() {
     let mut work_queue = WorkQueue::default();
     let policy = Policy { assign: Assign::Any, keeps: true };
     work_queue.changed(&view.take_changed());
-    assert!(work_queue.decide(&view, policy, |_| true).next.is_empty(), "all is well");
+    assert!(work_queue.decide(&view, &Rooms::default(), policy, |_| true).next.is_empty(), "all is well");
     let handed = GroupConfig { primary: Some(member(2, 1)), backups: vec![member(1, 1)], ..one.renewed() };
     configure(&mut view, &handed);
     work_queue.changed(&view.take_changed());
-    let next = work_queue.decide(&view, policy, |_| true).next;
+    let next = work_queue.decide(&view, &Rooms::default(), policy, |_| true).next;
     assert_eq!(next.len(), 1);
     assert_eq!((next[0].region, next[0].desired.primary), (RegionId(2), Some(ServerId(2))));
 }

@@ -9,6 +9,8 @@
 //!   then.
 //! - `planner` evens out bytes and work. `balancing` decides when it runs, and leaves regions alone that an operator
 //!   has a request for.
+//! - `rooms` says which servers are full: `decide` and `planner` give them nothing if others have room, and `relief` has
+//!   them hand over their primary roles.
 //! - `spread` says how close the copies of a region are: `decide` and `planner` keep them apart.
 //! - `missing_volumes` and `bootstrap`: what a region needs in order to continue, and what a new table begins with.
 //!
@@ -20,6 +22,8 @@ mod bootstrap;
 mod decide;
 mod missing_volumes;
 mod planner;
+mod relief;
+mod rooms;
 mod spread;
 mod work_queue;
 
@@ -51,7 +55,7 @@ pub struct ClusterOptions {
     pub restart_timeout: Nanos,
     /// The pause before an operation is repeated that failed for a reason that the tree does not show.
     pub retry_pause: Nanos,
-    /// When a master balances the load of servers; `None`: never.
+    /// When a master balances the load of servers; `None`: never. Full servers hand over their primary roles in any case.
     pub balance: Option<Balance>,
 }
 
@@ -129,7 +133,8 @@ impl Master {
         };
         self.note_restarts(now, view);
         let policy = Policy { assign, keeps: self.keeps_places(now, options) };
-        let Decided { next, looked_at } = self.work_queue.decide(view, policy, is_free);
+        let rooms = self.balancing.rooms();
+        let Decided { next, looked_at } = self.work_queue.decide(view, rooms, policy, is_free);
         for region in looked_at {
             match view.is_leftover(region) {
                 true => self.leftovers.insert(region),
@@ -159,8 +164,8 @@ impl Master {
         &self.leftovers
     }
 
-    /// The configurations to write now so that servers carry a like load; see [`Master::decide`]. A request that was written has
-    /// no effect while it `is_under_way`.
+    /// The configurations to write now so that full servers serve nothing, and servers carry a like load; see
+    /// [`Master::decide`]. A request that was written has no effect while it `is_under_way`.
     pub(crate) fn balance(
         &mut self,
         now: Nanos,
@@ -169,12 +174,9 @@ impl Master {
         is_free: impl Fn(RegionId) -> bool,
         is_under_way: impl Fn(RegionId) -> bool,
     ) -> Vec<GroupConfig> {
-        let Some(timing) = &options.balance else {
-            self.balancing = Balancing::default();
-            return Vec::new();
-        };
-        let keeps_places = self.keeps_places(now, options);
-        self.balancing.balance(now, view, timing, keeps_places, is_free, is_under_way)
+        let evens_out = options.balance.is_some() && !self.keeps_places(now, options);
+        let timing = options.balance.unwrap_or_default();
+        self.balancing.balance(now, view, &timing, evens_out, is_free, is_under_way)
     }
 
     /// Records the load that a live server reports.
@@ -188,6 +190,9 @@ impl Master {
     ) {
         let split_ops = options.balance.map_or(0, |timing| timing.split_ops);
         self.balancing.hear(now, view, member, load, split_ops);
+        if self.balancing.rooms().has_full() {
+            self.work_queue.put_back_learners();
+        }
     }
 
     fn note_restarts(&mut self, now: Nanos, view: &View) {

@@ -23,6 +23,8 @@
 //! - The effect of a request counts from the moment that it is made. No request undoes the last request for its region as long as
 //!   the planner remembers that one, however much the figures fluctuate.
 
+use super::relief::HAND_OVERS;
+use super::rooms::{LEAST_BYTES, Room};
 use super::spread::Distances;
 use crate::View;
 use bytes::Bytes;
@@ -33,12 +35,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Copies that are built on one server at a time.
 const BUILDS: u32 = 2;
-/// Primary roles that are handed over at a time.
-const HAND_OVERS: u32 = 4;
 /// Regions of one server that are split at a time.
 const SPLITS: u32 = 1;
-/// A copy counts as at least so many bytes. Its tails take as much, and a thousand empty copies are a load too.
-const LEAST_BYTES: u64 = 4 << 20;
 /// Merged regions have together at most this part of the bytes beyond which a region would be split.
 const MERGED_PART: u64 = 4;
 /// The average weight of a primary role.
@@ -81,7 +79,7 @@ pub(super) struct Figures {
 pub(super) struct Server {
     /// Bytes that it can still store.
     pub(super) room: u64,
-    /// Its volume takes no writes: it gets nothing, and gives its primary roles to members with room.
+    /// Its volume takes no writes: it gets nothing.
     is_full: bool,
     /// Bytes of its copies, with the copies that it is to get and without those that it is to lose.
     bytes: u64,
@@ -93,15 +91,6 @@ pub(super) struct Server {
     builds: u32,
     /// Regions that it is the primary of and that are about to be split.
     splits: u32,
-}
-
-/// Room for more on a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    /// Its volume takes no writes.
-    Full,
-    /// So many bytes.
-    Bytes(u64),
 }
 
 impl Server {
@@ -342,17 +331,6 @@ impl Picture {
         Some(least).filter(|least| works().max() > works().min().map(|fewest| fewest + least))
     }
 
-    /// The hand-over of a primary role from a full server to the member with room that has least work.
-    fn relieve(&self) -> Option<Step> {
-        let is_full = |server: &ServerId| self.servers.get(server).is_some_and(|server| server.is_full);
-        self.free().filter(|region| is_full(&region.primary)).find_map(|region| {
-            let with_room = region.members.iter().filter_map(|id| Some((*id, self.servers.get(id)?)));
-            let with_room = with_room.filter(|(_, server)| !server.is_full);
-            let (to, _) = with_room.min_by_key(|(id, server)| (server.work, *id))?;
-            Some((region.id, RegionRequest::Primary(to)))
-        })
-    }
-
     /// The hand-over of a primary role to a member with less work.
     fn hand_over(&self) -> Option<Step> {
         let least = self.least_gap()?;
@@ -459,7 +437,7 @@ pub(super) fn plan(mut picture: Picture) -> Vec<Step> {
         steps.push(step);
     }
     while picture.hand_overs < HAND_OVERS
-        && let Some(step) = picture.relieve().or_else(|| picture.hand_over())
+        && let Some(step) = picture.hand_over()
     {
         picture.count(step.0, &step.1);
         steps.push(step);

@@ -297,42 +297,23 @@ fn full_servers_and_servers_that_build_copies_get_nothing() {
 }
 
 #[test]
-fn a_full_server_gets_no_role_and_hands_its_own_to_members_with_room() {
+fn a_full_server_gets_no_primary_role_nor_copy() {
     let (full, other, third) = (ServerId(1), ServerId(2), ServerId(3));
-    let primary_of = |regions: &[Region]| regions.iter().filter(|region| region.primary == full).count();
-    let mut regions: Vec<Region> = (1..=9).map(|id| region(id, vec![other, third, full], 100 << 20, 10)).collect();
-    regions[0].primary = full;
-    regions[1].primary = full;
-    regions[1].members = vec![full];
-    let server = |room| Server::with(room);
-    let picture = |regions: &[Region], room: Room| {
-        let servers =
-            [(full, server(room)), (other, server(Room::Bytes(UNLIMITED))), (third, server(Room::Bytes(UNLIMITED)))];
-        let mut picture = Picture { servers: servers.into(), regions: regions.to_vec(), ..Picture::default() };
+    let regions: Vec<Region> = (1..=9).map(|id| region(id, vec![other, third, full], 100 << 20, 10)).collect();
+    let steps = |room: Room| {
+        let rooms = [(full, room), (other, Room::Bytes(UNLIMITED)), (third, Room::Bytes(UNLIMITED))];
+        let servers = rooms.into_iter().map(|(id, room)| (id, Server::with(room))).collect();
+        let mut picture = Picture { servers, regions: regions.clone(), ..Picture::default() };
         picture.weigh();
-        picture
+        plan(picture)
     };
-    for round in 0..20 {
-        for (id, request) in plan(picture(&regions, Room::Full)) {
-            let region = regions.iter_mut().find(|region| region.id == id).expect("it is known");
-            match request {
-                RegionRequest::Primary(to) => {
-                    assert_ne!(to, full, "round {round}");
-                    region.primary = to;
-                }
-                RegionRequest::Move { from, to } => {
-                    assert_ne!(to, full, "round {round}");
-                    region.members.iter_mut().filter(|member| **member == from).for_each(|member| *member = to);
-                    region.primary = if region.primary == from { to } else { region.primary };
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-    assert!(regions[0].primary != full, "it has a member with room");
-    assert!(primary_of(&regions) <= 1, "what only it has stays until it is moved");
-    let steps = plan(picture(&regions, Room::Bytes(UNLIMITED)));
-    assert!(steps.iter().any(|(_, request)| *request == RegionRequest::Primary(full)), "with room it gets roles again");
+    let gets = |steps: &[Step]| {
+        let to_full = [RegionRequest::Primary(full), RegionRequest::Move { from: other, to: full }];
+        steps.iter().any(|(_, request)| to_full.contains(request))
+    };
+    let without = steps(Room::Full);
+    assert!(!without.is_empty() && !gets(&without), "{without:?}");
+    assert!(gets(&steps(Room::Bytes(UNLIMITED))), "with room it gets roles");
 }
 
 #[test]

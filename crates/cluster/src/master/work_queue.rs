@@ -2,9 +2,11 @@
 //!
 //! Invariant: a region that is not in the queue needs nothing, or waits for an operation that is under way. A decision depends on
 //! the region, on its merge target, on its table, on the servers that are live or leaving, and on the policy of the master. Each
-//! change of these puts the region back into the queue. Pure.
+//! change of these puts the region back into the queue. While a server is full, a region with a learner depends on the room of
+//! servers too, and each report of a load puts it back. Pure.
 
-use super::decide::{Assign, Loads, Policy, decide};
+use super::decide::{Assign, Known, Loads, Policy, decide};
+use super::rooms::Rooms;
 use super::spread::Distances;
 use crate::view::{Changed, View};
 use leeward_format::RegionId;
@@ -23,6 +25,8 @@ pub(super) struct WorkQueue {
     policy: Policy,
     loads: Loads,
     distances: Distances,
+    /// Regions that have learners.
+    with_learners: BTreeSet<RegionId>,
 }
 
 impl Default for WorkQueue {
@@ -34,6 +38,7 @@ impl Default for WorkQueue {
             policy,
             loads: Loads::default(),
             distances: Distances::default(),
+            with_learners: BTreeSet::new(),
         }
     }
 }
@@ -59,9 +64,20 @@ impl WorkQueue {
         self.due.insert(region);
     }
 
+    /// A server has said how much room it has, and one is full: learners may leave it for others.
+    pub(super) fn put_back_learners(&mut self) {
+        self.due.extend(&self.with_learners);
+    }
+
     /// Looks at the regions that are due. For a region that is not `is_free` an operation is under way, or is not to be repeated
     /// yet. The caller says with [`WorkQueue::put_back`] when that is over.
-    pub(super) fn decide(&mut self, view: &View, policy: Policy, is_free: impl Fn(RegionId) -> bool) -> Decided {
+    pub(super) fn decide(
+        &mut self,
+        view: &View,
+        rooms: &Rooms,
+        policy: Policy,
+        is_free: impl Fn(RegionId) -> bool,
+    ) -> Decided {
         self.is_all_due |= policy != self.policy;
         self.policy = policy;
         if std::mem::take(&mut self.is_all_due) {
@@ -69,7 +85,7 @@ impl WorkQueue {
             let before = std::mem::take(&mut self.loads);
             for config in view.routes().regions() {
                 self.due.insert(config.region);
-                self.count(view, config.region, before.counted(config.region), &is_free);
+                self.count(view, rooms, config.region, before.counted(config.region), &is_free);
             }
         }
         // A merge source follows its target.
@@ -78,14 +94,19 @@ impl WorkQueue {
         let looked_at = std::mem::take(&mut self.due);
         for region in &looked_at {
             let before = self.loads.counted(*region).cloned();
-            self.count(view, *region, before.as_ref(), &is_free);
+            self.count(view, rooms, *region, before.as_ref(), &is_free);
+            match view.region(*region).is_some_and(|config| !config.learners.is_empty()) {
+                true => self.with_learners.insert(*region),
+                false => self.with_learners.remove(region),
+            };
         }
         let mut next = Vec::new();
         for region in looked_at.iter().copied().filter(|region| is_free(*region)) {
             let Some(config) = view.region(region) else { continue };
-            if let Some(decided) = decide(view, (&self.loads, &self.distances), config, policy) {
+            let known = Known { view, rooms, loads: &self.loads, distances: &self.distances };
+            if let Some(decided) = decide(known, config, policy) {
                 let decided = Arc::new(decided);
-                self.loads.set(view, region, Some(decided.clone()));
+                self.loads.set(view, rooms, region, Some(decided.clone()));
                 next.push(decided);
             }
         }
@@ -97,6 +118,7 @@ impl WorkQueue {
     fn count(
         &mut self,
         view: &View,
+        rooms: &Rooms,
         region: RegionId,
         before: Option<&Arc<GroupConfig>>,
         is_free: impl Fn(RegionId) -> bool,
@@ -104,7 +126,7 @@ impl WorkQueue {
         let config = view.routes().region(region);
         let is_decided = |before: &&Arc<GroupConfig>| config.is_some_and(|config| before.epoch > config.epoch);
         let decided = before.filter(is_decided).filter(|_| !is_free(region));
-        self.loads.set(view, region, decided.or(config).cloned());
+        self.loads.set(view, rooms, region, decided.or(config).cloned());
     }
 }
 

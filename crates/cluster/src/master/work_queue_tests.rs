@@ -5,7 +5,9 @@ use crate::{CoordinatorEvent, SessionId, View};
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, CopyFound, GroupConfig, Member, ServerInfo, TableOptions, encode_value};
 use leeward_format::coordinator::Change;
+use leeward_format::load::ServerLoad;
 use leeward_format::{Epoch, Incarnation, Lsn, ServerId, VolumeId};
+use leeward_platform::Nanos;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -28,6 +30,8 @@ enum Step {
     /// The region is removed. No other region will have its number.
     Gone(u32),
     Assign(Assign),
+    /// A server reports a load of 1 and this capacity: it is full, nearly full or has room.
+    Report(u32, Option<u64>),
     Look,
 }
 
@@ -41,6 +45,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..4_u32).prop_map(Step::Replicas),
         1 => (1..=REGIONS).prop_map(Step::Gone),
         1 => assign.prop_map(Step::Assign),
+        4 => (1..5_u32, prop_oneof![Just(None), Just(Some(1)), Just(Some(2))])
+            .prop_map(|(server, capacity)| Step::Report(server, capacity)),
         10 => Just(Step::Look),
     ]
 }
@@ -56,6 +62,7 @@ struct World {
     under_way: BTreeMap<RegionId, Arc<GroupConfig>>,
     lives: BTreeMap<u32, u64>,
     assign: Assign,
+    rooms: Rooms,
 }
 
 impl World {
@@ -66,6 +73,7 @@ impl World {
             under_way: BTreeMap::new(),
             lives: BTreeMap::new(),
             assign: Assign::Any,
+            rooms: Rooms::default(),
         };
         world.view.handle(&CoordinatorEvent::Up { session: SessionId(1) });
         world.view.handle(&CoordinatorEvent::Synced { version: 0 });
@@ -87,10 +95,10 @@ impl World {
         let is_free = |region: RegionId| !self.under_way.contains_key(&region);
         let mut anew = WorkQueue { policy: policy(self.assign), ..WorkQueue::default() };
         for (region, config) in &self.under_way {
-            anew.loads.set(&self.view, *region, Some(config.clone()));
+            anew.loads.set(&self.view, &self.rooms, *region, Some(config.clone()));
         }
-        let expected = anew.decide(&self.view, policy(self.assign), is_free);
-        let decided = self.work_queue.decide(&self.view, policy(self.assign), is_free);
+        let expected = anew.decide(&self.view, &self.rooms, policy(self.assign), is_free);
+        let decided = self.work_queue.decide(&self.view, &self.rooms, policy(self.assign), is_free);
         assert_eq!(decided.next, expected.next);
         self.under_way.extend(decided.next.into_iter().map(|config| (config.region, config)));
     }
@@ -114,6 +122,14 @@ impl World {
             _ => return,
         };
         self.put(ClusterPath::Region(RegionId(region)), Some(encode_value(&next)));
+    }
+
+    fn report(&mut self, server: u32, capacity: Option<u64>) {
+        let Some(info) = self.view.server(ServerId(server)) else { return };
+        self.rooms.hear(Nanos::ZERO, info.member, &ServerLoad { used: 1, capacity, regions: Vec::new() });
+        if self.rooms.has_full() {
+            self.work_queue.put_back_learners();
+        }
     }
 
     fn up(&mut self, server: u32, copy: Option<u32>) {
@@ -143,6 +159,7 @@ proptest! {
                 }
                 Step::Gone(region) => world.put(ClusterPath::Region(RegionId(region)), None),
                 Step::Assign(assign) => world.assign = assign,
+                Step::Report(server, capacity) => world.report(server, capacity),
                 Step::Look => world.look(),
             }
         }
@@ -158,9 +175,12 @@ fn a_quiet_cluster_costs_no_look() {
     while !world.under_way.is_empty() {
         world.settle(0, true);
     }
-    assert_eq!(world.work_queue.decide(&world.view, policy(Assign::Any), |_| true).looked_at.len(), REGIONS as usize);
-    assert!(world.work_queue.decide(&world.view, policy(Assign::Any), |_| true).looked_at.is_empty());
+    assert_eq!(
+        world.work_queue.decide(&world.view, &world.rooms, policy(Assign::Any), |_| true).looked_at.len(),
+        REGIONS as usize
+    );
+    assert!(world.work_queue.decide(&world.view, &world.rooms, policy(Assign::Any), |_| true).looked_at.is_empty());
     world.change(2, false);
-    let looked_at = world.work_queue.decide(&world.view, policy(Assign::Any), |_| true).looked_at;
+    let looked_at = world.work_queue.decide(&world.view, &world.rooms, policy(Assign::Any), |_| true).looked_at;
     assert_eq!(looked_at, [RegionId(2)].into());
 }

@@ -79,6 +79,10 @@ fn write_node(status: &NodeStatus, out: &mut String) -> std::fmt::Result {
     if let Some(full) = &status.volume_full {
         write!(out, "<p class=\"bad\">The volume is full: {}. Writes are refused, reads go on.</p>", escape(full))?;
     }
+    if let Some(why) = &status.gets_no_roles {
+        let why = escape(why);
+        write!(out, "<p class=\"bad\">Other servers get its primary roles and new copies, if they can: {why}.</p>")?;
+    }
     for difference in &status.settings_differ {
         write!(out, "<p class=\"bad\">A setting differs: {}.</p>", escape(difference))?;
     }

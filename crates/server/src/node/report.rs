@@ -48,9 +48,10 @@ impl Node {
             not_joined: not_joined
                 .map(|not_joined| self.presence.describe(context.clock.now, &not_joined, outage.as_ref())),
             intent: context.agent.view().intent(context.me.server).map(|intent| intent.to_string()),
-            balances: context.agent.is_master() && context.agent.reports_load_to().is_some(),
+            balances: context.agent.balances(),
             volume_failure: context.volume.failure().map(str::to_owned),
             volume_full: context.volume.why_full(),
+            gets_no_roles: self.loads.why_full(context.clock.now),
             settings_differ: context.peer_settings.differences(self.routes().servers().map(|info| &info.member)),
             device: Some(DeviceStatus {
                 bytes_read: device.bytes_read,

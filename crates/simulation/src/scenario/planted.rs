@@ -20,6 +20,7 @@ impl Scenario {
             }
             Bug::TakeAnyTree | Bug::DecideOnOlderTree => !self.forgets.is_empty(),
             Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
+            Bug::IgnoreRoom => has(FaultKind::DiskFull) && is_replicated && self.desired().is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),
             Bug::TrustStoppedClock => has(FaultKind::SuspendMachine),

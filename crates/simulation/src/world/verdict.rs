@@ -5,7 +5,7 @@
 use super::{FaultKind, NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
-use leeward_format::cluster::RegionRequest;
+use leeward_format::cluster::{Member, RegionRequest};
 use leeward_format::merge::{self, Page};
 use leeward_format::op::{Condition, Lifetime, Op, OpError, OpResult, RangeOp, ScanRange};
 use leeward_format::table::TableName;
@@ -36,6 +36,10 @@ impl World {
         if self.nodes().any(|node| self.takes_writes(node)) {
             // The operator repairs a failed volume only after its primaries have moved elsewhere.
             self.advance_to("free of primaries on failed volumes", World::is_moved_off_failed)?;
+        }
+        if self.scenario.desired().is_empty() {
+            // The master leaves what an operator has moved alone for a while.
+            self.advance_to("free of primaries on full volumes", World::is_moved_off_full)?;
         }
         self.mend_disks();
         self.advance_to("restored", |world| !world.forgetting.is_restoring)?;
@@ -147,6 +151,18 @@ impl World {
             .iter()
             .filter_map(|config| config.primary)
             .all(|primary| self.takes_writes(node_of(primary.server)))
+    }
+
+    /// No region has its primary on a server that has said that it is full, and a member in sync on one with room.
+    fn is_moved_off_full(&self) -> bool {
+        let is_full = |member: &Member| {
+            let node = self.machines[node_of(member.server)].node.as_ref();
+            node.is_some_and(|node| node.status().gets_no_roles.is_some())
+        };
+        let has_room = |member: &Member| self.is_alive(*member) && !is_full(member);
+        self.configs()
+            .iter()
+            .all(|config| !config.primary.as_ref().is_some_and(is_full) || !config.backups.iter().any(has_room))
     }
 
     /// Every region has a serving primary and all its replicas in sync.

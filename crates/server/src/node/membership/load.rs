@@ -36,13 +36,21 @@ impl LoadReports {
     pub(crate) fn new(interval: Nanos) -> LoadReports {
         LoadReports { interval, last: Nanos::ZERO, full_until: Nanos::ZERO, regions: BTreeMap::new() }
     }
+
+    /// Why this server counts as full, if it does.
+    pub(crate) fn why_full(&self, now: Nanos) -> Option<String> {
+        let left = self.full_until.since(now);
+        let ago = FULL_FOR.since(left).as_millis() / 1_000;
+        (left > Nanos::ZERO).then(|| format!("its volume had no room for writes {ago} s ago"))
+    }
 }
 
 impl Node {
-    /// Reports the load, if there is a master that wants it and the interval is over.
+    /// Reports the load, if there is a master and the interval is over, or the volume has become full.
     pub(crate) fn report_load(&mut self, now: Nanos) {
         let Some(master) = self.context.agent.reports_load_to() else { return };
-        if now - self.loads.last < self.loads.interval {
+        let has_filled_up = || self.loads.why_full(now).is_none() && self.context.volume.why_full().is_some();
+        if now - self.loads.last < self.loads.interval && !has_filled_up() {
             return;
         }
         self.loads.last = now;
@@ -84,7 +92,7 @@ impl Node {
             self.loads.full_until = now + FULL_FOR;
         }
         let used = volume.usage().0;
-        let capacity = if now < self.loads.full_until { Some(used) } else { volume.capacity() };
+        let capacity = if self.loads.why_full(now).is_some() { Some(used) } else { volume.capacity() };
         ServerLoad { used, capacity, regions }
     }
 }

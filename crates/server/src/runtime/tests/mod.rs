@@ -7,6 +7,7 @@ mod damage;
 mod digests;
 mod forgetful;
 mod fresh;
+mod full;
 mod fuzz;
 mod hashed;
 mod hoards;
