@@ -65,6 +65,8 @@ pub enum Bug {
     TakeAnyTree,
     /// The master decides about regions of which a live server has known more.
     DecideOnOlderTree,
+    /// The master believes what servers registered before an operator restored the coordinator's tree.
+    DecideUnheard,
     /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
     PublishSafeLsnWithoutLease,
     /// Pieces of a two-layer log are merged as if the oldest were the newest.
@@ -122,7 +124,8 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
-    /// tests. No seed has found [`Bug::AdmitUngranted`]; a test of replication is about its rule.
+    /// tests. No seed has found [`Bug::AdmitUngranted`] or [`Bug::DecideUnheard`]; tests of replication and of the cluster's
+    /// agent are about their rules.
     pub const ALL: [Bug; 50] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,

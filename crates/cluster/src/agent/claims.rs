@@ -58,6 +58,19 @@ impl Agent {
         ServerInfo { copies: copies.into_values().collect(), ..self.me.clone() }
     }
 
+    /// Keeps what this server knew of its copies before it took another tree, where only copies of a region are known there: what
+    /// it found when it started is less.
+    pub(super) fn keep_known(&mut self, known: ServerInfo) {
+        let is_unassigned = |copy: &CopyFound| {
+            let config = self.view.region(copy.region).filter(|config| !copy.is_of_other_table(config));
+            config.is_some_and(|config| config.candidates().next().is_none())
+        };
+        let mut copies: BTreeMap<RegionId, CopyFound> =
+            self.me.copies.iter().map(|copy| (copy.region, *copy)).collect();
+        copies.extend(known.copies.into_iter().filter(is_unassigned).map(|copy| (copy.region, copy)));
+        self.me.copies = copies.into_values().collect();
+    }
+
     /// Registers the `copy` of this server anew: it was registered as damaged and is not, or is damaged and was not.
     pub fn update_copy(&mut self, now: Nanos, copy: CopyFound) {
         match copy.is_damaged() {

@@ -137,7 +137,12 @@ impl Agent {
     /// Handles one of several events of the coordinator without acting on it. A later [`Agent::tick`] acts on all of
     /// them at once.
     pub fn hear(&mut self, now: Nanos, event: CoordinatorEvent) {
+        let may_take_another = matches!(event, CoordinatorEvent::Synced { .. }) || self.view.refusal().is_some();
+        let known = may_take_another.then(|| self.registration());
         self.view.handle(&event);
+        if let Some(known) = known.filter(|_| self.view.is_synced()) {
+            self.keep_known(known);
+        }
         let changed = self.view.take_changed();
         self.master.changed(&changed);
         self.news.add(changed);

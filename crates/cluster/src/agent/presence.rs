@@ -71,9 +71,13 @@ impl Agent {
         self.has_stepped_aside
     }
 
-    /// Holds the server's own path.
+    /// Holds the server's own path. Writes it anew once an operator has restored the tree.
     pub(super) fn register(&mut self) {
         let path = ClusterPath::Server(self.me.member.server);
+        if !self.has_stepped_aside && self.view.is_to_register_anew(self.me.member) && self.is_free(&path) {
+            let op = self.view.put_op(path.clone(), encode_value(&self.registration()));
+            return self.submit(path, op, Purpose::Plain);
+        }
         let holder = self.view.server(self.me.member.server);
         let is_over = holder.is_some_and(|holder| holder.is_replaced_by(&self.me));
         let holder = holder.map(|holder| holder.member);

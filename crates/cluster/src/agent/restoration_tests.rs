@@ -1,13 +1,36 @@
 //! An operator has a tree restored that was put back to an older state, or lost, while the server was running.
 
-use super::super::tests::{Fixture, primary};
+use super::super::tests::{CLUSTER, Fixture, primary};
 use super::*;
+use crate::view::tests::member;
 use crate::{CoordinatorError, CoordinatorEvent, NotJoined, TreeRefusal};
-use leeward_format::Epoch;
-use leeward_format::RegionId;
-use leeward_format::cluster::{CopyFound, GroupConfig, ServerInfo, encode_value};
+use leeward_format::cluster::{CopyFound, GroupConfig, ServerInfo, TableOptions, TreeIdentity, encode_value};
+use leeward_format::{ClusterId, Epoch, Lsn, RegionId};
 
 const REGION: &str = "/leeward/region/1";
+const SERVER: &str = "/leeward/server/1";
+
+/// The identity of a tree that an operator has restored so often.
+fn restored(generation: u32) -> Option<bytes::Bytes> {
+    Some(encode_value(&TreeIdentity { cluster: ClusterId(7), generation }))
+}
+
+/// What a server registers that found a copy of the region of this term and last LSN.
+fn with_copy(server: u32, incarnation: u64, term: u32, lsn: u64) -> Option<bytes::Bytes> {
+    let copies = vec![CopyFound::new(RegionId(1), Epoch(term), Lsn(lsn))];
+    Some(encode_value(&ServerInfo { copies, ..ServerInfo::of(member(server, incarnation)) }))
+}
+
+/// The configuration of a region of which only copies are known.
+fn only_copies() -> GroupConfig {
+    GroupConfig { epoch: Epoch(5), ..GroupConfig::unassigned(RegionId(1), "default") }
+}
+
+fn written<T: serde::de::DeserializeOwned>(op: &CoordinatorOp, at: &str) -> T {
+    let CoordinatorOp::Set { path, value, .. } = op else { panic!("{op:?}") };
+    assert_eq!(path, at);
+    leeward_format::cluster::decode_value("value", value).expect("as it was encoded")
+}
 
 /// A server whose coordinator was put back to a state before the present configuration.
 fn put_back() -> (Fixture, GroupConfig) {
@@ -66,11 +89,71 @@ fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
 #[test]
 fn a_master_that_knows_less_decides_nothing_about_what_others_have_newer() {
     let (mut fixture, known) = primary();
-    let newer =
-        CopyFound { epoch: known.epoch.next(), ..CopyFound::new(RegionId(1), known.term, leeward_format::Lsn(1)) };
-    let other = ServerInfo { copies: vec![newer], ..ServerInfo::of(crate::view::tests::member(3, 1)) };
+    let newer = CopyFound { epoch: known.epoch.next(), ..CopyFound::new(RegionId(1), known.term, Lsn(1)) };
+    let other = ServerInfo { copies: vec![newer], ..ServerInfo::of(member(3, 1)) };
     fixture.change("/leeward/server/3", Some(encode_value(&other)));
     fixture.pass_a_second();
     let decided = fixture.asked.iter().any(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path == REGION));
     assert!(!decided, "{:?}", fixture.asked);
+}
+
+/// What the tree says of server 2 is of the time that the coordinator was put back to, when that server had an empty copy.
+#[test]
+fn a_master_decides_nothing_until_all_servers_have_registered_since_the_restoration() {
+    let mut fixture = Fixture::new(&[
+        (SERVER, with_copy(1, 2, 1, 505)),
+        ("/leeward/server/2", Some(encode_value(&ServerInfo::of(member(2, 1))))),
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&only_copies()))),
+    ]);
+    fixture.change(CLUSTER, restored(1));
+    let (_, op) = fixture.asked.pop().expect("it campaigns, and registers anew itself");
+    assert_eq!(written::<ServerInfo>(&op, SERVER).member, fixture.me());
+    fixture.apply(op);
+    fixture.grant();
+    assert!(fixture.agent.is_master());
+    fixture.pass_a_second();
+    assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
+    // Server 2 runs on and has all, or its session has ended and another process has registered.
+    fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
+    let (_, op) = fixture.ask();
+    assert_eq!(written::<GroupConfig>(&op, REGION).primary, Some(member(2, 1)));
+}
+
+#[test]
+fn a_server_registers_anew_once_after_each_restoration() {
+    let (mut fixture, known) = primary();
+    assert!(fixture.asked.is_empty());
+    for generation in [1, 2] {
+        fixture.change(CLUSTER, restored(generation));
+        let copy = written::<ServerInfo>(&fixture.asked[0].1, SERVER).copies[0];
+        assert_eq!((copy.term, copy.lsn, copy.epoch), (known.term, CopyFound::WHOLE, known.epoch));
+        fixture.grant();
+        fixture.pass_a_second();
+        assert!(fixture.asked.is_empty());
+    }
+    // Also in a tree that it refuses.
+    let (mut fixture, _) = put_back();
+    fixture.grant();
+    fixture.change(CLUSTER, restored(1));
+    assert!(!fixture.agent.view().is_synced());
+    let (_, op) = fixture.ask();
+    written::<ServerInfo>(&op, SERVER);
+}
+
+/// A server that runs on has more of a region than it found when it started.
+#[test]
+fn what_a_server_knew_of_its_copies_counts_where_only_copies_are_known() {
+    let (mut fixture, known) = primary();
+    fixture.tell(CoordinatorEvent::Down);
+    fixture.connect(&[
+        ("/leeward/table/default", Some(encode_value(&TableOptions::default()))),
+        (REGION, Some(encode_value(&only_copies()))),
+    ]);
+    assert!(fixture.agent.view().is_synced() && only_copies().epoch > known.epoch);
+    let (_, op) = fixture.ask();
+    let CoordinatorOp::Create { path, value, .. } = &op else { panic!("{op:?}") };
+    let info: ServerInfo = leeward_format::cluster::decode_value("server", value).expect("as it was encoded");
+    let copy = info.copies[0];
+    assert_eq!((&path[..], copy.term, copy.lsn, copy.epoch), (SERVER, known.term, CopyFound::WHOLE, known.epoch));
 }

@@ -12,7 +12,8 @@
 //!   them has everything that was committed, [`GroupConfig::recovery_quorum`]. Only then it serves.
 //! - A new primary begins a new term. The epoch rises with every change.
 //!
-//! - Nothing is decided about a region while a live server has known more of it than its configuration says.
+//! - Nothing is decided about a region while a live server has known more of it than its configuration says. Nothing at all is
+//!   decided until each live server has registered since an operator restored the tree.
 //!
 //! Each result is proposed by compare-and-set, so a decision on old knowledge changes nothing.
 

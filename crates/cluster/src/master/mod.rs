@@ -85,6 +85,8 @@ pub(crate) struct Master {
     reported: BTreeMap<RegionId, Vec<MissingVolume>>,
     /// The regions about which nothing is decided, as last reported to the operator.
     contradicted: BTreeMap<RegionId, Contradiction>,
+    /// The server for which all decisions wait, as last reported to the operator.
+    unheard: Option<ServerId>,
     balancing: Balancing,
 }
 
@@ -125,6 +127,20 @@ impl Master {
             tracing::info!(server, "this server is the master now");
             now
         });
+        let unheard = view.unheard();
+        if std::mem::replace(&mut self.unheard, unheard) != unheard {
+            match unheard {
+                Some(ServerId(server)) => tracing::warn!(
+                    server,
+                    "nothing is decided until this server has registered \
+                    since the coordinator's tree was restored, or its session has ended"
+                ),
+                None => tracing::info!("all servers have registered since the coordinator's tree was restored"),
+            }
+        }
+        if unheard.is_some() {
+            return Vec::new();
+        }
         let enough = view.servers().count() >= options.expected_servers as usize;
         let assign = match now.since(since) >= options.assign_grace {
             _ if enough => Assign::Any,

@@ -15,14 +15,16 @@
 //! - A tree in which something is older was put back. It may catch up by changes of servers that know less, and would then look
 //!   newer. So it stays refused until an operator has restored it, which raises its generation.
 //! - A server that knows nothing takes any tree.
+//! - The registrations of a tree that was put back are of its time, until their sessions end. So each server registers anew once an
+//!   operator has restored the tree, whether it takes that or refuses it. Until all have, nothing is decided: see `View::unheard`.
 //!
 //! Pure; one thread at a time.
 
 use super::{Changed, Content, View, create};
 use crate::CoordinatorOp;
-use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, ServerInfo, TableOptions, encode_value};
+use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, Member, ServerInfo, TableOptions, encode_value};
 use leeward_format::routing::Routing;
-use leeward_format::{ClusterId, Epoch, RegionId, TableId};
+use leeward_format::{ClusterId, Epoch, RegionId, ServerId, TableId};
 use leeward_platform::planted::{Bug, planted};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,6 +119,11 @@ impl View {
         self.refusal.as_ref().filter(|_| self.is_aside_whole)
     }
 
+    /// Whether this server is to register anew in the tree that is shown, because that was restored since it registered.
+    pub(crate) fn is_to_register_anew(&self, me: Member) -> bool {
+        self.is_live(me) && self.current.is_unheard(me.server)
+    }
+
     /// The cluster that this process belongs to, as far as it knows.
     pub fn cluster(&self) -> Option<ClusterId> {
         let shown = self.identity().map(|identity| identity.cluster);
@@ -124,14 +131,16 @@ impl View {
         shown.or_else(|| held.filter(|cluster| *cluster != ClusterId(0)).max())
     }
 
-    /// The operation that registers `me` in a tree that is refused; `None` if it is registered there as it is, or another process
-    /// has its number.
+    /// The operation that registers `me` in a tree that is refused; `None` if it is registered there as it is, since the tree was
+    /// restored last, or another process has its number.
     pub(crate) fn register_in_refused(&self, me: &ServerInfo) -> Option<CoordinatorOp> {
         let tree = self.aside.as_ref()?;
         let path = ClusterPath::Server(me.member.server);
         match tree.routes.server(me.member.server) {
             None => Some(create(path, encode_value(me), true)),
-            Some(found) if found.member == me.member && found != me => Some(tree.put_op(path, encode_value(me))),
+            Some(found) if found.member == me.member && (found != me || tree.is_unheard(me.member.server)) => {
+                Some(tree.put_op(path, encode_value(me)))
+            }
             Some(found) if found.is_replaced_by(me) => {
                 Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
             }
@@ -222,6 +231,12 @@ impl Content {
     /// Whether it has given the number of a region.
     pub(super) fn has_given(&self, region: RegionId) -> bool {
         self.numbers.as_ref().is_some_and(|(_, numbers)| numbers.has(region))
+    }
+
+    /// Whether a server registered before the tree was restored last, and not since.
+    pub(super) fn is_unheard(&self, server: ServerId) -> bool {
+        let restored = self.identity.filter(|(_, identity)| identity.generation > 0).map(|(version, _)| version);
+        self.routes.versioned_servers().get(&server).is_some_and(|(version, _)| Some(*version) < restored)
     }
 
     /// What it lacks of a configuration that is known.

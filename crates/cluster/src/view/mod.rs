@@ -257,9 +257,16 @@ impl View {
     pub fn contradiction(&self, config: &GroupConfig) -> Option<Contradiction> {
         config.contradicted_by(self.servers()).filter(|_| !planted(Bug::DecideOnOlderTree))
     }
-    /// Whether nothing is to be decided about a region, because a live server has known more of it.
+    /// A live server that has not registered anew since an operator restored the tree. Nothing is decided about any region until
+    /// it has, or its session ends: what it registered before may be as old as what the tree had forgotten.
+    pub(crate) fn unheard(&self) -> Option<ServerId> {
+        let mut servers = self.servers().map(|info| info.member.server);
+        servers.find(|server| self.current.is_unheard(*server)).filter(|_| !planted(Bug::DecideUnheard))
+    }
+    /// Whether nothing is to be decided about a region, because a live server knows more of it, or may.
     pub(crate) fn is_contradicted(&self, region: RegionId) -> bool {
-        self.region(region).is_some_and(|config| self.contradiction(config).is_some())
+        let is_contradicted = |config| self.contradiction(config).is_some();
+        self.region(region).is_some_and(is_contradicted) || self.unheard().is_some()
     }
     /// Servers that should be members of no group, and why.
     pub fn intents(&self) -> impl Iterator<Item = (ServerId, Intent)> + '_ {

@@ -18,7 +18,7 @@ impl Scenario {
             Bug::SkipChecksum | Bug::StopReplayAtOneLog | Bug::InstallBeforeLogDurable | Bug::ReuseTailBeforeFlush => {
                 kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
             }
-            Bug::TakeAnyTree | Bug::DecideOnOlderTree => !self.forgets.is_empty(),
+            Bug::TakeAnyTree | Bug::DecideOnOlderTree | Bug::DecideUnheard => !self.forgets.is_empty(),
             Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
             Bug::IgnoreRoom => has(FaultKind::DiskFull) && is_replicated && self.desired().is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
