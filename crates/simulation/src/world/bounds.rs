@@ -19,8 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Bounds {
     /// The first time that the regions did not hold every key once.
     pub(super) failure: Option<String>,
-    /// The regions that exist now.
+    /// The regions that exist now. While the tree is being restored: those of before.
     regions: BTreeMap<RegionId, GroupConfig>,
+    /// The regions of the tree, whatever it has forgotten.
+    in_tree: BTreeMap<RegionId, GroupConfig>,
     /// Regions that were split off from others.
     pub(super) splits: u64,
     /// Regions that were merged into others.
@@ -61,10 +63,6 @@ impl World {
         let now: BTreeMap<RegionId, GroupConfig> =
             configs.iter().map(|config| (config.region, config.clone())).collect();
         let before = std::mem::replace(&mut self.bounds.regions, now);
-        for (_, merged) in before.iter().filter(|(region, _)| !self.bounds.regions.contains_key(region)) {
-            self.bounds.merges += 1;
-            self.load.merged(self.now, merged);
-        }
         if !before.is_empty() {
             let is_new = |config: &&GroupConfig| !before.contains_key(&config.region);
             let children: Vec<_> = self.bounds.regions.values().filter(is_new).map(|child| &child.start).collect();
@@ -77,6 +75,21 @@ impl World {
             self.with_pieces.1 += parents.filter(had).count() as u64;
         }
         self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
+    }
+
+    /// An operation was carried out on the coordinator's tree. A region that it removed was merged into another one.
+    pub(super) fn note_merges(&mut self) {
+        let before = self.note_regions();
+        for (_, merged) in before.iter().filter(|(region, _)| !self.bounds.in_tree.contains_key(region)) {
+            self.bounds.merges += 1;
+            self.load.merged(self.now, merged);
+        }
+    }
+
+    /// Takes note of the regions of the tree. Returns those that it had before.
+    pub(super) fn note_regions(&mut self) -> BTreeMap<RegionId, GroupConfig> {
+        let now = self.configs().into_iter().map(|config| (config.region, config)).collect();
+        std::mem::replace(&mut self.bounds.in_tree, now)
     }
 
     /// First keys of all regions that ever existed except the first, ascending. The keys between two of them have one history.

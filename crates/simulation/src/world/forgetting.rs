@@ -71,6 +71,7 @@ impl World {
         let mut sent = Vec::new();
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
+        self.note_regions();
         (self.forgetting.is_restoring, self.forgetting.forgot_at) = (true, self.now);
         self.fault_state.struck += 1;
     }

@@ -401,8 +401,9 @@ impl World {
                 let mut sent = Vec::new();
                 self.host.apply(self.now, node, (connection, id, op), &mut self.rng, &mut sent);
                 self.send(sent);
+                self.count_promotions();
+                self.note_merges();
                 if !self.forgetting.is_restoring {
-                    self.count_promotions();
                     self.look_at_bounds();
                 }
             }
@@ -488,7 +489,8 @@ impl World {
         let count =
             |promotions: &BTreeMap<RegionId, (u32, u32)>| promotions.values().map(|(_, begun)| begun).sum::<u32>();
         let before = count(&self.promotions);
-        for config in self.configs() {
+        // A region whose configuration was lost has no term until it gets a primary.
+        for config in self.configs().into_iter().filter(|config| config.primary.is_some()) {
             let (first, begun) = self.promotions.entry(config.region).or_insert((config.term.0.max(1), 0));
             let (terms, before) = (config.term.0.saturating_sub(*first), *begun);
             *begun = before.max(terms);
