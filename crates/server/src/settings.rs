@@ -135,8 +135,8 @@ pub const SETTINGS: &[Setting] = &[
         "balance",
         "`true`",
         "`true`, `false`",
-        "whether this node, as the master, [balances](reconfiguration.md#balance) copies and primary roles, and reports \
-         its load to the master. The same on all nodes",
+        "whether this node, as the master, [balances](reconfiguration.md#balance) copies and primary roles. The same on all \
+         nodes",
     ),
     number(
         "split_ops",

@@ -8,7 +8,7 @@
 //!   that failed is tried again after a longer and longer time.
 //! - An operator's request has precedence. The master leaves a region alone while a request of another is pending, and for a
 //!   while after. It does the same if an operator cancelled one of its own requests. A new master treats every request that it
-//!   finds as an operator's.
+//!   finds as an operator's. A split or merge that was requested keeps no role on a full server.
 //!
 //! Pure; one thread at a time.
 
@@ -131,6 +131,8 @@ pub(super) struct Balancing {
     writing: BTreeSet<RegionId>,
     /// The master makes no request for these regions until then.
     cooldowns: BTreeMap<RegionId, Nanos>,
+    /// Of these, not even one on behalf of a full server: an operator has requested who has the role.
+    placed: BTreeMap<RegionId, Nanos>,
     split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
     rooms: Rooms,
@@ -179,13 +181,13 @@ impl Balancing {
         self.looked = now;
         let mut next = self.cancel_overdue(now, view, timing, &is_free);
         let cancelled: Vec<RegionId> = next.iter().map(|config| config.region).collect();
-        let is_free = |region| !cancelled.contains(&region) && !self.cooldowns.contains_key(&region) && is_free(region);
-        let mut steps = relief(view, &self.rooms, is_free);
+        let is_free = |region| !cancelled.contains(&region) && is_free(region);
+        let mut steps = relief(view, &self.rooms, |region| !self.placed.contains_key(&region) && is_free(region));
         for (region, _) in &steps {
             tracing::info!(%region, "the volume of its primary has no room for writes, and that of a backup has");
         }
         if steps.is_empty() && evens_out && !is_unsettled {
-            steps = self.even_out(now, view, timing, is_free);
+            steps = self.even_out(now, view, timing, |region| !self.cooldowns.contains_key(&region) && is_free(region));
         }
         for (region, request) in steps {
             next.extend(self.write(now, view, timing, region, &request));
@@ -276,6 +278,7 @@ impl Balancing {
                 }
                 self.requested.remove(&region);
                 self.cooldowns.remove(&region);
+                self.placed.remove(&region);
                 self.split_pauses.remove(&region);
                 self.regions.remove(&region);
                 self.rooms.forget(region);
@@ -298,12 +301,17 @@ impl Balancing {
                     None => self.back_off_split(now, timing, region),
                 }
             }
-            let was_fulfilled = is_mine && is_fulfilled(view, config, &before, &config.desired);
-            let pause = if was_fulfilled { timing.cooldown } else { timing.operator_cooldown };
+            let is_operators = !is_mine || was_cancelled(view, config, &before, &config.desired);
+            let pause = if is_operators { timing.operator_cooldown } else { timing.cooldown };
             self.cooldowns.insert(region, now + pause);
+            if is_operators && has_other_roles(&before, &config.desired) {
+                self.placed.insert(region, now + pause);
+            }
             self.close(region);
         }
         self.cooldowns.retain(|region, until| *until > now || self.pending.contains_key(region));
+        let asks_for_roles = |desired: &DesiredState| has_other_roles(desired, &DesiredState::default());
+        self.placed.retain(|region, until| *until > now || self.pending.get(region).is_some_and(asks_for_roles));
     }
 
     /// These regions come from a split or a merge.
@@ -421,6 +429,11 @@ fn undoing(config: &GroupConfig, request: &RegionRequest) -> Option<RegionReques
     }
 }
 
+/// Whether two desired states differ in what members are to do, and not only in a plan.
+fn has_other_roles(one: &DesiredState, other: &DesiredState) -> bool {
+    (one.primary, one.leaving) != (other.primary, other.leaving)
+}
+
 /// Whether `all` contains everything that `part` does.
 fn is_part_of(part: &DesiredState, all: &DesiredState) -> bool {
     let is_in = |one: Option<ServerId>, all| one.is_none() || one == all;
@@ -428,16 +441,17 @@ fn is_part_of(part: &DesiredState, all: &DesiredState) -> bool {
     is_planned && is_in(part.primary, all.primary) && is_in(part.leaving, all.leaving)
 }
 
-/// Whether each part of the desired state that is gone since `before` was fulfilled.
-fn is_fulfilled(view: &View, config: &GroupConfig, before: &DesiredState, now: &DesiredState) -> bool {
+/// Whether a part of the desired state that is gone since `before` was not fulfilled, although it still could be. No one cancels a
+/// hand-over to a member that has dropped out.
+fn was_cancelled(view: &View, config: &GroupConfig, before: &DesiredState, now: &DesiredState) -> bool {
     let gone = |before: Option<ServerId>, now: Option<ServerId>| before.filter(|_| now.is_none());
-    let is_primary = |server| config.primary.is_some_and(|primary| primary.server == server);
+    let is_backup = |server| config.backups.iter().any(|backup| backup.server == server);
     let is_member = |server| config.members().any(|member| member.server == server);
     // A merge source has no configuration any more once it is merged.
     let has_child = |plan: &Plan| plan.child().is_some_and(|child| view.region(child).is_some());
-    gone(before.primary, now.primary).is_none_or(is_primary)
-        && gone(before.leaving, now.leaving).is_none_or(|server| !is_member(server))
-        && before.plan.as_ref().filter(|_| now.plan.is_none()).is_none_or(has_child)
+    gone(before.primary, now.primary).is_some_and(is_backup)
+        || gone(before.leaving, now.leaving).is_some_and(is_member)
+        || before.plan.as_ref().filter(|_| now.plan.is_none()).is_some_and(|plan| !has_child(plan))
 }
 
 #[cfg(test)]

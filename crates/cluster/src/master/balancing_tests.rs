@@ -281,6 +281,57 @@ fn where_nobody_balances_nothing_but_a_full_server_is_relieved() {
     panic!("its primary stays full");
 }
 
+/// Seed 1062: the target was restarted before it was the primary, and the full server kept the role for a minute.
+#[test]
+fn a_hand_over_whose_target_dropped_out_is_requested_again_once_it_is_in_sync() {
+    let mut fixture = master();
+    fixture.balance_with(None);
+    pass(&mut fixture, 4);
+    let relieve = |fixture: &mut Fixture| {
+        report_full(fixture, &[2]);
+        fixture.pass(Nanos::from_secs(2));
+        let mut of_region_1 = None;
+        for (id, config) in asked(fixture) {
+            fixture.change(&ClusterPath::Region(config.region).to_string(), Some(encode_value(&config)));
+            fixture.tell(crate::CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+            of_region_1 = Some(config).filter(|config| config.region == RegionId(1)).or(of_region_1);
+        }
+        of_region_1
+    };
+    let config = relieve(&mut fixture).expect("a backup has room");
+    let target = config.backups[0];
+    assert_eq!(config.desired.primary, Some(target.server));
+    let alone = GroupConfig { desired: DesiredState::default(), backups: vec![], ..config.clone() };
+    made(&mut fixture, &GroupConfig { learners: vec![target], ..alone.clone() });
+    assert!(relieve(&mut fixture).is_none(), "a learner cannot serve");
+    made(&mut fixture, &GroupConfig { epoch: config.epoch.next(), backups: vec![target], ..alone });
+    let again = relieve(&mut fixture).expect("it is in sync again");
+    assert_eq!(again.desired.primary, Some(target.server));
+}
+
+/// A region on a full disk may never be split: the plan stands, or is given up. Either way it is no wish for this primary.
+#[test]
+fn a_split_that_an_operator_requested_keeps_no_role_on_a_full_server() {
+    for is_given_up in [false, true] {
+        let mut fixture = master();
+        fixture.balance_with(None);
+        pass(&mut fixture, 4);
+        let plan = Some(Plan::Split { at: None, child: RegionId(7) });
+        let planned = region(1, 2, 1).with_desired(DesiredState { plan, ..DesiredState::default() });
+        made(&mut fixture, &planned);
+        pass(&mut fixture, 1);
+        if is_given_up {
+            made(&mut fixture, &fulfilled(&planned));
+            pass(&mut fixture, 1);
+        }
+        report_full(&mut fixture, &[2]);
+        fixture.pass(Nanos::from_secs(2));
+        let asked = asked(&mut fixture);
+        let config = asked.iter().map(|(_, config)| config).find(|config| config.region == RegionId(1));
+        assert_eq!(config.and_then(|config| config.desired.primary), Some(ServerId(1)), "{is_given_up}: {asked:?}");
+    }
+}
+
 #[test]
 fn an_operator_may_repeat_an_earlier_request_of_the_master() {
     let mut fixture = master();
