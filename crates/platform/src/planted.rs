@@ -67,6 +67,8 @@ pub enum Bug {
     DecideOnOlderTree,
     /// The master believes what servers registered before an operator restored the coordinator's tree.
     DecideUnheard,
+    /// A region that was merged into another stays in a tree that an operator restores, beside the one that has its keys.
+    RestoreMerged,
     /// A primary publishes what is acknowledged as safe LSN although its lease has ended.
     PublishSafeLsnWithoutLease,
     /// Pieces of a two-layer log are merged as if the oldest were the newest.
@@ -126,7 +128,7 @@ impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
     /// tests. No seed has found [`Bug::AdmitUngranted`] or [`Bug::DecideUnheard`]; tests of replication and of the cluster's
     /// agent are about their rules.
-    pub const ALL: [Bug; 50] = [
+    pub const ALL: [Bug; 51] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -147,6 +149,7 @@ impl Bug {
         Bug::DestroyNamed,
         Bug::TakeAnyTree,
         Bug::DecideOnOlderTree,
+        Bug::RestoreMerged,
         Bug::ForgetRequests,
         Bug::ForgetAtTakeover,
         Bug::ActivateBeforeInstalled,

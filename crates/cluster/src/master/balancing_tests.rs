@@ -309,7 +309,7 @@ fn a_hand_over_whose_target_dropped_out_is_requested_again_once_it_is_in_sync() 
     assert_eq!(again.desired.primary, Some(target.server));
 }
 
-/// A region on a full disk may never be split: the plan stands, or is given up. Either way it is no wish for this primary.
+/// A region on a full disk may never be split: the plan stands, or is given up. Neither asks for this primary.
 #[test]
 fn a_split_that_an_operator_requested_keeps_no_role_on_a_full_server() {
     for is_given_up in [false, true] {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | says nothing of the cluster, or is of another one | [`Lost`](TreeRefusal::Lost), [`Other`](TreeRefusal::Other) |
 //! | has an older configuration of a region, or another one of the same epoch | [`Older`](TreeRefusal::Older) |
-//! | does not know of a region, or has one that has ended | [`Unknown`](TreeRefusal::Unknown), [`Ended`](TreeRefusal::Ended) |
+//! | does not know of a region, or lacks one that did not end; or has one that has ended | [`Unknown`](TreeRefusal::Unknown), [`Ended`](TreeRefusal::Ended) |
 //! | has given the region's number to another table | [`OtherTable`](TreeRefusal::OtherTable) |
 //!
 //! Invariants:
@@ -20,6 +20,7 @@
 //!
 //! Pure; one thread at a time.
 
+use super::claims::{Claim, Left};
 use super::{Changed, Content, View, create};
 use crate::CoordinatorOp;
 use leeward_format::cluster::{ClusterPath, CopyIdentity, GroupConfig, Member, ServerInfo, TableOptions, encode_value};
@@ -243,7 +244,7 @@ impl Content {
     fn lacks_config(&self, known: &GroupConfig) -> Option<TreeRefusal> {
         let is_older =
             |found: &GroupConfig| found.epoch < known.epoch || found.epoch == known.epoch && *found != *known;
-        self.lacks(known.region, (&known.table, known.table_id), known.epoch, is_older)
+        self.lacks(&Claim::of(known), known.table_id, known.epoch, is_older)
     }
 
     /// What it lacks of what a copy belongs to.
@@ -252,20 +253,21 @@ impl Content {
         let epoch = epoch.max(copy.term);
         let is_known = cluster != ClusterId(0);
         is_known
-            .then(|| self.lacks(region, (&copy.options.name, table_id), epoch, |found| found.epoch < epoch))
+            .then(|| self.lacks(&Claim::of_copy(region, copy), table_id, epoch, |found| found.epoch < epoch))
             .flatten()
     }
 
     /// What it lacks of a region of a table that is `known` as of an epoch.
     fn lacks(
         &self,
-        region: RegionId,
-        (table, table_id): (&str, TableId),
+        claim: &Claim<'_>,
+        table_id: TableId,
         known: Epoch,
         is_older: impl FnOnce(&GroupConfig) -> bool,
     ) -> Option<TreeRefusal> {
+        let Claim { region, table, .. } = *claim;
         match self.routes.region(region) {
-            None if self.planned.contains(&region) || self.has_given(region) => None,
+            None if self.planned.contains(&region) || self.has_given(region) && !self.is_missing(claim) => None,
             None => Some(TreeRefusal::Unknown { region, table: table.to_owned() }),
             Some(found) if found.table_id.is_other_than(table_id) => {
                 Some(TreeRefusal::OtherTable { region, found: found.table.clone(), known: table.to_owned() })
@@ -273,6 +275,13 @@ impl Content {
             Some(found) if is_older(found) => Some(TreeRefusal::Older { region, found: found.epoch, known }),
             Some(_) => None,
         }
+    }
+
+    /// Whether a region that is not there, and whose number was given, did not end: its table is there with other regions, and
+    /// none of them has got its keys.
+    fn is_missing(&self, claim: &Claim<'_>) -> bool {
+        let has_table = self.routes.table(claim.table).is_some() && self.regions_of(claim).next().is_some();
+        has_table && claim.left(self.claims()) != Left::Nothing
     }
 }
 

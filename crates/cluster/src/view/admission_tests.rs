@@ -75,6 +75,45 @@ fn a_tree_that_lacks_something_is_refused_and_what_was_known_stays() {
     }
 }
 
+/// The number of region 2 counts as given since a server restored the tree that had only an older copy of it. A server that took
+/// such a tree would destroy its copy.
+#[test]
+fn a_region_whose_number_is_given_did_not_end_unless_another_region_has_its_keys() {
+    let keys = |region, start: &'static str, end: Option<&'static str>, epoch| GroupConfig {
+        start: start.into(),
+        end: end.map(Bytes::from),
+        ..config(region, epoch)
+    };
+    let (one, two) = (keys(1, "", Some("m"), 5), keys(2, "m", None, 6));
+    let merged = keys(1, "", None, 7);
+    let making = (ClusterPath::Making("default".into()), encode_value(&member(1, 1)));
+    // The table was dropped, and one of its name is being made: some of the old regions are still to be removed.
+    let mut made_again = tree(0, 2, &[keys(1, "", Some("m"), 5)]);
+    made_again.retain(|(path, _)| !matches!(path, ClusterPath::Table(_)));
+    let dropped = made_again.clone();
+    made_again.push(making);
+    let held = HeldCopy { identity: CopyIdentity::of(CLUSTER, &two), options: TableOptions::default(), term: Epoch(1) };
+    let cases = [
+        (tree(0, 2, std::slice::from_ref(&one)), false),
+        (tree(0, 2, std::slice::from_ref(&merged)), true),
+        (tree(0, 3, &[keys(1, "", Some("c"), 8), keys(3, "c", None, 8)]), true),
+        (tree(0, 3, &[keys(1, "", Some("t"), 6), keys(3, "t", None, 8)]), false),
+        (made_again, true),
+        (dropped, true),
+        (tree(0, 2, &[]), true),
+    ];
+    for (number, (found, is_taken)) in cases.into_iter().enumerate() {
+        let unknown = TreeRefusal::Unknown { region: RegionId(2), table: "default".into() };
+        let refusal = (!is_taken).then_some(&unknown);
+        let mut view = View::of_server([(RegionId(2), held.clone())].into());
+        tell(&mut view, &found);
+        assert_eq!((view.refusal(), view.is_synced()), (refusal, is_taken), "{number}");
+        let mut view = knowing(&tree(0, 2, &[one.clone(), two.clone()]));
+        tell(&mut view, &found);
+        assert_eq!(view.is_synced(), is_taken, "{number}: {:?}", view.refusal());
+    }
+}
+
 #[test]
 fn a_tree_that_only_went_on_is_taken() {
     let child = config(3, 6);

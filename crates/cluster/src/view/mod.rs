@@ -31,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 mod admission;
+mod claims;
 mod desired;
 mod operations;
 mod restore;

@@ -15,11 +15,14 @@
 //! - A table's name goes from one table to another only where the regions of the first are known to have ended: this server has
 //!   seen the end, or all servers that had copies were restarted since and found none. Anything else is refused, as copies of
 //!   the first are destroyed once its regions are out of the tree.
+//! - A region that is over by the [claims](super::claims) of this process is removed, and its number counts as given. A copy of
+//!   such a region is left out, and a copy of before a split has only the keys that its region kept.
 //! - Regions come before what shows that they are there: a configuration that plans them, or numbers. So each part of the
 //!   operations can be made from the tree that the part before left.
 //!
 //! Pure; any thread.
 
+use super::claims::{Claim, Left};
 use super::{Content, View, create};
 use crate::CoordinatorOp;
 use bytes::Bytes;
@@ -29,6 +32,7 @@ use leeward_format::cluster::{
 use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::routing::Routing;
 use leeward_format::{ClusterId, Epoch, RegionId, TableId};
+use leeward_platform::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -40,13 +44,22 @@ impl View {
     pub(crate) fn restore_ops(&self) -> Result<Vec<CoordinatorOp>, String> {
         let tree = self.told();
         let (tables, regions) = (BTreeMap::new(), BTreeMap::new());
-        let mut restored =
-            Restored { view: self, tree, tables, regions, known: BTreeSet::new(), placed: BTreeSet::new() };
+        let mut restored = Restored {
+            view: self,
+            tree,
+            tables,
+            regions,
+            claims: Vec::new(),
+            over: BTreeSet::new(),
+            known: BTreeSet::new(),
+            placed: BTreeSet::new(),
+        };
         if self.aside.is_some() {
             for config in self.regions() {
                 restored.add_known(config)?;
             }
             restored.add_held()?;
+            restored.cut_others();
         }
         Ok(restored.into_ops())
     }
@@ -77,17 +90,22 @@ struct Restored<'a> {
     tree: &'a Content,
     tables: BTreeMap<String, TableOptions>,
     regions: BTreeMap<RegionId, GroupConfig>,
+    /// The keys that regions had, as this process knows.
+    claims: Vec<Claim<'a>>,
+    /// Regions that are over by that, and are left out.
+    over: BTreeSet<RegionId>,
     /// The tables that names belong to, as far as this process knows.
     known: BTreeSet<(String, TableId)>,
     /// Those of which nothing is in the way.
     placed: BTreeSet<(String, TableId)>,
 }
 
-impl Restored<'_> {
+impl<'a> Restored<'a> {
     /// A configuration that this process knew last.
-    fn add_known(&mut self, known: &GroupConfig) -> Result<(), String> {
+    fn add_known(&mut self, known: &'a GroupConfig) -> Result<(), String> {
+        let claim = Claim::of(known);
         let is_needed = match self.tree.routes.region(known.region) {
-            None => !self.has_ended(known.region, &known.table),
+            None => !self.has_ended(&claim),
             Some(found) if found.table_id == known.table_id => {
                 (found.epoch, found.primary.is_some()) < (known.epoch, known.primary.is_some())
                     || found.epoch == known.epoch && **found != *known
@@ -98,6 +116,7 @@ impl Restored<'_> {
             self.add_table(self.view.table(&known.table), known.table_id)?;
             self.regions.insert(known.region, known.clone());
         }
+        self.claims.push(claim);
         self.note_table(is_needed, &known.table, known.region, known.table_id);
         Ok(())
     }
@@ -115,38 +134,55 @@ impl Restored<'_> {
             let CopyIdentity { table_id, epoch, .. } = copy.identity;
             let epoch = epoch.max(copy.term);
             let table = &copy.options.name;
-            let found = self.tree.routes.region(*region);
-            let is_needed = match found {
-                None => !self.has_ended(*region, table) && !self.is_covered(*region, &copy.identity),
+            let claim = Claim::of_copy(*region, copy);
+            let left = claim.left(self.claims.iter().copied().chain(self.tree.claims()));
+            let is_needed = match self.tree.routes.region(*region) {
+                _ if left == Left::Nothing => false,
+                None => !self.has_ended(&claim),
                 Some(found) if found.table_id == table_id => found.epoch < epoch,
                 Some(found) => may_take_number(found, table)?,
             };
             if is_needed {
                 self.add_table(Some(&copy.options), table_id)?;
-                self.regions.insert(*region, without_members(*region, table, &copy.identity, epoch));
+                let config = without_members(*region, table, &copy.identity, epoch);
+                self.regions.insert(*region, if let Left::UpTo(end) = left { cut(&config, end) } else { config });
             }
+            if left == Left::Nothing {
+                self.over.insert(*region);
+            }
+            self.claims.push(claim);
             self.note_table(is_needed, table, *region, table_id);
         }
         Ok(())
     }
 
-    /// Whether a region that the tree lacks has ended. Where its table is lacking too, the tree may be of the time in which that
-    /// was made.
-    fn has_ended(&self, region: RegionId, table: &str) -> bool {
-        self.tree.has_given(region) && !self.tree.planned.contains(&region) && self.tree.routes.table(table).is_some()
+    /// Cuts the regions of the tree of which only copies are known where a newer region begins that this process knows: the copies
+    /// are of a time before a split.
+    fn cut_others(&mut self) {
+        let is_of_copies = |config: &&Arc<GroupConfig>| {
+            let has_members = config.candidates().next().is_some();
+            !has_members && config.term == Epoch(0) && !was_never_used(config)
+        };
+        for found in self.tree.routes.regions().filter(is_of_copies) {
+            if self.regions.contains_key(&found.region) {
+                continue;
+            }
+            if let Left::UpTo(end) = Claim::of(found).left(self.claims.iter().copied()) {
+                self.regions.insert(found.region, cut(found, end));
+            }
+        }
     }
 
-    /// Whether another region of the table, which is no older, has keys of the copy's region.
-    fn is_covered(&self, region: RegionId, identity: &CopyIdentity) -> bool {
-        let overlaps = |config: &GroupConfig| {
-            let begins_before_end = |start: &Bytes, end: &Option<Bytes>| end.as_ref().is_none_or(|end| start < end);
-            config.table_id == identity.table_id
-                && config.region != region
-                && config.epoch >= identity.epoch
-                && begins_before_end(&config.start, &identity.end)
-                && begins_before_end(&identity.start, &config.end)
-        };
-        self.regions.values().any(overlaps) || self.tree.routes.regions().any(|config| overlaps(config))
+    /// Whether a region that the tree lacks has ended. Where its table is lacking too, the tree may be of the time in which that
+    /// was made. Where it has regions of the table, one of them has the keys of a region that ended.
+    fn has_ended(&self, claim: &Claim<'_>) -> bool {
+        let Claim { region, table, .. } = *claim;
+        let is_given = self.tree.has_given(region) && !self.tree.planned.contains(&region);
+        let has_table = self.tree.routes.table(table).is_some();
+        match self.tree.regions_of(claim).next().is_some() {
+            true => claim.left(self.tree.claims()) == Left::Nothing,
+            false => is_given && has_table,
+        }
     }
 
     /// Notes which table a name belongs to, if a region of it is restored or there.
@@ -207,7 +243,7 @@ impl Restored<'_> {
         Err(format!("server {}, which had a copy of it, {why}", member.server))
     }
 
-    /// Regions of the tree that this process knows to have ended, and those of a table in whose place another comes.
+    /// Regions of the tree that this process knows to have ended or to be over, and those of a table in whose place another comes.
     fn removed(&self) -> Vec<RegionId> {
         let is_known = |config: &GroupConfig| self.known.contains(&(config.table.clone(), config.table_id));
         let has_other = |config: &GroupConfig| self.known.iter().any(|(table, _)| *table == config.table);
@@ -215,7 +251,11 @@ impl Restored<'_> {
             let is_of_other_table = !is_known(config) && has_other(config);
             is_of_other_table && !self.regions.contains_key(&config.region) && self.may_go(config).is_ok()
         };
-        let is_gone = |config: &GroupConfig| self.view.knows_ended(config) || is_replaced(config);
+        let is_over = |config: &GroupConfig| {
+            let is_over = Claim::of(config).left(self.claims.iter().copied()) == Left::Nothing;
+            is_over && !self.regions.contains_key(&config.region) && !planted(Bug::RestoreMerged)
+        };
+        let is_gone = |config: &GroupConfig| self.view.knows_ended(config) || is_over(config) || is_replaced(config);
         let all = if self.view.aside.is_some() { self.tree.routes.regions().collect() } else { Vec::new() };
         all.into_iter().filter(|config| is_gone(config)).map(|config| config.region).collect()
     }
@@ -231,14 +271,15 @@ impl Restored<'_> {
         }
         ops.extend(self.regions.values().filter(is_new).map(put));
         ops.extend(self.regions.values().filter(|config| !is_new(config)).map(put));
-        for region in self.removed() {
-            let path = region_path(&region);
+        let removed = self.removed();
+        for region in &removed {
+            let path = region_path(region);
             ops.push(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) });
         }
         let found = tree.numbers.as_ref().map(|(_, numbers)| numbers.clone()).unwrap_or_default();
         let mut numbers = found.clone();
         numbers.give_all(&self.view.numbers());
-        numbers.give(self.regions.keys().copied());
+        numbers.give(self.regions.keys().chain(&self.over).chain(&removed).copied());
         if numbers != found {
             ops.push(tree.put_op(ClusterPath::Numbers, encode_value(&numbers)));
         }
@@ -266,6 +307,11 @@ impl Content {
             None => create(path, value, false),
         }
     }
+}
+
+/// The configuration of a region whose keys end before `end`. Its copies have others too.
+fn cut(config: &GroupConfig, end: &Bytes) -> GroupConfig {
+    GroupConfig { epoch: config.epoch, end: Some(end.clone()), ..config.holding_more() }
 }
 
 /// Whether a region never had a primary, so that nothing was ever written to it. One that was restored from copies has no primary

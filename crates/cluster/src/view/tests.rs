@@ -94,7 +94,8 @@ fn differences_that_a_new_connection_shows_are_changes() {
     };
     assert_eq!(connect(&mut view, &tree).regions.len(), 3);
     assert!(connect(&mut view, &tree).regions.is_empty());
-    let config = GroupConfig { epoch: Epoch(1), ..view.region(RegionId(2)).unwrap().clone() };
+    // Region 3 was merged into region 2.
+    let config = GroupConfig { epoch: Epoch(1), end: None, ..view.region(RegionId(2)).unwrap().clone() };
     let (path, value) = (ClusterPath::Region(RegionId(2)).to_string(), encode_value(&config));
     let version = tree.get(&path).unwrap().0;
     tree.apply(None, &CoordinatorOp::Set { path, value, version }).unwrap();

@@ -19,6 +19,7 @@ impl Scenario {
                 kinds.iter().any(|kind| kind.loses_power()) || has(FaultKind::DiskKill)
             }
             Bug::TakeAnyTree | Bug::DecideOnOlderTree | Bug::DecideUnheard => !self.forgets.is_empty(),
+            Bug::RestoreMerged => !self.forgets.is_empty() && !table.partition.is_hash(),
             Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
             Bug::IgnoreRoom => has(FaultKind::DiskFull) && is_replicated && self.desired().is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
