@@ -1,6 +1,8 @@
 //! Planted bugs: each breaks one rule of the design on purpose, and some seed must find it.
 //!
 //! A bug that no seed finds any more shows a gap in the simulation: a check is gone, or a situation no longer occurs.
+//! A seed finds a bug only if it passes without it. One that fails in both cases shows a defect of the code: the test
+//! fails, and says so.
 //!
 //! Each bug has a hint below: the seed that found it last, which is tried first. A change of what the simulation draws
 //! changes the runs of all seeds. Then a hint may find nothing, and all other seeds are searched. The test prints the
@@ -12,16 +14,17 @@
 
 use leeward_platform::planted::Bug;
 use leeward_simulation::seeds;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
-/// The first of `seeds` that finds `bug`, and its failure.
-fn find(bug: Bug, seeds: impl Iterator<Item = u64> + Send) -> Option<(u64, String)> {
+/// The first of `seeds` that fails, with `bug` or without any, and its failure.
+fn first_failure(bug: Option<Bug>, seeds: impl Iterator<Item = u64> + Send) -> Option<(u64, String)> {
     let found = Mutex::new(None);
     // The tests of this file already run in parallel.
-    seeds::search(seeds, Some(bug), NonZero::new(1), |report| match report.failure {
+    seeds::search(seeds, bug, NonZero::new(1), |report| match report.failure {
         None => ControlFlow::Continue(()),
         Some(failure) => {
             found.lock().expect("no thread panics with it").get_or_insert((report.seed, failure));
@@ -29,6 +32,25 @@ fn find(bug: Bug, seeds: impl Iterator<Item = u64> + Send) -> Option<(u64, Strin
         }
     });
     found.into_inner().expect("no thread panics with it")
+}
+
+/// How a seed fails without a bug, if it does. Several bugs have the same hint: their tests share the run.
+fn failure_without(seed: u64) -> Option<String> {
+    static RUNS: Mutex<BTreeMap<u64, Arc<OnceLock<Option<String>>>>> = Mutex::new(BTreeMap::new());
+    let run = RUNS.lock().expect("no thread panics with it").entry(seed).or_default().clone();
+    run.get_or_init(|| first_failure(None, [seed].into_iter()).map(|(_, failure)| failure)).clone()
+}
+
+/// The first of `seeds` that finds `bug`, and its failure.
+///
+/// # Panics
+/// That seed fails without the bug too.
+fn find(bug: Bug, seeds: impl Iterator<Item = u64> + Send) -> Option<(u64, String)> {
+    let found = first_failure(Some(bug), seeds)?;
+    if let Some(failure) = failure_without(found.0) {
+        panic!("a defect, and no proof of {bug:?}: {} fails: {failure}", seeds::replay_command(found.0, None));
+    }
+    Some(found)
 }
 
 /// `bug` is found, by the seed `hint` or by another one.
