@@ -97,9 +97,9 @@ fn a_master_that_knows_less_decides_nothing_about_what_others_have_newer() {
     assert!(!decided, "{:?}", fixture.asked);
 }
 
-/// What the tree says of server 2 is of the time that the coordinator was put back to, when that server had an empty copy.
-#[test]
-fn a_master_decides_nothing_until_all_servers_have_registered_since_the_restoration() {
+/// A master that has registered since the tree was restored, and has a part of a region. What the tree says of server 2 is of the
+/// time that the coordinator was put back to, when that server had no copy.
+fn master_that_has_not_heard_server_2() -> Fixture {
     let mut fixture = Fixture::new(&[
         (SERVER, with_copy(1, 2, 1, 505)),
         ("/leeward/server/2", Some(encode_value(&ServerInfo::of(member(2, 1))))),
@@ -112,12 +112,32 @@ fn a_master_decides_nothing_until_all_servers_have_registered_since_the_restorat
     fixture.apply(op);
     fixture.grant();
     assert!(fixture.agent.is_master());
+    fixture
+}
+
+#[test]
+fn a_master_decides_nothing_until_all_servers_have_registered_since_the_restoration() {
+    let mut fixture = master_that_has_not_heard_server_2();
     fixture.pass_a_second();
     assert!(fixture.asked.is_empty(), "{:?}", fixture.asked);
     // Server 2 runs on and has all, or its session has ended and another process has registered.
     fixture.change("/leeward/server/2", with_copy(2, 1, 2, CopyFound::WHOLE.0));
     let (_, op) = fixture.ask();
     assert_eq!(written::<GroupConfig>(&op, REGION).primary, Some(member(2, 1)));
+}
+
+/// Runs only where bugs can be planted. It breaks the rule: the region goes to the server that has a part of it.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn the_planted_bug_decides_before_all_servers_have_registered() {
+    use leeward_platform::planted::{Bug, plant};
+    plant(Some(Bug::DecideUnheard));
+    let mut fixture = master_that_has_not_heard_server_2();
+    fixture.pass_a_second();
+    plant(None);
+    let asked = fixture.asked.iter().find(|(_, op)| matches!(op, CoordinatorOp::Set { path, .. } if path == REGION));
+    let (_, op) = asked.expect("it decides");
+    assert_eq!(written::<GroupConfig>(op, REGION).primary, Some(fixture.me()));
 }
 
 #[test]
