@@ -59,6 +59,10 @@ pub enum Bug {
     ForgetMergeSource,
     /// A segment that regions share is freed with the first of them that lets go of it.
     ForgetSharer,
+    /// Writes take the segments that are kept for what makes room.
+    SpendReserve,
+    /// A compaction is begun although there is less room than it takes.
+    MergeWithoutRoom,
     /// The copy that a member has of a complete group is destroyed.
     DestroyNamed,
     /// A coordinator's tree is taken that lacks something of what a server knows.
@@ -125,9 +129,9 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// The bugs that the simulation finds. [`Bug::ForgetSharer`] and [`Bug::KeepBeyondShared`] are for the engine's own
-    /// tests. No seed has found [`Bug::AdmitUngranted`] or [`Bug::DecideUnheard`]; tests of replication and of the cluster's
-    /// agent are about their rules.
+    /// The bugs that the simulation finds. [`Bug::ForgetSharer`], [`Bug::KeepBeyondShared`], [`Bug::SpendReserve`] and
+    /// [`Bug::MergeWithoutRoom`] are for the engine's own tests. No seed has found [`Bug::AdmitUngranted`] or
+    /// [`Bug::DecideUnheard`]; tests of replication and of the cluster's agent are about their rules.
     pub const ALL: [Bug; 51] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,

@@ -3,6 +3,7 @@
 //!
 //! Any thread.
 
+use crate::volume::Planned;
 use leeward_format::manifest::MAX_LEVELS;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -45,11 +46,11 @@ impl Claims {
     }
 
     /// Claims what is free. The caller holds the picker's lock, so no other thread claims anything meanwhile.
-    pub(crate) fn take(self: &Arc<Self>, what: What) -> Claim {
+    pub(crate) fn take(self: &Arc<Self>, what: What, room: Option<Planned>) -> Claim {
         let mut claimed = self.0.lock();
         assert_eq!(claimed.0 & what.0, 0, "two compactions want the same");
         *claimed = claimed.and(what);
-        Claim { claims: Arc::clone(self), what: Mutex::new(what) }
+        Claim { claims: Arc::clone(self), what: Mutex::new(what), room: Mutex::new(room) }
     }
 }
 
@@ -58,6 +59,8 @@ impl Claims {
 pub(crate) struct Claim {
     claims: Arc<Claims>,
     what: Mutex<What>,
+    /// Room that it may take.
+    room: Mutex<Option<Planned>>,
 }
 
 impl Claim {
@@ -65,6 +68,7 @@ impl Claim {
     pub(crate) fn release(&self) {
         let mine = std::mem::take(&mut *self.what.lock());
         self.claims.0.lock().0 &= !mine.0;
+        drop(self.room.lock().take());
     }
 }
 

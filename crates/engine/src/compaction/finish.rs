@@ -2,7 +2,7 @@
 
 use super::claims::Claim;
 use super::plan::{Counters, Output, Outputs, Plan, footer_of, source_ranges, source_segments};
-use super::{AddedSegment, BuiltSegment, CompactionDone, Context, Ingested, Source, Swept};
+use super::{AddedSegment, BuiltSegment, CompactionDone, Context, CutLeaf, Ingested, Source, Swept};
 use crate::error::Result;
 use crate::memory::Purpose;
 use crate::tree::{BuiltIndexSegment, LeafSegment, Level, build_index};
@@ -145,7 +145,16 @@ impl Finish {
             Source::Segments { target, .. } => Some(target - 1),
             _ => None,
         };
+        let cut = match context.source {
+            Source::Cut { level, at, .. } => {
+                let mut leaves = edit.added.iter().filter(|(_, kind)| *kind == SegmentKind::Leaf).map(|(id, _)| *id);
+                let whole = leaves.next().filter(|_| leaves.next().is_none());
+                Some(CutLeaf { level, from: context.levels[level].fence(at).to_vec(), whole })
+            }
+            _ => None,
+        };
         CompactionDone {
+            cut,
             expired_by: context.now,
             is_ranged: matches!(context.source, Source::Segments { is_ranged: true, .. }),
             merged,

@@ -15,7 +15,7 @@ use crate::memtable::{Entry, MemCursor, compare};
 use crate::tree::LeafSegment;
 use crate::volume::Segment;
 use bytes::Bytes;
-use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegmentBuilder};
+use leeward_format::leaf_segment::{BuiltLeafSegment, Footer, LeafIndex, LeafSegmentBuilder, readdress};
 use leeward_format::manifest::SegmentKind;
 use leeward_format::node::{Address, BLOCK_BYTES, Child};
 use leeward_format::{Pointer, SegmentId, Stamp};
@@ -107,6 +107,7 @@ impl Merge {
                 Upper::L0(of_l0s(tables))
             }
             Source::Sorted { .. } | Source::Rewrite { .. } => unreachable!("nothing is merged"),
+            Source::Cut { .. } => Upper::Runs(Newest::new(Vec::new())),
             Source::Segments { .. } | Source::Pieces { .. } => {
                 let count = source_segments(context).count();
                 let run = |leaves| Run::of_several(&context.reads, leaves, count, counters);
@@ -117,9 +118,10 @@ impl Merge {
                 Upper::Runs(Newest::new(runs))
             }
         };
-        let ends = match context.source.new_run() {
-            Some(run) => &run.ends,
-            None => &Ends::FULL,
+        let Ends { guards, most_bytes } = match &context.source {
+            Source::L0 { run, .. } | Source::Pieces { run, .. } => run.ends.clone(),
+            Source::Cut { ends, .. } => ends.clone(),
+            _ => Ends::FULL,
         };
         let ranges = Ranges::new(context, plan)?;
         let below = &context.levels[target].segments()[plan.below.clone()];
@@ -130,13 +132,7 @@ impl Merge {
             lower,
             placing: Placing::new(context),
             drop_tombstones: context.drops_tombstones(),
-            out: Out {
-                ranges,
-                guards: ends.guards.clone(),
-                most_bytes: ends.most_bytes,
-                filling: None,
-                outbox: Outbox::default(),
-            },
+            out: Out { ranges, guards, most_bytes, filling: None, outbox: Outbox::default() },
         }))
     }
 
@@ -291,7 +287,7 @@ impl Filling {
 
     fn start_of(context: &Context, bytes: usize) -> Result<Filling> {
         let region = context.reads.region;
-        let segment = context.reads.volume.allocate_part(region, bytes)?;
+        let segment = context.reads.volume.allocate_part(region, bytes, context.of_reserve())?;
         let id = (context.ids)()?;
         let address = Address { region, segment: id, offset: 0 };
         let (out, name) = (Buffer::new(segment.bytes()), context.reads.name(id, &segment));
@@ -302,11 +298,28 @@ impl Filling {
     /// Writes the segment.
     pub(super) fn finish(self, context: &Context, counters: &mut Counters) -> Result<(Output, BuiltSegment)> {
         let Filling { id, segment, builder, sample } = self;
-        let BuiltLeafSegment { bytes, footer } = builder.finish();
+        let BuiltLeafSegment { mut bytes, footer } = builder.finish();
+        let segment =
+            if context.shortage.is_some() { into_part(context, id, segment, bytes.filled())? } else { segment };
         let bytes = bytes.hold(context.reads.volume.memory().reserve(Purpose::Compactions));
         let overlap = sample.overlap();
         keep(context, counters, (id, segment, overlap), (bytes, footer), |index| were_kept(context, index))
     }
+}
+
+/// Moves a small segment into a part of one that is in use already, if there is such a part: its own stays whole.
+fn into_part(context: &Context, id: SegmentId, whole: Arc<Segment>, bytes: &mut [u8]) -> Result<Arc<Segment>> {
+    let Some(part) = context.reads.volume.spare_part(context.reads.region, bytes.len(), &whole) else {
+        return Ok(whole);
+    };
+    let (own, to) = (context.reads.name(id, &whole), context.reads.name(id, &part));
+    let address = Address { region: context.reads.region, segment: id, offset: 0 };
+    let mut map = |pointer: Pointer| match pointer.segment() == own {
+        true => Some(Pointer::new(to, pointer.offset())),
+        false => Some(pointer),
+    };
+    readdress((address, address), bytes, &mut map).expect("what was built can be read");
+    Ok(part)
 }
 
 /// Writes a built leaf segment; older levels have a part of its pairs. Its leaves that `were_kept` before are kept in

@@ -22,7 +22,7 @@ use crate::memory::Reservation;
 use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::Reads;
-use crate::volume::{Segment, Writing};
+use crate::volume::{OfReserve, Segment, Writing};
 use bytes::Bytes;
 use leeward_format::cluster::{CompactionMode, Placement};
 use leeward_format::leaf_segment::Span;
@@ -48,6 +48,7 @@ mod placing;
 mod plan;
 mod ranges;
 mod relocate;
+mod room;
 mod runs;
 mod sorted;
 mod sweep;
@@ -66,7 +67,8 @@ use merge::Merge;
 use output::Built;
 use plan::{Counters, Outputs, Plan};
 use relocate::Relocate;
-use runs::NewRun;
+use room::Shortage;
+use runs::{Ends, NewRun};
 
 /// Source of the ids of segments that compactions write.
 pub(crate) type SegmentIds = Arc<dyn Fn() -> Result<SegmentId> + Send + Sync>;
@@ -142,6 +144,8 @@ pub struct CompactionDone {
     pub(crate) is_ranged: bool,
     /// Position of the level that a part of was merged into the next one; for runs of L1, the last of theirs.
     pub(crate) merged: Option<usize>,
+    /// A leaf segment was cut in two instead of being merged.
+    pub(crate) cut: Option<CutLeaf>,
     /// The ingested pairs, if it was an ingest.
     pub(crate) ingested: Option<Ingested>,
     /// How far the sweep has come, if it was part of one.
@@ -150,6 +154,17 @@ pub struct CompactionDone {
     pub(crate) changed: Vec<(usize, Weak<Level>, Arc<Level>)>,
     /// Its claim until it is installed.
     pub(crate) claim: Claim,
+}
+
+/// A leaf segment that was cut.
+#[derive(Clone, Debug)]
+pub(crate) struct CutLeaf {
+    /// Position of its level.
+    pub(crate) level: usize,
+    /// Lower bound of its keys.
+    pub(crate) from: Vec<u8>,
+    /// All of it, if that was not possible.
+    pub(crate) whole: Option<SegmentId>,
 }
 
 /// Pairs that were ingested.
@@ -237,6 +252,9 @@ enum Source {
     /// The next leaf segments of a level, from `first` on and at `most` so many, that point into victims. They are
     /// replaced by copies: values move out of the victims, and pointers follow.
     Rewrite { level: usize, first: usize, most: usize },
+    /// One leaf segment of a level in two, of which the first can be merged into the next level with the room that there is.
+    /// No pick asks for it: it is what becomes of a merge without enough room.
+    Cut { level: usize, at: usize, ends: Ends },
     /// Segments of ingested pairs into `target`, as they are. Nothing in the target overlaps them. What overlaps them above
     /// is newer, and what does below is older.
     Sorted { sorted: Arc<Sorted>, target: usize },
@@ -247,7 +265,7 @@ impl Source {
     fn new_run(&self) -> Option<&NewRun> {
         match self {
             Source::L0 { run, .. } | Source::Pieces { run, .. } => Some(run),
-            Source::Segments { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => None,
+            Source::Segments { .. } | Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => None,
         }
     }
 
@@ -256,7 +274,7 @@ impl Source {
         match self {
             Source::L0 { run, .. } | Source::Pieces { run, .. } => run.target,
             Source::Segments { target, .. } | Source::Sorted { target, .. } => *target,
-            Source::Rewrite { level, .. } => *level,
+            Source::Rewrite { level, .. } | Source::Cut { level, .. } => *level,
         }
     }
 
@@ -276,7 +294,7 @@ impl Source {
                 if swept.is_some() { What::SWEEP.and(all) } else { all }
             }
             Source::Rewrite { .. } => What::SWEEP.and(target),
-            Source::Sorted { .. } => target,
+            Source::Cut { .. } | Source::Sorted { .. } => target,
         }
     }
 }
@@ -299,6 +317,9 @@ struct Context {
     levels: Vec<Arc<Level>>,
     /// An ingest that is not installed yet may put older pairs above the last level.
     keeps_tombstones: bool,
+    /// Room is short. Then medium values that are in runs stay there, also in the last level: it would take room to move
+    /// them, and a run gives some back only when all of its values have moved.
+    shortage: Option<Shortage>,
     /// The levels of the version.
     base: Vec<Arc<Level>>,
     /// The segment that is being written while the next is filled.
@@ -333,6 +354,7 @@ impl Context {
             base: levels.clone(),
             levels,
             keeps_tombstones: false,
+            shortage: None,
             writing: Mutex::default(),
             ends_run_merge: false,
         }
@@ -353,7 +375,18 @@ impl Context {
 
     /// Whether nothing lies below the target.
     fn is_into_last(&self) -> bool {
-        self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
+        // A cut only changes where segments end.
+        !matches!(self.source, Source::Cut { .. })
+            && self.levels[self.source.target() + 1..].iter().all(|level| level.is_empty())
+    }
+
+    /// Whether medium values are brought into the leaves.
+    fn places_medium(&self) -> bool {
+        self.is_into_last() && self.shortage.is_none()
+    }
+
+    fn of_reserve(&self) -> OfReserve {
+        if self.shortage.is_some() { OfReserve::All } else { OfReserve::None }
     }
 
     /// Whether tombstones are dropped: there is no older pair that they could hide.
@@ -408,7 +441,7 @@ impl Compaction {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let inputs = match &self.context.source {
             Source::L0 { run, .. } if self.context.levels[run.target].is_empty() => 0,
-            Source::L0 { .. } | Source::Pieces { .. } => 1,
+            Source::L0 { .. } | Source::Pieces { .. } | Source::Cut { .. } => 1,
             Source::Segments { .. } | Source::Sorted { .. } => 2,
             Source::Rewrite { .. } => return relocate::memory_bytes(&self.context.reads),
         };
@@ -505,6 +538,10 @@ impl Compaction {
         if let Source::Rewrite { level, first, most } = self.context.source {
             return Ok(Phase::Relocate(Relocate::new(level, first, most)));
         }
+        if let Some(cut) = room::cut_instead(&self.context, &mut self.counters)? {
+            self.context.source = cut;
+            self.context.ends_run_merge = false;
+        }
         let plan = Plan::new(&self.context, &mut self.counters)?;
         match Merge::new(&self.context, &plan, &mut self.counters)? {
             Some(merge) => Ok(Phase::Merge(plan, Box::new(merge))),
@@ -531,6 +568,7 @@ impl fmt::Debug for Compaction {
                 let (runs, to) = (from.len(), level_at(*target));
                 write!(f, "Compaction({segments} segments of {runs} runs of L{} to L{to})", to - 1)
             }
+            Source::Cut { level, at, .. } => write!(f, "Compaction(cuts segment {at} of L{})", level_at(*level)),
             Source::Sorted { sorted, target, .. } => {
                 write!(f, "Compaction({} ingested pairs into L{})", sorted.pairs(), level_at(*target))
             }

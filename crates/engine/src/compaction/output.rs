@@ -148,7 +148,8 @@ impl OpenRun {
     /// For a record of `bytes` and more.
     fn start(context: &Context, (log, bytes): (LogKind, usize), first_lsn: Lsn) -> Result<OpenRun> {
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let segment = volume.allocate_part(region, context.output_bytes.max(LOG_HEADER_BYTES + bytes))?;
+        let segment =
+            volume.allocate_part(region, context.output_bytes.max(LOG_HEADER_BYTES + bytes), context.of_reserve())?;
         let id = (context.ids)()?;
         let reservation = volume.memory().reserve(Purpose::Compactions);
         let mut bytes = Buffer::new(segment.bytes());

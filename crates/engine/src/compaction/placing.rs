@@ -6,6 +6,9 @@
 //! | medium | into a run of the medium log | in place, fetched from its run if it is in one | as it is |
 //! | large | its pointer | its pointer | as it is |
 //!
+//! While room is short, medium values stay in their runs, also in the last level. The next merge there, when there is room,
+//! brings them into the leaves.
+//!
 //! A large value in a *victim*, a segment that is mostly garbage, goes into a run of the large log: that is its garbage
 //! collection. An expired pair becomes a tombstone, wherever it was. An entry keeps its LSN when its value moves. So
 //! placement changes neither its order relative to newer writes, nor what a snapshot shows.
@@ -21,7 +24,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Placing {
     placement: Placement,
-    is_last: bool,
+    places_medium: bool,
     victims: Arc<HashSet<SegmentName>>,
     now: UnixMs,
 }
@@ -42,7 +45,7 @@ pub(super) enum Move {
 impl Placing {
     pub(super) fn new(context: &Context) -> Placing {
         let victims = Arc::clone(&context.victims);
-        Placing { placement: context.placement, is_last: context.is_into_last(), victims, now: context.now }
+        Placing { placement: context.placement, places_medium: context.places_medium(), victims, now: context.now }
     }
 
     /// Where the value of an entry goes; its key has `key_bytes` bytes.
@@ -50,10 +53,12 @@ impl Placing {
     pub(super) fn of(&self, key_bytes: usize, stamp: Stamp, entry: &Entry<'_>, from_l0: bool) -> Move {
         match entry {
             _ if stamp.is_over(self.now) => Move::Expire,
-            Entry::InPlace(value) if from_l0 && !self.is_last && self.is_medium(key_bytes, value.len()) => {
+            Entry::InPlace(value) if from_l0 && !self.places_medium && self.is_medium(key_bytes, value.len()) => {
                 Move::Run(LogKind::Medium)
             }
-            Entry::InLog { value_bytes, .. } if self.is_last && self.is_medium(key_bytes, *value_bytes as usize) => {
+            Entry::InLog { value_bytes, .. }
+                if self.places_medium && self.is_medium(key_bytes, *value_bytes as usize) =>
+            {
                 Move::InPlace
             }
             Entry::InLog { pointer, .. } if !from_l0 && self.victims.contains(&pointer.segment()) => {

@@ -79,8 +79,11 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(context: &Context, counters: &mut Counters) -> Result<Plan> {
+        if let Source::Cut { at, .. } = context.source {
+            return Ok(Plan { below: at..at + 1, moves: false, swept_to: 0 });
+        }
         let span = match &context.source {
-            Source::Rewrite { .. } => unreachable!("nothing is merged"),
+            Source::Cut { .. } | Source::Rewrite { .. } => unreachable!("nothing is merged"),
             Source::L0 { tables, .. } => span(tables),
             Source::Sorted { sorted, .. } => sorted.span(),
             Source::Segments { .. } | Source::Pieces { .. } => span_of_source(context, counters)?,
@@ -96,10 +99,10 @@ impl Plan {
                 Source::Segments { .. } => !is_whole && may_move(context)?,
                 Source::Sorted { .. } => true,
                 // Pieces are small: their segments become larger ones.
-                Source::L0 { .. } | Source::Pieces { .. } | Source::Rewrite { .. } => false,
+                Source::L0 { .. } | Source::Pieces { .. } | Source::Rewrite { .. } | Source::Cut { .. } => false,
             };
         if !moves {
-            take_small_neighbour(context, target, &mut below);
+            take_small_neighbours(context, target, &mut below);
         }
         Ok(Plan { below, moves, swept_to: 0 })
     }
@@ -124,7 +127,7 @@ fn span_of_source(context: &Context, counters: &mut Counters) -> Result<Span> {
 /// that overlap each other are always merged.
 fn may_move(context: &Context) -> Result<bool> {
     let leaves = moved_leaves(context)?;
-    let changes = |leaf: &Output| leaf.footer.medium_bytes > 0 || leaf.footer.ranges > 0;
+    let changes = |leaf: &Output| leaf.footer.medium_bytes > 0 && context.places_medium() || leaf.footer.ranges > 0;
     let overlap = |pair: &[Output]| !pair[0].footer.span.is_below(&pair[1].footer.span.first);
     let stays = leaves.windows(2).any(overlap) || context.is_into_last() && leaves.iter().any(changes);
     Ok(!stays)
@@ -172,11 +175,15 @@ pub(super) fn overlap(context: &Context, target: &Level, span: &Span, counters: 
 }
 
 /// Includes a neighbour that is less than half full in the merge, so that a level does not fill up with small segments.
-fn take_small_neighbour(context: &Context, target: &Level, below: &mut Range<usize>) {
-    let is_small = |leaf: &Arc<LeafSegment>| leaf.end() < context.reads.volume.segment_bytes() / 2;
-    if target.segments().get(below.end).is_some_and(is_small) {
-        below.end += 1;
-    } else if below.start > 0 && is_small(&target.segments()[below.start - 1]) {
+/// While room is short, both neighbours that are not full: each merge leaves one such segment.
+fn take_small_neighbours(context: &Context, target: &Level, below: &mut Range<usize>) {
+    let segment_bytes = context.reads.volume.segment_bytes();
+    let is_short = context.shortage.is_some();
+    let full = if is_short { segment_bytes / 8 * 7 } else { segment_bytes / 2 };
+    let is_small = |leaf: &Arc<LeafSegment>| leaf.end() < full;
+    let has_taken = target.segments().get(below.end).is_some_and(is_small);
+    below.end += usize::from(has_taken);
+    if (!has_taken || is_short) && below.start > 0 && is_small(&target.segments()[below.start - 1]) {
         below.start -= 1;
     }
 }
@@ -216,7 +223,7 @@ pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<L
 pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
     match &context.source {
         Source::Segments { from, .. } | Source::Pieces { from, .. } => from,
-        Source::L0 { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => &[],
+        Source::L0 { .. } | Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => &[],
     }
 }
 

@@ -42,7 +42,7 @@ impl Ranges {
                 }
                 all
             }
-            Source::Rewrite { .. } | Source::Sorted { .. } => RangeTombstones::default(),
+            Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => RangeTombstones::default(),
         };
         let lower = of_segments(context, &context.levels[context.source.target()], &plan.below)?;
         let all = lower.under(&upper);

@@ -153,7 +153,7 @@ impl Relocate {
         let PointingSegment { leaf, footer, bytes, moves, mut moved } = leading;
         drop(moves);
         let (volume, region) = (&context.reads.volume, context.reads.region);
-        let (segment, id) = (volume.allocate_part(region, bytes.len())?, (context.ids)()?);
+        let (segment, id) = (volume.allocate_part(region, bytes.len(), context.of_reserve())?, (context.ids)()?);
         let mut copy = volume.memory().pool().take(bytes.len());
         copy.copy_from_slice(&bytes);
         drop(bytes);

@@ -14,17 +14,19 @@
 use crate::tree::Level;
 use crate::version::{Reach, Reads};
 use bytes::Bytes;
+use leeward_format::SegmentNo;
 use leeward_format::manifest::{L1, L1_RUNS, PIECES};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Fill at which leaf segments of a new run end while there are no guards: later runs may be a little larger.
 const FOUNDING_FILL: f64 = 0.75;
-/// Guards are skipped where segments between them would be smaller than one part in this many of a full one.
+/// Guards are skipped where segments between them would be smaller than one part in this many of a full one, or than
+/// the smallest that the volume can give.
 const LEAST_FILL: u64 = 16;
 
-/// Where the leaf segments of a new run end.
-#[derive(Debug)]
+/// Where leaf segments end.
+#[derive(Clone, Debug)]
 pub(super) struct Ends {
     /// Keys that no segment has together with lower ones; descending.
     pub(super) guards: Vec<Bytes>,
@@ -113,7 +115,8 @@ pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
     if guards.is_empty() {
         return Ends { guards: Vec::new(), most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
     }
-    let most = (bytes * LEAST_FILL / segment_bytes as u64).max(1) as usize;
+    let least = (segment_bytes as u64 / LEAST_FILL).max(SegmentNo::LEAST_PART_BYTES as u64);
+    let most = (bytes / least).max(1) as usize;
     let every = guards.len().div_ceil(most);
     let mut guards: Vec<_> = guards.iter().step_by(every).map(|guard| Bytes::copy_from_slice(guard.key)).collect();
     guards.reverse();

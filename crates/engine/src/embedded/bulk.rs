@@ -30,13 +30,14 @@ impl Db {
     /// and other faults. Nothing is changed then.
     pub fn ingest<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, pairs: impl IntoIterator<Item = (K, V)>) -> Result<u64> {
         let _ingesting = self.ingesting.lock();
-        let mut builder = self.append(Region::begin_ingest)?;
+        let mut builder = self.append(false, Region::begin_ingest)?;
         for (key, value) in pairs {
             builder.push(key.as_ref(), value.as_ref())?;
         }
         let Some(sorted) = builder.finish()? else { return Ok(0) };
         // Earlier writes must be committed; their commit may be on its way.
         self.commit(sorted.lsn())?;
+        let mut timeout = self.timeout();
         loop {
             let seen = self.workers.progress();
             if let Some(compaction) = self.region.ingest(&sorted)? {
@@ -47,7 +48,7 @@ impl Db {
             }
             // Earlier L0s are compacted first, and do not wait for further ones.
             self.workers.call();
-            self.workers.wait(seen)?;
+            self.wait(seen, &mut timeout)?;
         }
     }
 

@@ -5,6 +5,7 @@ use super::*;
 use leeward_platform::SimDisk;
 use leeward_platform::disk::{Fault, FaultPlan};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 pub(super) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -113,40 +114,48 @@ impl Unsynced {
 
 #[test]
 fn a_disk_that_is_full_at_any_moment_costs_nothing_that_was_answered() {
-    let mut refused = 0;
-    for kib in (280..2000).step_by(215) {
-        let disk = SimDisk::new(kib, kib << 10);
-        let (mut rng, mut model) = (Rng::new(kib), Model::new());
-        let db = match open(&disk) {
-            Err(error) => {
-                assert!(kib < 300 && matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
-                disk.set_capacity(1 << 30);
-                open(&disk).expect("there is room now")
-            }
-            Ok(db) => db,
-        };
-        for _ in 0..6000 {
-            if let Err((error, _)) = step(&mut rng, &db, &mut model) {
-                assert!(matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
-                refused += 1;
-            }
-        }
-        assert_eq!(everything(&db).unwrap(), model, "{kib} KiB");
-        assert!(db.verify().damaged.is_empty());
-        disk.set_capacity(1 << 30);
-        // Until the workers have tried again they return the same error.
-        let since = Instant::now();
-        while let Err(error) = db.put(b"more", b"room") {
-            assert!(since.elapsed() < Duration::from_secs(30), "{kib} KiB: {error}");
-        }
-        model.insert(b"more".to_vec(), b"room".to_vec());
-        (0..500).for_each(|_| while step(&mut rng, &db, &mut model).is_err() {});
-        db.close().unwrap();
-        let db = open(&disk).unwrap();
-        assert_eq!(everything(&db).unwrap(), model, "{kib} KiB, opened again");
-        assert!(db.verify().damaged.is_empty());
-    }
+    // Deletes wait for room, so the disks fill up at the same time.
+    let refused: u32 = std::thread::scope(|scope| {
+        let disks: Vec<_> = (280..2000).step_by(215).map(|kib| scope.spawn(move || full_at(kib))).collect();
+        disks.into_iter().map(|disk| disk.join().expect("the disk was well")).sum()
+    });
     assert!(refused > 1000, "most were full some time: {refused} refused");
+}
+
+/// How many writes a disk of this size refuses.
+fn full_at(kib: u64) -> u32 {
+    let mut refused = 0;
+    let disk = SimDisk::new(kib, kib << 10);
+    let (mut rng, mut model) = (Rng::new(kib), Model::new());
+    let db = match open(&disk) {
+        Err(error) => {
+            assert!(kib < 300 && matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
+            disk.set_capacity(1 << 30);
+            open(&disk).expect("there is room now")
+        }
+        Ok(db) => db,
+    };
+    for _ in 0..6000 {
+        if let Err((error, _)) = step(&mut rng, &db, &mut model) {
+            assert!(matches!(error, Error::NoSpace { .. }), "{kib} KiB: {error}");
+            refused += 1;
+        }
+    }
+    assert_eq!(everything(&db).unwrap(), model, "{kib} KiB");
+    assert!(db.verify().damaged.is_empty());
+    disk.set_capacity(1 << 30);
+    // Until the workers have tried again they return the same error.
+    let since = Instant::now();
+    while let Err(error) = db.put(b"more", b"room") {
+        assert!(since.elapsed() < Duration::from_secs(30), "{kib} KiB: {error}");
+    }
+    model.insert(b"more".to_vec(), b"room".to_vec());
+    (0..500).for_each(|_| while step(&mut rng, &db, &mut model).is_err() {});
+    db.close().unwrap();
+    let db = open(&disk).unwrap();
+    assert_eq!(everything(&db).unwrap(), model, "{kib} KiB, opened again");
+    assert!(db.verify().damaged.is_empty());
+    refused
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! are copied. Writers that wait for a sync share it. The front page of the crate is written for the users of this
 //! module.
 
+mod append;
 mod bulk;
 #[cfg(test)]
 mod fault_tests;
@@ -13,6 +14,8 @@ mod fault_tests;
 mod full_tests;
 #[cfg(test)]
 mod install_fault_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod space_tests;
 mod stats;
@@ -23,12 +26,13 @@ pub use leeward_format::op::{Condition, Lifetime, PutOptions, Written};
 pub use leeward_format::packed::Compression;
 
 use crate::error::{Error, Result};
-use crate::region::{AppendError, Appended, Region, Write};
+use crate::region::{Appended, Region, Write};
 use crate::replica::Replica;
 use crate::scan::{Cursor, ScanBounds};
 use crate::verify::Verification;
 use crate::version::{Approximation, Lookup, Reach, Snapshot};
 use crate::volume::{VOLUME_NAME, Volume, VolumeOptions};
+use append::TimedOut;
 use bytes::Bytes;
 use leeward_format::cluster::TableOptions;
 use leeward_format::{Expiry, Lsn, RegionId, UnixMs, VolumeId};
@@ -39,7 +43,7 @@ pub use stats::{Stalls, Stats};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use worker::Workers;
 
 /// The one region of a [`Db`] that was created as one.
@@ -146,6 +150,7 @@ pub struct Db {
     /// Held by an ingest from its first step to its last: ingests are installed in the order of their LSNs.
     ingesting: Mutex<()>,
     stalls: StallClocks,
+    timed_out: TimedOut,
 }
 
 impl Db {
@@ -213,6 +218,7 @@ impl Db {
             clock,
             ingesting: Mutex::new(()),
             stalls: StallClocks::default(),
+            timed_out: TimedOut::new(),
         })
     }
 
@@ -284,7 +290,7 @@ impl Db {
                 return Ok(Written { done: false, version: pair.map(|_| lsn) });
             }
             write.expires = lifetime.expiry(pair.and_then(|(_, expires)| expires), now);
-            let appended = self.append(|region| region.append_unchanged(&write, since))?;
+            let appended = self.append(write.makes_room(), |region| region.append_unchanged(&write, since))?;
             if let Some(appended) = appended {
                 self.finish(&appended)?;
                 return Ok(Written { done: true, version: write.value.map(|_| appended.last) });
@@ -343,7 +349,7 @@ impl Db {
 
     /// Returns the LSN of the last of them.
     fn write_all(&self, writes: &[Write<'_>]) -> Result<Lsn> {
-        let appended = self.append(|region| region.append(writes))?;
+        let appended = self.append(writes.iter().all(Write::makes_room), |region| region.append(writes))?;
         self.finish(&appended)?;
         Ok(appended.last)
     }
@@ -378,40 +384,6 @@ impl Db {
             self.stalls.slowed.add(appended.pause);
         }
         Ok(())
-    }
-
-    fn append<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
-        match append(&self.region) {
-            Ok(appended) => Ok(appended),
-            Err(AppendError::Engine(error)) => {
-                if matches!(error, Error::NoSpace { .. }) {
-                    // The L0 must freeze, so that its overwritten values become known as garbage. Perhaps nothing else
-                    // wakes the workers.
-                    self.workers.call();
-                }
-                Err(error)
-            }
-            Err(AppendError::TailBusy(_) | AppendError::L0Full) => self.append_later(append),
-        }
-    }
-
-    /// Appends once the workers have made room.
-    #[cold]
-    fn append_later<T>(&self, append: impl Fn(&Region) -> Result<T, AppendError>) -> Result<T> {
-        self.workers.call();
-        loop {
-            let seen = self.workers.progress();
-            let reason = match append(&self.region) {
-                Ok(appended) => return Ok(appended),
-                Err(AppendError::L0Full) => &self.stalls.l0_full,
-                Err(AppendError::TailBusy(_)) => &self.stalls.tail_busy,
-                Err(AppendError::Engine(error)) => return Err(error),
-            };
-            let started = Instant::now();
-            let waited = self.workers.wait(seen);
-            reason.add(started.elapsed());
-            waited?;
-        }
     }
 
     fn now(&self) -> UnixMs {

@@ -116,14 +116,18 @@ impl Workers {
         self.shared.state.lock().progress
     }
 
-    /// Waits until the workers have more results than `seen`. The caller has called them since there is work.
-    pub(super) fn wait(&self, seen: u64) -> Result<()> {
+    /// Waits until the workers have more results than `seen`, for some time. The caller has called them since there is
+    /// work.
+    pub(super) fn wait(&self, seen: u64, at_most: Duration) -> Result<()> {
+        let until = Instant::now() + at_most;
         let mut state = self.shared.state.lock();
         while state.progress == seen {
             if let Some(error) = state.dead.iter().chain(state.errors.iter().flatten()).next() {
                 return Err(error.clone());
             }
-            self.shared.progress.wait(&mut state);
+            if self.shared.progress.wait_until(&mut state, until).timed_out() {
+                break;
+            }
         }
         Ok(())
     }

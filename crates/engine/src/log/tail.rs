@@ -6,7 +6,7 @@
 
 use crate::error::Result;
 use crate::memory::Reservation;
-use crate::volume::{Segment, Volume};
+use crate::volume::{Segment, TailUse, Volume};
 use arc_swap::ArcSwap;
 use leeward_format::record::{Record, RecordSeed};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
@@ -47,6 +47,7 @@ pub(crate) struct Prepared {
     pub(crate) segment: Arc<Segment>,
     /// For the appender's memory.
     pub(crate) reservation: Reservation,
+    pub(crate) of: TailUse,
 }
 
 /// A tail's writer side.
@@ -56,6 +57,8 @@ pub(crate) struct OpenTail {
     pub(crate) tail: Arc<Tail>,
     /// LSN of the last record appended.
     last_lsn: Lsn,
+    /// What its segment was taken for.
+    pub(crate) of: TailUse,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +73,7 @@ struct Written {
 impl OpenTail {
     /// A tail whose first record will have `first_lsn`, made of a prepared segment, whose header was reserved.
     pub(crate) fn new(region: RegionId, log: LogKind, index: u64, prepared: Prepared, first_lsn: Lsn) -> OpenTail {
-        let Prepared { id, name, segment, mut appender, reservation } = prepared;
+        let Prepared { id, name, segment, mut appender, reservation, of } = prepared;
         reservation.set(appender.resident_bytes() as u64);
         let header = LogHeader { region, log, id, first_lsn }.encode();
         appender.append(LOG_HEADER_BYTES, |spare| spare.copy_from_slice(&header));
@@ -87,7 +90,7 @@ impl OpenTail {
             sealed: AtomicBool::new(false),
             written: (!appender.is_mapped()).then(Mutex::default),
         });
-        OpenTail { tail, appender, last_lsn: Lsn(0) }
+        OpenTail { tail, appender, last_lsn: Lsn(0), of }
     }
 
     /// Whether `bytes` more fit.

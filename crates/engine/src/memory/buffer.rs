@@ -26,6 +26,11 @@ impl Buffer {
         Buffer { block: Block::bare(most), filled: 0, ready: 0 }
     }
 
+    /// What was put into it.
+    pub(crate) fn filled(&mut self) -> &mut [u8] {
+        &mut self.block[..self.filled]
+    }
+
     /// Bytes that are filled.
     pub(crate) fn len(&self) -> usize {
         self.filled

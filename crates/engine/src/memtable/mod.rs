@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 pub use leeward_format::node::Entry;
 
@@ -54,6 +54,7 @@ pub struct MemTable {
     unreferenced: Mutex<BTreeMap<SegmentName, u32>>,
     /// Bytes of its records in the logs.
     log_bytes: AtomicU64,
+    has_deletes: AtomicBool,
     /// For the memory of the list and the filter.
     reservation: Option<Arc<L0Reservation>>,
 }
@@ -71,6 +72,7 @@ impl MemTable {
             ranges: Ranges::default(),
             unreferenced: Mutex::default(),
             log_bytes: AtomicU64::new(0),
+            has_deletes: AtomicBool::new(false),
             reservation,
         }
     }
@@ -183,6 +185,16 @@ impl MemTable {
     #[inline]
     pub(crate) fn add_log_bytes(&self, bytes: u64) {
         self.log_bytes.store(self.log_bytes.load(Relaxed) + bytes, Relaxed);
+    }
+
+    /// Notes that it deletes something.
+    pub(crate) fn note_delete(&self) {
+        self.has_deletes.store(true, Relaxed);
+    }
+
+    /// Whether its compaction may free segments of this size: its logs have some, or it deletes what others have.
+    pub(crate) fn may_free(&self, segment_bytes: u64) -> bool {
+        self.has_deletes.load(Relaxed) || self.log_bytes() >= segment_bytes / 2
     }
 
     /// Bytes of its records in the logs: a replay reads them all.

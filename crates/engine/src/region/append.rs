@@ -8,6 +8,7 @@ use super::{MAX_FROZEN_L0S, Moment, Region, View, Writer};
 use crate::error::Error;
 use crate::log::{OpenTail, Tail};
 use crate::memtable::{MOST_RANGES, MemTable};
+use crate::volume::TailUse;
 use leeward_format::cluster::SizeClass;
 use leeward_format::leaf_segment::max_pair_bytes;
 use leeward_format::manifest::LogExtent;
@@ -90,6 +91,11 @@ impl<'a> Write<'a> {
     /// have 1024 of these.
     pub fn delete_range(start: &'a [u8], end: Option<&'a [u8]>) -> Write<'a> {
         Write { is_range: true, ..Write::set(start, end) }
+    }
+
+    /// Whether it needs no room in the long run: it deletes, or only remembers a request.
+    pub fn makes_room(&self) -> bool {
+        self.is_range || self.value.is_none() || self.is_refusal
     }
 
     /// The stamp of its record with `lsn`.
@@ -245,9 +251,10 @@ impl Region {
         if !may(&view) {
             return Ok(None);
         }
+        let of = if writes.iter().all(Write::makes_room) { TailUse::Deletes } else { TailUse::Writes };
         let freeze = self.must_freeze(&view, (needs[0].bytes + needs[1].bytes) as u64, ranges(writes))?;
         for log in LogKind::APPENDED {
-            self.check_tail(writer, log, needs[log.index()].bytes)?;
+            self.check_tail(writer, log, needs[log.index()].bytes, of)?;
         }
         if freeze {
             self.freeze();
@@ -400,21 +407,36 @@ impl Region {
         self.view.store(Arc::new(View { version, floor: view.floor, ingests: view.ingests }));
     }
 
-    /// An error if `log` cannot take `bytes` more now. Afterwards [`Region::make_room`] cannot fail.
-    pub(super) fn check_tail(&self, writer: &mut Writer, log: LogKind, bytes: usize) -> Result<(), AppendError> {
+    /// An error if `log` cannot take `bytes` more of such records now. Afterwards [`Region::make_room`] cannot fail.
+    pub(super) fn check_tail(
+        &self,
+        writer: &mut Writer,
+        log: LogKind,
+        bytes: usize,
+        of: TailUse,
+    ) -> Result<(), AppendError> {
         if bytes == 0 {
             return Ok(());
         }
-        match &mut writer.current[log.index()] {
-            Some(open) if open.has_room(bytes) => return Ok(open.reserve(&self.volume, bytes)?),
+        let index = log.index();
+        let may_use = |tail: TailUse| match tail == of || of == TailUse::Deletes {
+            true => Ok(()),
+            false => self.volume.restore_reserve(),
+        };
+        match &mut writer.current[index] {
+            Some(open) if open.has_room(bytes) => {
+                may_use(open.of)?;
+                return Ok(open.reserve(&self.volume, bytes)?);
+            }
             _ => {}
         }
-        if writer.next_index[log.index()] > self.allowed[log.index()].load(Ordering::Acquire) {
+        if writer.next_index[index] > self.allowed[index].load(Ordering::Acquire) {
             return Err(AppendError::TailBusy(log));
         }
-        self.prepare_tail(log)?;
+        self.prepare_tail(log, of)?;
         let mut prepared = self.prepared.lock();
-        let prepared = prepared[log.index()].as_mut().expect("only the writer takes it");
+        let prepared = prepared[index].as_mut().expect("only the writer takes it");
+        may_use(prepared.of)?;
         Ok(self.volume.reserve(&mut prepared.appender, LOG_HEADER_BYTES + bytes)?)
     }
 
@@ -475,12 +497,16 @@ impl Region {
             let (kind, key, value) = write.record();
             let entry = match kind {
                 RecordKind::DeleteRange => {
+                    l0.note_delete();
                     l0.insert_range(RangeTombstone::new(key, value, lsn));
                     continue;
                 }
                 RecordKind::Refused => continue,
                 RecordKind::Ingest => unreachable!("no write is an ingest"),
-                RecordKind::Delete => Entry::Tombstone,
+                RecordKind::Delete => {
+                    l0.note_delete();
+                    Entry::Tombstone
+                }
                 RecordKind::Put if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
                     let pointer = Pointer::new(open.tail.name(), large_at);

@@ -5,6 +5,7 @@ use super::{MAX_FROZEN_L0S, Region, Writer};
 use crate::compaction::{Compaction, Open, Sorted, SortedBuilder};
 use crate::error::{Error, Result};
 use crate::region::AppendError;
+use crate::volume::TailUse;
 use leeward_format::record::{Record, RecordKind, record_bytes};
 use leeward_format::{LogKind, Lsn};
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Region {
         if writer.next.0.checked_add(count).is_none_or(|end| end == u64::MAX) {
             return Err(AppendError::Engine(Error::Invalid(format!("there are no {count} LSNs left"))));
         }
-        self.check_tail(writer, LogKind::Recovery, bytes)?;
+        self.check_tail(writer, LogKind::Recovery, bytes, TailUse::Writes)?;
         if freezes {
             self.freeze();
         }

@@ -28,7 +28,8 @@ impl Region {
     /// [`Region::next_compaction`] of `lane` only; other lanes may run meanwhile.
     pub(crate) fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
-        let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && !self.is_beyond_space();
+        let has_room = !self.is_beyond_space() && !self.volume.is_short_of_space();
+        let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && has_room;
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
@@ -45,7 +46,7 @@ impl Region {
     /// Whether something is to be merged that has a rate.
     fn picker_waits(&self, now: UnixMs) -> bool {
         let picker = self.picker.lock();
-        picker.sweep_is_throttled(now) || picker.ranges_wait()
+        picker.sweep_is_throttled(now) || picker.ranges_wait() || picker.waits_for_room()
     }
 
     /// Whether there is nothing to sync, prepare or merge until something is appended or the region

@@ -4,7 +4,7 @@ use super::{Region, Writer};
 use crate::error::{Error, Result};
 use crate::log::{OpenTail, Prepared, Tail};
 use crate::memory::Purpose;
-use crate::volume::Durability;
+use crate::volume::{Durability, TailUse};
 use leeward_format::manifest::Change;
 use leeward_format::{LogKind, Lsn};
 use std::sync::Arc;
@@ -98,21 +98,28 @@ impl Region {
     /// # Errors
     /// Those of writing; [`Error::NoSpace`].
     pub fn prepare_tails(&self) -> Result<()> {
-        LogKind::APPENDED.into_iter().filter(|log| self.wants_tail(*log)).try_for_each(|log| self.prepare_tail(log))
+        LogKind::APPENDED
+            .into_iter()
+            .filter(|log| self.wants_tail(*log))
+            .try_for_each(|log| self.prepare_tail(log, TailUse::Writes))
     }
 
     /// Prepares a segment for the next tail of `log` unless there is one. The manifest's entry for it becomes durable
     /// with the next sync, and so before any of its bytes is relied on.
     ///
     /// One at a time: if the thread with the lower id came second, the log would be filled out of order.
-    pub(super) fn prepare_tail(&self, log: LogKind) -> Result<()> {
+    pub(super) fn prepare_tail(&self, log: LogKind, of: TailUse) -> Result<()> {
         let _preparing = self.preparing.lock();
         if self.prepared.lock()[log.index()].is_some() {
             return Ok(());
         }
-        let segment = self.volume.allocate_for_writes(self.id()).inspect_err(|_| {
+        let segment = self.volume.allocate_tail(self.id(), of).inspect_err(|_| {
             // Overwritten values in the L0 become known as garbage only when it is compacted.
-            self.view.load().version.active().ask_to_freeze();
+            let view = self.view.load();
+            let active = view.version.active();
+            if active.may_free(self.volume.segment_bytes() as u64) {
+                active.ask_to_freeze();
+            }
         })?;
         let appender = self.volume.appender(&segment)?;
         let reservation = self.volume.memory().take(Purpose::Tails, appender.resident_bytes());
@@ -123,8 +130,10 @@ impl Region {
             self.opens_log(id, &segment);
         }
         let name = self.options.addressing.name(id, segment.no());
-        self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation });
-        self.volume.compacted(self.id(), Ok(()));
+        self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation, of });
+        if of == TailUse::Writes {
+            self.volume.compacted(self.id(), Ok(()));
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 use super::found::Found;
 use super::{Replica, Shipment, Stored, keep};
 use crate::error::{Error, Result};
-use crate::volume::{Durability, Segment};
+use crate::volume::{Durability, OfReserve, Segment};
 use leeward_format::cluster::Addressing;
 use leeward_format::leaf_segment;
 use leeward_format::manifest::{
@@ -146,7 +146,7 @@ impl Replica {
             }
         }
         let segment = match wanted.kind.is_index() || wanted.state().is_run() {
-            true => self.volume.allocate_part(wanted.origin, wanted.bytes as usize)?,
+            true => self.volume.allocate_part(wanted.origin, wanted.bytes as usize, OfReserve::All)?,
             false => self.volume.allocate(wanted.origin)?,
         };
         Ok(Place { segment, bytes: 0, is_missing: true, before: Before::Nothing })
@@ -179,7 +179,7 @@ impl Replica {
                 return Err(Error::protocol(self.region(), detail));
             }
             None => {
-                let segment = self.volume.allocate_part(self.region(), bytes.len())?;
+                let segment = self.volume.allocate_part(self.region(), bytes.len(), OfReserve::All)?;
                 self.map.insert(shipped.id, shipped.primary, segment.no());
                 segment
             }

@@ -4,7 +4,7 @@ use super::LeafSegment;
 use crate::compaction::SegmentIds;
 use crate::error::Result;
 use crate::version::Reads;
-use crate::volume::Segment;
+use crate::volume::{OfReserve, Segment};
 use leeward_format::leaf_segment::write_index;
 use leeward_format::node::{Address, Child, NODE_BYTES};
 use leeward_format::{Pointer, SegmentId};
@@ -29,7 +29,7 @@ pub(crate) fn build_index(
     let mut left = likely_bytes(&children);
     let root = write_index(&children, &mut |node| {
         if segments.last().is_none_or(|last| last.bytes.len() + NODE_BYTES > last.segment.bytes()) {
-            let segment = volume.allocate_part(region, left.max(NODE_BYTES))?;
+            let segment = volume.allocate_part(region, left.max(NODE_BYTES), OfReserve::All)?;
             left = left.saturating_sub(segment.bytes());
             segments.push(BuiltIndexSegment { id: ids()?, segment, bytes: Vec::new() });
         }

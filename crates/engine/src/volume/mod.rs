@@ -25,6 +25,7 @@ mod manifest;
 mod open;
 mod parts;
 mod registry;
+mod reserve;
 mod room;
 mod segments;
 mod space;
@@ -41,6 +42,7 @@ pub(crate) use manifest::{Durability, Manifest};
 use manifest::{Framed, Placed};
 pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
+pub(crate) use reserve::{CompactionRoom, LEAST_MERGE, OfReserve, Planned, TailUse};
 pub use space::Segment;
 pub(crate) use tally::Figures;
 
@@ -195,21 +197,14 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::allocate`].
-    pub(crate) fn allocate_part(&self, origin: RegionId, bytes: usize) -> Result<Arc<Segment>> {
+    pub(crate) fn allocate_part(&self, origin: RegionId, bytes: usize, of: OfReserve) -> Result<Arc<Segment>> {
         // Before the compaction gives back what it has, so that at no time there seems to be enough.
-        self.space.allocate_part(origin, bytes).inspect_err(|error| self.compacted(origin, Err(error)))
+        self.space.allocate_part(origin, bytes, of).inspect_err(|error| self.compacted(origin, Err(error)))
     }
 
-    /// [`Volume::allocate`] for a tail. The last segments below a declared capacity, a sixteenth of all and at most 32,
-    /// are kept for compactions, which make room.
-    ///
-    /// # Errors
-    /// As [`Volume::allocate`].
-    pub(crate) fn allocate_for_writes(&self, origin: RegionId) -> Result<Arc<Segment>> {
-        if self.space.why_manifest_is_short().is_some() {
-            self.manifest.lock().look_for_room(self.registry.lock().size(), &self.space)?;
-        }
-        self.space.allocate_for_writes(origin)
+    /// A part of at least `bytes` of a segment that is in use already, if it is smaller than `than`.
+    pub(crate) fn spare_part(&self, origin: RegionId, bytes: usize, than: &Segment) -> Option<Arc<Segment>> {
+        self.space.spare_part(origin, bytes, than)
     }
 
     /// Makes everything written before durable.
@@ -551,20 +546,10 @@ impl Volume {
         Ok((dropped, placed))
     }
 
-    /// Whether so little is left of a declared capacity that writes get no more of it.
-    pub(crate) fn is_short_of_space(&self) -> bool {
-        self.space.is_short()
-    }
-
     /// Bytes that the records of an L0 may have in the logs. Until the L0 is compacted, nobody knows which of them are
     /// overwritten, and a snapshot keeps them all. So of a declared capacity it is a sixteenth.
     pub(crate) fn l0_log_bytes(&self) -> u64 {
         self.capacity_bytes.map_or(u64::MAX, |capacity| capacity / 16)
-    }
-
-    /// Segments left of a declared capacity; `u32::MAX` without one.
-    pub(crate) fn segments_left(&self) -> u32 {
-        self.space.left().unwrap_or(u32::MAX)
     }
 
     /// Gives space back to the device if much is free. Called after segments were freed.

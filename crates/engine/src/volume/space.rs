@@ -15,6 +15,7 @@
 
 use super::device::{Device, Durable};
 use super::parts::Parts;
+use super::reserve::{Floors, OfReserve, reserve_of};
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use leeward_platform::disk::Content;
@@ -27,10 +28,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const MOST_GROWTH: u32 = 16;
 /// One segment in this many in use may be free, and the file grows by as many.
 const SPARE_SHARE: u32 = 64;
-/// One segment in this many below a declared capacity is kept for compactions.
-const KEPT_SHARE: u32 = 16;
-/// Most segments that are kept for compactions.
-const MOST_KEPT: u32 = 32;
 /// Number of segments that may always be free.
 const LEAST_SPARE: u32 = 2;
 
@@ -121,43 +118,45 @@ impl Drop for Segment {
 #[derive(Debug)]
 pub(super) struct Space {
     device: Arc<Device>,
-    segment_bytes: u64,
+    pub(super) segment_bytes: u64,
     /// Most segments of the file.
-    limit: u32,
-    state: Mutex<State>,
+    pub(super) limit: u32,
+    pub(super) state: Mutex<SpaceState>,
     /// Held while the file grows; never together with `state` across I/O.
-    growth: Mutex<()>,
+    pub(super) growth: Mutex<()>,
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct SpaceState {
     /// Free, with space on the device.
-    free: BTreeSet<SegmentNo>,
+    pub(super) free: BTreeSet<SegmentNo>,
     /// Free, perhaps without space on the device.
     hollow: BTreeSet<SegmentNo>,
     /// Free parts of segments that are in use in part.
-    parts: Parts,
+    pub(super) parts: Parts,
     /// The file system cannot take space back.
     keeps_all: bool,
     /// Length of the file, in segments.
-    end: u32,
+    pub(super) end: u32,
     /// Serial of the next use.
     serial: u64,
     /// Why the file did not grow at the last attempt.
-    refusal: Option<String>,
-    /// At the last attempt to allocate for writes, too few segments were left.
-    refuses_writes: bool,
+    pub(super) refusal: Option<String>,
+    /// Why the last attempt to allocate for writes failed.
+    pub(super) refuses_writes: Option<String>,
+    /// Segments that compactions under way may still take.
+    pub(super) planned: u32,
     /// Why the manifest has no room to name more segments.
-    manifest_short: Option<String>,
+    pub(super) manifest_short: Option<String>,
     /// The regions of which a compaction found no room, and why.
-    unfinished: BTreeMap<RegionId, String>,
+    pub(super) unfinished: BTreeMap<RegionId, String>,
 }
 
 impl Space {
     /// The first `reserved` of the `end` segments are never handed out; all others are free.
     pub(super) fn new(device: Arc<Device>, segment_bytes: u64, reserved: u32, end: u32, limit: u32) -> Arc<Space> {
         let (free, hollow) = (BTreeSet::new(), (reserved..end).map(SegmentNo).collect());
-        let state = State {
+        let state = SpaceState {
             free,
             hollow,
             parts: Parts::default(),
@@ -165,7 +164,8 @@ impl Space {
             end,
             serial: 0,
             refusal: None,
-            refuses_writes: false,
+            refuses_writes: None,
+            planned: 0,
             manifest_short: None,
             unfinished: BTreeMap::new(),
         };
@@ -193,7 +193,12 @@ impl Space {
     }
 
     /// Takes a free part with room for `bytes` for what is written at once, or a whole segment.
-    pub(super) fn allocate_part(self: &Arc<Self>, origin: RegionId, bytes: usize) -> Result<Arc<Segment>> {
+    pub(super) fn allocate_part(
+        self: &Arc<Self>,
+        origin: RegionId,
+        bytes: usize,
+        of: OfReserve,
+    ) -> Result<Arc<Segment>> {
         let halvings = SegmentNo(0).trimmed(bytes, self.segment_bytes as usize).halvings();
         if halvings > 0 {
             self.device.check()?;
@@ -204,55 +209,36 @@ impl Space {
                 return self.renewed(part);
             }
         }
-        let whole = self.allocate(origin)?;
+        let whole = match of {
+            OfReserve::All => self.allocate(origin)?,
+            OfReserve::None => self.allocate_spare(origin)?,
+        };
         whole.trim(bytes);
         Ok(whole)
     }
 
-    /// Takes a free segment for `origin`; grows the file if there is none.
-    pub(super) fn allocate(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
+    /// Takes a free segment for `origin`, so that more are left than `floors` say; grows the file if there are too few.
+    pub(super) fn allocate_above(self: &Arc<Self>, origin: RegionId, floors: Floors) -> Result<Arc<Segment>> {
         self.device.check()?;
-        if let Some(segment) = self.pop(origin) {
+        if let Some(segment) = self.pop(origin, floors.wanted) {
             return self.renewed(segment);
         }
         let _growing = self.growth.lock();
         loop {
-            if let Some(segment) = self.pop(origin) {
+            if let Some(segment) = self.pop(origin, floors.wanted) {
                 return self.renewed(segment);
             }
             self.device.check()?;
             // Other threads try to pop a free segment without this lock, and may take the new ones.
-            let grown = self.fill_or_grow();
-            self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
-            grown?;
+            let grown = self.fill_or_grow(floors.wanted);
+            self.note_growth(&grown);
+            if let Err(refusal) = grown {
+                return match self.pop(origin, floors.least) {
+                    Some(segment) => self.renewed(segment),
+                    None => Err(refusal),
+                };
+            }
         }
-    }
-
-    /// [`Space::allocate`] for writes: not of the last segments below a declared capacity, which are kept for
-    /// compactions, because they make room.
-    pub(super) fn allocate_for_writes(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
-        if let Some(detail) = self.why_manifest_is_short() {
-            return Err(self.no_space(detail));
-        }
-        let too_few = self.too_few_for_writes();
-        self.state.lock().refuses_writes = too_few.is_some();
-        match too_few {
-            Some(left) => Err(self.kept_for_compactions(left)),
-            None => self.allocate(origin),
-        }
-    }
-
-    /// [`Space::allocate`] for uses that can do without: not of the segments that are kept for compactions.
-    pub(super) fn allocate_spare(self: &Arc<Self>, origin: RegionId) -> Result<Arc<Segment>> {
-        match self.too_few_for_writes() {
-            Some(left) => Err(self.kept_for_compactions(left)),
-            None => self.allocate(origin),
-        }
-    }
-
-    /// Whether only the last segments below a declared capacity are left, or the manifest has no room to name more.
-    pub(super) fn is_short(&self) -> bool {
-        self.too_few_for_writes().is_some() || self.state.lock().manifest_short.is_some()
     }
 
     /// Why the manifest has no room for more segments, if it has none.
@@ -265,26 +251,8 @@ impl Space {
         self.state.lock().manifest_short = why;
     }
 
-    fn no_space(&self, detail: String) -> Error {
+    pub(super) fn no_space(&self, detail: String) -> Error {
         Error::NoSpace { file: self.device.file().name().to_owned(), detail }
-    }
-
-    /// Segments left below a declared capacity; `None` without one.
-    pub(super) fn left(&self) -> Option<u32> {
-        (self.limit < u32::MAX).then(|| self.limit.saturating_sub(self.state.lock().used()))
-    }
-
-    /// The segments left, if they are too few for writes.
-    fn too_few_for_writes(&self) -> Option<u32> {
-        self.left().filter(|left| *left <= (self.limit / KEPT_SHARE).min(MOST_KEPT))
-    }
-
-    /// The error of writes when only the last `left` segments are left.
-    fn kept_for_compactions(&self, left: u32) -> Error {
-        let capacity = u64::from(self.limit) * self.segment_bytes;
-        self.no_space(format!(
-            "the volume has {left} segments left of its capacity of {capacity} bytes, which it needs to make room"
-        ))
     }
 
     /// Bytes in use, reserved segments included; and bytes that the file has space for.
@@ -298,16 +266,18 @@ impl Space {
     /// Gives space back to the device if more segments are free than should be. Nothing after a failure. One segment at
     /// a time: while it is being released it is in no list, and seems to be in use.
     pub(super) fn release(&self) {
-        let excess = {
+        let kept = {
             let state = self.state.lock();
-            let (free, spare) = (state.free.len(), state.spare() as usize);
-            if state.keeps_all || free <= 2 * spare { 0 } else { free - spare }
-        };
-        for _ in 0..excess {
-            if self.device.check().is_err() {
+            let spare = state.spare() as usize;
+            let kept = spare.max(reserve_of(self.limit, state.used()) as usize);
+            if state.keeps_all || state.free.len() <= kept + spare {
                 return;
             }
-            let Some(no) = self.state.lock().free.pop_last() else { return };
+            kept
+        };
+        while self.device.check().is_ok() {
+            let excess = |state: &mut SpaceState| if state.free.len() > kept { state.free.pop_last() } else { None };
+            let Some(no) = excess(&mut self.state.lock()) else { return };
             let released = self.device.release(self.offset(no), self.segment_bytes);
             let mut state = self.state.lock();
             // A segment that was not released counts as hollow too.
@@ -326,21 +296,6 @@ impl Space {
         no.start(self.segment_bytes as usize)
     }
 
-    /// Why there is no room for writes: no segment is free and the file did not grow, too few are left, or a compaction
-    /// that makes room has none.
-    pub(super) fn why_full(&self) -> Option<String> {
-        if let Some(detail) = self.why_manifest_is_short() {
-            return Some(self.no_space(detail).to_string());
-        }
-        let refuses_writes = self.state.lock().refuses_writes;
-        if refuses_writes && let Some(left) = self.too_few_for_writes() {
-            return Some(self.kept_for_compactions(left).to_string());
-        }
-        let state = self.state.lock();
-        let refusal = state.refusal.as_ref().filter(|_| state.free.is_empty() && state.hollow.is_empty());
-        refusal.or_else(|| state.unfinished.values().next()).cloned()
-    }
-
     /// A compaction of `region` found no room, because of this; `None`: its compactions or its writes have some again.
     /// What such a compaction gives back, when it is given up, is free, and still not enough.
     pub(super) fn set_unfinished(&self, region: RegionId, why: Option<String>) {
@@ -356,20 +311,21 @@ impl Space {
         self.device.renew(self.offset(segment.no), segment.bytes() as u64, Content::Plain)
     }
 
-    fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
+    pub(super) fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
         self.renew(&segment)?;
         Ok(segment)
     }
 
-    fn pop(self: &Arc<Self>, origin: RegionId) -> Option<Arc<Segment>> {
+    /// A free segment, if more than `floor` are free.
+    fn pop(self: &Arc<Self>, origin: RegionId, floor: u32) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
-        let no = state.free.pop_first()?;
+        let no = if state.free.len() > floor as usize { state.free.pop_first()? } else { return None };
         Some(self.take(&mut state, (no, no), origin))
     }
 
-    fn take(
+    pub(super) fn take(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut SpaceState,
         (no, place): (SegmentNo, SegmentNo),
         origin: RegionId,
     ) -> Arc<Segment> {
@@ -385,9 +341,14 @@ impl Space {
         })
     }
 
-    fn fill_or_grow(&self) -> Result<()> {
+    pub(super) fn note_growth(&self, grown: &Result<()>) {
+        self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
+    }
+
+    /// Makes at least one more segment free, and more if only `floor` or fewer are.
+    pub(super) fn fill_or_grow(&self, floor: u32) -> Result<()> {
         let hollow = self.state.lock().hollow.pop_first();
-        let Some(no) = hollow else { return self.grow() };
+        let Some(no) = hollow else { return self.grow(floor) };
         let reserved = self.device.reserve(self.offset(no), self.segment_bytes);
         let mut state = self.state.lock();
         let list = if reserved.is_ok() { &mut state.free } else { &mut state.hollow };
@@ -395,10 +356,10 @@ impl Space {
         reserved
     }
 
-    fn grow(&self) -> Result<()> {
-        let (old, spare) = {
+    fn grow(&self, floor: u32) -> Result<()> {
+        let (old, wanted) = {
             let state = self.state.lock();
-            (state.end, state.spare())
+            (state.end, state.spare().max((floor + 1).saturating_sub(state.free.len() as u32)))
         };
         let room = self.limit.min(SegmentNo::LAST_WHOLE.0).saturating_sub(old);
         if room == 0 {
@@ -406,7 +367,7 @@ impl Space {
                 format!("the volume is at its capacity of {} bytes", u64::from(self.limit) * self.segment_bytes);
             return Err(self.no_space(detail));
         }
-        let by = room.min(spare).min(MOST_GROWTH);
+        let by = room.min(wanted).min(MOST_GROWTH);
         let end = match self.extend(old + by) {
             Err(_) if by > 1 => self.extend(old + 1),
             other => other,
@@ -422,13 +383,18 @@ impl Space {
     }
 }
 
-impl State {
+impl SpaceState {
     /// A whole segment, or a part of one, is free.
     fn give_back(&mut self, place: SegmentNo) {
         self.free.extend(self.parts.give_back(place));
     }
 
-    fn used(&self) -> u32 {
+    /// Whether no segment is free.
+    pub(super) fn has_none_free(&self) -> bool {
+        self.free.is_empty() && self.hollow.is_empty()
+    }
+
+    pub(super) fn used(&self) -> u32 {
         self.end - self.free.len() as u32 - self.hollow.len() as u32
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::volume::tests::identity;
-use crate::volume::{Durability, Owner, Volume, VolumeOptions, ZONE_SEGMENTS};
+use crate::volume::{Durability, Owner, TailUse, Volume, VolumeOptions, ZONE_SEGMENTS};
 use leeward_format::cluster::TableOptions;
 use leeward_format::frame::{FrameKind, write_frame};
 use leeward_format::manifest::{
@@ -40,7 +40,8 @@ fn own(volume: &Volume, region: RegionId) -> Result<Owner> {
 
 /// Names `count` segments in one edit; ids continue from `first`.
 fn add(volume: &Volume, owner: &Owner, first: u64, count: u64) -> Result<()> {
-    let named = (first..first + count).map(|id| Ok((SegmentId(id), volume.allocate_for_writes(owner.region)?)));
+    let named =
+        (first..first + count).map(|id| Ok((SegmentId(id), volume.allocate_tail(owner.region, TailUse::Writes)?)));
     let named: Vec<_> = named.collect::<Result<_>>()?;
     let open = |(id, segment): &(SegmentId, Arc<crate::volume::Segment>)| Change::OpenLog {
         region: owner.region,
@@ -56,7 +57,7 @@ fn add_leaves(volume: &Volume, region: RegionId, count: u64) -> Owner {
     let mut state = RegionState::new(region, TableOptions::default());
     let mut held = Vec::new();
     for id in (1..=count).map(|id| SegmentId((1 << 40) + id)) {
-        let segment = volume.allocate_for_writes(region).unwrap();
+        let segment = volume.allocate_tail(region, TailUse::Writes).unwrap();
         let named = SegmentState::new(region, id, segment.no(), SegmentKind::Leaf);
         state.segments.insert(id, SegmentState { bytes: Some(0), ..named });
         held.push((id, segment));
@@ -293,7 +294,7 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
         to += 1;
     }
     assert!(!volume.is_failed(), "the device is well");
-    let error = volume.allocate_for_writes(RegionId(1)).unwrap_err().to_string();
+    let error = volume.allocate_tail(RegionId(1), TailUse::Writes).unwrap_err().to_string();
     assert!(error.contains("no space") && error.contains("manifest"), "{error}");
     assert!(volume.why_full().is_some_and(|why| why.contains("manifest")));
     assert!(volume.is_short_of_space());

@@ -5,6 +5,7 @@ mod checkpoint;
 mod crash;
 mod damage;
 mod encryption;
+mod full;
 mod ingest;
 mod lost_history;
 mod parts;

@@ -1,6 +1,6 @@
 //! Rules of the engine broken on purpose: the tests of crashes, replicas and splits must notice each of them.
 
-use crate::{crash, lost_history, replica, split};
+use crate::{crash, full, lost_history, replica, split};
 use leeward_platform::planted::{Bug, plant};
 use std::panic::{UnwindSafe, catch_unwind};
 
@@ -45,4 +45,14 @@ fn levels_of_a_history_that_the_group_has_lost() {
     is_noticed(Bug::KeepBeyondShared, || {
         lost_history::takes_the_history_that_went_on(0..30);
     });
+}
+
+#[test]
+fn writes_that_use_up_what_is_kept() {
+    is_noticed(Bug::SpendReserve, || full::deletes_make_room(0..8));
+}
+
+#[test]
+fn compactions_for_which_there_is_no_room() {
+    is_noticed(Bug::MergeWithoutRoom, || full::deletes_make_room(0..8));
 }

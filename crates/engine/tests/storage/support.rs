@@ -239,6 +239,11 @@ pub(crate) fn now() -> UnixMs {
     UnixMs(NOW.get())
 }
 
+/// Lets so many milliseconds pass.
+pub(crate) fn pass(ms: u64) {
+    NOW.set(NOW.get() + ms);
+}
+
 fn is_live(expires: Option<Expiry>) -> bool {
     expires.is_none_or(|expires| !expires.is_over(now()))
 }

@@ -66,7 +66,7 @@ impl Scenario {
                 is_replicated && table.reads.scans == Scans::Backups
             }
             // Only the engine's own tests find these.
-            Bug::ForgetSharer | Bug::KeepBeyondShared => false,
+            Bug::ForgetSharer | Bug::KeepBeyondShared | Bug::SpendReserve | Bug::MergeWithoutRoom => false,
             // A test with a narrow network does.
             Bug::LeaseBehindBulk => false,
         }

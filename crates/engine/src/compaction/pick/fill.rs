@@ -27,12 +27,13 @@ impl Picker {
     /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
     pub(super) fn full(&self, version: &Version) -> Vec<(usize, f64)> {
         let levels = version.levels();
-        // Garbage that runs hide is unknown until they are merged: it may be all that there is to give back.
-        let is_short = || version.reads().volume.is_short_of_space();
+        // Garbage that a level hides is unknown until it is merged: it may be all that there is to give back.
+        let is_short = self.room.is_short;
+        let last = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
         let pieces = Some((0, self.fill_of_pieces(version))).filter(|(_, fill)| *fill >= 1.0);
         if let Some(most) = self.ordering_degree {
             let count = levels.iter().skip(PIECES).filter(|run| !run.is_empty()).count();
-            let is_due = count > most || count > 1 && is_short();
+            let is_due = count > most || count > 1 && is_short;
             let runs = is_due.then(|| (L1, (count as f64 / most as f64).max(1.0)));
             return runs.into_iter().chain(pieces).collect();
         }
@@ -41,12 +42,13 @@ impl Picker {
         let below = levels.iter().enumerate().take(MAX_LEVELS - 1).skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
             let own = level.bytes() as f64 / self.target_bytes(version, position) as f64;
-            (position, own.max(self.fill_by_scans(version, position..position + 1)))
+            let hides = f64::from(u8::from(position < last && !level.is_empty() && is_short));
+            (position, own.max(self.fill_by_scans(version, position..position + 1)).max(hides))
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if has_runs {
             // Runs of a table that has none are those of a two-layer log that the primary role came to.
-            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short());
+            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short);
             let by_scans = self.fill_by_scans(version, PIECES..L1_RUNS);
             full.push((L1, self.fill_of_runs(levels).max(by_scans).max(f64::from(u8::from(must)))));
         }
@@ -79,7 +81,7 @@ impl Picker {
     fn fill_by_scans(&self, version: &Version, positions: Range<usize>) -> f64 {
         let (levels, below) = (version.levels(), positions.end);
         let read = version.reads().scan_costs.level(below - 1);
-        if read < LEAST_BY_SCANS || version.reads().volume.is_short_of_space() {
+        if read < LEAST_BY_SCANS || self.room.is_short {
             return 0.0;
         }
         let own: u64 = levels.iter().take(below).skip(positions.start).map(|level| level.bytes()).sum();
@@ -112,8 +114,7 @@ impl Picker {
         if count == 0 {
             return 0.0;
         }
-        let volume = &version.reads().volume;
-        let is_due = bytes >= volume.segment_bytes() as u64 || volume.is_short_of_space();
+        let is_due = bytes >= version.reads().volume.segment_bytes() as u64 || self.room.is_short;
         let is_single_due = self.ordering_degree.is_none() || self.sweep_waits;
         let must = count > 1 && is_due || is_single_due;
         (count as f64 / MOST_PIECES as f64).max(f64::from(u8::from(must)))

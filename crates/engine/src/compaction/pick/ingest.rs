@@ -123,7 +123,7 @@ impl Picker {
         // The hole is always free. What is deeper, other compactions may be changing.
         let found = [deepest, hole].into_iter().map(source).find_map(|source| self.unless_claimed(source));
         Ok(found.map(|source| {
-            let claim = self.claims.take(source.claims());
+            let claim = self.claims.take(source.claims(), None);
             context.source = source;
             Compaction::new(context, claim)
         }))

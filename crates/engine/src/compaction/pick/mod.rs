@@ -1,6 +1,7 @@
 //! Picks the next compaction. Memory only.
 
 use super::claims::Claims;
+use super::room::Shortage;
 use super::runs::{self, NewRun};
 use super::sweep::{Accounts, Goal, Sweep, Victims};
 use super::{Compaction, CompactionDone, Context, SegmentIds, Source};
@@ -8,7 +9,7 @@ use crate::memtable::MemTable;
 use crate::tree::Level;
 use crate::version::{Reads, Version};
 use leeward_format::cluster::{CompactionMode, Placement, TableOptions};
-use leeward_format::manifest::{L1, L1_RUNS, LogExtent, PIECES};
+use leeward_format::manifest::{L1, L1_RUNS, LogExtent};
 use leeward_format::packed::Compression;
 use leeward_format::{Lsn, SegmentId, UnixMs};
 use std::fmt;
@@ -16,15 +17,13 @@ use std::sync::Arc;
 
 mod fill;
 mod ingest;
+mod part;
 mod ranged;
 
 use ingest::OpenIngest;
+use part::Room;
 use ranged::RangedRate;
 
-/// Most leaf segments of a level that one compaction takes.
-const MAX_INPUT_SEGMENTS: usize = 4;
-/// Leaf segments of runs that one compaction takes at least: those between two guards.
-const LEAST_RUN_SEGMENTS: usize = 1;
 /// Most L0s that one compaction takes. Each compaction rewrites what it overlaps of L1, for one L0 or many.
 const MAX_INPUT_L0S: usize = 8;
 /// A level goes before the frozen L0s, which writers may be waiting for, if its fill (1.0: it has its target size)
@@ -73,6 +72,9 @@ pub(crate) struct Picker {
     ranged: RangedRate,
     /// The last ingest that was begun, until it is installed.
     ingest: Option<OpenIngest>,
+    room: Room,
+    /// The last attempt without certain room: how much there was, and when.
+    tried: Option<(u32, UnixMs)>,
 }
 
 /// State that a pick changes before it is known whether the picked compaction will be done.
@@ -87,6 +89,8 @@ pub(crate) struct Picked {
     had_l0s_at: UnixMs,
     /// When the last part of a sweep began.
     swept_at: UnixMs,
+    /// The only segment that came out of a cut: it cannot be cut.
+    uncut: Option<SegmentId>,
 }
 
 /// Kind of compactions that a caller asks for.
@@ -164,6 +168,8 @@ impl Picker {
             orders_from: 0,
             ranged: RangedRate::default(),
             ingest: None,
+            room: Room::default(),
+            tried: None,
         }
     }
 
@@ -186,15 +192,16 @@ impl Picker {
         if self.ingest_waits_for(&l0s.tables) {
             l0s.least = 1;
         }
-        if version.reads().volume.is_short_of_space() && self.can_make_room(version) {
-            // Another run would use the space that is left, and only other compactions give any back.
-            l0s.tables.clear();
+        self.look_at_room(version, now);
+        loop {
+            let source = match lane {
+                Lane::L0s => self.pick_l0s(version, &l0s),
+                Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, (lane, now)),
+            };
+            if source.is_some() || !self.take_reserve(version) {
+                return Some(self.compaction(version, source?, now));
+            }
         }
-        let source = match lane {
-            Lane::L0s => self.pick_l0s(version, &l0s),
-            Lane::Any | Lane::Levels => self.pick_any(version, &l0s, logs, (lane, now)),
-        }?;
-        Some(self.compaction(version, source, now))
     }
 
     /// The most urgent compaction, of `Lane::Levels` without L0s.
@@ -213,7 +220,7 @@ impl Picker {
             false if self.sweep.is_ordering() => 0,
             false => u32::from(self.has_garbage(accounts, EVERY_SECOND_PERCENT)),
         };
-        let must = is_beyond || version.reads().volume.is_short_of_space();
+        let must = is_beyond || self.room.is_short;
         let swept = if must || !self.sweep_is_throttled(now) { self.next_of_sweep(version, logs) } else { None };
         let source = match swept {
             Some(swept) if self.picked.swept_last < turns => Some(swept),
@@ -223,7 +230,10 @@ impl Picker {
                 self.pick_merge(version, &L0s { least, ..l0s.clone() }, lane).or(swept)
             }
         };
-        let source = source.or_else(|| self.pick_ranged(version, now))?;
+        let source = match source {
+            Some(source) => source,
+            None => self.pick_ranged(version, now).filter(|source| self.fits(version, source))?,
+        };
         self.picked.swept_last = if source.sweeps() { self.picked.swept_last + 1 } else { 0 };
         Some(source)
     }
@@ -243,16 +253,20 @@ impl Picker {
         if let Source::L0 { tables, run, .. } = &source {
             self.keep_hole(tables, run.target);
         }
-        let claim = self.claims.take(source.claims());
+        let planned = version.reads().volume.plan_room(self.need(version, &source));
+        let claim = self.claims.take(source.claims(), Some(planned));
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
-        let way = (self.placement, self.compression, self.mode);
+        let way = (self.placement, self.compression, self.mode());
         let victims = Arc::clone(self.sweep.names());
         let output_bytes = output_bytes(&reads, &source, &levels);
         let sweep = self.sweep.serial();
         let ends_run_merge = self.ends_run_merge(&source, &levels);
-        let context = Context::new(reads, ids, way, source, base, now);
         let keeps_tombstones = self.is_ingesting();
-        let context = Context { levels, victims, sweep, output_bytes, ends_run_merge, keeps_tombstones, ..context };
+        let bytes = u64::from(self.room.segments) * reads.volume.segment_bytes() as u64;
+        let shortage = self.room.is_short.then_some(Shortage { bytes, uncut: self.picked.uncut });
+        let context = Context::new(reads, ids, way, source, base, now);
+        let context = Context { levels, victims, sweep, output_bytes, ends_run_merge, ..context };
+        let context = Context { keeps_tombstones, shortage, ..context };
         Compaction::new(context, claim)
     }
 
@@ -321,6 +335,7 @@ impl Picker {
     /// A compaction was installed; the segments `gone` were freed with it.
     pub(crate) fn installed(&mut self, done: &CompactionDone, gone: &[SegmentId]) {
         self.sweep.installed(done, gone);
+        self.end_wait(done);
         if done.ingested.is_some() {
             self.ingest = None;
         }
@@ -337,23 +352,25 @@ impl Picker {
     /// The next part of a sweep, if there is garbage to collect.
     fn next_of_sweep(&mut self, version: &Version, logs: &Logs<'_>) -> Option<Source> {
         let volume = &version.reads().volume;
-        let (segment_bytes, left) = (volume.segment_bytes() as u64, volume.segments_left());
+        let (segment_bytes, left) = (volume.segment_bytes() as u64, self.room.segments);
         let accounts = &logs.accounts;
         let is_beyond = accounts.is_beyond(self.max_space_percent);
-        let is_driven = is_beyond || self.has_garbage(accounts, DRIVEN_PERCENT);
+        let is_short = self.room.is_short;
+        let is_driven = is_beyond || is_short || self.has_garbage(accounts, DRIVEN_PERCENT);
         self.sweep.end_if_complete(accounts, segment_bytes);
-        if self.sweep.is_ordering() && (is_beyond || volume.is_short_of_space()) {
+        if self.sweep.is_ordering() && (is_beyond || is_short) {
             // It gives space back only at its end. What it has made garbage is collected first.
             self.sweep.give_up();
         }
-        let is_due = self.has_garbage(accounts, 100) && self.sweep.is_due(is_driven, accounts, segment_bytes);
+        let has_garbage = is_short || self.has_garbage(accounts, 100);
+        let is_due = has_garbage && self.sweep.is_due(is_driven, accounts, segment_bytes);
         self.sweep_waits = is_due && runs::pieces(version.levels()).next().is_some();
         if is_due && !self.sweep_waits {
             // A driven sweep reads all leaves, however much it empties.
             let goal = if is_driven { 0 } else { accounts.space_bytes * u64::from(self.garbage_percent) / 200 };
             let is_of_split = !self.has_garbage(&accounts.own(), 100);
             self.sweep.begin((logs.choose)(Goal::Garbage(goal), left), is_driven, is_of_split, accounts);
-        } else if self.sweep.place().is_none() && self.may_order() && !volume.is_short_of_space() {
+        } else if self.sweep.place().is_none() && self.may_order() && !is_short {
             self.begin_ordering(version, logs, left);
         }
         loop {
@@ -384,7 +401,8 @@ impl Picker {
             };
             match source {
                 // If other compactions have moved segments down, the sweep meets them again below.
-                Some(source) => return self.unless_claimed(source),
+                // Runs without room are merged part by part first.
+                Some(source) => return self.unless_claimed(source).filter(|source| self.fits(version, source)),
                 None => self.sweep.next_level(),
             }
         }
@@ -431,10 +449,21 @@ impl Picker {
         };
         let least_urgency = l0s.tables.len() as f64 * L0_WEIGHT;
         let mut full = self.full(version);
-        full.sort_by(|(_, a), (_, b)| b.total_cmp(a));
-        let urgent = full.into_iter().filter(|(position, fill)| !is_deferred(*position) || *fill > least_urgency);
-        let mut sources = urgent.map(|(position, _)| position).collect::<Vec<_>>().into_iter();
-        sources.find_map(|position| self.take(version, position)).or(into)
+        if self.room.is_short {
+            // Room is given back in the last level only.
+            full.sort_by_key(|(position, _)| std::cmp::Reverse(*position));
+        } else {
+            full.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        }
+        full.retain(|(position, fill)| !is_deferred(*position) || *fill > least_urgency);
+        for (position, _) in full {
+            let source = self.take(version, position);
+            if source.is_some() {
+                return source;
+            }
+            self.room.leave_least();
+        }
+        into
     }
 
     /// Frozen L0s that are committed.
@@ -446,8 +475,8 @@ impl Picker {
         L0s { tables, extents, least: 1 }
     }
 
-    /// L0s into a new run of L1, or merged with its only run.
-    fn pick_l0s(&self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
+    /// All these L0s into a new run of L1, or merged with its only run.
+    fn all_l0s(&self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
         if !l0s.are_enough() {
             return None;
         }
@@ -473,15 +502,6 @@ impl Picker {
         }
     }
 
-    /// All pieces, into a new run.
-    fn take_pieces(&self, version: &Version) -> Option<Source> {
-        let levels = padded(version, L1);
-        let from: Vec<_> = runs::pieces(&levels).map(|(at, piece)| (at, 0..piece.segments().len())).collect();
-        let bytes = runs::pieces(&levels).map(|(_, piece)| piece.bytes()).sum();
-        let run = NewRun::run(version.reads(), &levels, bytes)?;
-        self.unless_claimed(Source::Pieces { from, run })
-    }
-
     /// Whether L1 is several runs, or was when its table's copies were two-layer logs.
     fn has_runs(&self, levels: &[Arc<Level>]) -> bool {
         self.l1_runs > 1 || self.ordering_degree.is_some() || runs::has_others(levels)
@@ -490,6 +510,7 @@ impl Picker {
     /// Whether L0s become another run of L1. With an ordering degree of 1 they are merged with the only run.
     fn makes_runs(&self, levels: &[Arc<Level>]) -> bool {
         match self.ordering_degree {
+            _ if self.room.by_parts => true,
             Some(1) => runs::has_others(levels),
             _ => self.has_runs(levels),
         }
@@ -499,40 +520,6 @@ impl Picker {
     fn below_runs(&self, levels: &[Arc<Level>]) -> usize {
         let last = || levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
         self.ordering_degree.map_or(L1_RUNS, |_| last().max(L1_RUNS))
-    }
-
-    /// The next part of a level, into the one below; `None` if another compaction has claimed it.
-    fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
-        if position < PIECES {
-            return self.take_pieces(version);
-        }
-        if self.picked.resume.len() <= position {
-            self.picked.resume.resize(position + 1, Vec::new());
-        }
-        let (most, least) = match self.mode {
-            CompactionMode::Partial => (MAX_INPUT_SEGMENTS, LEAST_RUN_SEGMENTS),
-            CompactionMode::WholeLevel => (usize::MAX, usize::MAX),
-        };
-        let (source, next) = if position == L1 && self.has_runs(version.levels()) {
-            let (first, target) = (self.mergeable_runs(), self.below_runs(version.levels()));
-            if runs::runs(version.levels(), first..target).next().is_none() {
-                return self.take_newer_runs(version);
-            }
-            let all = (&**version.reads(), version.levels());
-            let runs::Part { from, next } = runs::part(all, first..target, &self.picked.resume[L1], least);
-            (Source::Segments { from, target, swept: None, is_ranged: false }, next)
-        } else {
-            let contents = &version.levels()[position];
-            let first = contents.segment_of(&self.picked.resume[position]);
-            let first = if self.mode == CompactionMode::WholeLevel { 0 } else { first };
-            let end = first.saturating_add(most).min(contents.segments().len());
-            let next = if end < contents.segments().len() { contents.fence(end).to_vec() } else { Vec::new() };
-            let from = vec![(position, first..end)];
-            (Source::Segments { from, target: position + 1, swept: None, is_ranged: false }, next)
-        };
-        let source = self.unless_claimed(source)?;
-        self.picked.resume[position] = next;
-        Some(source)
     }
 }
 
@@ -554,7 +541,7 @@ fn output_bytes(reads: &Reads, source: &Source, levels: &[Arc<Level>]) -> usize 
         Source::Segments { from, .. } | Source::Pieces { from, .. } => {
             from.iter().map(|(position, _)| levels[*position].bytes()).sum::<u64>()
         }
-        Source::Rewrite { .. } | Source::Sorted { .. } => return most,
+        Source::Cut { .. } | Source::Rewrite { .. } | Source::Sorted { .. } => return most,
     };
     let input = input + levels[source.target()].bytes();
     usize::try_from(input + input / 4 + INDEX_BYTES).unwrap_or(most).min(most)

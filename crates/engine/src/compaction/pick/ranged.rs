@@ -4,7 +4,8 @@
 //! leaf segments around them, in one level after the other. So these merges have a rate. What writes ask for takes
 //! tombstones down as well, and needs none of it.
 
-use super::{LEAST_RUN_SEGMENTS, MAX_INPUT_SEGMENTS, Picker};
+use super::Picker;
+use super::part::{LEAST_RUN_SEGMENTS, MAX_INPUT_SEGMENTS};
 use crate::compaction::{Source, runs};
 use crate::version::Version;
 use leeward_format::UnixMs;
@@ -54,7 +55,7 @@ impl Picker {
             self.ranged.is_waiting = false;
             return None;
         }
-        if !self.ranged.may_begin(now) && !version.reads().volume.is_short_of_space() {
+        if !self.ranged.may_begin(now) && !self.room.is_short {
             return None;
         }
         let last = version.levels().iter().rposition(|level| !level.is_empty())?;

@@ -125,8 +125,11 @@ impl Serving {
         if let Some(error) = self.lacks_members().filter(|_| !planted(Bug::AcknowledgeBelowMinInSync)) {
             return Err(NotAppended::Refused(error));
         }
+        let makes_room = write.makes_room();
         self.region.append(&[write]).map_err(|error| match error {
             AppendError::TailBusy(_) => NotAppended::NoRoom { l0_full: false },
+            // Compactions give some back.
+            AppendError::Engine(Error::NoSpace { .. }) if makes_room => NotAppended::NoRoom { l0_full: false },
             AppendError::L0Full => NotAppended::NoRoom { l0_full: true },
             AppendError::Engine(error @ Error::Invalid(_)) => NotAppended::Refused(OpError::Invalid(error.to_string())),
             AppendError::Engine(error) => NotAppended::Refused(OpError::Unavailable(error.to_string())),

@@ -1,0 +1,335 @@
+//! How much one compaction takes: of the most urgent level a part that the device has room for.
+//!
+//! While the file grows there is always room. At a declared capacity, or on a full device, each compaction is estimated
+//! from above ([`Picker::need`]), and gets smaller until it fits:
+//!
+//! 1. fewer L0s, which become a run of their own; fewer leaf segments, down to one; never a whole level;
+//! 2. of several runs only the oldest, so that no guard is needed;
+//! 3. a leaf segment that does not fit with what it overlaps is *cut* in two, so that the first part does
+//!    ([`room::cut_instead`]).
+//!
+//! Meanwhile levels are merged from the deepest one up, one at a time, because only the last one gives room back. So a
+//! level is merged into an empty one, up to the last merge, and at most one segment is cut at any time.
+//!
+//! If nothing fits while others are under way, it waits for what they give back. Otherwise the smallest part is tried,
+//! because the estimate is an upper bound.
+
+use super::{L0s, Picker, padded};
+use crate::compaction::claims::What;
+use crate::compaction::runs::{self, NewRun, Part};
+use crate::compaction::{CompactionDone, CutLeaf, Source, room};
+use crate::tree::Level;
+use crate::version::{Reach, Version};
+use crate::volume::{CompactionRoom, LEAST_MERGE};
+use leeward_format::UnixMs;
+use leeward_format::cluster::CompactionMode;
+use leeward_format::manifest::{L1, L1_RUNS, MAX_LEVELS, PIECES};
+use leeward_platform::planted::{Bug, planted};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Most leaf segments of a level that one compaction takes.
+pub(super) const MAX_INPUT_SEGMENTS: usize = 4;
+/// Leaf segments of runs that one compaction takes at least: those between two guards.
+pub(super) const LEAST_RUN_SEGMENTS: usize = 1;
+/// How often a part is tried that may not fit.
+const TRY_EVERY_MS: u64 = 250;
+
+/// What is known of the room for the compaction that is being picked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Segments that it may take.
+    pub(super) segments: u32,
+    /// Only the reserve is left.
+    pub(super) is_short: bool,
+    /// L0s become runs and levels are merged part by part, whatever the table says.
+    pub(super) by_parts: bool,
+    /// Something waits for what other compactions give back.
+    pub(super) is_awaited: bool,
+    /// What may not fit may be tried.
+    may_try: bool,
+    /// There is something to do that did not fit.
+    is_too_small: bool,
+    pub(super) now: UnixMs,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room::of(CompactionRoom { segments: u32::MAX, is_short: false })
+    }
+}
+
+impl Room {
+    fn of(room: CompactionRoom) -> Room {
+        let CompactionRoom { segments, is_short } = room;
+        Room {
+            segments,
+            is_short,
+            by_parts: is_short,
+            is_awaited: false,
+            may_try: true,
+            is_too_small: false,
+            now: UnixMs(0),
+        }
+    }
+
+    /// The deepest level that is not merged, which alone gives room back, had its turn: others leave it enough.
+    pub(super) fn leave_least(&mut self) {
+        if self.is_short {
+            self.segments = self.segments.saturating_sub(LEAST_MERGE);
+            self.may_try = false;
+        }
+    }
+}
+
+impl Picker {
+    pub(super) fn look_at_room(&mut self, version: &Version, now: UnixMs) {
+        let room = version.reads().volume.room_for_compaction();
+        // The other lanes' picks do not end the wait of one; an install does.
+        let is_awaited = self.room.is_awaited && room.segments < u32::MAX;
+        self.room = Room { is_awaited, now, ..Room::of(room) };
+    }
+
+    /// Nothing fits into the room besides the reserve: from now on this pick may take that too. `false` if it did.
+    pub(super) fn take_reserve(&mut self, version: &Version) -> bool {
+        if self.room.is_short || !self.room.is_too_small {
+            return false;
+        }
+        let Room { is_awaited, now, .. } = self.room;
+        self.room = Room { is_awaited, now, ..Room::of(version.reads().volume.room_with_reserve()) };
+        true
+    }
+
+    /// A compaction was installed: what it took is there again.
+    pub(super) fn end_wait(&mut self, done: &CompactionDone) {
+        self.room.is_awaited = false;
+        self.tried = None;
+        if let Some(CutLeaf { level, from, whole }) = &done.cut {
+            // Its first part is next.
+            self.resume_at(*level, from.clone());
+            self.picked.uncut = *whole;
+        }
+    }
+
+    /// Whether something waits for what other compactions give back.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.room.is_awaited
+    }
+
+    /// How levels are merged now.
+    pub(super) fn mode(&self) -> CompactionMode {
+        if self.room.by_parts { CompactionMode::Partial } else { self.mode }
+    }
+
+    /// Segments that a compaction takes before it gives any back, estimated from above. Memory only.
+    pub(super) fn need(&self, version: &Version, source: &Source) -> u32 {
+        let segment_bytes = version.reads().volume.segment_bytes() as u64;
+        let levels = padded(version, source.target());
+        let target = &levels[source.target()];
+        let ends = |range: Range<usize>| room::bytes_of(target, range);
+        let bytes = match source {
+            Source::L0 { tables, .. } => {
+                tables.iter().map(|l0| l0.bytes()).sum::<u64>() + ends(0..target.segments().len())
+            }
+            Source::Pieces { from, .. } => {
+                from.iter().map(|(at, range)| self.moved_bytes(version, &levels[*at], range)).sum()
+            }
+            Source::Segments { from, .. } => {
+                let own: u64 = from.iter().map(|(at, range)| self.moved_bytes(version, &levels[*at], range)).sum();
+                own + ends(self.overlap(version, from, (&levels, target)))
+            }
+            Source::Cut { .. } => unreachable!("no pick asks for it"),
+            // Its share of the room was taken into account when it was chosen.
+            Source::Rewrite { most, .. } => return (2 * *most as u32).min(self.room.segments),
+            Source::Sorted { .. } => 0,
+        };
+        u32::try_from(room::written(bytes, target, segment_bytes).div_ceil(segment_bytes)).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of leaf segments once they are merged.
+    fn moved_bytes(&self, version: &Version, level: &Level, range: &Range<usize>) -> u64 {
+        match self.room.is_short {
+            true => room::bytes_of(level, range.clone()),
+            false => room::placed_bytes(version.reads(), level, range),
+        }
+    }
+
+    /// The leaf segments of `target` that these may overlap, as far as their keys are in memory.
+    fn overlap(
+        &self,
+        version: &Version,
+        from: &[(usize, Range<usize>)],
+        (levels, target): (&[Arc<Level>], &Level),
+    ) -> Range<usize> {
+        let all = target.segments().len();
+        if target.is_empty() || self.mode() == CompactionMode::WholeLevel {
+            return 0..all;
+        }
+        let mut overlap = all..0;
+        for (at, range) in from {
+            let level = &levels[*at];
+            let of = |at: usize| level.segments()[at].index(version.reads(), Reach::Memory).ok().flatten();
+            let start = match of(range.start) {
+                Some(index) => target.segment_of(&index.footer().span.first),
+                None => target.segment_of(level.fence(range.start)),
+            };
+            let end = match of(range.end - 1) {
+                Some(index) => target.segment_of(&index.footer().span.last) + 1,
+                None if range.end < level.segments().len() => target.segment_of(level.fence(range.end)) + 1,
+                None => all,
+            };
+            overlap = overlap.start.min(start)..overlap.end.max(end);
+        }
+        overlap.start.min(overlap.end)..overlap.end
+    }
+
+    /// Whether there is room for it, as far as that is known.
+    pub(super) fn fits(&self, version: &Version, source: &Source) -> bool {
+        self.fits_in(self.room.segments, version, source)
+    }
+
+    /// Whether it takes at most so many segments; `u32::MAX` is any number.
+    fn fits_in(&self, segments: u32, version: &Version, source: &Source) -> bool {
+        segments == u32::MAX || planted(Bug::MergeWithoutRoom) || self.need(version, source) <= segments
+    }
+
+    /// The smallest part does not fit: `None` if others will give room back, or it was tried a moment ago.
+    fn unless_awaited(&mut self, version: &Version, source: Source) -> Option<Source> {
+        let Room { segments, now, may_try, .. } = self.room;
+        let was_tried = |(most, at): (u32, UnixMs)| segments <= most && now.0.wrapping_sub(at.0) < TRY_EVERY_MS;
+        self.room.is_too_small = true;
+        if !self.room.is_short
+            || !may_try
+            || version.reads().volume.has_planned_room()
+            || self.tried.is_some_and(was_tried)
+        {
+            self.room.is_awaited = true;
+            return None;
+        }
+        let source = self.unless_claimed(source)?;
+        self.tried = Some((segments, now));
+        Some(source)
+    }
+
+    /// L0s into a new run of L1, or merged with its only run: as many as there is room for.
+    pub(super) fn pick_l0s(&mut self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
+        let all = self.all_l0s(version, l0s)?;
+        // Levels give back what they take; a run of L0s may not. So it leaves enough for a merge.
+        let most = match self.room.segments {
+            u32::MAX => u32::MAX,
+            segments if self.room.is_short => segments.saturating_sub(LEAST_MERGE).min(segments / 2),
+            segments => segments,
+        };
+        if self.fits_in(most, version, &all) {
+            return Some(all);
+        }
+        self.room.by_parts = true;
+        let mut fewer = L0s { least: 1, ..l0s.clone() };
+        loop {
+            let source = self.all_l0s(version, &fewer)?;
+            if self.fits_in(most, version, &source) {
+                return Some(source);
+            }
+            if fewer.tables.len() == 1 {
+                // Other compactions give back more than they take.
+                return if self.can_make_room(version) { None } else { self.unless_awaited(version, source) };
+            }
+            fewer.tables.truncate(fewer.tables.len() / 2);
+            fewer.extents = &fewer.extents[..fewer.extents.len().min(fewer.tables.len())];
+        }
+    }
+
+    /// All pieces, into a new run.
+    pub(super) fn take_pieces(&self, version: &Version) -> Option<Source> {
+        let levels = padded(version, L1);
+        let from: Vec<_> = runs::pieces(&levels).map(|(at, piece)| (at, 0..piece.segments().len())).collect();
+        let bytes = runs::pieces(&levels).map(|(_, piece)| piece.bytes()).sum();
+        let run = NewRun::run(version.reads(), &levels, bytes)?;
+        self.unless_claimed(Source::Pieces { from, run })
+    }
+
+    /// The next part of a level, into the one below; `None` if another compaction has claimed it.
+    pub(super) fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
+        if position < PIECES {
+            return self.take_pieces(version);
+        }
+        if self.room.is_short && !self.claims.is_free(What::levels(L1_RUNS..MAX_LEVELS)) {
+            // One at a time: what is cut is merged before more is cut.
+            return None;
+        }
+        let (source, next) = if position == L1 && self.has_runs(version.levels()) {
+            let (first, target) = (self.mergeable_runs(), self.below_runs(version.levels()));
+            if runs::runs(version.levels(), first..target).next().is_none() {
+                return self.take_newer_runs(version);
+            }
+            self.part_of_runs(version, (first, target))
+        } else {
+            self.part_of_level(version, (position, position + 1))
+        };
+        if !self.fits(version, &source) {
+            return self.unless_awaited(version, source);
+        }
+        let source = self.unless_claimed(source)?;
+        match &source {
+            // The oldest run alone.
+            Source::Segments { from, .. } if self.room.by_parts && from.len() == 1 => self.resume_at(from[0].0, next),
+            _ => self.resume_at(position, next),
+        }
+        Some(source)
+    }
+
+    /// Key at which the next part of this level begins.
+    fn resume_of(&self, position: usize) -> &[u8] {
+        self.picked.resume.get(position).map_or(&[], Vec::as_slice)
+    }
+
+    fn resume_at(&mut self, position: usize, key: Vec<u8>) {
+        if self.picked.resume.len() <= position {
+            self.picked.resume.resize(position + 1, Vec::new());
+        }
+        self.picked.resume[position] = key;
+    }
+
+    /// Leaf segments of one level that fit, from where the last part ended; and the key of the next part. Nothing is between the level and the target.
+    fn part_of_level(&mut self, version: &Version, (position, target): (usize, usize)) -> (Source, Vec<u8>) {
+        let level = &version.levels()[position];
+        let part = |first: usize, most: usize| {
+            let end = first.saturating_add(most).min(level.segments().len());
+            let next = if end < level.segments().len() { level.fence(end).to_vec() } else { Vec::new() };
+            let from = vec![(position, first..end)];
+            (Source::Segments { from, target, swept: None, is_ranged: false }, next)
+        };
+        if self.mode() == CompactionMode::WholeLevel {
+            let all = part(0, usize::MAX);
+            if self.fits(version, &all.0) {
+                return all;
+            }
+            self.room.by_parts = true;
+        }
+        let (first, mut most) = (level.segment_of(self.resume_of(position)), MAX_INPUT_SEGMENTS);
+        let mut found = part(first, most);
+        while !self.fits(version, &found.0) && most > 1 {
+            most /= 2;
+            found = part(first, most);
+        }
+        found
+    }
+
+    /// A part of all runs at these positions that fits; otherwise of the oldest, into the target. And the key of the next
+    /// part.
+    fn part_of_runs(&mut self, version: &Version, (first, target): (usize, usize)) -> (Source, Vec<u8>) {
+        let least = if self.mode() == CompactionMode::Partial { LEAST_RUN_SEGMENTS } else { usize::MAX };
+        for least in [least, LEAST_RUN_SEGMENTS] {
+            let all = (&**version.reads(), version.levels());
+            let Part { from, next } = runs::part(all, first..target, self.resume_of(L1), least);
+            let source = Source::Segments { from, target, swept: None, is_ranged: false };
+            if self.fits(version, &source) {
+                return (source, next);
+            }
+        }
+        self.room.by_parts = true;
+        let oldest = runs::runs(version.levels(), first..target).last();
+        let (oldest, _) = oldest.expect("the caller has found runs");
+        self.part_of_level(version, (oldest, target))
+    }
+}
