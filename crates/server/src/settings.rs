@@ -250,7 +250,7 @@ pub const SETTINGS: &[Setting] = &[
         "capacity_bytes",
         "as far as the device allows",
         (64 << 20..=1 << 50, ""),
-        "size that the volume may reach; when it is full, the node refuses writes and serves reads",
+        "size that the volume may reach; when it is full, the node refuses writes, takes deletes and serves reads",
     ),
     bytes(
         "memory_budget",
