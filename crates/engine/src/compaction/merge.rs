@@ -118,10 +118,10 @@ impl Merge {
                 Upper::Runs(Newest::new(runs))
             }
         };
-        let Ends { guards, most_bytes } = match &context.source {
-            Source::L0 { run, .. } | Source::Pieces { run, .. } => run.ends.clone(),
-            Source::Cut { ends, .. } => ends.clone(),
-            _ => Ends::FULL,
+        let ends = match (&context.source, context.source.new_run()) {
+            (Source::Cut { ends, .. }, _) => ends,
+            (_, Some(run)) => &run.ends,
+            _ => &Ends::FULL,
         };
         let ranges = Ranges::new(context, plan)?;
         let below = &context.levels[target].segments()[plan.below.clone()];
@@ -132,7 +132,13 @@ impl Merge {
             lower,
             placing: Placing::new(context),
             drop_tombstones: context.drops_tombstones(),
-            out: Out { ranges, guards, most_bytes, filling: None, outbox: Outbox::default() },
+            out: Out {
+                ranges,
+                guards: ends.guards.clone(),
+                most_bytes: ends.most_bytes,
+                filling: None,
+                outbox: Outbox::default(),
+            },
         }))
     }
 

@@ -72,10 +72,10 @@ pub(super) fn cut_instead(context: &Context, counters: &mut Counters) -> Result<
 }
 
 /// Room for a merge into a level.
-pub(super) struct MergeRoom<'a> {
-    pub(super) target: &'a Level,
-    pub(super) segment_bytes: u64,
-    pub(super) bytes: u64,
+struct MergeRoom<'a> {
+    target: &'a Level,
+    segment_bytes: u64,
+    bytes: u64,
 }
 
 impl MergeRoom<'_> {
@@ -84,7 +84,7 @@ impl MergeRoom<'_> {
     }
 
     /// Where a leaf segment of `own` bytes is cut that overlaps `below`. `None`: it fits, or no part of it would.
-    pub(super) fn ends(&self, own: usize, below: &Range<usize>) -> Option<Ends> {
+    fn ends(&self, own: usize, below: &Range<usize>) -> Option<Ends> {
         let all = bytes_of(self.target, below.clone());
         if self.fits(own as u64 + all) {
             return None;

@@ -26,7 +26,7 @@ const FOUNDING_FILL: f64 = 0.75;
 const LEAST_FILL: u64 = 16;
 
 /// Where leaf segments end.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Ends {
     /// Keys that no segment has together with lower ones; descending.
     pub(super) guards: Vec<Bytes>,

@@ -18,7 +18,7 @@
 use super::Volume;
 use super::space::{Segment, Space, SpaceState};
 use crate::error::{Error, Result};
-use leeward_format::{RegionId, SegmentNo};
+use leeward_format::RegionId;
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
@@ -128,19 +128,6 @@ impl Space {
             if state.refusal.is_some() { 0 } else { state.reserve(self.limit) }
         };
         self.allocate_above(origin, Floors { wanted, least: 0 })
-    }
-
-    /// A part of at least `bytes` of a segment that is in use already, if it is smaller than `than`.
-    pub(super) fn spare_part(self: &Arc<Self>, origin: RegionId, bytes: usize, than: &Segment) -> Option<Arc<Segment>> {
-        let halvings = SegmentNo(0).trimmed(bytes, self.segment_bytes as usize).halvings();
-        if halvings <= than.no().halvings() {
-            return None;
-        }
-        let mut state = self.state.lock();
-        let part = state.parts.pop(halvings)?;
-        let part = self.take(&mut state, (part, part), origin);
-        drop(state);
-        self.renewed(part).ok()
     }
 
     /// Takes a free segment for a tail.

@@ -118,7 +118,7 @@ impl Drop for Segment {
 #[derive(Debug)]
 pub(super) struct Space {
     device: Arc<Device>,
-    pub(super) segment_bytes: u64,
+    segment_bytes: u64,
     /// Most segments of the file.
     pub(super) limit: u32,
     pub(super) state: Mutex<SpaceState>,
@@ -133,11 +133,11 @@ pub(super) struct SpaceState {
     /// Free, perhaps without space on the device.
     hollow: BTreeSet<SegmentNo>,
     /// Free parts of segments that are in use in part.
-    pub(super) parts: Parts,
+    parts: Parts,
     /// The file system cannot take space back.
     keeps_all: bool,
     /// Length of the file, in segments.
-    pub(super) end: u32,
+    end: u32,
     /// Serial of the next use.
     serial: u64,
     /// Why the file did not grow at the last attempt.
@@ -202,10 +202,7 @@ impl Space {
         let halvings = SegmentNo(0).trimmed(bytes, self.segment_bytes as usize).halvings();
         if halvings > 0 {
             self.device.check()?;
-            let mut state = self.state.lock();
-            if let Some(part) = state.parts.pop(halvings) {
-                let part = self.take(&mut state, (part, part), origin);
-                drop(state);
+            if let Some(part) = self.pop_part(origin, halvings) {
                 return self.renewed(part);
             }
         }
@@ -215,6 +212,13 @@ impl Space {
         };
         whole.trim(bytes);
         Ok(whole)
+    }
+
+    /// A part of at least `bytes` of a segment that is in use already, if it is smaller than `than`.
+    pub(super) fn spare_part(self: &Arc<Self>, origin: RegionId, bytes: usize, than: &Segment) -> Option<Arc<Segment>> {
+        let halvings = SegmentNo(0).trimmed(bytes, self.segment_bytes as usize).halvings();
+        let part = if halvings > than.no().halvings() { self.pop_part(origin, halvings)? } else { return None };
+        self.renewed(part).ok()
     }
 
     /// Takes a free segment for `origin`, so that more are left than `floors` say; grows the file if there are too few.
@@ -311,9 +315,16 @@ impl Space {
         self.device.renew(self.offset(segment.no), segment.bytes() as u64, Content::Plain)
     }
 
-    pub(super) fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
+    fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
         self.renew(&segment)?;
         Ok(segment)
+    }
+
+    /// A free part of a segment that is in use already.
+    fn pop_part(self: &Arc<Self>, origin: RegionId, halvings: u32) -> Option<Arc<Segment>> {
+        let mut state = self.state.lock();
+        let part = state.parts.pop(halvings)?;
+        Some(self.take(&mut state, (part, part), origin))
     }
 
     /// A free segment, if more than `floor` are free.
@@ -323,7 +334,7 @@ impl Space {
         Some(self.take(&mut state, (no, no), origin))
     }
 
-    pub(super) fn take(
+    fn take(
         self: &Arc<Self>,
         state: &mut SpaceState,
         (no, place): (SegmentNo, SegmentNo),

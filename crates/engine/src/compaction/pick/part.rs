@@ -55,22 +55,14 @@ pub(super) struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Room::of(CompactionRoom { segments: u32::MAX, is_short: false })
+        Room::new(CompactionRoom { segments: u32::MAX, is_short: false }, false, UnixMs(0))
     }
 }
 
 impl Room {
-    fn of(room: CompactionRoom) -> Room {
+    fn new(room: CompactionRoom, is_awaited: bool, now: UnixMs) -> Room {
         let CompactionRoom { segments, is_short } = room;
-        Room {
-            segments,
-            is_short,
-            by_parts: is_short,
-            is_awaited: false,
-            may_try: true,
-            is_too_small: false,
-            now: UnixMs(0),
-        }
+        Room { segments, is_short, by_parts: is_short, is_awaited, may_try: true, is_too_small: false, now }
     }
 
     /// The deepest level that is not merged, which alone gives room back, had its turn: others leave it enough.
@@ -87,7 +79,7 @@ impl Picker {
         let room = version.reads().volume.room_for_compaction();
         // The other lanes' picks do not end the wait of one; an install does.
         let is_awaited = self.room.is_awaited && room.segments < u32::MAX;
-        self.room = Room { is_awaited, now, ..Room::of(room) };
+        self.room = Room::new(room, is_awaited, now);
     }
 
     /// Nothing fits into the room besides the reserve: from now on this pick may take that too. `false` if it did.
@@ -96,7 +88,7 @@ impl Picker {
             return false;
         }
         let Room { is_awaited, now, .. } = self.room;
-        self.room = Room { is_awaited, now, ..Room::of(version.reads().volume.room_with_reserve()) };
+        self.room = Room::new(version.reads().volume.room_with_reserve(), is_awaited, now);
         true
     }
 
@@ -290,7 +282,8 @@ impl Picker {
         self.picked.resume[position] = key;
     }
 
-    /// Leaf segments of one level that fit, from where the last part ended; and the key of the next part. Nothing is between the level and the target.
+    /// Leaf segments of one level that fit, from where the last part ended; and the key of the next part. Nothing is
+    /// between the level and the target.
     fn part_of_level(&mut self, version: &Version, (position, target): (usize, usize)) -> (Source, Vec<u8>) {
         let level = &version.levels()[position];
         let part = |first: usize, most: usize| {
