@@ -4,7 +4,7 @@
 use crate::error::{ChaosError, fault};
 use crate::place::RunResources;
 use crate::tool;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -65,17 +65,27 @@ impl Disk {
         fs::write(&path, pid.to_string()).map_err(fault("write to", &path))
     }
 
-    /// Allocates all free space of the disk.
-    pub(crate) fn fill(&self) -> Result<(), ChaosError> {
+    /// Allocates the free space of the disk, except for so many bytes.
+    ///
+    /// # Errors
+    /// The machine refuses.
+    pub(crate) fn fill(&self, left: u64) -> Result<(), ChaosError> {
         let path = self.ballast();
         let file = File::create(&path).map_err(fault("make", &path))?;
         let mut bytes = 0;
         for step in BALLAST_STEPS {
-            while fallocate(&file, FallocateFlags::empty(), bytes, step).is_ok() {
+            while (left == 0 || self.free()? >= left + step)
+                && fallocate(&file, FallocateFlags::empty(), bytes, step).is_ok()
+            {
                 bytes += step;
             }
         }
         Ok(())
+    }
+
+    fn free(&self) -> Result<u64, ChaosError> {
+        let stat = statvfs(&self.folder).map_err(|error| fault("look at", &self.folder)(error.into()))?;
+        Ok(stat.f_bavail * stat.f_frsize)
     }
 
     /// Frees what [`Disk::fill`] allocated.

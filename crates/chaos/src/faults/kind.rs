@@ -28,6 +28,8 @@ pub enum FaultKind {
     SlowDisk,
     /// The disk of a server, or of all, is full to the last block.
     FullDisk,
+    /// Clients fill the last few MiB of a server's disk, or of all, with large values. They are deleted while it is full.
+    Fill,
     /// `kill -9` of the coordinator; of an ensemble, one process or all.
     CoordinatorKill,
     /// SIGSTOP of a coordinator's process.
@@ -88,7 +90,7 @@ pub(crate) enum Need {
 
 impl FaultKind {
     /// All of them.
-    pub const ALL: [FaultKind; 26] = [
+    pub const ALL: [FaultKind; 27] = [
         FaultKind::Kill,
         FaultKind::KillAll,
         FaultKind::Host,
@@ -100,6 +102,7 @@ impl FaultKind {
         FaultKind::Loss,
         FaultKind::SlowDisk,
         FaultKind::FullDisk,
+        FaultKind::Fill,
         FaultKind::CoordinatorKill,
         FaultKind::CoordinatorStop,
         FaultKind::CoordinatorCut,
@@ -165,6 +168,9 @@ impl FaultKind {
             }
             FaultKind::SlowDisk => ("slow-disk", "a disk takes 64 KiB to 1 MiB a second", Class::Disk, Need::SlowDisks),
             FaultKind::FullDisk => ("full-disk", "a disk, or all, full to the last block", Class::Disk, Need::OwnDisks),
+            FaultKind::Fill => {
+                ("fill", "the last MiB of a disk, or of all, are written to", Class::Disk, Need::OwnDisks)
+            }
             FaultKind::CoordinatorKill => {
                 ("coordinator-kill", "kill -9 of the coordinator", Class::Coordinator, Need::Nothing)
             }

@@ -17,6 +17,8 @@ use std::time::Duration;
 const LONGEST_JUMP: u64 = 30 * 86_400;
 /// How far ahead a boot clock is set to test whether offsets work on this machine.
 const TRIED_JUMP: u64 = 100_000;
+/// Least bytes that are left for clients to fill; the most is eight times as much.
+const LEAST_ROOM: u64 = 1 << 20;
 
 /// What a machine offers.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +82,12 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             cluster.disk(server).throttle(bytes_per_second)?;
             Ok(format!("{} KiB a second at server {named}", bytes_per_second >> 10))
         }
-        FaultKind::FullDisk => {
-            let all = entropy.is_multiple_of(3);
-            let struck = (0..servers).filter(|other| all || *other == server);
-            struck.into_iter().try_for_each(|server| cluster.disk(server).fill())?;
-            Ok(if all { "at all servers".into() } else { format!("at server {named}") })
+        FaultKind::FullDisk => fill(cluster, fault, 0),
+        FaultKind::Fill => {
+            let left = LEAST_ROOM << (entropy / 3 % 4);
+            let said = fill(cluster, fault, left)?;
+            cluster.hostile.push(Hostile::begin(FaultKind::Giants, &cluster.targets(), entropy));
+            Ok(format!("{} MiB left {said}, and clients that write large values", left >> 20))
         }
         FaultKind::CoordinatorKill | FaultKind::CoordinatorStop => Ok(strike_coordinator(cluster, fault)),
         FaultKind::CoordinatorCut => {
@@ -118,6 +121,15 @@ pub(crate) fn strike(cluster: &mut Cluster, fault: Fault) -> Result<String, Chao
             Ok("hostile clients at all servers".into())
         }
     }
+}
+
+/// Leaves so many bytes of the disk of a server, or of all.
+fn fill(cluster: &Cluster, fault: Fault, left: u64) -> Result<String, ChaosError> {
+    let (servers, all) = (cluster.servers(), fault.entropy.is_multiple_of(3));
+    let server = fault.target % servers;
+    let struck = (0..servers).filter(|other| all || *other == server);
+    struck.into_iter().try_for_each(|server| cluster.disk(server).fill(left))?;
+    Ok(if all { "at all servers".into() } else { format!("at server {}", server + 1) })
 }
 
 fn kill(cluster: &mut Cluster, kind: FaultKind, server: usize) -> String {

@@ -120,6 +120,7 @@ fn least_ms(kind: FaultKind) -> u64 {
     match kind {
         // Until the free space in open segments is used up.
         FaultKind::FullDisk => 6_000,
+        FaultKind::Fill => 12_000,
         // Until the session has expired.
         FaultKind::CoordinatorCut => 4_000,
         FaultKind::SlowDisk | FaultKind::Delay | FaultKind::Loss => 3_000,
