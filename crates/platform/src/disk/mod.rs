@@ -16,6 +16,7 @@ mod sim;
 pub use append::{AppendBuffer, Appender, Transform, catch_bus_errors};
 pub use background::Pending;
 pub use real::RealDisk;
+pub use room::room_ahead;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
 use crate::Block;

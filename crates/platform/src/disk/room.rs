@@ -29,6 +29,12 @@ const LEAST_BLOCK: usize = 1 << 10;
 
 static ZEROES: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 
+/// Makes room for `bytes` from `offset` on, beyond the end of a file that is only appended to. `false`: there is none, or
+/// nobody can tell before it is written.
+pub fn room_ahead(file: &File, offset: u64, bytes: u64) -> bool {
+    retry(|| Ok(fallocate(file, FallocateFlags::KEEP_SIZE, offset, bytes)?)).is_ok()
+}
+
 /// How room for ranges of one file is made.
 #[derive(Debug, Default)]
 pub(super) struct Room {

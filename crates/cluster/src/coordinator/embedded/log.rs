@@ -9,6 +9,9 @@
 //! numbered without a gap. An incomplete batch at the end of the file was never acknowledged and is cut off. Anything wrong
 //! before a whole batch is damage, and an error. Used by the host's thread only.
 //!
+//! The file has room for more batches ahead of its end, where the file system can promise that. So on a full device nodes
+//! may start again, which is how they get to delete something.
+//!
 //! After a failed append the content of the file is unknown: the batch may be there in part, or in the page cache only.
 //! [`Log::reopen`] ends that. It takes what can be read, and writes it to a new file before anything relies on it.
 
@@ -16,7 +19,7 @@ use crate::Tree;
 use leeward_format::DecodeError;
 use leeward_format::coordinator::{LogBatch, LogEntry, MAX_LOG_BATCH_BYTES};
 use leeward_format::frame::{FrameKind, frame_bytes, read_frame, write_frame};
-use leeward_platform::disk::{is_full, private};
+use leeward_platform::disk::{is_full, private, room_ahead};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -29,6 +32,10 @@ pub(super) const NEW_FILE: &str = "coordinator.log.new";
 const KIND: FrameKind = FrameKind::CoordinatorLog;
 /// A log is not compacted while it is shorter than this.
 const MIN_COMPACTION_BYTES: u64 = 1024 * 1024;
+/// Room ahead of the end, when some is made.
+const ROOM_BYTES: u64 = 1024 * 1024;
+/// More is made while there is less than this.
+const LEAST_ROOM_BYTES: u64 = ROOM_BYTES / 2;
 
 /// Why a host cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -105,6 +112,8 @@ pub(super) struct Log {
     snapshot_bytes: u64,
     /// It is not compacted while it is shorter than this, because there was no room for that.
     compact_beyond: u64,
+    /// The file has room up to here.
+    room: u64,
     _lock: File,
 }
 
@@ -129,18 +138,19 @@ impl Log {
             file.set_len(replayed.bytes as u64).map_err(failed("truncate", &path))?;
             file.sync_all().map_err(failed("sync", &path))?;
         }
-        let log = Log {
+        let mut log = Log {
             sequence: replayed.sequence,
             bytes: replayed.bytes as u64,
             snapshot_bytes: replayed.snapshot_bytes as u64,
             ..Log::of(directory, file, lock)
         };
+        log.make_room();
         Ok((log, replayed.tree))
     }
 
     fn of(directory: &Path, file: File, lock: File) -> Log {
         let directory = directory.into();
-        Log { directory, file, sequence: 0, bytes: 0, snapshot_bytes: 0, compact_beyond: 0, _lock: lock }
+        Log { directory, file, sequence: 0, bytes: 0, snapshot_bytes: 0, compact_beyond: 0, room: 0, _lock: lock }
     }
 
     /// After an error: reads the log again, writes what it holds to a new file in its place, and returns the tree. The
@@ -162,6 +172,15 @@ impl Log {
     fn begin(&mut self, sequence: u64, bytes: u64) {
         (self.sequence, self.compact_beyond) = (sequence + 1, 0);
         (self.bytes, self.snapshot_bytes) = (bytes, bytes);
+        self.room = 0;
+        self.make_room();
+    }
+
+    /// Keeps room ahead of the end. Without any the log goes on as long as the device has some.
+    fn make_room(&mut self) {
+        if self.room < self.bytes + LEAST_ROOM_BYTES && room_ahead(&self.file, self.bytes, ROOM_BYTES) {
+            self.room = self.bytes + ROOM_BYTES;
+        }
     }
 
     /// Appends one batch and makes it durable. After an error the log must not be used before [`Log::reopen`]: its
@@ -173,6 +192,7 @@ impl Log {
         self.file.sync_data()?;
         self.sequence += 1;
         self.bytes += frame.len() as u64;
+        self.make_room();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use bytes::Bytes;
 use leeward_format::coordinator::CoordinatorOp;
+use std::os::unix::fs::MetadataExt;
 
 fn create(tree: &mut Tree, number: u32) -> LogEntry {
     let op = CoordinatorOp::Create { path: format!("/{number}"), value: Bytes::from(vec![7; 50]), ephemeral: false };
@@ -167,4 +168,39 @@ fn a_log_that_failed_is_what_can_be_read_of_it() {
     log.append(vec![entry]).unwrap();
     drop(log);
     assert_eq!(Log::open(directory.path()).unwrap().1, tree);
+}
+
+/// A node that starts writes to the log: its session, and what its regions become.
+#[test]
+fn a_log_has_room_ahead_of_its_end_at_any_time() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join(LOG_FILE);
+    if !room_ahead(&File::create(scratch.path().join("probe")).unwrap(), 0, ROOM_BYTES) {
+        eprintln!("skipped: this file system promises no room");
+        return;
+    }
+    let has_room = |log: &Log, when: &str| {
+        let file = std::fs::metadata(&path).unwrap();
+        assert_eq!(file.len(), log.bytes, "{when}: room is not part of the log");
+        let room = file.blocks() * 512;
+        assert!(room >= log.bytes + LEAST_ROOM_BYTES, "{when}: {room} bytes for a log of {}", log.bytes);
+    };
+    let (mut log, mut tree) = Log::open(scratch.path()).unwrap();
+    has_room(&log, "a new one");
+    for number in 0..40 {
+        let mut entries = vec![create(&mut tree, number)];
+        entries.extend((1..200).map(|more| create(&mut tree, 1000 + number * 200 + more)));
+        log.append(entries).unwrap();
+        has_room(&log, "after a batch");
+    }
+    drop(log);
+    let (mut log, tree) = Log::open(scratch.path()).unwrap();
+    has_room(&log, "opened again");
+    log.reopen().unwrap();
+    has_room(&log, "written anew");
+    log.compact_beyond = 0;
+    log.snapshot_bytes = 0;
+    log.bytes = MIN_COMPACTION_BYTES;
+    log.compact_if_due(&tree).unwrap();
+    has_room(&log, "compacted");
 }
