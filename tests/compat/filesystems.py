@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Fills a store on one file system after another, kills it, makes room, and goes on: `cargo xtask compat filesystems`.
 
-Each row is a file system in a file of its own, mounted below a temporary directory. A round:
- 1. values of 4 kB are written until the file system refuses, with a ballast file that takes 64 MiB of it;
- 2. a key is deleted, which must be taken;
- 3. kill -9, and a start on the full file system;
- 4. the ballast is removed, and the time until a write is taken is measured;
- 5. each acknowledged pair is read again, and everything is deleted.
-Needs root, loop devices, and the programs of the file systems. Only loopback, only files below the directory.
+Each row is a file system in a file of its own, mounted below a temporary directory, with one node on it for all rounds.
+A round:
+ 1. a ballast file takes 64 MiB of the file system, or what there is;
+ 2. values are written and overwritten until writes are refused, with deletes among them; in two rounds of three the
+    node is killed by `kill -9` meanwhile, and started again;
+ 3. a key is deleted, the node is killed, and started on the full file system, where another key is deleted;
+ 4. the ballast is removed, and the time until a write is taken is measured, if it had 64 MiB;
+ 5. each pair is read again: it has the last acknowledged value, or one whose answer a kill took away;
+ 6. all is deleted, key by key or by one range, or half of it, so that the next round begins on a store that is not
+    empty; in one round of three the node is killed meanwhile.
+Sizes of values take turns: 4 kB, 400 bytes, 20 kB, and all of them. Needs root, loop devices, and the programs of the
+file systems. Only loopback, only files below the directory.
 """
 
 import os
@@ -19,15 +24,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from common import Client, chosen, conclude, free_port, is_error, parsed, parser_of, ports_of, until
 
-VALUE_BYTES = 4_000
+# Of the values of a round. The last are drawn for each value.
+SIZES = ((4_000,), (400,), (20_000,), (400, 4_000, 20_000))
 BALLAST_BYTES = 64 << 20
 STARTS_WITHIN = 60
-# What is wanted of a row: the first write after there is room, and what may be in use after everything was deleted.
+GIVEN_BACK_WITHIN = 30
+DELETES_WITHIN = 5
+# What is wanted of a row: how soon a write is taken after there is room.
 WRITES_WITHIN = 5.0
+BATCH = 64
+# A round that fills no more by then goes on.
+WRITES_AT_MOST = 200_000
+POOL = random.Random(1).randbytes(4 << 20)
 
 # name: programs that it needs, the command that makes the file system of the image, options of the mount
 ROWS = {
@@ -118,6 +131,18 @@ class Mounted:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
+def children_of(parent):
+    children = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name of the command, in parentheses, may have spaces.
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == parent:
+                children.append(int(stat.parent.name))
+        except OSError:
+            pass
+    return children
+
+
 class Store:
     """A cluster of one node on a folder."""
 
@@ -130,9 +155,17 @@ class Store:
         command += ["--base-port", str(self.port), "--set", "memory_budget=67108864"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
+    def kill_now(self):
+        """Nodes first: one whose parent is gone stops in order."""
+        for pid in children_of(self.process.pid) + [self.process.pid]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
     def kill(self):
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            self.kill_now()
             self.process.wait()
             self.process = None
             time.sleep(0.2)
@@ -141,127 +174,254 @@ class Store:
         return Client(self.port)
 
 
-def value(number, serial):
-    seed = random.Random(number * 1_000_003 + serial)
-    return seed.randbytes(VALUE_BYTES)
+def value(number, serial, size):
+    """Bytes that no other version of the key has, and that do not compress."""
+    head = f"{number:08}:{serial:08}:".encode()
+    begin = (number * 7_919 + serial * 104_729) % (len(POOL) - size)
+    return head + POOL[begin : begin + size - len(head)]
 
 
-def fill_ballast(path, most):
-    written = 0
-    with open(path, "wb") as file:
-        try:
-            while written < most:
-                file.write(os.urandom(1 << 20))
-                file.flush()
+def fill_ballast(path):
+    """A file of `BALLAST_BYTES`, as soon as there is room for it, or of what there is after a while. Its size."""
+    begun, written = time.monotonic(), 0
+    with open(path, "wb", buffering=0) as file:
+        while written < BALLAST_BYTES and time.monotonic() - begun < GIVEN_BACK_WITHIN:
+            try:
+                written += file.write(os.urandom(1 << 20))
                 os.fsync(file.fileno())
-                written += 1 << 20
-        except OSError:
-            pass
+            except OSError:
+                time.sleep(0.5)
     return written
 
 
-class Round:
-    def __init__(self, store, mounted, serial):
-        self.store, self.mounted, self.serial = store, mounted, serial
-        self.known, self.failures = {}, []
-        self.refusal, self.room, self.left = "", None, None
+class Pairs:
+    """What a reader may find: of each key the versions that it may have, as (serial, size), or None where it is absent."""
 
-    def put(self, client, number):
-        reply = client.ask("SET", f"k{number:06}", value(number, self.serial))
-        if reply == b"+OK":
-            self.known[number] = self.serial
-        return reply
+    def __init__(self):
+        self.possible, self.serial = {}, 0
+
+    def next_version(self, size):
+        self.serial += 1
+        return self.serial, size
+
+    def begun(self, number, version):
+        self.possible.setdefault(number, {None}).add(version)
+
+    def ended(self, number, version, was, done):
+        self.possible[number] = {version} if done else was
+
+    def of(self, number):
+        return set(self.possible.get(number, {None}))
+
+    def present(self):
+        return [number for number, versions in self.possible.items() if versions != {None}]
+
+
+class Round:
+    def __init__(self, store, mounted, pairs, number, draw):
+        self.store, self.mounted, self.pairs, self.number, self.draw = store, mounted, pairs, number, draw
+        self.sizes = SIZES[number % len(SIZES)]
+        self.failures, self.refusal = [], ""
+        self.written = self.kills = 0
+        self.room = self.left = None
 
     def go(self):
-        def ready():
-            reply = self.store.connect().ask("SET", "ready", "yes")
-            return reply == b"+OK", reply
-
-        if until(STARTS_WITHIN, ready)[0] is None:
-            self.failures.append("it does not start")
-            return self
+        self.await_ready()
         ballast = self.mounted.folder / "ballast"
-        fill_ballast(ballast, BALLAST_BYTES)
-        self.fill()
+        begun = time.monotonic()
+        ballast_bytes = fill_ballast(ballast)
+        self.waited, self.ballast = time.monotonic() - begun, ballast_bytes
+        self.beside_a_kill(self.number % 3 != 0, self.fill)
         self.delete_one("full")
-        self.store.kill()
-        self.store.start()
+        self.restart()
+        self.delete_one("started on a full file system")
         ballast.unlink()
-        self.room, last = until(60, self.one_write)
-        if self.room is None:
-            self.failures.append(f"no write 60 s after there was room: {last}")
-        elif self.room > WRITES_WITHIN:
-            self.failures.append(f"the first write took {self.room:.1f} s")
+        self.measure_room(ballast_bytes)
         self.compare()
-        self.delete_all()
+        self.beside_a_kill(self.number % 3 == 2, self.empty)
+        self.left = self.mounted.used()
         return self
 
-    def fill(self):
-        client, refused, number = self.store.connect(), 0, 0
-        while refused < 20 and number < 200_000:
-            reply = self.put(client, number)
-            if is_error(reply):
-                self.refusal = reply.decode(errors="replace")[1:]
-                refused += 1
-                time.sleep(0.05)
-            number += 1
-        if not self.refusal.startswith("UNAVAILABLE"):
-            self.failures.append(f"a full file system answers {self.refusal!r}")
-
-    def delete_one(self, when):
-        number = next(iter(self.known))
-
-        def delete():
-            reply = self.store.connect().ask("DEL", f"k{number:06}")
+    def await_ready(self):
+        def ready():
+            reply = self.store.connect().ask("GET", "ready")
             return not is_error(reply), reply
 
-        took, last = until(5, delete)
-        del self.known[number]
+        took, last = until(STARTS_WITHIN, ready)
+        if took is None:
+            raise SystemExit(f"{self.mounted.name}: it does not start: {last}")
+
+    def restart(self):
+        self.store.kill()
+        self.store.start()
+        self.kills += 1
+        self.await_ready()
+
+    def beside_a_kill(self, killed, work):
+        """Carries `work` out; if a kill is wanted, it strikes at some time, and the work begins anew after a start."""
+        if not killed:
+            return work()
+        killer = threading.Timer(self.draw.uniform(0.1, 4), self.store.kill_now)
+        killer.start()
+        try:
+            work()
+        except OSError:
+            pass
+        killer.join()
+        self.restart()
+        return work()
+
+    def batch(self, client, changes):
+        """Sends changes, each of a key to a version or None. Answers the errors. An answer that never comes leaves both possible."""
+        before = []
+        for number, version in changes:
+            before.append(self.pairs.of(number))
+            self.pairs.begun(number, version)
+        client.socket.sendall(b"".join(encoded(number, version) for number, version in changes))
+        errors = []
+        for (number, version), was in zip(changes, before):
+            reply = client.reply()
+            self.pairs.ended(number, version, was, not is_error(reply))
+            if is_error(reply):
+                errors.append((version, reply.decode(errors="replace")[1:]))
+        return errors
+
+    def fill(self):
+        """New keys and old ones, and a delete in each batch, until some batches are refused as a whole."""
+        client, refused, sent = self.store.connect(), 0, 0
+        keys = self.pairs.present()
+        fresh = max(self.pairs.possible, default=0) + 1
+        while refused < 20 and sent < WRITES_AT_MOST:
+            numbers = {self.draw.choice(keys) if keys and self.draw.random() < 0.3 else fresh + at for at in range(BATCH)}
+            fresh += BATCH
+            changes = [(number, self.pairs.next_version(self.draw.choice(self.sizes))) for number in numbers]
+            deleted, changes[0] = changes[0][0], (changes[0][0], None)
+            errors = self.batch(client, changes)
+            for version, error in errors:
+                if version is None:
+                    self.failures.append(f"DEL of {deleted} is refused while the store is filled: {error}")
+            self.refusal = errors[-1][1] if errors else self.refusal
+            keys += [number for number in numbers if number % 8 == 0]
+            sent += BATCH
+            self.written += BATCH - len(errors)
+            if len(errors) >= BATCH // 2:
+                refused += 1
+                time.sleep(0.05)
+        if not self.refusal.startswith("UNAVAILABLE"):
+            self.failures.append(f"a full file system answers {self.refusal!r} after {sent} writes")
+
+    def delete_one(self, when):
+        number = self.draw.choice(self.pairs.present())
+
+        def delete():
+            errors = self.batch(self.store.connect(), [(number, None)])
+            return not errors, errors
+
+        took, last = until(DELETES_WITHIN, delete)
         if took is None:
             self.failures.append(f"DEL is refused ({when}): {last}")
 
-    def one_write(self):
-        reply = self.put(self.store.connect(), 999_999)
-        return reply == b"+OK", reply
+    def measure_room(self, ballast_bytes):
+        def one_write():
+            errors = self.batch(self.store.connect(), [(0, self.pairs.next_version(self.sizes[0]))])
+            return not errors, errors
+
+        took, last = until(60, one_write)
+        if ballast_bytes < BALLAST_BYTES:
+            return
+        self.room = took
+        if took is None:
+            self.failures.append(f"no write 60 s after there was room: {last}")
+        elif took > WRITES_WITHIN:
+            self.failures.append(f"the first write took {took:.1f} s")
 
     def compare(self):
-        client, lost = self.store.connect(), 0
-        for number, serial in self.known.items():
-            lost += client.ask("GET", f"k{number:06}") != value(number, serial)
+        client, lost, numbers = self.store.connect(), [], list(self.pairs.possible)
+        for begin in range(0, len(numbers), BATCH):
+            part = numbers[begin : begin + BATCH]
+            client.socket.sendall(b"".join(command("GET", key(number)) for number in part))
+            for number in part:
+                found = client.reply()
+                matching = [v for v in self.pairs.possible[number] if found == (None if v is None else value(number, *v))]
+                if matching:
+                    self.pairs.possible[number] = set(matching)
+                else:
+                    lost.append((number, None if found is None else found[:20]))
         if lost:
-            self.failures.append(f"{lost} of {len(self.known)} acknowledged writes are lost")
+            self.failures.append(f"{len(lost)} of {len(numbers)} pairs are not as acknowledged: {lost[:3]}")
 
-    def delete_all(self):
-        client = self.store.connect()
-        for number in self.known:
-            reply = client.ask("DEL", f"k{number:06}")
-            if is_error(reply):
-                self.failures.append(f"DEL is refused (room): {reply.decode(errors='replace')}")
-                break
-        time.sleep(5)
-        self.left = self.mounted.used()
+    def empty(self):
+        client, present = self.store.connect(), self.pairs.present()
+        if self.number % 3 == 0:
+            present = present[::2]
+        if self.number % 6 == 1:
+            self.empty_by_range(client)
+            return
+        for begin in range(0, len(present), BATCH):
+            errors = self.batch(client, [(number, None) for number in present[begin : begin + BATCH]])
+            if errors:
+                self.failures.append(f"DEL is refused (room): {errors[0][1]}")
+                return
+
+    def empty_by_range(self, client):
+        before = {number: self.pairs.of(number) for number in self.pairs.present()}
+        for number in before:
+            self.pairs.begun(number, None)
+        reply = client.ask("KDELRANGE", "k", "l")
+        for number, was in before.items():
+            self.pairs.ended(number, None, was, not is_error(reply))
+        if is_error(reply):
+            self.failures.append(f"KDELRANGE is refused (room): {reply.decode(errors='replace')}")
+
+
+def key(number):
+    return f"k{number:08}"
+
+
+def command(*words):
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        word = word if isinstance(word, bytes) else word.encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
+    return b"".join(parts)
+
+
+def encoded(number, version):
+    return command("DEL", key(number)) if version is None else command("SET", key(number), value(number, *version))
 
 
 def row(name, options, work):
     with Mounted(name, work, options.mib) as mounted:
-        store = Store(options.leeward, mounted.folder)
-        rooms, lefts, refusal, failures, written = [], [], "", [], 0
+        store, pairs, draw = Store(options.leeward, mounted.folder), Pairs(), random.Random(options.seed)
+        rooms, lefts, refusal, failures, written, kills = [], [], "", [], 0, 0
         try:
             store.start()
-            for serial in range(options.rounds):
-                done = Round(store, mounted, serial).go()
-                failures += [f"round {serial + 1}: {failure}" for failure in done.failures]
-                written += len(done.known)
+            for number in range(options.rounds):
+                begun = time.monotonic()
+                done = Round(store, mounted, pairs, number, draw).go()
+                failures += [f"round {number + 1}: {failure}" for failure in done.failures]
+                written += done.written
+                kills += done.kills
                 refusal = done.refusal or refusal
                 rooms += [done.room] if done.room is not None else []
-                lefts += [done.left >> 20] if done.left is not None else []
+                lefts += [done.left >> 20]
+                pairs.possible = {k: v for k, v in pairs.possible.items() if v != {None}}
+                if options.verbose:
+                    room = f"{done.room:.1f} s" if done.room is not None else "-"
+                    took = time.monotonic() - begun
+                    ballast = f"{done.ballast >> 20} MiB of ballast after {done.waited:.0f} s"
+                    print(f"{name} {number + 1}: {took:.0f} s, {ballast}, {done.written} writes, {done.kills} kills, room {room}, "
+                          f"{done.left >> 20} MiB in use, {len(pairs.possible)} pairs left; {done.failures}", flush=True)
+                if len(failures) > 20:
+                    break
         finally:
             store.kill()
-    longest = f"{max(rooms):.1f} s" if rooms else "-"
-    left = f"{max(lefts)} MiB" if lefts else "-"
-    print(f"| {name} | {'met' if not failures else 'MISSED'} | {written} | {refusal[:60] or '-'} | {longest} | {left} |", flush=True)
+    longest = f"{max(rooms):.1f} s ({len(rooms)})" if rooms else "-"
+    left = f"{min(lefts)} to {max(lefts)} MiB" if lefts else "-"
+    met = "met" if not failures else "MISSED"
+    print(f"| {name} | {met} | {written} | {kills} | {refusal[:60] or '-'} | {longest} | {left} |", flush=True)
     for failure in failures:
-        print(f"|   | {failure} | | | | |", flush=True)
+        print(f"|   | {failure} | | | | | |", flush=True)
     return not failures
 
 
@@ -269,7 +429,9 @@ def main():
     parser = parser_of("filesystems", __doc__)
     parser.add_argument("--only", default=",".join(ROWS), help="rows, with commas between: " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=1, help="rounds a file system")
-    parser.add_argument("--mib", type=int, default=512, help="size of each file system")
+    parser.add_argument("--mib", type=int, default=320, help="size of each file system")
+    parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
+    parser.add_argument("--verbose", action="store_true", help="print each round")
     options = parsed(parser)
     names = chosen(options.only, ROWS)
     for name in names:
@@ -277,11 +439,12 @@ def main():
             if shutil.which(program) is None:
                 sys.exit(f"{name} needs {program}")
     print(f"Linux {platform.release()}, {options.mib} MiB each, {options.rounds} rounds\n")
-    print("| file system | | acknowledged | a full one answers | first write with room | in use after deletes |")
-    print("|---|---|---|---|---|---|")
+    print("| file system | | acknowledged | kills | a full one answers | first write with room (rounds) | in use after deletes |")
+    print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="leeward-compat-") as work:
         met = [row(name, options, work) for name in names]
     conclude(met)
 
 
-main()
+if __name__ == "__main__":
+    main()
