@@ -98,7 +98,7 @@ impl Db {
 
     /// Waits for the workers. Without room they may have nothing to do.
     pub(super) fn wait(&self, seen: u64, timeout: &mut RoomTimeout<'_>) -> Result<()> {
-        if self.volume.is_short_of_space() && !timeout.lasts(seen) {
+        if self.volume.is_short_of_space(self.region.id()) && !timeout.lasts(seen) {
             return Err(self.volume.no_room_to_compact());
         }
         self.workers.wait(seen, NO_PROGRESS)

@@ -3,7 +3,7 @@
 use super::fault_tests::{Model, everything};
 use super::*;
 use leeward_format::cluster::Placement;
-use leeward_platform::SimDisk;
+use leeward_platform::{Rng, SimDisk};
 use std::time::Instant;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -159,5 +159,55 @@ fn a_disk_that_was_full_takes_writes_with_a_little_room() {
             next = fill(&db, next, bytes, &mut model);
         }
         assert_eq!(everything(&db).unwrap(), model);
+    }
+}
+
+/// Pairs that were merged while room was short have their medium values in runs, also in the last level. Once there is
+/// room, merges bring them into the leaves, and take more than the leaves had.
+#[test]
+fn a_full_store_whose_keys_are_overwritten_goes_on_after_deletes() {
+    let kinds: [fn(u64) -> u64; 2] = [|_| 300, mixed];
+    for (kind, bytes) in kinds.into_iter().enumerate() {
+        let disk = SimDisk::new(3, 256 * SEGMENT_BYTES);
+        let (db, mut model) = (open(&disk, &options(None)), Model::new());
+        let mut next = fill(&db, 0, bytes, &mut model);
+        for round in 0..3 {
+            println!("kind {kind}, round {round}: {} pairs, {}", model.len(), state(&db));
+            let keys: Vec<_> = model.keys().cloned().collect();
+            let mut rng = Rng::new(round);
+            for at in 0..keys.len() as u64 {
+                let (key, value) = (&keys[rng.below(keys.len() as u64) as usize], value(at, bytes(at)));
+                match db.put(key, &value) {
+                    Ok(()) => drop(model.insert(key.clone(), value)),
+                    Err(error) => assert!(matches!(error, Error::NoSpace { .. }), "{error}"),
+                }
+            }
+            for key in keys.iter().filter(|_| rng.below(2) == 0) {
+                db.delete(key).unwrap_or_else(|error| panic!("{error}: {}", state(&db)));
+                model.remove(key);
+            }
+            for _ in 0..100 {
+                write_with_room(&db, next, bytes(next), &mut model);
+                next += 1;
+            }
+            next = fill(&db, next, bytes, &mut model);
+        }
+        assert_eq!(everything(&db).unwrap(), model);
+        assert!(db.verify().damaged.is_empty());
+    }
+}
+
+/// Others wait for the room, so deletes do not wait for more writes.
+#[test]
+fn what_deletes_give_back_on_a_full_device_is_there_without_more_writes() {
+    let disk = SimDisk::new(4, 256 * SEGMENT_BYTES);
+    let (db, mut model) = (open(&disk, &options(None)), Model::new());
+    fill(&db, 0, |_| 5000, &mut model);
+    let before = db.stats().used_bytes;
+    delete_all(&db, &mut model);
+    let since = Instant::now();
+    while db.stats().used_bytes > before / 2 {
+        assert!(since.elapsed() < Duration::from_secs(60), "{before} bytes in use before; {}", state(&db));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -192,9 +192,14 @@ impl MemTable {
         self.has_deletes.store(true, Relaxed);
     }
 
+    /// Whether it deletes something.
+    pub(crate) fn has_deletes(&self) -> bool {
+        self.has_deletes.load(Relaxed)
+    }
+
     /// Whether its compaction may free segments of this size: its logs have some, or it deletes what others have.
     pub(crate) fn may_free(&self, segment_bytes: u64) -> bool {
-        self.has_deletes.load(Relaxed) || self.log_bytes() >= segment_bytes / 2
+        self.has_deletes() || self.log_bytes() >= segment_bytes / 2
     }
 
     /// Bytes of its records in the logs: a replay reads them all.

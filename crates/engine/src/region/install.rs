@@ -28,16 +28,25 @@ impl Region {
     /// [`Region::next_compaction`] of `lane` only; other lanes may run meanwhile.
     pub(crate) fn next_compaction_in(&self, lane: Lane, now: UnixMs) -> Option<Compaction> {
         let is_written_to = self.is_unsynced() || self.picker.lock().had_l0s_lately(now);
-        let has_room = !self.is_beyond_space() && !self.volume.is_short_of_space();
+        if !is_written_to && self.has_deletes_to_merge() {
+            self.view.load().version.active().ask_to_freeze();
+        }
+        let has_room = !self.is_beyond_space() && !self.volume.is_short_of_space(self.id());
         let may_wait = is_written_to && self.volume.memory().l0_debt() == 0.0 && has_room;
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
+    }
+
+    /// Whether the active L0 deletes something while the device is full: then it is merged as soon as the region is
+    /// quiet, because somebody waits for the room.
+    fn has_deletes_to_merge(&self) -> bool {
+        self.view.load().version.active().has_deletes() && self.volume.is_device_full()
     }
 
     /// Whether there may be a compaction of `lane` later without a further write: an L0 waits for others, a sweep is
     /// throttled, a compaction waits for memory that any region may free, or a region that shares segments has given
     /// some up.
     pub(crate) fn waits_for_time(&self, lane: Lane, now: UnixMs) -> bool {
-        let l0s = lane != Lane::Levels && self.has_frozen_l0s();
+        let l0s = lane != Lane::Levels && (self.has_frozen_l0s() || self.has_deletes_to_merge());
         let owner = self.view.load().version.reads().owner;
         l0s || self.volume.memory().has_waiting(owner, lane.bit())
             || lane != Lane::L0s && (self.picker_waits(now) || self.must_look_at_sharing())

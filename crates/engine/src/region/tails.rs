@@ -132,7 +132,7 @@ impl Region {
         let name = self.options.addressing.name(id, segment.no());
         self.prepared.lock()[log.index()] = Some(Prepared { id, name, segment, appender, reservation, of });
         if of == TailUse::Writes {
-            self.volume.compacted(self.id(), Ok(()));
+            self.volume.writes_have_room(self.id());
         }
         Ok(())
     }

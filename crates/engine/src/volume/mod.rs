@@ -517,10 +517,15 @@ impl Volume {
     /// A compaction of `region` has ended like this: see [`Volume::why_full`].
     pub(crate) fn compacted(&self, region: RegionId, result: Result<(), &Error>) {
         match result {
-            Ok(()) => self.space.set_unfinished(region, None),
-            Err(error @ Error::NoSpace { .. }) => self.space.set_unfinished(region, Some(error.to_string())),
+            Ok(()) => self.space.compacted(region, None),
+            Err(error @ Error::NoSpace { .. }) => self.space.compacted(region, Some(error.to_string())),
             Err(_) => {}
         }
+    }
+
+    /// Writes of `region` have room: see [`Volume::why_full`].
+    pub(crate) fn writes_have_room(&self, region: RegionId) {
+        self.space.writes_have_room(region);
     }
 
     /// Applies an edit, and appends it to the manifest.

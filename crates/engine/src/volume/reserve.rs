@@ -71,6 +71,8 @@ pub(crate) struct CompactionRoom {
     pub(crate) segments: u32,
     /// They are those of the reserve, or little more.
     pub(crate) is_short: bool,
+    /// The device is nearly full, or did not let the file grow at the last attempt: what is given back to it is missed.
+    pub(crate) is_device_full: bool,
 }
 
 /// What a tail is for.
@@ -111,6 +113,10 @@ impl SpaceState {
     fn room_in_short(&self, room: u32, reserve: u32) -> u32 {
         let of_deletes = if room > reserve { 0 } else { room.saturating_sub(least_of(reserve)).min(reserve / 2) };
         (room - of_deletes).saturating_sub(self.planned)
+    }
+
+    fn is_device_full(&self) -> bool {
+        self.is_nearly_full || self.refusal.is_some()
     }
 
     /// Whether only the reserve is left.
@@ -191,24 +197,29 @@ impl Space {
         }
     }
 
-    /// Room for the next compaction. Of the reserve, what deletes may use is left to them, up to half.
-    pub(super) fn room_for_compaction(&self) -> CompactionRoom {
+    /// Room for the next compaction of `region`. Of the reserve, what deletes may use is left to them, up to half. If its
+    /// last one found no room, the next is picked as if room were short, whatever was estimated.
+    pub(super) fn room_for_compaction(&self, region: RegionId) -> CompactionRoom {
         let state = self.state.lock();
+        let is_device_full = state.is_device_full();
         let Some(room) = state.room(self.limit) else {
-            return CompactionRoom { segments: u32::MAX, is_short: state.manifest_short.is_some() };
+            return CompactionRoom { segments: u32::MAX, is_short: state.manifest_short.is_some(), is_device_full };
         };
         let reserve = state.reserve(self.limit);
-        if room >= reserve + LEAST_MERGE && state.manifest_short.is_none() {
-            return CompactionRoom { segments: (room - reserve).saturating_sub(state.planned), is_short: false };
+        let has_failed = state.starved.contains(&region);
+        if room >= reserve + LEAST_MERGE && state.manifest_short.is_none() && !has_failed {
+            let segments = (room - reserve).saturating_sub(state.planned);
+            return CompactionRoom { segments, is_short: false, is_device_full };
         }
-        CompactionRoom { segments: state.room_in_short(room, reserve), is_short: true }
+        CompactionRoom { segments: state.room_in_short(room, reserve), is_short: true, is_device_full }
     }
 
     /// Room for a compaction that does not fit into what is left besides the reserve.
     pub(super) fn room_with_reserve(&self) -> CompactionRoom {
         let state = self.state.lock();
         let room = state.room(self.limit).map(|room| state.room_in_short(room, state.reserve(self.limit)));
-        CompactionRoom { segments: room.unwrap_or(u32::MAX), is_short: true }
+        let segments = room.unwrap_or(u32::MAX);
+        CompactionRoom { segments, is_short: true, is_device_full: state.is_device_full() }
     }
 
     /// Segments that are free.
@@ -251,9 +262,14 @@ impl Volume {
         self.space.allocate_tail(origin, of)
     }
 
-    /// Whether compactions are short of room.
-    pub(crate) fn is_short_of_space(&self) -> bool {
-        self.room_for_compaction().is_short
+    /// Whether compactions of `region` are short of room.
+    pub(crate) fn is_short_of_space(&self, region: RegionId) -> bool {
+        self.room_for_compaction(region).is_short
+    }
+
+    /// Whether the device is nearly full, or did not let the file grow at the last attempt.
+    pub(crate) fn is_device_full(&self) -> bool {
+        self.space.state.lock().is_device_full()
     }
 
     /// The error of what waits for compactions that have no room.
@@ -270,9 +286,9 @@ impl Volume {
         self.space.restore_reserve()
     }
 
-    /// Room for the next compaction.
-    pub(crate) fn room_for_compaction(&self) -> CompactionRoom {
-        self.space.room_for_compaction()
+    /// Room for the next compaction of `region`.
+    pub(crate) fn room_for_compaction(&self, region: RegionId) -> CompactionRoom {
+        self.space.room_for_compaction(region)
     }
 
     /// Room for a compaction that does not fit into [`Volume::room_for_compaction`], although that is not short.

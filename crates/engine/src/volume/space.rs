@@ -142,6 +142,8 @@ pub(super) struct SpaceState {
     serial: u64,
     /// Why the file did not grow at the last attempt.
     pub(super) refusal: Option<String>,
+    /// The device was nearly full when a segment was taken last.
+    pub(super) is_nearly_full: bool,
     /// Why the last attempt to allocate for writes failed.
     pub(super) refuses_writes: Option<String>,
     /// Segments that compactions under way may still take.
@@ -150,6 +152,8 @@ pub(super) struct SpaceState {
     pub(super) manifest_short: Option<String>,
     /// The regions of which a compaction found no room, and why.
     pub(super) unfinished: BTreeMap<RegionId, String>,
+    /// The regions whose last compaction found no room.
+    pub(super) starved: BTreeSet<RegionId>,
 }
 
 impl Space {
@@ -164,10 +168,12 @@ impl Space {
             end,
             serial: 0,
             refusal: None,
+            is_nearly_full: device.file().is_device_nearly_full(),
             refuses_writes: None,
             planned: 0,
             manifest_short: None,
             unfinished: BTreeMap::new(),
+            starved: BTreeSet::new(),
         };
         Arc::new(Space { device, segment_bytes, limit, state: Mutex::new(state), growth: Mutex::new(()) })
     }
@@ -300,14 +306,25 @@ impl Space {
         no.start(self.segment_bytes as usize)
     }
 
-    /// A compaction of `region` found no room, because of this; `None`: its compactions or its writes have some again.
-    /// What such a compaction gives back, when it is given up, is free, and still not enough.
-    pub(super) fn set_unfinished(&self, region: RegionId, why: Option<String>) {
+    /// A compaction of `region` found no room, because of this; `None`: one has ended. What a compaction without room
+    /// gives back, when it is given up, is free, and still not enough.
+    pub(super) fn compacted(&self, region: RegionId, why: Option<String>) {
         let mut state = self.state.lock();
         match why {
-            Some(why) => drop(state.unfinished.insert(region, why)),
-            None => drop(state.unfinished.remove(&region)),
+            Some(why) => {
+                state.unfinished.insert(region, why);
+                state.starved.insert(region);
+            }
+            None => {
+                state.unfinished.remove(&region);
+                state.starved.remove(&region);
+            }
         }
+    }
+
+    /// Writes of `region` have room.
+    pub(super) fn writes_have_room(&self, region: RegionId) {
+        self.state.lock().unfinished.remove(&region);
     }
 
     /// A segment is about to get other contents.
@@ -316,6 +333,8 @@ impl Space {
     }
 
     fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
+        let is_nearly_full = self.device.file().is_device_nearly_full();
+        self.state.lock().is_nearly_full = is_nearly_full;
         self.renew(&segment)?;
         Ok(segment)
     }

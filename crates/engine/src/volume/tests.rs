@@ -430,3 +430,19 @@ fn what_a_copy_belongs_to_survives_checkpoints_and_goes_with_the_copy() {
     volume.commit(&owner, vec![Change::Drop(REGION)], &[], Durability::Synced).unwrap();
     assert_eq!(volume.identity(REGION), None);
 }
+
+#[test]
+fn a_compaction_that_found_no_room_is_followed_by_one_that_knows_of_the_shortage() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let options = VolumeOptions { capacity_bytes: Some(256 * SEGMENT_BYTES as u64), ..options() };
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
+    let is_short = |region| volume.room_for_compaction(region).is_short;
+    assert!(!is_short(REGION));
+    volume.compacted(REGION, Err(&volume.no_room_to_compact()));
+    assert!(is_short(REGION) && !is_short(RegionId(2)));
+    // Writes may have room that a compaction has not.
+    volume.writes_have_room(REGION);
+    assert!(is_short(REGION));
+    volume.compacted(REGION, Ok(()));
+    assert!(!is_short(REGION));
+}

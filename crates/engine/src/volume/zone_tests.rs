@@ -297,7 +297,7 @@ fn without_space_writes_are_refused_and_go_on_when_there_is_some() {
     let error = volume.allocate_tail(RegionId(1), TailUse::Writes).unwrap_err().to_string();
     assert!(error.contains("no space") && error.contains("manifest"), "{error}");
     assert!(volume.why_full().is_some_and(|why| why.contains("manifest")));
-    assert!(volume.is_short_of_space());
+    assert!(volume.is_short_of_space(RegionId(1)));
     // Edits that name fewer segments continue without limit, through checkpoints.
     let region = volume.take_region(RegionId(2)).unwrap();
     let before = volume.manifest.lock().current();

@@ -192,6 +192,10 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool>;
+    /// Whether the device is nearly full, so that others miss what this file keeps. `false` where nobody can tell.
+    fn is_device_nearly_full(&self) -> bool {
+        false
+    }
     /// Where byte `offset` is on the device, for messages: elsewhere if the file is a view of another one.
     fn place(&self, offset: u64) -> u64 {
         offset

@@ -11,7 +11,7 @@ use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FlockOperation, FsWord, IFlags, fadvise, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{Advice, FlockOperation, FsWord, IFlags, fadvise, fstatvfs, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -19,6 +19,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+
+/// A device is nearly full if less than one block in this many is left.
+const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
@@ -331,6 +334,10 @@ impl File for RealFile {
 
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         self.room.release(&self.handles.buffered, offset, bytes)
+    }
+
+    fn is_device_nearly_full(&self) -> bool {
+        fstatvfs(&self.handles.buffered).is_ok_and(|device| device.f_bavail < device.f_blocks / NEARLY_FULL_SHARE)
     }
 
     fn counters(&self) -> DeviceCounters {

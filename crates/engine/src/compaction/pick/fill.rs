@@ -3,7 +3,7 @@
 use super::{LEAST_BY_SCANS, Picker};
 use crate::compaction::runs;
 use crate::tree::Level;
-use crate::version::Version;
+use crate::version::{Reach, Reads, Version};
 use leeward_format::cluster::CompactionMode;
 use leeward_format::manifest::{L1, L1_RUNS, LevelState, MAX_LEVELS, PIECES};
 use std::ops::Range;
@@ -23,17 +23,35 @@ const PART_BY_SCANS: u64 = 8;
 /// before it is split. More can come meanwhile.
 const MOST_PIECES: usize = 20;
 
+/// One entry in this many is a tombstone: the level deletes much of what is below it.
+const DELETES_SHARE: u64 = 4;
+
+/// Whether the level deletes much of what is below it, as far as its indexes are in memory.
+fn deletes_much(reads: &Reads, level: &Level) -> bool {
+    let (mut tombstones, mut entries) = (0, 0);
+    for leaf in level.segments() {
+        if let Ok(Some(index)) = leaf.index(reads, Reach::Memory) {
+            tombstones += u64::from(index.footer().tombstones);
+            entries += u64::from(index.footer().entries);
+        }
+    }
+    entries > 0 && tombstones * DELETES_SHARE >= entries
+}
+
 impl Picker {
     /// Positions of levels that are over their size, with their fill (1.0 or more); L1 stands for all of its runs.
     pub(super) fn full(&self, version: &Version) -> Vec<(usize, f64)> {
         let levels = version.levels();
         // Garbage that a level hides is unknown until it is merged: it may be all that there is to give back.
-        let is_short = self.room.is_short;
+        let must_merge = |level: &Level| {
+            !level.is_empty()
+                && (self.room.is_short || self.room.is_device_full && deletes_much(version.reads(), level))
+        };
         let last = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
         let pieces = Some((0, self.fill_of_pieces(version))).filter(|(_, fill)| *fill >= 1.0);
         if let Some(most) = self.ordering_degree {
             let count = levels.iter().skip(PIECES).filter(|run| !run.is_empty()).count();
-            let is_due = count > most || count > 1 && is_short;
+            let is_due = count > most || count > 1 && levels.iter().skip(PIECES).any(|run| must_merge(run));
             let runs = is_due.then(|| (L1, (count as f64 / most as f64).max(1.0)));
             return runs.into_iter().chain(pieces).collect();
         }
@@ -42,13 +60,14 @@ impl Picker {
         let below = levels.iter().enumerate().take(MAX_LEVELS - 1).skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
             let own = level.bytes() as f64 / self.target_bytes(version, position) as f64;
-            let hides = f64::from(u8::from(position < last && !level.is_empty() && is_short));
+            let hides = f64::from(u8::from(position < last && must_merge(level)));
             (position, own.max(self.fill_by_scans(version, position..position + 1)).max(hides))
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if has_runs {
             // Runs of a table that has none are those of a two-layer log that the primary role came to.
-            let must = runs::count(levels) > 0 && (self.l1_runs == 1 || is_short);
+            let must = runs::count(levels) > 0
+                && (self.l1_runs == 1 || levels.iter().take(L1_RUNS).skip(PIECES).any(|run| must_merge(run)));
             let by_scans = self.fill_by_scans(version, PIECES..L1_RUNS);
             full.push((L1, self.fill_of_runs(levels).max(by_scans).max(f64::from(u8::from(must)))));
         }

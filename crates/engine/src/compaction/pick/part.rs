@@ -42,6 +42,8 @@ pub(super) struct Room {
     pub(super) segments: u32,
     /// Only the reserve is left.
     pub(super) is_short: bool,
+    /// The device has no room for the file to grow.
+    pub(super) is_device_full: bool,
     /// L0s become runs and levels are merged part by part, whatever the table says.
     pub(super) by_parts: bool,
     /// Something waits for what other compactions give back.
@@ -55,14 +57,16 @@ pub(super) struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Room::new(CompactionRoom { segments: u32::MAX, is_short: false }, false, UnixMs(0))
+        let room = CompactionRoom { segments: u32::MAX, is_short: false, is_device_full: false };
+        Room::new(room, false, UnixMs(0))
     }
 }
 
 impl Room {
     fn new(room: CompactionRoom, is_awaited: bool, now: UnixMs) -> Room {
-        let CompactionRoom { segments, is_short } = room;
-        Room { segments, is_short, by_parts: is_short, is_awaited, may_try: true, is_too_small: false, now }
+        let CompactionRoom { segments, is_short, is_device_full } = room;
+        let by_parts = is_short;
+        Room { segments, is_short, is_device_full, by_parts, is_awaited, may_try: true, is_too_small: false, now }
     }
 
     /// The deepest level that is not merged, which alone gives room back, had its turn: others leave it enough.
@@ -76,7 +80,7 @@ impl Room {
 
 impl Picker {
     pub(super) fn look_at_room(&mut self, version: &Version, now: UnixMs) {
-        let room = version.reads().volume.room_for_compaction();
+        let room = version.reads().volume.room_for_compaction(version.reads().region);
         // The other lanes' picks do not end the wait of one; an install does.
         let is_awaited = self.room.is_awaited && room.segments < u32::MAX;
         self.room = Room::new(room, is_awaited, now);
@@ -118,7 +122,8 @@ impl Picker {
         let segment_bytes = version.reads().volume.segment_bytes() as u64;
         let levels = padded(version, source.target());
         let target = &levels[source.target()];
-        let ends = |range: Range<usize>| room::bytes_of(target, range);
+        // What the last level has was perhaps merged while room was short, and has medium values in runs as well.
+        let ends = |range: Range<usize>| self.moved_bytes(version, target, &range);
         let bytes = match source {
             Source::L0 { tables, .. } => {
                 tables.iter().map(|l0| l0.bytes()).sum::<u64>() + ends(0..target.segments().len())

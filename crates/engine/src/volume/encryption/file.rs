@@ -517,6 +517,10 @@ impl File for EncryptedFile {
         Ok(is_released)
     }
 
+    fn is_device_nearly_full(&self) -> bool {
+        self.file.is_device_nearly_full()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.file.counters()
     }

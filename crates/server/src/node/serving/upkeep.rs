@@ -84,6 +84,8 @@ pub(super) struct Upkeep {
     unsynced_since: Option<Nanos>,
     /// Upkeep failed without harm to the volume (it is full, or a read failed). It is tried again at this time.
     backoff_until: Nanos,
+    /// The same for the next tails. Compactions, which give them room, do not wait with them.
+    prepares_from: Nanos,
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
     pub(super) written: Lsn,
 }
@@ -96,7 +98,7 @@ impl Upkeep {
 
     /// It has something to do that comes with time alone.
     pub(super) fn waits_for_time(&self, now: Nanos) -> bool {
-        now < self.backoff_until || self.unsynced_since.is_some()
+        now < self.backoff_until.max(self.prepares_from) || self.unsynced_since.is_some()
     }
 
     /// Compactions that are under way are not continued here: the region is given up.
@@ -114,7 +116,7 @@ impl Serving {
         for log in LogKind::APPENDED {
             self.maintain_log(log);
         }
-        if !self.upkeep.is_preparing && now >= self.upkeep.backoff_until && self.region.wants_tails() {
+        if !self.upkeep.is_preparing && now >= self.upkeep.prepares_from && self.region.wants_tails() {
             self.upkeep.is_preparing = true;
             let region = self.region.clone();
             self.spawn(move || Outcome::Upkeep(UpkeepDone::Prepared(region.prepare_tails())));
@@ -206,6 +208,8 @@ impl Serving {
             UpkeepDone::Stepped { compaction, step } => self.stepped(compaction, step, ops),
             UpkeepDone::Installed { done, result } => {
                 self.upkeep.compacting = Compacting::Idle;
+                // What it gave back is there for tails.
+                self.upkeep.prepares_from = now;
                 self.installed(&done, result, ops)
             }
             UpkeepDone::Flushed { log, index, result } => {
@@ -217,7 +221,10 @@ impl Serving {
             }
             UpkeepDone::Prepared(result) => {
                 self.upkeep.is_preparing = false;
-                result
+                if result.is_err() {
+                    self.upkeep.prepares_from = now + BACKOFF;
+                }
+                return self.warn_of(&result);
             }
             UpkeepDone::Synced(result) => {
                 self.upkeep.is_syncing = false;
@@ -240,9 +247,15 @@ impl Serving {
                 }
             },
         };
-        if let Err(error) = failed {
-            tracing::warn!(region = %self.id(), %error, "upkeep failed, and backs off");
+        if failed.is_err() {
             self.upkeep.backoff_until = now + BACKOFF;
+        }
+        self.warn_of(&failed);
+    }
+
+    fn warn_of(&self, result: &Result<(), Error>) {
+        if let Err(error) = result {
+            tracing::warn!(region = %self.id(), %error, "upkeep failed, and backs off");
         }
     }
 
