@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 /// A path in a document starts with one of these.
-const ROOTS: [&str; 6] = ["crates/", "docs/", "tests/", ".ci/", ".cargo/", "examples/"];
+const ROOTS: [&str; 7] = ["crates/", "docs/", "tests/", "benchmarks/", ".ci/", ".cargo/", "examples/"];
 
 /// Where format pages are, and the crate they describe.
 const PAGES: &str = "docs/formats";
