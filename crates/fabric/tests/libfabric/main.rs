@@ -2,7 +2,7 @@
 //!
 //! Over its shm provider nodes are processes, as those of a cluster are (`processes`). Two in one process crash it:
 //! there it has an endpoint use the memory of another without a count of its users, also when that one is closed
-//! (`docs/open.md`).
+//! (`docs/design/limits.md`).
 
 /// Cases as tests of the provider whose nodes may be in one process.
 macro_rules! every_transport {
