@@ -13,10 +13,8 @@ const DEFAULT_ADDRESSES: &str = "127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481";
 /// conflict with others: a variable is exported for all commands.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Connect {
-    /// Native addresses of one or more nodes; one that answers is enough. host:port and leeward://host:port use TCP.
-    /// leeward+ring://host:port[?spin_us=N] uses request and reply rings, by default in memory shared on this host.
-    /// leeward+direct://host:port[?spin_us=N] fails if that memory is not shared, which direct reads need.
-    /// leeward+tls://host:port?ca=FILE, and the others with +tls, use TLS [env: LEEWARD_CONNECT] [default:
+    /// Native addresses (host:port) of one or more nodes; one that answers is enough. docs/operations.md explains
+    /// leeward+ring://, leeward+direct:// and leeward+tls:// [env: LEEWARD_CONNECT] [default:
     /// 127.0.0.1:7479,127.0.0.1:7480,127.0.0.1:7481]
     #[arg(long, value_delimiter = ',', value_name = "ADDRS")]
     connect: Vec<String>,
