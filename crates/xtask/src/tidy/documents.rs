@@ -27,8 +27,7 @@ pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
 fn named_paths(repository: &Repository, file: &Path, text: &str, violations: &mut Vec<Violation>) {
     for (number, line) in text.lines().enumerate() {
         for name in names(line) {
-            let is_path = ROOTS.iter().any(|root| name.starts_with(root)) && !name.contains(['<', '*', ' ', '{']);
-            if is_path && !repository.exists(Path::new(&name)) {
+            if is_whole_path(&name) && !repository.exists(Path::new(&name)) {
                 violations.push(Violation {
                     file: file.into(),
                     line: number + 1,
@@ -37,6 +36,11 @@ fn named_paths(repository: &Repository, file: &Path, text: &str, violations: &mu
             }
         }
     }
+}
+
+/// Whether the name is a path from the root of the repository, and no pattern.
+pub(super) fn is_whole_path(name: &str) -> bool {
+    ROOTS.iter().any(|root| name.starts_with(root)) && !name.contains(['<', '*', ' ', '{'])
 }
 
 /// Links to files resolve.

@@ -1,11 +1,8 @@
-//! The map of the code, `ARCHITECTURE.md`: it is short, and each function that it names exists. Lines of documents are short enough
-//! to be read.
+//! The map of the code, `ARCHITECTURE.md`, is short. Lines of documents are short enough to be read.
 //!
 //! Pure.
 
-use super::imports::names;
 use super::{Repository, Violation};
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The map.
@@ -24,16 +21,6 @@ pub(super) fn check(repository: &Repository, violations: &mut Vec<Violation>) {
     if map.lines().count() > MOST_LINES {
         broken(0, format!("has {} lines, may have {MOST_LINES}: move detail to docs/design", map.lines().count()));
     }
-    let sources: Vec<&str> = repository.with_extension("rs").map(|(_, text)| text).collect();
-    let mut known = BTreeSet::new();
-    for (number, line) in map.lines().enumerate() {
-        for name in names(line) {
-            let Some((owner, function)) = as_function(&name) else { continue };
-            if known.insert(name.clone()) && !is_there(&sources, owner, function) {
-                broken(number + 1, format!("names the function {name}, which is not there"));
-            }
-        }
-    }
 }
 
 /// No line is too long; in tables and code blocks only where `file` is the map.
@@ -50,31 +37,6 @@ fn columns(file: &Path, text: &str, violations: &mut Vec<Violation>) {
     }
 }
 
-/// Parses `Type::function` or `function()`; `None` for any other name.
-fn as_function(name: &str) -> Option<(Option<&str>, &str)> {
-    let is_snake = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    if let Some(function) = name.strip_suffix("()") {
-        return is_snake(function).then_some((None, function));
-    }
-    let (owner, function) = name.split_once("::")?;
-    (owner.starts_with(|first: char| first.is_ascii_uppercase()) && is_snake(function))
-        .then_some((Some(owner), function))
-}
-
-/// Whether a source file has the function and, if it has an owner, an implementation or the declaration of that owner.
-fn is_there(sources: &[&str], owner: Option<&str>, function: &str) -> bool {
-    let [plain, generic] = [format!("fn {function}("), format!("fn {function}<")];
-    let is_owned = |text: &str| owner.is_none_or(|owner| text.lines().any(|line| implements(line, owner)));
-    sources.iter().any(|text| (text.contains(&plain) || text.contains(&generic)) && is_owned(text))
-}
-
-/// Whether the line begins an implementation of `owner`, or its declaration as a trait.
-fn implements(line: &str, owner: &str) -> bool {
-    let is_word = |part: &str| part == owner;
-    (line.starts_with("impl") || line.contains("trait "))
-        && line.split(|c: char| !c.is_alphanumeric() && c != '_').any(is_word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::violations;
@@ -86,16 +48,6 @@ mod tests {
 
     fn says(map: &str, what: &str) -> bool {
         of_map(map).iter().any(|violation| violation.contains(what))
-    }
-
-    #[test]
-    fn functions_of_the_map_exist() {
-        for there in ["`Node::route`", "`route()`", "`Node`", "`crates/a/src`", "`Reach::Memory`"] {
-            assert!(!says(there, "names the function"), "{there}");
-        }
-        for gone in ["`Node::send`", "`Slot::route`", "`send()`"] {
-            assert!(says(gone, "names the function"), "{gone}");
-        }
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! | `imports` | which crate may depend on which: every `Cargo.toml` matches the tables of `docs/design/source.md` |
 //! | `rules` | one source file: header, sizes, forbidden words, `unsafe` and effects only where the tables say |
 //! | `panics` | in code that handles bytes from outside, each place that may panic says why it cannot |
-//! | `map` | `ARCHITECTURE.md` is short and names functions that exist; lines of documents are short |
+//! | `map` | `ARCHITECTURE.md` is short; lines of documents are short |
 //! | `documents` | every path and link resolves, every folder is named, every format has a page |
+//! | `named` | every file, function and field that a document names without its path exists |
 //! | `words` | one word for each thing: banned words, with their replacements, in code and documents |
 //!
 //! `cargo test` and `cargo xtask tidy` run the same `check`. Reads files, writes nothing.
@@ -14,6 +15,7 @@
 mod documents;
 mod imports;
 mod map;
+mod named;
 mod panics;
 mod rules;
 mod source;
@@ -59,6 +61,7 @@ pub fn check(root: &Path) -> io::Result<Vec<Violation>> {
     imports::check(&repository, &mut violations);
     rules::check(&repository, &mut violations);
     documents::check(&repository, &mut violations);
+    named::check(&repository, &mut violations);
     panics::check(&repository, &mut violations);
     words::check(&repository, &mut violations);
     map::check(&repository, &mut violations);
