@@ -38,6 +38,8 @@ DELETES_WITHIN = 5
 # What is wanted of a row: how soon a write is taken after there is room.
 WRITES_WITHIN = 5.0
 BATCH = 64
+# So many refused batches, a tenth of a second apart, and the store is full: compactions may make room meanwhile.
+REFUSALS = 40
 # A round that fills no more by then goes on.
 WRITES_AT_MOST = 200_000
 POOL = random.Random(1).randbytes(4 << 20)
@@ -291,7 +293,7 @@ class Round:
         client, refused, sent = self.store.connect(), 0, 0
         keys = self.pairs.present()
         fresh = max(self.pairs.possible, default=0) + 1
-        while refused < 20 and sent < WRITES_AT_MOST:
+        while refused < REFUSALS and sent < WRITES_AT_MOST:
             numbers = {self.draw.choice(keys) if keys and self.draw.random() < 0.3 else fresh + at for at in range(BATCH)}
             fresh += BATCH
             changes = [(number, self.pairs.next_version(self.draw.choice(self.sizes))) for number in numbers]
@@ -306,12 +308,13 @@ class Round:
             self.written += BATCH - len(errors)
             if len(errors) >= BATCH // 2:
                 refused += 1
-                time.sleep(0.05)
+                time.sleep(0.1)
         if not self.refusal.startswith("UNAVAILABLE"):
             self.failures.append(f"a full file system answers {self.refusal!r} after {sent} writes")
 
     def delete_one(self, when):
-        number = self.draw.choice(self.pairs.present())
+        # On a device that is full from the beginning there may be none: then it is a key that was never there.
+        number = self.draw.choice(self.pairs.present() or [1])
 
         def delete():
             errors = self.batch(self.store.connect(), [(number, None)])

@@ -197,7 +197,7 @@ fn a_full_store_whose_keys_are_overwritten_goes_on_after_deletes() {
     }
 }
 
-/// Others wait for the room, so deletes do not wait for more writes.
+/// Others miss the room, so deletes do not wait for more writes.
 #[test]
 fn what_deletes_give_back_on_a_full_device_is_there_without_more_writes() {
     let disk = SimDisk::new(4, 256 * SEGMENT_BYTES);
@@ -206,7 +206,7 @@ fn what_deletes_give_back_on_a_full_device_is_there_without_more_writes() {
     let before = db.stats().used_bytes;
     delete_all(&db, &mut model);
     let since = Instant::now();
-    while db.stats().used_bytes > before / 2 {
+    while db.stats().used_bytes > before / 4 {
         assert!(since.elapsed() < Duration::from_secs(60), "{before} bytes in use before; {}", state(&db));
         std::thread::sleep(Duration::from_millis(20));
     }

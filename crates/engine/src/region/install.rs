@@ -39,7 +39,7 @@ impl Region {
     /// Whether the active L0 deletes something while the device is full: then it is merged as soon as the region is
     /// quiet, because somebody waits for the room.
     fn has_deletes_to_merge(&self) -> bool {
-        self.view.load().version.active().has_deletes() && self.volume.is_device_full()
+        self.view.load().version.active().has_deletes() && self.volume.is_room_missed()
     }
 
     /// Whether there may be a compaction of `lane` later without a further write: an L0 waits for others, a sweep is

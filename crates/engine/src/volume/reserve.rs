@@ -71,8 +71,8 @@ pub(crate) struct CompactionRoom {
     pub(crate) segments: u32,
     /// They are those of the reserve, or little more.
     pub(crate) is_short: bool,
-    /// The device is nearly full, or did not let the file grow at the last attempt: what is given back to it is missed.
-    pub(crate) is_device_full: bool,
+    /// Others miss what the file has given up: see [`SpaceState::is_room_missed`].
+    pub(crate) is_room_missed: bool,
 }
 
 /// What a tail is for.
@@ -113,10 +113,6 @@ impl SpaceState {
     fn room_in_short(&self, room: u32, reserve: u32) -> u32 {
         let of_deletes = if room > reserve { 0 } else { room.saturating_sub(least_of(reserve)).min(reserve / 2) };
         (room - of_deletes).saturating_sub(self.planned)
-    }
-
-    fn is_device_full(&self) -> bool {
-        self.is_nearly_full || self.refusal.is_some()
     }
 
     /// Whether only the reserve is left.
@@ -201,17 +197,17 @@ impl Space {
     /// last one found no room, the next is picked as if room were short, whatever was estimated.
     pub(super) fn room_for_compaction(&self, region: RegionId) -> CompactionRoom {
         let state = self.state.lock();
-        let is_device_full = state.is_device_full();
+        let is_room_missed = state.is_room_missed;
         let Some(room) = state.room(self.limit) else {
-            return CompactionRoom { segments: u32::MAX, is_short: state.manifest_short.is_some(), is_device_full };
+            return CompactionRoom { segments: u32::MAX, is_short: state.manifest_short.is_some(), is_room_missed };
         };
         let reserve = state.reserve(self.limit);
         let has_failed = state.starved.contains(&region);
         if room >= reserve + LEAST_MERGE && state.manifest_short.is_none() && !has_failed {
             let segments = (room - reserve).saturating_sub(state.planned);
-            return CompactionRoom { segments, is_short: false, is_device_full };
+            return CompactionRoom { segments, is_short: false, is_room_missed };
         }
-        CompactionRoom { segments: state.room_in_short(room, reserve), is_short: true, is_device_full }
+        CompactionRoom { segments: state.room_in_short(room, reserve), is_short: true, is_room_missed }
     }
 
     /// Room for a compaction that does not fit into what is left besides the reserve.
@@ -219,7 +215,7 @@ impl Space {
         let state = self.state.lock();
         let room = state.room(self.limit).map(|room| state.room_in_short(room, state.reserve(self.limit)));
         let segments = room.unwrap_or(u32::MAX);
-        CompactionRoom { segments, is_short: true, is_device_full: state.is_device_full() }
+        CompactionRoom { segments, is_short: true, is_room_missed: state.is_room_missed }
     }
 
     /// Segments that are free.
@@ -267,9 +263,9 @@ impl Volume {
         self.room_for_compaction(region).is_short
     }
 
-    /// Whether the device is nearly full, or did not let the file grow at the last attempt.
-    pub(crate) fn is_device_full(&self) -> bool {
-        self.space.state.lock().is_device_full()
+    /// Whether the device was nearly full, or did not let the file grow, and the file has not grown since.
+    pub(crate) fn is_room_missed(&self) -> bool {
+        self.space.state.lock().is_room_missed
     }
 
     /// The error of what waits for compactions that have no room.

@@ -142,8 +142,9 @@ pub(super) struct SpaceState {
     serial: u64,
     /// Why the file did not grow at the last attempt.
     pub(super) refusal: Option<String>,
-    /// The device was nearly full when a segment was taken last.
-    pub(super) is_nearly_full: bool,
+    /// The device was nearly full, or did not let the file grow, and the file has not grown since: others miss what it has
+    /// given up.
+    pub(super) is_room_missed: bool,
     /// Why the last attempt to allocate for writes failed.
     pub(super) refuses_writes: Option<String>,
     /// Segments that compactions under way may still take.
@@ -168,7 +169,7 @@ impl Space {
             end,
             serial: 0,
             refusal: None,
-            is_nearly_full: device.file().is_device_nearly_full(),
+            is_room_missed: device.file().is_device_nearly_full(),
             refuses_writes: None,
             planned: 0,
             manifest_short: None,
@@ -333,8 +334,9 @@ impl Space {
     }
 
     fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
-        let is_nearly_full = self.device.file().is_device_nearly_full();
-        self.state.lock().is_nearly_full = is_nearly_full;
+        if self.device.file().is_device_nearly_full() {
+            self.state.lock().is_room_missed = true;
+        }
         self.renew(&segment)?;
         Ok(segment)
     }
@@ -372,7 +374,9 @@ impl Space {
     }
 
     pub(super) fn note_growth(&self, grown: &Result<()>) {
-        self.state.lock().refusal = grown.as_ref().err().map(ToString::to_string);
+        let mut state = self.state.lock();
+        state.refusal = grown.as_ref().err().map(ToString::to_string);
+        state.is_room_missed |= grown.is_err();
     }
 
     /// Makes at least one more segment free, and more if only `floor` or fewer are.
@@ -404,6 +408,7 @@ impl Space {
         }?;
         let mut state = self.state.lock();
         state.end = end;
+        state.is_room_missed = false;
         state.free.extend((old..end).map(SegmentNo));
         Ok(())
     }

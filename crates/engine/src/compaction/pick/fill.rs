@@ -45,7 +45,7 @@ impl Picker {
         // Garbage that a level hides is unknown until it is merged: it may be all that there is to give back.
         let must_merge = |level: &Level| {
             !level.is_empty()
-                && (self.room.is_short || self.room.is_device_full && deletes_much(version.reads(), level))
+                && (self.room.is_short || self.room.is_room_missed && deletes_much(version.reads(), level))
         };
         let last = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
         let pieces = Some((0, self.fill_of_pieces(version))).filter(|(_, fill)| *fill >= 1.0);

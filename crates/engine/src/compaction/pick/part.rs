@@ -42,8 +42,8 @@ pub(super) struct Room {
     pub(super) segments: u32,
     /// Only the reserve is left.
     pub(super) is_short: bool,
-    /// The device has no room for the file to grow.
-    pub(super) is_device_full: bool,
+    /// Others miss what the file has given up.
+    pub(super) is_room_missed: bool,
     /// L0s become runs and levels are merged part by part, whatever the table says.
     pub(super) by_parts: bool,
     /// Something waits for what other compactions give back.
@@ -57,16 +57,16 @@ pub(super) struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        let room = CompactionRoom { segments: u32::MAX, is_short: false, is_device_full: false };
+        let room = CompactionRoom { segments: u32::MAX, is_short: false, is_room_missed: false };
         Room::new(room, false, UnixMs(0))
     }
 }
 
 impl Room {
     fn new(room: CompactionRoom, is_awaited: bool, now: UnixMs) -> Room {
-        let CompactionRoom { segments, is_short, is_device_full } = room;
+        let CompactionRoom { segments, is_short, is_room_missed } = room;
         let by_parts = is_short;
-        Room { segments, is_short, is_device_full, by_parts, is_awaited, may_try: true, is_too_small: false, now }
+        Room { segments, is_short, is_room_missed, by_parts, is_awaited, may_try: true, is_too_small: false, now }
     }
 
     /// The deepest level that is not merged, which alone gives room back, had its turn: others leave it enough.
