@@ -63,6 +63,7 @@ pub struct SimDisk {
 struct State {
     files: BTreeMap<String, Contents>,
     capacity: u64,
+    room: Option<u64>,
     plan: FaultPlan,
     ops: u64,
     syncs: u64,
@@ -88,6 +89,8 @@ struct Contents {
     given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
     /// Blocks of [`DIRECT_ALIGN`] bytes that cannot be read before they are written.
     unreadable: BTreeSet<usize>,
+    /// Blocks of [`DIRECT_ALIGN`] bytes that take no space: they were released.
+    holes: BTreeSet<usize>,
     counters: DeviceCounters,
 }
 
@@ -110,6 +113,7 @@ impl SimDisk {
             state: Arc::new(Mutex::new(State {
                 files: BTreeMap::new(),
                 capacity,
+                room: None,
                 plan: FaultPlan::default(),
                 ops: 0,
                 syncs: 0,
@@ -144,9 +148,16 @@ impl SimDisk {
         self.state.lock().ops
     }
 
-    /// Changes the capacity, in bytes.
+    /// Changes the capacity, in bytes: the sum of the lengths of all files.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity = bytes;
+    }
+
+    /// Others fill the disk, except for `room` bytes and what is released. `None`: they fill nothing of it.
+    pub fn leave_room(&self, room: Option<u64>) {
+        let mut state = self.state.lock();
+        let taken = state.taken();
+        state.room = room.map(|room| taken + room);
     }
 
     /// Whether [`File::map`] maps from now on. A new disk maps.
@@ -202,6 +213,7 @@ impl SimDisk {
                 contents.bytes.truncate(contents.durable_len);
             }
             contents.durable_len = contents.bytes.len();
+            contents.holes.retain(|block| (block + 1) * DIRECT_ALIGN <= contents.durable_len);
         }
     }
 
@@ -274,13 +286,35 @@ impl State {
         self.files.values().map(|contents| contents.bytes.len() as u64).sum()
     }
 
+    /// Bytes that the files take.
+    fn taken(&self) -> u64 {
+        self.files.values().map(|contents| (contents.bytes.len() - contents.holes.len() * DIRECT_ALIGN) as u64).sum()
+    }
+
+    /// Whether there is room for so many more bytes.
+    fn look_for_room(&self, bytes: usize) -> io::Result<()> {
+        let lacks_room = |room| bytes > 0 && self.taken() + bytes as u64 > room;
+        if self.room.is_some_and(lacks_room) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
     fn grow(&mut self, name: &str, len: usize) -> io::Result<()> {
-        let others = self.used() - self.files[name].bytes.len() as u64;
-        if others + len as u64 > self.capacity {
+        let old = self.files[name].bytes.len();
+        if self.used() - old as u64 + len as u64 > self.capacity {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        self.look_for_room(len.saturating_sub(old))?;
         let contents = self.files.get_mut(name).expect("open files exist");
         contents.bytes.resize(len.max(contents.bytes.len()), 0);
+        Ok(())
+    }
+
+    /// Gives space to the holes of a range.
+    fn fill_holes(&mut self, name: &str, offset: usize, bytes: usize) -> io::Result<()> {
+        let blocks = offset / DIRECT_ALIGN..(offset + bytes).div_ceil(DIRECT_ALIGN);
+        let holes: Vec<usize> = self.files[name].holes.range(blocks).copied().collect();
+        self.look_for_room(holes.len() * DIRECT_ALIGN)?;
+        let contents = self.files.get_mut(name).expect("open files exist");
+        contents.holes.retain(|hole| !holes.contains(hole));
         Ok(())
     }
 }
@@ -461,6 +495,7 @@ impl SimFile {
         if end > state.files[&self.name].bytes.len() {
             state.grow(&self.name, end)?;
         }
+        state.fill_holes(&self.name, offset as usize, bytes.len())?;
         let sectors = bytes.len() / SECTOR_BYTES;
         let written = match fault {
             None | Some(Fault::Writeback) => bytes.len(),
@@ -536,8 +571,10 @@ impl File for SimFile {
         state.grow(&self.name, len as usize)
     }
 
-    fn reserve(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
-        self.state.lock().begin(self.incarnation, OpKind::Allocate).map(drop)
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.begin(self.incarnation, OpKind::Allocate)?;
+        state.fill_holes(&self.name, offset as usize, bytes as usize)
     }
 
     /// Overwrites the range: a reader that still uses it must notice, and nothing else tells that the range has no
@@ -547,6 +584,7 @@ impl File for SimFile {
             let end = contents.bytes.len().min((offset + bytes) as usize);
             let range = contents.bytes.get_mut(offset as usize..end);
             range.into_iter().for_each(|range| range.fill(RELEASED));
+            contents.holes.extend((offset as usize).div_ceil(DIRECT_ALIGN)..end / DIRECT_ALIGN);
             true
         })
     }

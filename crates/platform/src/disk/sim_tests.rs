@@ -1,7 +1,7 @@
 //! Tests of the simulated disk: what it keeps and may lose, and that the seed decides it.
 
 use super::*;
-use crate::disk::is_unreadable;
+use crate::disk::{is_full, is_unreadable};
 
 fn written(seed: u64) -> (SimDisk, Arc<dyn File>) {
     let disk = SimDisk::new(seed, 1 << 20);
@@ -112,6 +112,25 @@ fn a_full_disk_says_so() {
     assert_eq!(file.len().unwrap(), 8192);
     disk.set_capacity(16384);
     file.allocate(8193, &[4096]).unwrap();
+}
+
+#[test]
+fn what_is_released_is_room_for_all_who_use_the_disk() {
+    let (disk, refused) = (SimDisk::new(0, 1 << 20), |result: io::Result<()>| result.is_err_and(|e| is_full(&e)));
+    let file = disk.open("f").unwrap();
+    file.allocate(32_768, &[4096]).unwrap();
+    disk.leave_room(Some(4096));
+    assert!(refused(file.allocate(40_960, &[4096])) && file.allocate(36_864, &[4096]).is_ok());
+    // The blocks 2 to 4: not those of which the range has a part only.
+    file.release(5_000, 16_000).unwrap();
+    assert!(file.allocate(49_152, &[4096]).is_ok() && refused(file.allocate(49_153, &[4096])));
+    assert!(refused(file.reserve(8_192, 4_096)) && refused(file.write_at(&[1; 10], 12_000)));
+    assert!(file.reserve(20_480, 28_672).is_ok() && file.write_at(&[1; 8_192], 0).is_ok(), "they are no holes");
+    disk.leave_room(Some(8_192));
+    assert!(file.write_at(&[1; 10], 12_000).is_ok() && file.reserve(8_192, 8_192).is_ok());
+    assert!(refused(file.reserve(16_384, 4_096)));
+    disk.leave_room(None);
+    assert!(file.reserve(0, 49_152).is_ok() && file.allocate(65_536, &[4096]).is_ok());
 }
 
 #[test]
