@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const MOST_GROWTH: u32 = 16;
 /// One segment in this many in use may be free, and the file grows by as many.
 const SPARE_SHARE: u32 = 64;
+/// Segments without space that are found before one allocation is refused.
+const MOST_TRIED: u32 = 64;
 /// Number of segments that may always be free.
 const LEAST_SPARE: u32 = 2;
 
@@ -132,6 +134,8 @@ pub(super) struct SpaceState {
     pub(super) free: BTreeSet<SegmentNo>,
     /// Free, perhaps without space on the device.
     hollow: BTreeSet<SegmentNo>,
+    /// Of those from here on it is not known whether they have space: they were free when the volume was opened.
+    untried: SegmentNo,
     /// Free parts of segments that are in use in part.
     parts: Parts,
     /// The file system cannot take space back.
@@ -164,6 +168,7 @@ impl Space {
         let state = SpaceState {
             free,
             hollow,
+            untried: SegmentNo(reserved),
             parts: Parts::default(),
             keeps_all: false,
             end,
@@ -381,13 +386,21 @@ impl Space {
 
     /// Makes at least one more segment free, and more if only `floor` or fewer are.
     pub(super) fn fill_or_grow(&self, floor: u32) -> Result<()> {
-        let hollow = self.state.lock().hollow.pop_first();
-        let Some(no) = hollow else { return self.grow(floor) };
-        let reserved = self.device.reserve(self.offset(no), self.segment_bytes);
-        let mut state = self.state.lock();
-        let list = if reserved.is_ok() { &mut state.free } else { &mut state.hollow };
-        list.insert(no);
-        reserved
+        let mut refused = Ok(());
+        for _ in 0..MOST_TRIED {
+            let Some((no, is_untried)) = self.state.lock().pop_hollow() else { break };
+            let reserved = self.device.reserve(self.offset(no), self.segment_bytes);
+            let mut state = self.state.lock();
+            let list = if reserved.is_ok() { &mut state.free } else { &mut state.hollow };
+            list.insert(no);
+            if !is_untried || !matches!(reserved, Err(Error::NoSpace { .. })) {
+                return reserved;
+            }
+            // It has no space. Another one may have some, also where the device is full.
+            state.untried = SegmentNo(no.0 + 1);
+            refused = reserved;
+        }
+        refused.and_then(|()| self.grow(floor))
     }
 
     fn grow(&self, floor: u32) -> Result<()> {
@@ -431,6 +444,14 @@ impl SpaceState {
 
     pub(super) fn used(&self) -> u32 {
         self.end - self.free.len() as u32 - self.hollow.len() as u32
+    }
+
+    /// Takes out a free segment that may lack space: one of those of which that is not known, while there are any.
+    fn pop_hollow(&mut self) -> Option<(SegmentNo, bool)> {
+        let untried = self.hollow.range(self.untried..).next().copied();
+        let no = untried.or_else(|| self.hollow.first().copied())?;
+        self.hollow.remove(&no);
+        Some((no, untried.is_some()))
     }
 
     /// Number of segments that may be free.

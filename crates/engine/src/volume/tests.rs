@@ -72,6 +72,32 @@ fn a_crash_while_a_volume_is_made_leaves_nothing_in_the_way() {
     }
 }
 
+/// After a start it is not known which free segments have space: one without it does not hide those behind it.
+#[test]
+fn a_full_disk_gives_the_free_segments_that_have_space_after_a_start() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let (volume, _owner) = open_owned(&disk).unwrap();
+    let mut low: Vec<_> = (0..200).map(|_| volume.allocate(REGION).unwrap()).collect();
+    let high = low.split_off(120);
+    drop(low);
+    volume.release_space();
+    let with_space = (volume.usage().1 / SEGMENT_BYTES as u64) as usize;
+    drop((high, volume));
+    disk.kill_process();
+    disk.leave_room(Some(0));
+    let (volume, _owner) = open_owned(&disk).unwrap();
+    let reserved = (volume.usage().0 / SEGMENT_BYTES as u64) as usize;
+    let mut taken = Vec::new();
+    // Those without space are looked at a few at a time.
+    for _ in 0..300 {
+        taken.extend(volume.allocate(REGION));
+    }
+    assert_eq!(taken.len(), with_space - reserved);
+    assert!(matches!(volume.allocate(REGION), Err(Error::NoSpace { .. })));
+    disk.leave_room(Some(SEGMENT_BYTES as u64));
+    assert!(volume.allocate(REGION).is_ok() && volume.allocate(REGION).is_err());
+}
+
 #[test]
 fn edits_survive_many_checkpoints_and_a_crash_at_any_of_them() {
     let mut rng = Rng::new(2);
