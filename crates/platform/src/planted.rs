@@ -119,6 +119,8 @@ pub enum Bug {
     IgnoreLocations,
     /// Copies and primary roles are given to full servers as to any other, and full servers keep their primary roles.
     IgnoreRoom,
+    /// A volume whose device had no room once does not ask it again.
+    StayFull,
     /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
     /// simulation finds it.
     LeaseBehindBulk,
@@ -132,7 +134,7 @@ impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`], [`Bug::KeepBeyondShared`], [`Bug::SpendReserve`] and
     /// [`Bug::MergeWithoutRoom`] are for the engine's own tests. No seed has found [`Bug::AdmitUngranted`] or
     /// [`Bug::DecideUnheard`]; tests of replication and of the cluster's agent are about their rules.
-    pub const ALL: [Bug; 51] = [
+    pub const ALL: [Bug; 52] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -184,6 +186,7 @@ impl Bug {
         Bug::GrantOwnDuration,
         Bug::IgnoreLocations,
         Bug::IgnoreRoom,
+        Bug::StayFull,
     ];
 }
 

@@ -138,6 +138,7 @@ planted! {
     a_backup_grants_leases_as_long_as_its_own: GrantOwnDuration at 463,
     copies_share_a_host_where_another_is_free: IgnoreLocations at 32,
     a_full_server_keeps_its_primary_roles: IgnoreRoom at 1062,
+    a_volume_that_was_full_once_stays_full: StayFull at 4,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

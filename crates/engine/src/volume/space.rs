@@ -19,6 +19,7 @@ use super::reserve::{Floors, OfReserve, reserve_of};
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use leeward_platform::disk::Content;
+use leeward_platform::planted::{Bug, planted};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -386,6 +387,9 @@ impl Space {
 
     /// Makes at least one more segment free, and more if only `floor` or fewer are.
     pub(super) fn fill_or_grow(&self, floor: u32) -> Result<()> {
+        if let Some(refusal) = self.state.lock().refusal.clone().filter(|_| planted(Bug::StayFull)) {
+            return Err(self.no_space(refusal));
+        }
         let mut refused = Ok(());
         for _ in 0..MOST_TRIED {
             let Some((no, is_untried)) = self.state.lock().pop_hollow() else { break };

@@ -34,6 +34,32 @@ impl FaultSchedule {
     }
 }
 
+/// A time in which others than the store fill the disks of some nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Filling {
+    pub(crate) at: Nanos,
+    pub(crate) until: Nanos,
+    pub(crate) nodes: Vec<usize>,
+}
+
+impl FaultSchedule {
+    /// When disks fill, in a quarter of the seeds: a disk, all others, or all.
+    pub(super) fn fillings(&self, nodes: usize, rng: &mut Rng) -> Vec<Filling> {
+        if !rng.one_in(4) {
+            return Vec::new();
+        }
+        let mut filling = || {
+            let at = Nanos::from_millis(rng.between(300, self.end.as_millis()));
+            let until = at + Nanos::from_millis(rng.between(200, 4_000));
+            let (one, which) = (rng.index(nodes), rng.index(3));
+            let is_one = |node: &usize| [*node == one, nodes == 1 || *node != one, true][which];
+            Filling { at, until, nodes: (0..nodes).filter(is_one).collect() }
+        };
+        let (first, second) = (filling(), filling());
+        if first.at.as_millis().is_multiple_of(2) { vec![first, second] } else { vec![first] }
+    }
+}
+
 /// The theme of the faults of a seed, which decides their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {

@@ -18,6 +18,7 @@ mod table;
 use crate::client_mix::ClientMix;
 use crate::world::{FaultKind, Forget};
 use bytes::Bytes;
+pub(crate) use fault_schedule::Filling;
 use fault_schedule::{FaultSchedule, Theme};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
@@ -82,6 +83,8 @@ pub(crate) struct Scenario {
     pub(crate) fault_schedule: FaultSchedule,
     /// When the coordinator forgets something, and what.
     pub(crate) forgets: Vec<(Nanos, Forget)>,
+    /// When disks fill.
+    pub(crate) fillings: Vec<Filling>,
     operator: Operator,
     traits: Traits,
 }
@@ -129,6 +132,8 @@ impl Scenario {
         scenario.traits.apart = rng.one_in(3).then(|| rng.index(3));
         // The same.
         scenario.forgets = scenario.fault_schedule.forgets(&mut Rng::new(seed.rotate_left(24)));
+        // The same.
+        scenario.fillings = scenario.fault_schedule.fillings(scenario.nodes, &mut Rng::new(seed.rotate_left(56)));
         scenario
     }
 
@@ -184,6 +189,7 @@ impl Scenario {
             index_bytes: 0,
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
             forgets: Vec::new(),
+            fillings: Vec::new(),
             operator: Operator::choose(nodes, rng),
             traits,
         }
@@ -209,6 +215,7 @@ impl Scenario {
             ("drawn_leases", leases.is_some().to_string()),
             ("located", apart.is_some().to_string()),
             ("narrow", (self.network.bytes_per_second > 0).to_string()),
+            ("filled", (!self.fillings.is_empty()).to_string()),
         ];
         draw.push(("index", self.table.reads.index.to_string()));
         draw.push(("scans", self.table.reads.scans.to_string()));

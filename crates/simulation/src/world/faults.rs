@@ -139,7 +139,7 @@ struct Death {
 
 /// Asserts that no region is broken for lack of space: work that a full device stopped must continue when there is
 /// room.
-fn assert_not_broken_for_room(node: Option<&Node>) {
+pub(super) fn assert_not_broken_for_room(node: Option<&Node>) {
     let regions = node.into_iter().flat_map(|node| node.status().regions);
     for region in regions {
         let is_broken = region.state.starts_with("broken") && region.state.contains("no space");
@@ -453,6 +453,7 @@ impl World {
     /// Heals everything except failed volumes, and starts every process.
     pub(super) fn mend_connections(&mut self) {
         self.fault_state.broken_until = Nanos::ZERO;
+        self.empty_disks();
         self.mend();
         for node in self.nodes() {
             self.resume(node);

@@ -153,6 +153,7 @@ impl Machine {
         }
         self.disk_incarnation = self.disk.incarnation();
         self.disk.set_capacity(DISK_BYTES);
+        self.disk.leave_room(None);
     }
 
     /// Replaces its disk by an empty one.

@@ -12,6 +12,7 @@
 //! | [`direct`] | clients that read hash indexes by one-sided reads |
 //! | [`copies`] | copies that are compared while clients write |
 //! | [`faults`] | what breaks |
+//! | [`filling`] | disks that fill and empty |
 //! | [`forgetting`] | a coordinator that forgets, and its restoration |
 //! | [`saved_copies`] | disks that are replaced and put back |
 //! | [`verdict`] | what must be true after the faults |
@@ -21,6 +22,7 @@ mod bounds;
 mod copies;
 mod direct;
 mod faults;
+mod filling;
 mod forgetting;
 mod machine;
 mod saved_copies;
@@ -33,12 +35,13 @@ pub(crate) use machine::SEGMENT_BYTES;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
-use crate::scenario::Scenario;
+use crate::scenario::{Filling, Scenario};
 use crate::{DirectReads, Report};
 use answering::Answering;
 use bounds::Bounds;
 use direct::{Direct, DirectEvent};
 use faults::FaultState;
+use filling::DiskFills;
 use forgetting::Forgetting;
 use leeward_cluster::bootstrap_op;
 use leeward_fabric::{LinkEvent, SimNetwork};
@@ -103,6 +106,12 @@ enum Event {
     Forget {
         forget: Forget,
     },
+    /// Others than the store fill disks.
+    Fill {
+        filling: Filling,
+    },
+    /// They take and give back room.
+    TakeRoom,
     /// The coordinator's tree is saved, or the operator looks whether it is to be restored.
     LookAtTree,
     /// A process dies at a chosen moment.
@@ -156,6 +165,7 @@ pub(crate) struct World {
     is_loaded: bool,
     fault_state: FaultState,
     forgetting: Forgetting,
+    disk_fills: DiskFills,
     /// The first term of each region, and the number of terms that began since.
     promotions: BTreeMap<RegionId, (u32, u32)>,
     /// With last-flush: terms that began and are not served yet.
@@ -222,6 +232,7 @@ impl World {
             is_loaded: true,
             fault_state: FaultState::default(),
             forgetting: Forgetting::default(),
+            disk_fills: DiskFills::new(nodes, Rng::new(seed.wrapping_add(1).rotate_left(56))),
             promotions: BTreeMap::new(),
             appointed: Vec::new(),
             bounds: Bounds::default(),
@@ -251,6 +262,9 @@ impl World {
         let first_fault = self.until_next_fault();
         self.push(first_fault, Event::Fault);
         self.begin_forgetting();
+        for filling in self.scenario.fillings.clone() {
+            self.push(filling.at, Event::Fill { filling });
+        }
         let alterations = self.scenario.alterations().into_iter();
         let alterations = alterations.map(|(at, change)| (at, Op::AlterTable { change: Box::new(change) }));
         for (at, op) in alterations.chain(self.scenario.desired()) {
@@ -383,6 +397,8 @@ impl World {
             Event::Direct { reader, event } => self.happen_to_reader(reader, event),
             Event::Fault => self.strike(),
             Event::Forget { forget } => self.forget(forget),
+            Event::Fill { filling } => self.fill(&filling),
+            Event::TakeRoom => self.take_room(),
             Event::LookAtTree => self.look_at_tree(),
             Event::Die { node } => self.die(node),
             Event::Operate { op } => self.operate(op),

@@ -48,6 +48,7 @@ impl World {
         self.advance(self.now + PAUSE);
         self.forget_desired()?;
         self.heal("after the faults")?;
+        self.fill_and_empty()?;
         self.advance(self.now + PAUSE);
         self.advance_to("split as it should be", World::is_split)?;
         self.forget_plans()?;
@@ -94,7 +95,7 @@ impl World {
         self.ask(0, whole.collect()).map(drop)
     }
 
-    fn heal(&mut self, when: &str) -> Result<(), String> {
+    pub(super) fn heal(&mut self, when: &str) -> Result<(), String> {
         let mut sent = 0;
         loop {
             let healed = self.advance_to(&format!("well {when}"), World::is_well);
@@ -111,7 +112,7 @@ impl World {
         if self.scenario.balance().is_none() || !self.scenario.has_locations() {
             return Ok(());
         }
-        if self.scenario.fault_schedule.kinds.contains(&FaultKind::DiskFull) {
+        if self.scenario.fault_schedule.kinds.contains(&FaultKind::DiskFull) || !self.scenario.fillings.is_empty() {
             self.advance(self.now + STAYS_FULL);
         }
         self.advance_to("spread over the hosts", World::is_apart)?;
