@@ -97,7 +97,7 @@ pub use region::{Checkpoint, CheckpointInfo, RegionStats, Write};
 pub use scan::{Cursor, ScanBounds, ScanEntry};
 pub use verify::{Damage, DamagedSegment, Verification};
 pub use version::{Approximation, Lookup, Reach, Snapshot};
-pub use volume::{Encryption, VolumeOptions};
+pub use volume::{Encryption, Scarcity, VolumeOptions};
 
 #[doc(inline)]
 pub use leeward_format::cluster::{CompactionMode, Placement};

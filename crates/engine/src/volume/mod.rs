@@ -42,6 +42,7 @@ pub(crate) use manifest::{Durability, Manifest};
 use manifest::{Framed, Placed};
 pub(crate) use open::read_superblock;
 pub(crate) use registry::{Owner, Sharing};
+pub use reserve::Scarcity;
 pub(crate) use reserve::{CompactionRoom, LEAST_MERGE, OfReserve, Planned, TailUse};
 pub use space::Segment;
 pub(crate) use tally::Figures;

@@ -75,6 +75,18 @@ pub(crate) struct CompactionRoom {
     pub(crate) is_room_missed: bool,
 }
 
+/// How scarce room is. The scarcer, the more there is to compact, also in regions in which nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scarcity {
+    /// There is room.
+    #[default]
+    None,
+    /// Others miss what the file has given up.
+    Missed,
+    /// Compactions have little more than the reserve.
+    Short,
+}
+
 /// What a tail is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TailUse {
@@ -113,6 +125,12 @@ impl SpaceState {
     fn room_in_short(&self, room: u32, reserve: u32) -> u32 {
         let of_deletes = if room > reserve { 0 } else { room.saturating_sub(least_of(reserve)).min(reserve / 2) };
         (room - of_deletes).saturating_sub(self.planned)
+    }
+
+    /// Whether there is not much more than the reserve.
+    fn is_short(&self, limit: u32) -> bool {
+        let of_reserve = self.room(limit).is_some_and(|room| room < self.reserve(limit) + LEAST_MERGE);
+        of_reserve || self.manifest_short.is_some()
     }
 
     /// Whether only the reserve is left.
@@ -199,11 +217,10 @@ impl Space {
         let state = self.state.lock();
         let is_room_missed = state.is_room_missed;
         let Some(room) = state.room(self.limit) else {
-            return CompactionRoom { segments: u32::MAX, is_short: state.manifest_short.is_some(), is_room_missed };
+            return CompactionRoom { segments: u32::MAX, is_short: state.is_short(self.limit), is_room_missed };
         };
         let reserve = state.reserve(self.limit);
-        let has_failed = state.starved.contains(&region);
-        if room >= reserve + LEAST_MERGE && state.manifest_short.is_none() && !has_failed {
+        if !state.is_short(self.limit) && !state.starved.contains(&region) {
             let segments = (room - reserve).saturating_sub(state.planned);
             return CompactionRoom { segments, is_short: false, is_room_missed };
         }
@@ -261,6 +278,16 @@ impl Volume {
     /// Whether compactions of `region` are short of room.
     pub(crate) fn is_short_of_space(&self, region: RegionId) -> bool {
         self.room_for_compaction(region).is_short
+    }
+
+    /// How scarce room is, for compactions of any region.
+    pub fn scarcity(&self) -> Scarcity {
+        let state = self.space.state.lock();
+        match state.is_short(self.space.limit) {
+            true => Scarcity::Short,
+            false if state.is_room_missed => Scarcity::Missed,
+            false => Scarcity::None,
+        }
     }
 
     /// Whether the device was nearly full, or did not let the file grow, and the file has not grown since.

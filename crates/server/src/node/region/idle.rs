@@ -4,12 +4,13 @@
 //! Invariants:
 //! - A region is idle only if it waits for nothing that comes with time alone. Every event of a region wakes it: an operation,
 //!   a message, the end of a job, a new configuration or link, changed table options, servers that come and go, a lease grant
-//!   that was not renewed, memory that other regions need, a volume that fails.
+//!   that was not renewed, memory that other regions need, a volume that fails, or whose room becomes scarcer.
 //! - A region that was idle for [`LONGEST_IDLE`] is looked at all the same. If it then has work to do, no event had woken it
 //!   for that work: a missed wake-up. It is counted, and is a bug.
 
 use crate::node::Node;
 use crate::node::region::{Holding, Slot};
+use leeward_engine::Scarcity;
 use leeward_format::RegionId;
 use leeward_format::cluster::Member;
 use leeward_platform::Nanos;
@@ -34,6 +35,8 @@ pub(crate) struct IdleRegions {
     overdue: BTreeSet<RegionId>,
     /// [`leeward_engine::Volume::calls`] at the last tick.
     calls: u64,
+    /// How scarce room was when that was asked last. The scarcer, the more there is to compact in each region.
+    scarcity: Scarcity,
     /// How many idle regions had work for which no event had woken them.
     missed_wakeups: u64,
     /// Regions that had an event in this turn.
@@ -107,6 +110,11 @@ impl IdleRegions {
         overdue
     }
 
+    /// Whether room is scarcer than when this was asked last.
+    fn becomes_scarcer(&mut self, scarcity: Scarcity) -> bool {
+        std::mem::replace(&mut self.scarcity, scarcity) < scarcity
+    }
+
     /// The regions that were active at the tick of this turn.
     pub(crate) fn looked_at(&self) -> &BTreeSet<RegionId> {
         &self.looked_at
@@ -164,6 +172,9 @@ impl Node {
         if self.context.volume.is_failed() {
             self.wake_all(now);
         }
+        if self.idle.becomes_scarcer(self.context.volume.scarcity()) {
+            self.wake_all(now);
+        }
         let calls = self.context.volume.calls();
         if std::mem::replace(&mut self.idle.calls, calls) != calls {
             let is_called = |slot: &mut Slot| slot.serving().is_some_and(|serving| serving.region().is_called());
@@ -186,7 +197,12 @@ impl Node {
     /// Ends the turn: the regions that were looked at and have nothing to do become idle.
     pub(crate) fn let_idle(&mut self, now: Nanos) {
         let is_failed = self.context.volume.is_failed();
-        let overdue = std::mem::take(&mut self.idle.overdue);
+        let mut overdue = std::mem::take(&mut self.idle.overdue);
+        if !overdue.is_empty() && self.idle.becomes_scarcer(self.context.volume.scarcity()) {
+            // Since the tick of this turn.
+            overdue.clear();
+            self.wake_all(now);
+        }
         for region in std::mem::take(&mut self.idle.looked_at) {
             let Some(slot) = self.slots.get(&region).filter(|_| !is_failed) else { continue };
             if slot.may_idle(now, self.context.me) {

@@ -36,3 +36,12 @@ fn a_region_is_idle_until_an_event_comes_or_for_a_while() {
     assert_eq!(idle.end(LONGEST_IDLE + LONGEST_IDLE), [RegionId(2), RegionId(5)]);
     assert_eq!(active(&idle), [1, 2, 5, 9]);
 }
+
+/// Where room is short, there is more to compact in each region: seed 750 had one that nothing woke.
+#[test]
+fn that_room_becomes_scarcer_is_an_event() {
+    use Scarcity::{Missed, None, Short};
+    let mut idle = IdleRegions::default();
+    let told = [None, Missed, Missed, Short, Missed, Short, None, Short].map(|now| idle.becomes_scarcer(now));
+    assert_eq!(told, [false, true, false, true, false, true, false, true]);
+}
