@@ -121,6 +121,8 @@ pub enum Bug {
     IgnoreRoom,
     /// A volume whose device had no room once does not ask it again.
     StayFull,
+    /// Each edit of the manifest is synced, also one that need not be durable.
+    SyncEveryEdit,
     /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
     /// simulation finds it.
     LeaseBehindBulk,
@@ -134,7 +136,7 @@ impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`], [`Bug::KeepBeyondShared`], [`Bug::SpendReserve`] and
     /// [`Bug::MergeWithoutRoom`] are for the engine's own tests. No seed has found [`Bug::AdmitUngranted`] or
     /// [`Bug::DecideUnheard`]; tests of replication and of the cluster's agent are about their rules.
-    pub const ALL: [Bug; 52] = [
+    pub const ALL: [Bug; 53] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -187,6 +189,7 @@ impl Bug {
         Bug::IgnoreLocations,
         Bug::IgnoreRoom,
         Bug::StayFull,
+        Bug::SyncEveryEdit,
     ];
 }
 

@@ -491,7 +491,8 @@ impl Volume {
         };
         let (dropped, placed) = self.in_doubt(|| self.carry_out(&mut manifest, owner, edit, added))?;
         let number = manifest.last();
-        let is_synced = durability == Durability::Synced || !dropped.is_empty();
+        let is_lazy = durability != Durability::Synced && !planted(Bug::SyncEveryEdit);
+        let is_synced = !is_lazy || !dropped.is_empty();
         let must_move = placed == Placed::Unwritten;
         let moves = must_move || is_synced && manifest.is_due();
         let checkpoint = moves.then(|| manifest.begin_switch(self.registry.lock().state.clone()));

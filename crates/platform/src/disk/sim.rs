@@ -148,6 +148,11 @@ impl SimDisk {
         self.state.lock().ops
     }
 
+    /// Syncs among them.
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
+    }
+
     /// Changes the capacity, in bytes: the sum of the lengths of all files.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity = bytes;
@@ -282,10 +287,6 @@ impl State {
         }
     }
 
-    fn used(&self) -> u64 {
-        self.files.values().map(|contents| contents.bytes.len() as u64).sum()
-    }
-
     /// Bytes that the files take.
     fn taken(&self) -> u64 {
         self.files.values().map(|contents| (contents.bytes.len() - contents.holes.len() * DIRECT_ALIGN) as u64).sum()
@@ -299,12 +300,12 @@ impl State {
 
     fn grow(&mut self, name: &str, len: usize) -> io::Result<()> {
         let old = self.files[name].bytes.len();
-        if self.used() - old as u64 + len as u64 > self.capacity {
+        let used: usize = self.files.values().map(|contents| contents.bytes.len()).sum();
+        if (used - old + len) as u64 > self.capacity {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.look_for_room(len.saturating_sub(old))?;
-        let contents = self.files.get_mut(name).expect("open files exist");
-        contents.bytes.resize(len.max(contents.bytes.len()), 0);
+        self.files.get_mut(name).expect("open files exist").bytes.resize(len.max(old), 0);
         Ok(())
     }
 
@@ -582,8 +583,7 @@ impl File for SimFile {
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool> {
         self.operate(OpKind::Allocate, |contents| {
             let end = contents.bytes.len().min((offset + bytes) as usize);
-            let range = contents.bytes.get_mut(offset as usize..end);
-            range.into_iter().for_each(|range| range.fill(RELEASED));
+            contents.bytes.get_mut(offset as usize..end).into_iter().for_each(|range| range.fill(RELEASED));
             contents.holes.extend((offset as usize).div_ceil(DIRECT_ALIGN)..end / DIRECT_ALIGN);
             true
         })

@@ -60,6 +60,38 @@ impl FaultSchedule {
     }
 }
 
+/// How long syncs take in a seed in which that changes.
+#[derive(Clone, Debug)]
+pub(super) struct SyncTimes {
+    pub(super) salt: u64,
+    /// Up to seconds. Where acknowledged writes may be lost, they are to be no older than usual.
+    pub(super) may_be_long: bool,
+}
+
+/// The time that a sync of a disk takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SyncTime {
+    pub(crate) time: Nanos,
+    /// Jobs wait for it before they begin: for the sync of another one. Otherwise they wait for their own, at their end.
+    pub(crate) is_behind: bool,
+}
+
+impl SyncTimes {
+    /// The time of a sync of this node's disk. Another one every 0.4 s.
+    pub(super) fn at(&self, node: usize, now: Nanos) -> SyncTime {
+        let span = ((node as u64) << 32) | (now.as_millis() / 400);
+        let mut rng = Rng::new(self.salt.wrapping_add(span.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let most_us = match rng.below(10) {
+            0..4 => 100,
+            4..7 => 20_000,
+            7 | 8 if self.may_be_long => 200_000,
+            9 if self.may_be_long => 3_000_000,
+            _ => 50_000,
+        };
+        SyncTime { time: Nanos::from_micros(rng.between(most_us / 4, most_us)), is_behind: rng.one_in(2) }
+    }
+}
+
 /// The theme of the faults of a seed, which decides their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {

@@ -18,8 +18,8 @@ mod table;
 use crate::client_mix::ClientMix;
 use crate::world::{FaultKind, Forget};
 use bytes::Bytes;
-pub(crate) use fault_schedule::Filling;
-use fault_schedule::{FaultSchedule, Theme};
+use fault_schedule::{FaultSchedule, SyncTimes, Theme};
+pub(crate) use fault_schedule::{Filling, SyncTime};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{Acknowledge, IndexKind, Location, Preset, Reads, Scans, TableOptions};
@@ -85,6 +85,8 @@ pub(crate) struct Scenario {
     pub(crate) forgets: Vec<(Nanos, Forget)>,
     /// When disks fill.
     pub(crate) fillings: Vec<Filling>,
+    /// `None`: syncs take no time of their own.
+    sync_times: Option<SyncTimes>,
     operator: Operator,
     traits: Traits,
 }
@@ -132,6 +134,10 @@ impl Scenario {
         scenario.traits.apart = rng.one_in(3).then(|| rng.index(3));
         // The same.
         scenario.forgets = scenario.fault_schedule.forgets(&mut Rng::new(seed.rotate_left(24)));
+        // The same.
+        let mut rng = Rng::new(seed.rotate_left(4));
+        let may_be_long = scenario.durability.window(scenario.table.acknowledge) == Nanos::ZERO;
+        scenario.sync_times = rng.one_in(4).then(|| SyncTimes { salt: rng.u64(), may_be_long });
         // The same.
         scenario.fillings = scenario.fault_schedule.fillings(scenario.nodes, &mut Rng::new(seed.rotate_left(56)));
         scenario
@@ -190,6 +196,7 @@ impl Scenario {
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
             forgets: Vec::new(),
             fillings: Vec::new(),
+            sync_times: None,
             operator: Operator::choose(nodes, rng),
             traits,
         }
@@ -215,6 +222,7 @@ impl Scenario {
             ("drawn_leases", leases.is_some().to_string()),
             ("located", apart.is_some().to_string()),
             ("narrow", (self.network.bytes_per_second > 0).to_string()),
+            ("slow_syncs", self.sync_times.is_some().to_string()),
             ("filled", (!self.fillings.is_empty()).to_string()),
         ];
         draw.push(("index", self.table.reads.index.to_string()));
@@ -254,6 +262,11 @@ impl Scenario {
     /// Whether nodes say where they stand.
     pub(crate) fn has_locations(&self) -> bool {
         self.traits.apart.is_some()
+    }
+
+    /// How long a sync of a node's disk takes.
+    pub(crate) fn sync_time(&self, node: usize, now: Nanos) -> SyncTime {
+        self.sync_times.as_ref().map_or(SyncTime::default(), |times| times.at(node, now))
     }
 
     /// When a master checks the balance of the servers: often, since a run is short.

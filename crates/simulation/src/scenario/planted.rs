@@ -22,6 +22,7 @@ impl Scenario {
             Bug::RestoreMerged => !self.forgets.is_empty() && !table.partition.is_hash(),
             Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
             Bug::IgnoreRoom => has(FaultKind::DiskFull) && is_replicated && self.desired().is_empty(),
+            Bug::SyncEveryEdit => true,
             Bug::StayFull => !self.fillings.is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),

@@ -4,6 +4,7 @@ use super::{Event, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
+use crate::scenario::SyncTime;
 use leeward_cluster::{ClusterOptions, CoordinatorOp};
 use leeward_engine::{Encryption, Error, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkEvent, PeerId};
@@ -26,6 +27,8 @@ const WALL_AT_START_MS: u64 = 1_700_000_000_000;
 pub(super) const DISK_BYTES: u64 = 256 << 20;
 /// Small, so that a few thousand writes fill levels.
 pub(crate) const SEGMENT_BYTES: usize = 32 << 10;
+/// A job waits no longer for its syncs: some make many.
+const MOST_SYNCING: Nanos = Nanos::from_secs(5);
 /// The volume of an empty disk.
 const NO_VOLUME: VolumeId = VolumeId(0);
 
@@ -323,6 +326,7 @@ impl World {
         let Some(running) = &mut machine.node else { return };
         let (mut outbox, fresh_before) = (Outbox::default(), running.fresh_reads());
         running.set_wall(now, wall(self.now, ahead));
+        let syncs_before = machine.disk.syncs();
         for input in inputs {
             match at_once(running, now, &input) {
                 Some(reply) => outbox.replies.push_back(reply),
@@ -331,6 +335,10 @@ impl World {
         }
         running.finish_batch(now, &mut outbox);
         self.fresh += running.fresh_reads() - fresh_before;
+        if machine.disk.syncs() > syncs_before && self.waited_for_sync.is_none() {
+            let when = self.now.as_millis();
+            self.waited_for_sync = Some(format!("at {when} ms a turn of node {node} waited for a sync"));
+        }
         if running.missed_wakeups() > 0 && self.missed_wakeup.is_none() {
             let when = self.now.as_millis();
             self.missed_wakeup =
@@ -370,6 +378,8 @@ impl World {
         let incarnation = self.machines[node].incarnation;
         for job in outbox.jobs {
             let at = self.now + self.device_delay(node);
+            let sync = self.sync_time(node);
+            let at = if sync.is_behind { at + sync.time } else { at };
             self.push(at, Event::Job { node, incarnation, job });
         }
         for (submitter, id, op) in submitted {
@@ -400,11 +410,22 @@ impl World {
         }
     }
 
+    /// How long a sync of a node's disk takes now.
+    fn sync_time(&self, node: NodeId) -> SyncTime {
+        match self.faults_continue() {
+            true => self.scenario.sync_time(node, self.now),
+            false => SyncTime::default(),
+        }
+    }
+
     pub(super) fn run_job(&mut self, node: NodeId, incarnation: u64, job: Job) {
         CONTEXT.set((self.now, Some(node)));
+        let syncs_before = self.machines[node].disk.syncs();
         let done = job.run();
+        let syncs = self.machines[node].disk.syncs() - syncs_before;
         let delay = Nanos::from_micros(self.rng.between(1, 200));
-        self.push(self.now + delay, Event::JobDone { node, incarnation, done });
+        let syncing = Nanos(self.sync_time(node).time.0 * syncs).min(MOST_SYNCING);
+        self.push(self.now + delay + syncing, Event::JobDone { node, incarnation, done });
         self.crash_if_disk_died(node);
     }
 

@@ -175,6 +175,8 @@ pub(crate) struct World {
     answering: Answering,
     /// The first time that a node was late because nothing had woken a region.
     missed_wakeup: Option<String>,
+    /// The first time that a node's turn waited for a sync.
+    waited_for_sync: Option<String>,
     /// Questions of the verdict, and their answers.
     questions: BTreeMap<Token, Option<OpResult>>,
     next_question: u64,
@@ -238,6 +240,7 @@ impl World {
             bounds: Bounds::default(),
             answering: Answering::default(),
             missed_wakeup: None,
+            waited_for_sync: None,
             questions: BTreeMap::new(),
             next_question: 1 << 48,
             lease_round_trips: None,
@@ -275,7 +278,8 @@ impl World {
         }
         self.advance(self.scenario.fault_schedule.end);
         let regions = self.region_statuses();
-        let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.answering.failure.take());
+        let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.waited_for_sync.take());
+        let failure = failure.or(self.answering.failure.take());
         self.report(&regions, failure)
     }
 
