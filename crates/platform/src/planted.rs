@@ -123,6 +123,8 @@ pub enum Bug {
     StayFull,
     /// Each edit of the manifest is synced, also one that need not be durable.
     SyncEveryEdit,
+    /// A process removes the registration of an earlier one on the same volume, on whatever host that runs.
+    EvictOriginal,
     /// Messages about leases wait behind the segments of a catch-up, of which any number is queued on a link. A test of the
     /// simulation finds it.
     LeaseBehindBulk,
@@ -136,7 +138,7 @@ impl Bug {
     /// The bugs that the simulation finds. [`Bug::ForgetSharer`], [`Bug::KeepBeyondShared`], [`Bug::SpendReserve`] and
     /// [`Bug::MergeWithoutRoom`] are for the engine's own tests. No seed has found [`Bug::AdmitUngranted`] or
     /// [`Bug::DecideUnheard`]; tests of replication and of the cluster's agent are about their rules.
-    pub const ALL: [Bug; 53] = [
+    pub const ALL: [Bug; 54] = [
         Bug::SkipChecksum,
         Bug::AcknowledgeBeforeCompletion,
         Bug::SkipLeaseCheck,
@@ -190,6 +192,7 @@ impl Bug {
         Bug::IgnoreRoom,
         Bug::StayFull,
         Bug::SyncEveryEdit,
+        Bug::EvictOriginal,
     ];
 }
 

@@ -140,6 +140,7 @@ planted! {
     a_full_server_keeps_its_primary_roles: IgnoreRoom at 1062,
     a_volume_that_was_full_once_stays_full: StayFull at 4,
     an_edit_that_need_not_be_durable_is_synced: SyncEveryEdit at 1,
+    a_copy_of_a_volume_evicts_the_original: EvictOriginal at 20,
 }
 
 /// The documents name every bug, in the order of the code, and the README says how many there are.

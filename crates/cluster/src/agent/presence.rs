@@ -7,6 +7,7 @@ use crate::view::create;
 use bytes::Bytes;
 use leeward_format::cluster::{ClusterPath, Intent, Member, encode_value};
 use leeward_platform::Nanos;
+use leeward_platform::planted::{Bug, planted};
 
 /// Why a server is not part of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +80,8 @@ impl Agent {
             return self.submit(path, op, Purpose::Plain);
         }
         let holder = self.view.server(self.me.member.server);
-        let is_over = holder.is_some_and(|holder| holder.is_replaced_by(&self.me));
+        let is_evicted = |of: &Member| planted(Bug::EvictOriginal) && of.is_earlier_than(&self.me.member);
+        let is_over = holder.is_some_and(|holder| holder.is_replaced_by(&self.me) || is_evicted(&holder.member));
         let holder = holder.map(|holder| holder.member);
         match self.has_stepped_aside {
             false => self.hold(path, holder, is_over, |agent| encode_value(&agent.registration())),

@@ -60,6 +60,44 @@ impl FaultSchedule {
     }
 }
 
+/// Which disk an intruder has, a process beside another one that has its volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    /// A copy of that of a running process.
+    Running,
+    /// A copy of that of a process that was stopped, and starts again.
+    Stopped,
+    /// The disk itself. The other process goes on with the copy, on another host.
+    Moved,
+}
+
+/// A disk that is copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cloning {
+    pub(crate) at: Nanos,
+    pub(crate) node: usize,
+    pub(crate) origin: Origin,
+    /// How long the process stays stopped.
+    pub(crate) pause_ms: u64,
+    /// How long the intruder runs, at most.
+    pub(crate) lasts_ms: u64,
+}
+
+impl FaultSchedule {
+    /// The copies of a seed, in one of four.
+    pub(super) fn clonings(&self, nodes: usize, rng: &mut Rng) -> Vec<Cloning> {
+        let count = if rng.one_in(4) { rng.between(1, 3) } else { 0 };
+        let cloning = |_| Cloning {
+            at: Nanos::from_millis(rng.between(300, self.end.as_millis())),
+            node: rng.index(nodes),
+            origin: [Origin::Running, Origin::Stopped, Origin::Moved][rng.index(3)],
+            pause_ms: rng.between(10, 800),
+            lasts_ms: rng.between(200, 3_000),
+        };
+        (0..count).map(cloning).collect()
+    }
+}
+
 /// How long syncs take in a seed in which that changes.
 #[derive(Clone, Debug)]
 pub(super) struct SyncTimes {

@@ -18,8 +18,8 @@ mod table;
 use crate::client_mix::ClientMix;
 use crate::world::{FaultKind, Forget};
 use bytes::Bytes;
+pub(crate) use fault_schedule::{Cloning, Filling, Origin, SyncTime};
 use fault_schedule::{FaultSchedule, SyncTimes, Theme};
-pub(crate) use fault_schedule::{Filling, SyncTime};
 use leeward_cluster::Balance;
 use leeward_fabric::SimOptions;
 use leeward_format::cluster::{Acknowledge, IndexKind, Location, Preset, Reads, Scans, TableOptions};
@@ -83,6 +83,8 @@ pub(crate) struct Scenario {
     pub(crate) fault_schedule: FaultSchedule,
     /// When the coordinator forgets something, and what.
     pub(crate) forgets: Vec<(Nanos, Forget)>,
+    /// The copies of volumes that are started.
+    pub(crate) clonings: Vec<Cloning>,
     /// When disks fill.
     pub(crate) fillings: Vec<Filling>,
     /// `None`: syncs take no time of their own.
@@ -138,6 +140,7 @@ impl Scenario {
         let mut rng = Rng::new(seed.rotate_left(4));
         let may_be_long = scenario.durability.window(scenario.table.acknowledge) == Nanos::ZERO;
         scenario.sync_times = rng.one_in(4).then(|| SyncTimes { salt: rng.u64(), may_be_long });
+        scenario.clonings = scenario.fault_schedule.clonings(scenario.nodes, &mut Rng::new(seed.rotate_left(12)));
         // The same.
         scenario.fillings = scenario.fault_schedule.fillings(scenario.nodes, &mut Rng::new(seed.rotate_left(56)));
         scenario
@@ -195,6 +198,7 @@ impl Scenario {
             index_bytes: 0,
             fault_schedule: fault_schedule::choose(nodes, traits.theme, durability, rng),
             forgets: Vec::new(),
+            clonings: Vec::new(),
             fillings: Vec::new(),
             sync_times: None,
             operator: Operator::choose(nodes, rng),
@@ -222,6 +226,7 @@ impl Scenario {
             ("drawn_leases", leases.is_some().to_string()),
             ("located", apart.is_some().to_string()),
             ("narrow", (self.network.bytes_per_second > 0).to_string()),
+            ("cloned", (!self.clonings.is_empty()).to_string()),
             ("slow_syncs", self.sync_times.is_some().to_string()),
             ("filled", (!self.fillings.is_empty()).to_string()),
         ];

@@ -23,6 +23,7 @@ impl Scenario {
             Bug::IgnoreLocations => self.has_locations() && table.replicas == 2,
             Bug::IgnoreRoom => has(FaultKind::DiskFull) && is_replicated && self.desired().is_empty(),
             Bug::SyncEveryEdit => true,
+            Bug::EvictOriginal => !self.clonings.is_empty(),
             Bug::StayFull => !self.fillings.is_empty(),
             Bug::TakeReplacedVolume => has(FaultKind::ReplaceDisk),
             Bug::TakeOlderVolume => has(FaultKind::RestoreCopy),

@@ -453,6 +453,7 @@ impl World {
     /// Heals everything except failed volumes, and starts every process.
     pub(super) fn mend_connections(&mut self) {
         self.fault_state.broken_until = Nanos::ZERO;
+        self.stop_intruder();
         self.empty_disks();
         self.mend();
         for node in self.nodes() {

@@ -69,6 +69,7 @@ impl World {
         CONTEXT.set((self.now, None));
         tracing::info!(?forget, version = saved.as_ref().map(|saved| saved.version), "the coordinator forgets");
         let mut sent = Vec::new();
+        self.stop_intruder();
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
         self.note_regions();

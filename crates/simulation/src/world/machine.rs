@@ -6,7 +6,7 @@ use crate::coordinator::SimCoordinator;
 use crate::expiring::SKEW;
 use crate::scenario::SyncTime;
 use leeward_cluster::{ClusterOptions, CoordinatorOp};
-use leeward_engine::{Encryption, Error, Volume, VolumeOptions};
+use leeward_engine::{Encryption, Error, Replica, Volume, VolumeOptions};
 use leeward_fabric::{Fabric, LinkEvent, PeerId};
 use leeward_format::cluster::{Member, ServerInfo};
 use leeward_format::control::{Control, MAX_CONTROL_BYTES};
@@ -89,24 +89,35 @@ fn encryption(disk: &SimDisk, new: VolumeId) -> Option<Arc<Encryption>> {
     is_encrypted.then(|| Encryption::with_entropy(secrets(), Entropy::seeded(new.0)))
 }
 
+/// A copy of a disk as a process would read it now.
+pub(super) fn copy_of(disk: &SimDisk, seed: u64) -> SimDisk {
+    let copy = SimDisk::new(seed, DISK_BYTES);
+    let file = copy.open("volume").expect("a simulated disk opens files");
+    file.write_buffered_at(&disk.contents("volume"), 0).and_then(|()| file.sync()).expect("there is room");
+    copy
+}
+
+/// Opens the volume on a disk, which is `new` if there is none.
+pub(super) fn open_volume(
+    disk: &SimDisk,
+    new: VolumeId,
+    memory_budget: u64,
+) -> Result<(Arc<Volume>, Vec<Replica>), Error> {
+    let (encryption, segment_bytes) = (encryption(disk, new), SEGMENT_BYTES);
+    let options = VolumeOptions { segment_bytes, memory_budget, encryption, ..VolumeOptions::default() };
+    Volume::open(disk.open("volume").expect("a simulated disk opens files"), new, options)
+}
+
 impl DiskCopy {
-    /// A copy of a disk as a process would read it now.
     fn of(disk: &SimDisk, seed: u64) -> DiskCopy {
-        let copy = |seed| {
-            let copy = SimDisk::new(seed, DISK_BYTES);
-            let file = copy.open("volume").expect("a simulated disk opens files");
-            file.write_buffered_at(&disk.contents("volume"), 0).and_then(|()| file.sync()).expect("there is room");
-            drop(file);
-            copy
-        };
         // Opening a volume changes it, so a second copy is opened.
-        let (opened, new) = (copy(seed), VolumeId(seed));
+        let (opened, new) = (copy_of(disk, seed), VolumeId(seed));
         let encryption = encryption(&opened, new);
         let options = VolumeOptions { segment_bytes: SEGMENT_BYTES, encryption, ..VolumeOptions::default() };
         let opened = Volume::open(opened.open("volume").expect("a simulated disk opens files"), new, options);
         let copies = opened.map(|(_, copies)| copies).unwrap_or_default();
         let reaches = copies.iter().map(|copy| (copy.region(), copy.position())).collect();
-        DiskCopy { disk: copy(seed.wrapping_add(1)), reaches }
+        DiskCopy { disk: copy_of(disk, seed.wrapping_add(1)), reaches }
     }
 }
 
@@ -139,6 +150,17 @@ impl Machine {
             clock_ppm: rng.between(900_000, 1_100_000),
             wall_ahead: Nanos(rng.below(SKEW.0)),
         }
+    }
+
+    /// Proves the host and the boot of its process.
+    pub(super) fn lock(&self, node: NodeId) -> String {
+        format!("{} {node}", self.boots)
+    }
+
+    /// Its disk, or a copy of it, is in another host.
+    pub(super) fn moves(&mut self) {
+        self.boots += 1;
+        self.copy = None;
     }
 
     fn died(&self) -> bool {
@@ -208,11 +230,7 @@ impl World {
         // Every second incarnation has less memory than its L0s could use, and catches learners up slowly.
         let (memory_budget, catch_up_bytes) = if incarnation % 2 == 0 { (256 << 10, 512 << 10) } else { (4 << 20, 0) };
         let new = VolumeId(self.rng.u64());
-        let encryption = encryption(&disk, new);
-        let segment_bytes = SEGMENT_BYTES;
-        let options = VolumeOptions { segment_bytes, memory_budget, encryption, ..VolumeOptions::default() };
-        let opened = disk.open("volume").expect("a simulated disk opens files");
-        let (volume, copies) = match Volume::open(opened, new, options) {
+        let (volume, copies) = match open_volume(&disk, new, memory_budget) {
             Ok(opened) => opened,
             Err(_) if self.machines[node].died() => return self.crash_if_disk_died(node),
             Err(Error::Io { .. } | Error::VolumeFailed { .. } | Error::NoSpace { .. }) => {
@@ -229,36 +247,51 @@ impl World {
             processes.push(member);
         }
         tracing::info!(?member, "the process starts");
-        let address = format!("node-{node}");
         let fabric = self.network.node(link::peer(server_id(node)), sink);
-        let parts = NodeParts {
+        let timing = NodeTiming { catch_up_bytes, ..self.scenario.timing(node, incarnation) };
+        let lock = self.machines[node].lock(node);
+        let parts = self.parts(node, node, (volume, copies), fabric, timing, lock);
+        self.machines[node].node = Some(Node::new(now, parts));
+        self.push(self.now, Event::Tick { node, incarnation });
+    }
+
+    /// A process of a node, which `coordinated` is at the coordinator.
+    pub(super) fn parts(
+        &self,
+        node: NodeId,
+        coordinated: NodeId,
+        (volume, copies): (Arc<Volume>, Vec<Replica>),
+        fabric: Arc<dyn Fabric>,
+        timing: NodeTiming,
+        lock: String,
+    ) -> NodeParts {
+        let member = Member { server: server_id(node), volume: volume.id(), incarnation: volume.incarnation() };
+        let address = || format!("node-{coordinated}");
+        NodeParts {
             info: ServerInfo {
-                member,
-                fabric_address: address.clone(),
-                native_address: address.clone(),
-                resp_address: address.clone(),
-                admin_address: address,
-                lock: format!("{} {node}", self.machines[node].boots),
+                fabric_address: address(),
+                native_address: address(),
+                resp_address: address(),
+                admin_address: address(),
+                lock,
                 location: self.scenario.location(node),
-                copies: Vec::new(),
+                ..ServerInfo::of(member)
             },
             volume,
             copies,
             clients: ClientMemory::unlimited(),
-            readable: (self.scenario.direct_readers > 0).then(|| fabric.clone() as Arc<dyn Fabric>),
+            readable: (self.scenario.direct_readers > 0).then(|| fabric.clone()),
             fabric,
-            coordinator: Arc::new(SimCoordinator { node, submitted: self.submitted.clone() }),
+            coordinator: Arc::new(SimCoordinator { node: coordinated, submitted: self.submitted.clone() }),
             cluster: ClusterOptions {
                 expected_servers: self.scenario.nodes as u32,
                 balance: self.scenario.balance(),
                 ..ClusterOptions::default()
             },
-            timing: NodeTiming { catch_up_bytes, ..self.scenario.timing(node, incarnation) },
+            timing,
             settings: BTreeMap::new(),
             checkpoints: None,
-        };
-        self.machines[node].node = Some(Node::new(now, parts));
-        self.push(self.now, Event::Tick { node, incarnation });
+        }
     }
 
     /// The process of a node dies; with `power`, its machine loses power.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`answering`] | how many members have an acknowledged write |
 //! | [`bounds`] | the key ranges of regions |
+//! | [`cloning`] | copies of a volume beside a process that runs on it |
 //! | [`machine`] | processes that start, run and end |
 //! | [`direct`] | clients that read hash indexes by one-sided reads |
 //! | [`copies`] | copies that are compared while clients write |
@@ -19,6 +20,7 @@
 
 mod answering;
 mod bounds;
+mod cloning;
 mod copies;
 mod direct;
 mod faults;
@@ -35,10 +37,11 @@ pub(crate) use machine::SEGMENT_BYTES;
 use crate::coordinator::{Host, Sent, Submitted, Travelling};
 use crate::load::{Load, Request};
 use crate::queue::Queue;
-use crate::scenario::{Filling, Scenario};
+use crate::scenario::{Cloning, Filling, Scenario};
 use crate::{DirectReads, Report};
 use answering::Answering;
 use bounds::Bounds;
+use cloning::{CloneEvent, Clones};
 use direct::{Direct, DirectEvent};
 use faults::FaultState;
 use filling::DiskFills;
@@ -106,6 +109,15 @@ enum Event {
     Forget {
         forget: Forget,
     },
+    /// A volume is copied.
+    CloneDisk {
+        cloning: Cloning,
+    },
+    /// Something of a process on a copy, by the number of the process.
+    Clone {
+        serial: u64,
+        event: CloneEvent,
+    },
     /// Others than the store fill disks.
     Fill {
         filling: Filling,
@@ -166,6 +178,7 @@ pub(crate) struct World {
     fault_state: FaultState,
     forgetting: Forgetting,
     disk_fills: DiskFills,
+    clones: Clones,
     /// The first term of each region, and the number of terms that began since.
     promotions: BTreeMap<RegionId, (u32, u32)>,
     /// With last-flush: terms that began and are not served yet.
@@ -206,7 +219,8 @@ impl World {
         set_most_index_bytes(Some(scenario.index_bytes));
         narrow_tags(1);
         let nodes = scenario.nodes;
-        let mut host = Host::new(nodes, seed);
+        // And a place for an intruder.
+        let mut host = Host::new(nodes + 1, seed);
         let tables = bootstrap_op(&scenario.table, TableId(1), &scenario.splits);
         host.tree.apply(None, &tables).expect("an empty tree takes a table");
         let network = SimNetwork::new(rng.u64(), scenario.network.clone());
@@ -235,6 +249,7 @@ impl World {
             fault_state: FaultState::default(),
             forgetting: Forgetting::default(),
             disk_fills: DiskFills::new(nodes, Rng::new(seed.wrapping_add(1).rotate_left(56))),
+            clones: Clones::default(),
             promotions: BTreeMap::new(),
             appointed: Vec::new(),
             bounds: Bounds::default(),
@@ -268,6 +283,9 @@ impl World {
         for filling in self.scenario.fillings.clone() {
             self.push(filling.at, Event::Fill { filling });
         }
+        for cloning in self.scenario.clonings.clone() {
+            self.push(cloning.at, Event::CloneDisk { cloning });
+        }
         let alterations = self.scenario.alterations().into_iter();
         let alterations = alterations.map(|(at, change)| (at, Op::AlterTable { change: Box::new(change) }));
         for (at, op) in alterations.chain(self.scenario.desired()) {
@@ -279,7 +297,7 @@ impl World {
         self.advance(self.scenario.fault_schedule.end);
         let regions = self.region_statuses();
         let failure = self.judge().err().or(self.missed_wakeup.take()).or(self.waited_for_sync.take());
-        let failure = failure.or(self.answering.failure.take());
+        let failure = failure.or(self.answering.failure.take()).or(self.clones.failure.take());
         self.report(&regions, failure)
     }
 
@@ -320,7 +338,8 @@ impl World {
 
     fn send(&mut self, sent: Vec<Sent>) {
         for (at, node, travelling) in sent {
-            let incarnation = self.machines[node].incarnation;
+            let intruder = || self.clones.intruder.as_ref().map_or(0, |intruder| intruder.serial);
+            let incarnation = self.machines.get(node).map_or_else(intruder, |machine| machine.incarnation);
             self.push(at, Event::Coordinator { node, incarnation, travelling });
         }
     }
@@ -386,9 +405,11 @@ impl World {
             Event::Coordinator { node, incarnation, travelling } => self.travel(node, incarnation, travelling),
             Event::CoordinatorTick => {
                 let answers = |machine: &Machine| machine.node.is_some() && !machine.paused;
-                let alive: Vec<bool> = self.machines.iter().map(answers).collect();
+                let mut alive: Vec<bool> = self.machines.iter().map(answers).collect();
+                alive.push(self.clones.intruder.is_some());
                 let mut sent = Vec::new();
                 self.host.tick(self.now, &alive, &mut self.rng, &mut sent);
+                self.look_at_intruder();
                 self.send(sent);
                 self.push(self.now + COORDINATOR_TICK, Event::CoordinatorTick);
             }
@@ -401,6 +422,8 @@ impl World {
             Event::Direct { reader, event } => self.happen_to_reader(reader, event),
             Event::Fault => self.strike(),
             Event::Forget { forget } => self.forget(forget),
+            Event::CloneDisk { cloning } => self.clone_disk(cloning),
+            Event::Clone { serial, event } => self.happen_to_intruder(serial, event),
             Event::Fill { filling } => self.fill(&filling),
             Event::TakeRoom => self.take_room(),
             Event::LookAtTree => self.look_at_tree(),
@@ -418,13 +441,20 @@ impl World {
     fn travel(&mut self, node: NodeId, incarnation: u64, travelling: Travelling) {
         match travelling {
             Travelling::Op { connection, id, op } => {
-                let mut sent = Vec::new();
+                let (mut sent, before) = (Vec::new(), self.host.tree.version());
                 self.host.apply(self.now, node, (connection, id, op), &mut self.rng, &mut sent);
+                self.look_at_change(node, before);
                 self.send(sent);
                 self.count_promotions();
                 self.note_merges();
                 if !self.forgetting.is_restoring {
                     self.look_at_bounds();
+                }
+            }
+            Travelling::Event { connection, event } if node == self.intruders_place() => {
+                let is_its = self.clones.intruder.as_ref().is_some_and(|intruder| intruder.serial == incarnation);
+                if is_its && self.host.is_current(node, connection) {
+                    self.tell_intruder(event);
                 }
             }
             Travelling::Event { connection, event } => {
