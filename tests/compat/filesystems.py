@@ -219,6 +219,10 @@ class Pairs:
         return [number for number, versions in self.possible.items() if versions != {None}]
 
 
+class DoesNotStart(Exception):
+    pass
+
+
 class Round:
     def __init__(self, store, mounted, pairs, number, draw):
         self.store, self.mounted, self.pairs, self.number, self.draw = store, mounted, pairs, number, draw
@@ -251,7 +255,7 @@ class Round:
 
         took, last = until(STARTS_WITHIN, ready)
         if took is None:
-            raise SystemExit(f"{self.mounted.name}: it does not start: {last}")
+            raise DoesNotStart(f"it does not start: {last}")
 
     def restart(self):
         self.store.kill()
@@ -401,7 +405,11 @@ def row(name, options, work):
             store.start()
             for number in range(options.rounds):
                 begun = time.monotonic()
-                done = Round(store, mounted, pairs, number, draw).go()
+                try:
+                    done = Round(store, mounted, pairs, number, draw).go()
+                except DoesNotStart as error:
+                    failures.append(f"round {number + 1}: {error}")
+                    break
                 failures += [f"round {number + 1}: {failure}" for failure in done.failures]
                 written += done.written
                 kills += done.kills
