@@ -74,6 +74,15 @@ def free_port(offsets):
             return port
 
 
+def encoded(*words):
+    """A command in RESP."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        word = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
+    return b"".join(parts)
+
+
 class Client:
     """A Redis client that pipelines."""
 
@@ -86,11 +95,7 @@ class Client:
         self.socket.close()
 
     def send(self, *words):
-        parts = [b"*%d\r\n" % len(words)]
-        for word in words:
-            word = word if isinstance(word, bytes) else str(word).encode()
-            parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
-        self.socket.sendall(b"".join(parts))
+        self.socket.sendall(encoded(*words))
 
     def reply(self):
         line = self.file.readline()

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 
-from common import Client, chosen, conclude, free_port, is_error, parsed, parser_of, ports_of, until
+from common import Client, chosen, conclude, encoded, free_port, is_error, parsed, parser_of, ports_of, until
 
 # Of the values of a round. The last are drawn for each value.
 SIZES = ((4_000,), (400,), (20_000,), (400, 4_000, 20_000))
@@ -133,16 +133,8 @@ class Mounted:
         return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-def children_of(parent):
-    children = []
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name of the command, in parentheses, may have spaces.
-            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == parent:
-                children.append(int(stat.parent.name))
-        except OSError:
-            pass
-    return children
+def children_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Store:
@@ -283,7 +275,7 @@ class Round:
         for number, version in changes:
             before.append(self.pairs.of(number))
             self.pairs.begun(number, version)
-        client.socket.sendall(b"".join(encoded(number, version) for number, version in changes))
+        client.socket.sendall(b"".join(change(number, version) for number, version in changes))
         errors = []
         for (number, version), was in zip(changes, before):
             reply = client.reply()
@@ -346,7 +338,7 @@ class Round:
         client, lost, numbers = self.store.connect(), [], list(self.pairs.possible)
         for begin in range(0, len(numbers), BATCH):
             part = numbers[begin : begin + BATCH]
-            client.socket.sendall(b"".join(command("GET", key(number)) for number in part))
+            client.socket.sendall(b"".join(encoded("GET", key(number)) for number in part))
             for number in part:
                 found = client.reply()
                 matching = [v for v in self.pairs.possible[number] if found == (None if v is None else value(number, *v))]
@@ -385,16 +377,8 @@ def key(number):
     return f"k{number:08}"
 
 
-def command(*words):
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        word = word if isinstance(word, bytes) else word.encode()
-        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
-    return b"".join(parts)
-
-
-def encoded(number, version):
-    return command("DEL", key(number)) if version is None else command("SET", key(number), value(number, *version))
+def change(number, version):
+    return encoded("DEL", key(number)) if version is None else encoded("SET", key(number), value(number, *version))
 
 
 def row(name, options, work):
