@@ -36,8 +36,8 @@ impl Region {
         self.pick_compaction(lane, if may_wait { MAX_FROZEN_L0S } else { 1 }, now)
     }
 
-    /// Whether the active L0 deletes something while the device is full: then it is merged as soon as the region is
-    /// quiet, because somebody waits for the room.
+    /// Whether the active L0 deletes something, and the room is missed since the device was full: then it is merged as
+    /// soon as the region is quiet.
     fn has_deletes_to_merge(&self) -> bool {
         self.view.load().version.active().has_deletes() && self.volume.is_room_missed()
     }

@@ -387,7 +387,9 @@ impl Space {
 
     /// Makes at least one more segment free, and more if only `floor` or fewer are.
     pub(super) fn fill_or_grow(&self, floor: u32) -> Result<()> {
-        if let Some(refusal) = self.state.lock().refusal.clone().filter(|_| planted(Bug::StayFull)) {
+        if planted(Bug::StayFull)
+            && let Some(refusal) = self.state.lock().refusal.clone()
+        {
             return Err(self.no_space(refusal));
         }
         let mut refused = Ok(());

@@ -43,15 +43,14 @@ impl Picker {
     pub(super) fn full(&self, version: &Version) -> Vec<(usize, f64)> {
         let levels = version.levels();
         // Garbage that a level hides is unknown until it is merged: it may be all that there is to give back.
-        let must_merge = |level: &Level| {
-            !level.is_empty()
-                && (self.room.is_short || self.room.is_room_missed && deletes_much(version.reads(), level))
-        };
+        let must_merge =
+            |level: &Level| self.room.is_short || self.room.is_room_missed && deletes_much(version.reads(), level);
         let last = levels.iter().rposition(|level| !level.is_empty()).unwrap_or(0);
         let pieces = Some((0, self.fill_of_pieces(version))).filter(|(_, fill)| *fill >= 1.0);
         if let Some(most) = self.ordering_degree {
-            let count = levels.iter().skip(PIECES).filter(|run| !run.is_empty()).count();
-            let is_due = count > most || count > 1 && levels.iter().skip(PIECES).any(|run| must_merge(run));
+            let count = runs::runs(levels, PIECES..levels.len()).count();
+            let is_due =
+                count > most || count > 1 && runs::runs(levels, PIECES..levels.len()).any(|(_, run)| must_merge(run));
             let runs = is_due.then(|| (L1, (count as f64 / most as f64).max(1.0)));
             return runs.into_iter().chain(pieces).collect();
         }
@@ -60,14 +59,13 @@ impl Picker {
         let below = levels.iter().enumerate().take(MAX_LEVELS - 1).skip(if has_runs { L1_RUNS } else { L1 });
         let fill = |(position, level): (usize, &Arc<Level>)| {
             let own = level.bytes() as f64 / self.target_bytes(version, position) as f64;
-            let hides = f64::from(u8::from(position < last && must_merge(level)));
+            let hides = f64::from(u8::from(position < last && !level.is_empty() && must_merge(level)));
             (position, own.max(self.fill_by_scans(version, position..position + 1)).max(hides))
         };
         let mut full: Vec<_> = below.map(fill).collect();
         if has_runs {
             // Runs of a table that has none are those of a two-layer log that the primary role came to.
-            let must = runs::count(levels) > 0
-                && (self.l1_runs == 1 || levels.iter().take(L1_RUNS).skip(PIECES).any(|run| must_merge(run)));
+            let must = runs::runs(levels, PIECES..L1_RUNS).any(|(_, run)| self.l1_runs == 1 || must_merge(run));
             let by_scans = self.fill_by_scans(version, PIECES..L1_RUNS);
             full.push((L1, self.fill_of_runs(levels).max(by_scans).max(f64::from(u8::from(must)))));
         }
