@@ -7,16 +7,18 @@
 mod append;
 mod background;
 mod direct;
+mod extents;
 pub mod private;
 mod real;
 mod ring;
 mod room;
 mod sim;
+mod sim_file;
 
 pub use append::{AppendBuffer, Appender, Transform, catch_bus_errors};
 pub use background::Pending;
 pub use real::RealDisk;
-pub use room::room_ahead;
+pub use room::{room_ahead, write_in_place};
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
 use crate::Block;
@@ -29,6 +31,8 @@ use std::sync::Arc;
 
 /// Alignment, in bytes, of offset and length for direct I/O.
 pub const DIRECT_ALIGN: usize = 4096;
+/// A device is nearly full if less than one block in this many is left.
+const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Calls `with` with `bytes` bytes of scratch memory of this thread, aligned for direct I/O, for data that is not kept.
 /// The contents are arbitrary. A call within `with` panics.

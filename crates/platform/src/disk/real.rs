@@ -6,12 +6,14 @@
 
 use super::background::{Background, Pending};
 use super::direct::{Access, Direct};
-use super::room::Room;
-use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
+use super::room::{Room, write_in_place};
+use super::{
+    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE, Read, private,
+};
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::{Advice, FlockOperation, FsWord, IFlags, fadvise, fstatvfs, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{Advice, FlockOperation, FsWord, fadvise, fstatvfs};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
@@ -19,9 +21,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-
-/// A device is nearly full if less than one block in this many is left.
-const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
@@ -32,8 +31,6 @@ const IO_THREADS: usize = 2;
 /// a written page cannot run out of space. On file systems that copy on write it can. Ranges are mapped only where there
 /// is `fallocate` as well, so not on ext2 and ext3.
 const MAPPED_FILE_SYSTEMS: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
-/// btrfs, by its magic number.
-const BTRFS: FsWord = 0x9123_683e;
 /// Filling of a mapped range before it is handed out.
 static ZEROES: [u8; 16 << 10] = [0; 16 << 10];
 
@@ -136,15 +133,6 @@ fn identity(file: &fs::File) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let found = boot.zip(file.metadata().ok());
     found.map_or_else(String::new, |(boot, file)| format!("{} {} {}", boot.trim(), file.dev(), file.ino()))
-}
-
-/// On btrfs, makes a new file one whose blocks are written again in their place: else each write needs room, which
-/// nothing promises. Where it cannot be so, as with a mount that refuses it, the file is like any other there.
-fn write_in_place(file: &fs::File) -> io::Result<()> {
-    if rustix::fs::fstatfs(file)?.f_type == BTRFS {
-        let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
-    }
-    Ok(())
 }
 
 #[derive(Debug, Default)]

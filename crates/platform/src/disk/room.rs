@@ -14,8 +14,9 @@
 //! Any thread; two threads never make room for the same range.
 
 use super::direct::retry;
+use super::extents::has_space;
 use super::real::Handles;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, FsWord, IFlags, fallocate, fstatfs, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
@@ -27,7 +28,21 @@ const PIECE_BYTES: usize = 64 << 10;
 /// The smallest block of a file system. Zeroes among bytes may be a hole of that size.
 const LEAST_BLOCK: usize = 1 << 10;
 
+const BTRFS: FsWord = 0x9123_683e;
+
 static ZEROES: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
+
+/// On btrfs, makes a new file one whose blocks are written again in their place: else each write needs room, which
+/// nothing promises. Where it cannot be so, as with a mount that refuses it, the file is like any other there.
+///
+/// # Errors
+/// Those of `fstatfs`.
+pub fn write_in_place(file: &File) -> io::Result<()> {
+    if fstatfs(file)?.f_type == BTRFS {
+        let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
+    }
+    Ok(())
+}
 
 /// Makes room for `bytes` from `offset` on, beyond the end of a file that is only appended to. `false`: there is none, or
 /// nobody can tell before it is written.
@@ -40,13 +55,16 @@ pub fn room_ahead(file: &File, offset: u64, bytes: u64) -> bool {
 pub(super) struct Room {
     /// Whether there is `fallocate` for the file, once it was asked.
     has_fallocate: OnceLock<bool>,
+    /// `fallocate` finds no room for anything, as XFS on a full device.
+    #[cfg(test)]
+    is_refused: bool,
 }
 
 impl Room {
     /// Where `fallocate` is not asked, because there is none.
     #[cfg(test)]
     pub(super) fn without_fallocate() -> Room {
-        Room { has_fallocate: OnceLock::from(false) }
+        Room { has_fallocate: OnceLock::from(false), is_refused: false }
     }
 
     /// Whether the file system makes room without writing.
@@ -92,9 +110,15 @@ impl Room {
     /// Makes room for a range of the file, whose bytes stay as they are.
     pub(super) fn reserve(&self, handles: &Handles, offset: u64, bytes: u64) -> io::Result<()> {
         within_limit(offset + bytes)?;
-        match self.call(&handles.buffered, FallocateFlags::KEEP_SIZE, offset, bytes)? {
-            true => Ok(()),
-            false => fill_holes(handles, offset, bytes),
+        match self.call(&handles.buffered, FallocateFlags::KEEP_SIZE, offset, bytes) {
+            Ok(true) => Ok(()),
+            Ok(false) => fill_holes(handles, offset, bytes),
+            // XFS looks for room for the range before it finds that the range has room.
+            Err(error) if super::is_full(&error) => match has_space(&handles.buffered, offset, bytes) {
+                Ok(true) => Ok(()),
+                _ => Err(error),
+            },
+            Err(error) => Err(error),
         }
     }
 
@@ -107,6 +131,10 @@ impl Room {
     fn call(&self, file: &File, flags: FallocateFlags, offset: u64, bytes: u64) -> io::Result<bool> {
         if self.has_fallocate.get() == Some(&false) {
             return Ok(false);
+        }
+        #[cfg(test)]
+        if self.is_refused {
+            return Err(Errno::NOSPC.into());
         }
         let done = match retry(|| Ok(fallocate(file, flags, offset, bytes)?)) {
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(false),

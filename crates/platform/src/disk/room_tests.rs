@@ -48,6 +48,21 @@ fn without_fallocate_holes_are_filled_and_bytes_stay() {
     assert!(found == wanted, "no byte has changed");
 }
 
+/// XFS refuses room for what has room when nothing more is free.
+#[test]
+fn what_has_room_is_not_refused_because_the_device_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let (handles, room) = (handles(&dir), Room { is_refused: true, ..Room::default() });
+    Room::default().grow(&handles, 0, EXTENT, &[EXTENT]).unwrap();
+    if has_space(&handles.buffered, 0, EXTENT).is_err() {
+        return eprintln!("no map of extents here");
+    }
+    room.reserve(&handles, 0, EXTENT).unwrap();
+    handles.buffered.set_len(2 * EXTENT).unwrap();
+    assert!(is_full(&room.reserve(&handles, EXTENT, EXTENT).unwrap_err()), "a hole has none");
+    assert!(is_full(&room.grow(&handles, 2 * EXTENT, 3 * EXTENT, &[EXTENT]).unwrap_err()));
+}
+
 #[test]
 fn the_file_system_is_asked() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,21 +6,18 @@
 //! A failed sync behaves as on Linux. It reports the error once. The data counts as written from then on: no later sync
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
+use super::sim_file::Contents;
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE};
 use crate::Rng;
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Bytes that a power loss cannot tear.
 pub const SECTOR_BYTES: usize = 512;
 /// Sectors of a block that a device's cache may write out as one.
 const BLOCK_SECTORS: usize = 64;
-/// Versions of a sector remembered between two syncs, the durable one included.
-const MAX_VERSIONS: usize = 4;
 
 /// Filling of a released range.
 const RELEASED: u8 = 0xdd;
@@ -75,23 +72,6 @@ struct State {
     /// Whether ranges of files can be mapped.
     maps: bool,
     rng: Rng,
-}
-
-#[derive(Debug, Default)]
-struct Contents {
-    bytes: Vec<u8>,
-    durable_len: usize,
-    /// Older versions of the sectors written since the last sync, the durable one first.
-    unsynced: BTreeMap<usize, Vec<[u8; SECTOR_BYTES]>>,
-    /// The device has refused a write, and no sync has told of it yet.
-    refused: bool,
-    /// The durable contents of sectors that a failed sync gave up, and that were not written again.
-    given_up: BTreeMap<usize, [u8; SECTOR_BYTES]>,
-    /// Blocks of [`DIRECT_ALIGN`] bytes that cannot be read before they are written.
-    unreadable: BTreeSet<usize>,
-    /// Blocks of [`DIRECT_ALIGN`] bytes that take no space: they were released.
-    holes: BTreeSet<usize>,
-    counters: DeviceCounters,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -246,11 +226,6 @@ impl SimDisk {
     }
 }
 
-/// Which blocks of `unit` bytes a range has a part of; the range is not empty.
-fn parts_of(unit: usize, offset: usize, bytes: usize) -> RangeInclusive<usize> {
-    offset / unit..=(offset + bytes - 1) / unit
-}
-
 impl State {
     fn kill(&mut self) {
         self.incarnation += 1;
@@ -317,72 +292,6 @@ impl State {
         let contents = self.files.get_mut(name).expect("open files exist");
         contents.holes.retain(|hole| !holes.contains(hole));
         Ok(())
-    }
-}
-
-impl Contents {
-    /// Lost blocks that are about to be written can be read again, if they are written as a whole.
-    fn replace_lost(&mut self, bytes: usize, offset: usize) -> io::Result<()> {
-        let is_partial = |block: &usize| {
-            let start = block * DIRECT_ALIGN;
-            start < offset || offset + bytes < (start + DIRECT_ALIGN).min(self.bytes.len())
-        };
-        let lost: Vec<usize> = self.unreadable.range(parts_of(DIRECT_ALIGN, offset, bytes)).copied().collect();
-        if lost.iter().any(is_partial) {
-            return Err(Errno::IO.into());
-        }
-        self.unreadable.retain(|block| !lost.contains(block));
-        Ok(())
-    }
-
-    fn write(&mut self, bytes: &[u8], offset: usize) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.replace_lost(bytes.len(), offset)?;
-        for sector in parts_of(SECTOR_BYTES, offset, bytes.len()) {
-            let mut version = [0; SECTOR_BYTES];
-            let start = sector * SECTOR_BYTES;
-            let end = self.bytes.len().min(start + SECTOR_BYTES);
-            version[..end - start].copy_from_slice(&self.bytes[start..end]);
-            let versions = self.unsynced.entry(sector).or_default();
-            versions.extend(self.given_up.remove(&sector));
-            if versions.len() < MAX_VERSIONS {
-                versions.push(version);
-            }
-        }
-        self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
-        self.counters.bytes_written += bytes.len() as u64;
-        Ok(())
-    }
-
-    fn read(&mut self, buffer: &mut [u8], offset: usize) -> io::Result<()> {
-        let bytes = self.bytes.get(offset..offset + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        if !buffer.is_empty() && self.unreadable.range(parts_of(DIRECT_ALIGN, offset, buffer.len())).next().is_some() {
-            return Err(Errno::IO.into());
-        }
-        buffer.copy_from_slice(bytes);
-        self.counters.bytes_read += buffer.len() as u64;
-        Ok(())
-    }
-
-    fn sync(&mut self, is_refused: bool) -> io::Result<()> {
-        if std::mem::take(&mut self.refused) || is_refused {
-            for (sector, versions) in std::mem::take(&mut self.unsynced) {
-                self.given_up.entry(sector).or_insert(versions[0]);
-            }
-            return Err(io::Error::other("a simulated error"));
-        }
-        self.unsynced.clear();
-        self.durable_len = self.bytes.len();
-        Ok(())
-    }
-
-    /// Restores a sector to `version`.
-    fn put_back(&mut self, sector: usize, version: &[u8; SECTOR_BYTES]) {
-        let start = sector * SECTOR_BYTES;
-        let end = self.bytes.len().min(start + SECTOR_BYTES);
-        self.bytes[start..end].copy_from_slice(&version[..end - start]);
     }
 }
 
@@ -587,6 +496,12 @@ impl File for SimFile {
             contents.holes.extend((offset as usize).div_ceil(DIRECT_ALIGN)..end / DIRECT_ALIGN);
             true
         })
+    }
+
+    fn is_device_nearly_full(&self) -> bool {
+        let state = self.state.lock();
+        let taken = state.taken();
+        state.room.is_some_and(|room| room.saturating_sub(taken) < room / NEARLY_FULL_SHARE)
     }
 
     fn counters(&self) -> DeviceCounters {
