@@ -9,8 +9,9 @@
 //! numbered without a gap. An incomplete batch at the end of the file was never acknowledged and is cut off. Anything wrong
 //! before a whole batch is damage, and an error. Used by the host's thread only.
 //!
-//! The file has room for more batches ahead of its end, where the file system can promise that. So on a full device nodes
-//! may start again, which is how they get to delete something.
+//! The file has room for more batches ahead of its end, where the file system can promise that. So on a full device
+//! nodes may start again, which is how they get to delete something. On btrfs the file is written in place, or each batch
+//! would need room for the block that the one before it ends in.
 //!
 //! After a failed append the content of the file is unknown: the batch may be there in part, or in the page cache only.
 //! [`Log::reopen`] ends that. It takes what can be read, and writes it to a new file before anything relies on it.
@@ -19,7 +20,7 @@ use crate::Tree;
 use leeward_format::DecodeError;
 use leeward_format::coordinator::{LogBatch, LogEntry, MAX_LOG_BATCH_BYTES};
 use leeward_format::frame::{FrameKind, frame_bytes, read_frame, write_frame};
-use leeward_platform::disk::{is_full, private, room_ahead};
+use leeward_platform::disk::{is_full, private, room_ahead, write_in_place};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -247,7 +248,7 @@ fn prepare_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File
     let mut frame = Vec::new();
     write_frame(KIND, &LogBatch { sequence, entries: vec![LogEntry::Snapshot(tree.snapshot())] }, &mut frame);
     let mut file = private::options().create(true).write(true).truncate(true).open(&new)?;
-    match file.write_all(&frame).and_then(|()| file.sync_all()) {
+    match write_in_place(&file).and_then(|()| file.write_all(&frame)).and_then(|()| file.sync_all()) {
         Ok(()) => Ok((file, frame.len() as u64)),
         Err(error) => {
             // A part of it would only take room.
