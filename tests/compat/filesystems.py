@@ -305,7 +305,7 @@ class Round:
             if len(errors) >= BATCH // 2:
                 refused += 1
                 time.sleep(0.1)
-        if not self.refusal.startswith("UNAVAILABLE"):
+        if refused == REFUSALS and not self.refusal.startswith("UNAVAILABLE"):
             self.failures.append(f"a full file system answers {self.refusal!r} after {sent} writes")
 
     def delete_one(self, when):
