@@ -5,7 +5,6 @@
 //! comes with a change of the table. At the end every acknowledged write is read back, every member must be in sync,
 //! and the replicas are compared. Call it from any thread.
 
-use crate::dev::{Started, Starter, Wanted, check_link};
 use crate::figures::{duration, number};
 use crate::json::{check_json, write_json};
 use crate::keys::Mix;
@@ -13,6 +12,7 @@ use crate::machine::Machine;
 use crate::replication::plan::Setup;
 use crate::replication::{CellOptions, Failure, VARIANTS, variant};
 use crate::report::Report;
+use crate::starter::{Started, Starter, Wanted, check_link};
 use crate::ycsb::{self, Workload};
 use clap::{Args, value_parser};
 use leeward_format::cluster::{Acknowledge, BackupMode, TableOptions};

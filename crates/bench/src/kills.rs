@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::report::Kill;
 use crate::worker::UNBOUNDED;
-use crate::ycsb::{BenchError, DevCluster, Options, client_options};
+use crate::ycsb::{BenchError, Options, client_options};
 use bytes::{BufMut, BytesMut};
 use indicatif::ProgressBar;
 use leeward_client::{
@@ -17,6 +17,7 @@ use leeward_client::{
 };
 use leeward_format::cluster::Acknowledge;
 use leeward_format::table::TableChange;
+use leeward_operate::dev::NodeProcesses;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,7 +43,7 @@ const PROBE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The kills of a run.
 pub(crate) struct Kills<'a> {
-    cluster: &'a Mutex<Box<dyn DevCluster>>,
+    cluster: &'a Mutex<Box<dyn NodeProcesses>>,
     ledger: &'a Ledger,
     session: Session,
     every: Duration,
@@ -70,7 +71,7 @@ struct Alteration {
 
 impl<'a> Kills<'a> {
     pub(crate) fn new(
-        cluster: &'a Mutex<Box<dyn DevCluster>>,
+        cluster: &'a Mutex<Box<dyn NodeProcesses>>,
         ledger: &'a Ledger,
         every: Duration,
         options: &Options,

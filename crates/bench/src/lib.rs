@@ -6,17 +6,15 @@
 //!                  |                           |  keys, generators: what to ask
 //!                  |                           |  ledger: what may be found afterwards
 //!                  |-- meter: /proc and /status of every node, by role
-//!                  |-- kills: kill -9 of a primary at intervals, through a DevCluster
+//!                  |-- kills: kill -9 of a primary at intervals, through its NodeProcesses
 //!                  v
 //!               report: the table and the JSON
 //! ```
-//! The crate sees a cluster as its clients and operators do. [`dev`] starts one on this machine, as processes of the
-//! `leeward` binary: for measurements, and for `leeward dev`. The parts of its workloads (keys, values, choosers,
-//! histograms, accounting of processes) are public for `leeward-rivals`, which runs the same workloads on embedded
-//! engines.
+//! The crate sees a cluster as its clients and operators do. `leeward-operate` runs the clusters that it measures, and
+//! [`starter`] says which. The parts of its workloads (keys, values, choosers, histograms, accounting of processes) are
+//! public for `leeward-rivals`, which runs the same workloads on embedded engines.
 #![forbid(unsafe_code)]
 
-pub mod dev;
 mod distribution;
 pub mod faults;
 mod figures;
@@ -36,18 +34,16 @@ pub mod pauses;
 mod phase;
 mod plot;
 mod process;
-pub mod ranges;
 mod records;
 pub mod redis;
 mod redis_benchmark;
-pub mod replicas;
 pub mod replication;
 mod report;
 pub mod rights;
 pub mod rotation;
 mod scan;
 pub mod splits;
-mod spread;
+pub mod starter;
 mod table;
 mod verify;
 mod worker;
@@ -68,5 +64,4 @@ pub use report::{
     Backups, CpuSeconds, IoAmplification, Kill, Latency, LatencyByOperation, PhaseReport, Report, RoleFigures,
     new_histogram,
 };
-pub use spread::{Share, Spread};
-pub use ycsb::{BenchError, DevCluster, Kind, LONGEST_SCAN, Options, Workload};
+pub use ycsb::{BenchError, Kind, LONGEST_SCAN, Options, Workload};

@@ -1,12 +1,12 @@
 //! A cluster under a load that lasts until something else has ended: YCSB A on records that were loaded before. Call it from
 //! any thread; it starts its own threads and joins them before it returns.
 
-use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
 use crate::keys::Mix;
 use crate::ledger::Ledger;
 use crate::records::Records;
 use crate::replication::{Failure, Link, NODES};
+use crate::starter::{Started, Starter, Wanted};
 use crate::worker::{Measured, Shared, Worker};
 use crate::ycsb::{self, Workload};
 use clap::{Args, value_parser};

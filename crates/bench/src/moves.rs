@@ -4,12 +4,11 @@
 //! Three nodes run from the start. Two more start, and get their share by themselves. Then both are drained, and are stopped
 //! once they have nothing left. Call it from any thread; it starts its own threads and joins them before it returns.
 
-use crate::dev::{Started, Starter};
 use crate::figures::{duration, verdict};
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::replication::{Failure, NODES};
-use crate::spread::Spread;
+use crate::starter::{Started, Starter};
 use crate::worker::{Measured, Shared};
 use crate::ycsb::client_options;
 use clap::{Args, value_parser};
@@ -17,6 +16,7 @@ use leeward_client::{Op, OpResult, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::Intent;
 use leeward_format::status::NodeStatus;
+use leeward_operate::spread::{Share, Spread};
 use serde::Serialize;
 use std::fmt;
 use std::thread;
@@ -250,7 +250,7 @@ impl LoadedCluster<'_> {
 }
 
 fn describe(spread: &Spread) -> String {
-    let of = |(server, share): (&ServerId, &crate::spread::Share)| {
+    let of = |(server, share): (&ServerId, &Share)| {
         format!("{server}: {} MiB, primary of {}", share.bytes >> 20, share.primaries)
     };
     spread.shares.iter().map(of).collect::<Vec<_>>().join("; ")

@@ -6,10 +6,10 @@
 //! first, and the time counts from when the other nodes learn that the primary's session is over. Call it from any
 //! thread.
 
-use crate::dev::{Started, Starter, Wanted};
 use crate::figures::verdict;
 use crate::json::{check_json, write_json};
 use crate::replication::{Failure, Link, NODES};
+use crate::starter::{Started, Starter, Wanted};
 use bytes::Bytes;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};

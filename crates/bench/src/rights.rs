@@ -4,15 +4,16 @@
 //! It is the same process and the same data in all rounds: before each part users are made, and after it all are removed.
 //! Call it from any thread.
 
-use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, verdict};
 use crate::json::{check_json, write_json};
 use crate::operator::{Made, Operator, Verdict, wait_until};
 use crate::redis_benchmark::{Commands, KEYS, drive};
 use crate::replication::Failure;
+use crate::starter::temporary;
 use clap::{Args, value_parser};
 use leeward_client::Grant;
 use leeward_format::cluster::TableOptions;
+use leeward_operate::dev::{Cluster, Plan};
 use serde::Serialize;
 use std::fmt;
 use std::net::SocketAddr;
@@ -103,7 +104,7 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
     let plan = Plan {
         table: TableOptions { replicas: 1, min_in_sync: 1, ..TableOptions::default() },
         settings: vec![("memory_budget".into(), MEMORY_BYTES.to_string())],
-        ..Plan::new(program, 1, Some(1), directory.path().to_path_buf())?
+        ..Plan::new(program, 1, Vec::new(), directory.path().to_path_buf())?
     };
     let mut cluster = Cluster::start(plan)?;
     cluster.wait_until_ready(true, || false)?;

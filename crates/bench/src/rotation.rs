@@ -5,16 +5,18 @@
 //! gets another password. Clients that use the new one start beside those that use the old one, which then end. The old
 //! password is removed, and must not be accepted any more. Call it from any thread.
 
-use crate::dev::{Cluster, DevError, Plan, temporary};
 use crate::json::{check_json, write_json};
+use crate::keys::even_split_points;
 use crate::loaded::{Load, Requests, while_working};
 use crate::operator::{IN_FORCE_WITHIN, LOOK, Made, Operator, Verdict, as_user, wait_until};
 use crate::replication::{Failure, NODES};
+use crate::starter::temporary;
 use crate::worker::Measured;
-use crate::ycsb::{self, DevCluster, Workload};
+use crate::ycsb::{self, Workload};
 use clap::{Args, value_parser};
 use leeward_client::{Grant, UserRule};
 use leeward_format::cluster::TableOptions;
+use leeward_operate::dev::{Cluster, DevError, NodeProcesses, Plan};
 use serde::Serialize;
 use std::fmt;
 use std::fs;
@@ -81,7 +83,7 @@ pub fn run(options: &Options, program: PathBuf, data: Option<&Path>) -> Result<b
         tls: true,
         table: TableOptions { replicas: NODES, min_in_sync: 2, ..TableOptions::default() },
         settings: vec![("memory_budget".into(), (options.load.memory_mib << 20).to_string())],
-        ..Plan::new(program, NODES, None, directory.path().to_path_buf())?
+        ..Plan::new(program, NODES, even_split_points(2 * NODES), directory.path().to_path_buf())?
     };
     let mut cluster = Cluster::start(plan)?;
     cluster.wait_until_ready(true, || false)?;

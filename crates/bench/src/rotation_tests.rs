@@ -21,7 +21,7 @@ fn a_failed_request_is_shown_and_misses_the_target() {
 #[test]
 fn addresses_name_the_user_and_the_file_with_its_password() {
     let directory = tempfile::tempdir().expect("a directory");
-    let plan = Plan::new("leeward".into(), NODES, None, directory.path().into()).expect("free ports");
+    let plan = Plan::new("leeward".into(), NODES, Vec::new(), directory.path().into()).expect("free ports");
     let made = Made::new();
     let all = seeds(&Plan { tls: true, ..plan }, &made).expect("a file");
     for seed in &all {

@@ -5,12 +5,12 @@
 //! all of the load, then half of it, and so on. Beside the load, a thread writes one key of that region repeatedly,
 //! each write after the answer to the last. Call it from any thread.
 
-use crate::dev::{Started, Starter};
 use crate::figures::duration;
 use crate::json::{check_json, write_json};
 use crate::loaded::{Load, Requests, Stretch, while_loaded};
 use crate::pauses::{Probe, connect, keep_probing, settle};
 use crate::replication::Failure;
+use crate::starter::{Started, Starter};
 use crate::worker::Shared;
 use clap::{Args, value_parser};
 use leeward_client::{Op, OpResult, Session};

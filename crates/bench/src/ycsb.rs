@@ -9,12 +9,13 @@ use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::newest::Newest;
 use crate::phase;
-use crate::replicas;
 use crate::report::{PhaseReport, Report};
 use crate::verify;
 use leeward_client::{ClientError, ClientOptions, Op, OpResult, RegionMap, Session, TableName};
 use leeward_format::cluster::Acknowledge;
 use leeward_format::table::TableChange;
+use leeward_operate::dev::NodeProcesses;
+use leeward_operate::replicas;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
@@ -326,40 +327,6 @@ impl BenchError {
     }
 }
 
-/// A cluster whose processes the benchmark may kill, stop and restart.
-pub trait DevCluster: Send {
-    /// Kills the node's process as `kill -9` does.
-    ///
-    /// # Errors
-    /// It is not running, or may not be killed.
-    fn kill(&mut self, server: u32) -> io::Result<()>;
-    /// Starts the node's process again, on the same data. Does not wait until it serves.
-    ///
-    /// # Errors
-    /// It cannot be started.
-    fn restart(&mut self, server: u32) -> io::Result<()>;
-    /// Stops the node's process as SIGSTOP does.
-    ///
-    /// # Errors
-    /// It is not running, or may not be stopped.
-    fn halt(&mut self, server: u32) -> io::Result<()>;
-    /// Resumes a stopped process, as SIGCONT does.
-    ///
-    /// # Errors
-    /// It is not running, or may not be resumed.
-    fn resume(&mut self, server: u32) -> io::Result<()>;
-    /// Removes the data of a node that does not run: it will start with an empty volume.
-    ///
-    /// # Errors
-    /// Its data cannot be removed.
-    fn wipe(&mut self, server: u32) -> io::Result<()>;
-    /// Checks that all nodes that were not killed still run.
-    ///
-    /// # Errors
-    /// One ended by itself; the message says which, and how.
-    fn check(&mut self) -> io::Result<()>;
-}
-
 impl Options {
     /// # Errors
     /// An invalid value; the message has the reason and the allowed range.
@@ -398,7 +365,7 @@ impl Options {
 /// # Errors
 /// Bad options, a cluster that cannot be reached, or a killed node that does not come back. Operations that fail are
 /// counted in the report.
-pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Report, BenchError> {
+pub fn run(options: &Options, cluster: Option<Box<dyn NodeProcesses>>) -> Result<Report, BenchError> {
     measure(options, cluster, &mut |phase| {
         print!("{phase}");
         Ok(())
@@ -408,7 +375,7 @@ pub fn run(options: &Options, cluster: Option<Box<dyn DevCluster>>) -> Result<Re
 /// As [`run`], but calls `each` with the report of each phase. An error of `each` ends the run.
 pub(crate) fn measure(
     options: &Options,
-    cluster: Option<Box<dyn DevCluster>>,
+    cluster: Option<Box<dyn NodeProcesses>>,
     each: &mut dyn FnMut(&PhaseReport) -> Result<(), BenchError>,
 ) -> Result<Report, BenchError> {
     options.check(cluster.is_some())?;
@@ -492,7 +459,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) options: &'a Options,
     pub(crate) ledger: &'a Ledger,
     pub(crate) meter: Mutex<Meter>,
-    pub(crate) cluster: Option<Mutex<Box<dyn DevCluster>>>,
+    pub(crate) cluster: Option<Mutex<Box<dyn NodeProcesses>>>,
 }
 
 impl Bench<'_> {

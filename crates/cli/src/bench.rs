@@ -2,8 +2,9 @@
 
 use crate::Outcome;
 use crate::args::{BenchArgs, Benchmark, ReplicationArgs, YcsbArgs};
-use leeward_bench::dev::{Cluster, Plan, Starter, temporary};
-use leeward_bench::{DevCluster, Options, check_json, replication, write_json, ycsb};
+use leeward_bench::starter::{Starter, temporary};
+use leeward_bench::{Options, check_json, even_split_points, replication, write_json, ycsb};
+use leeward_operate::dev::{Cluster, NodeProcesses, Plan};
 use std::error::Error;
 use std::path::Path;
 use std::{env, fs};
@@ -24,18 +25,19 @@ fn run_ycsb(args: &YcsbArgs) -> Outcome {
     check_json(args.json.as_deref())?;
     // Holds the directory until the cluster in it has stopped.
     let mut made = None;
-    let mut cluster: Option<Box<dyn DevCluster>> = None;
+    let mut cluster: Option<Box<dyn NodeProcesses>> = None;
     if let Some(nodes) = args.dev {
         let directory = match &args.data {
             Some(path) => check_empty(path).map(|()| path.clone())?,
             None => made.insert(temporary(None).map_err(|error| error as Box<dyn Error>)?).path().to_path_buf(),
         };
+        let splits = even_split_points(args.regions.unwrap_or(2 * nodes));
         let mut started = Cluster::start(Plan {
             table: args.table.options(nodes),
             settings: args.settings.clone(),
             fabric: args.fabric,
             tls: args.tls,
-            ..Plan::new(env::current_exe()?, nodes, args.regions, directory)?
+            ..Plan::new(env::current_exe()?, nodes, splits, directory)?
         })?;
         // A signal ends the process.
         started.wait_until_ready(true, || false)?;

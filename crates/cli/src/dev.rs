@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::args::DevArgs;
 use crate::signals::{self, Event};
-use leeward_bench::dev::{Cluster, DEFAULT_BASE, Death, DevError, Plan, Ports};
+use leeward_operate::dev::{Cluster, DEFAULT_BASE, Death, DevError, Plan, Ports};
 use leeward_platform::{Backoff, Nanos};
 use leeward_security::certificates::CA_CERTIFICATE;
 use std::collections::BTreeMap;

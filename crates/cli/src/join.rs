@@ -10,8 +10,8 @@ use crate::status::Overview;
 use crate::text::bytes;
 use crate::{Outcome, data};
 use clap::Args;
-use leeward_bench::{Share, Spread};
 use leeward_format::ServerId;
+use leeward_operate::spread::{Share, Spread};
 use std::thread;
 use std::time::{Duration, Instant};
 

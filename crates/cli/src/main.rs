@@ -2,7 +2,7 @@
 //!
 //! - [`args`]: the command line.
 //! - [`serve`]: one node.
-//! - [`dev`]: a cluster of child processes on this machine, which `leeward_bench::dev` supervises.
+//! - [`dev`]: a cluster of child processes on this machine, which `leeward_operate::dev` supervises.
 //! - `bench`: the benchmark, with a cluster of its own if asked.
 //! - [`status`], [`watch`], [`moves`], [`join`], [`data`], [`table`], [`user`], [`ingest`]: small clients.
 //! - [`inspect`]: a volume that no node runs on.

@@ -7,9 +7,10 @@ use crate::Outcome;
 use crate::args::VerifyArgs;
 use crate::data;
 use crate::text::bytes;
-use leeward_bench::ranges::{range_findings, rebuild_index};
-use leeward_bench::replicas::{Fault, Replica, builds_index, findings, repair_segment, replicas};
 use leeward_client::{Access, GroupConfig, RegionMap, ServerId};
+use leeward_operate::replicas::ranges::{compare_ranges, rebuild_index};
+use leeward_operate::replicas::segments::{SegmentFault, compare_segments, repair_segment};
+use leeward_operate::replicas::{Replica, builds_index, replicas};
 
 /// Changes of a region while it is verified, after which it is not verified again.
 const MOST_CHANGES: usize = 5;
@@ -63,7 +64,7 @@ fn verify_region(
         is_compared = false;
         println!("region {region}: server {server} is not registered, so its replica is not compared");
     });
-    let findings = findings(&replicas, region)?;
+    let findings = compare_segments(&replicas, region)?;
     let (segments, of_bytes) = findings.equal;
     println!(
         "region {region} of table {}: {} replicas; {segments} segments of {} are the same on all that have them, {} are on \
@@ -75,7 +76,7 @@ fn verify_region(
         findings.faults.len()
     );
     let mut damaged_index = None;
-    for Fault { id, what, damaged, whole } in findings.faults {
+    for SegmentFault { id, what, damaged, whole } in findings.faults {
         println!("  segment {id}: {what}");
         match damaged.zip(whole).filter(|_| args.repair) {
             Some((damaged, whole)) => {
@@ -109,7 +110,7 @@ fn verify_ranges(
     has_faults: &mut bool,
 ) -> Outcome {
     let (region, primary) = (group.region, group.primary.map(|primary| primary.server));
-    let found = range_findings(replicas, primary, region)?;
+    let found = compare_ranges(replicas, primary, region)?;
     let ((ranges, pairs), faults) = (found.equal, found.faults.len());
     println!(
         "  {ranges} ranges of keys with {pairs} pairs are the same on all replicas; {faults} differ or cannot be read"

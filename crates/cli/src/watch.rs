@@ -4,8 +4,8 @@ use crate::Outcome;
 use crate::args::StatusArgs;
 use crate::status::{Overview, region_table};
 use crate::text::{bytes, table};
-use leeward_bench::Spread;
 use leeward_client::RegionMap;
+use leeward_operate::spread::{Share, Spread};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::thread;
@@ -53,7 +53,7 @@ fn describe(overview: &Overview) -> String {
 /// The table of shares: copies and bytes of each server, also as a percentage of an equal share.
 fn share_table(spread: &Spread) -> String {
     let even = spread.even_bytes(|_| true).max(1);
-    let row = |(server, share): (&leeward_format::ServerId, &leeward_bench::Share)| {
+    let row = |(server, share): (&leeward_format::ServerId, &Share)| {
         let percent = format!("{:.0} %", 100.0 * share.bytes as f64 / even as f64);
         let counts = [share.primaries, share.copies, share.builds].map(|count| count.to_string());
         [vec![server.to_string()], counts.to_vec(), vec![bytes(share.bytes), percent]].concat()

@@ -1,7 +1,6 @@
 //! The table of shares.
 
 use super::*;
-use leeward_bench::Share;
 use leeward_format::ServerId;
 
 #[test]

@@ -6,15 +6,15 @@
 
 mod servers;
 
-use crate::dev::{Cluster, Plan, temporary};
 use crate::figures::{median, number, verdict};
 use crate::json::{check_json, write_json};
 use crate::process::{ProcessSpent, seconds};
 use crate::redis_benchmark::{Commands, KEYS, drive};
 use crate::replication::Failure;
-use crate::ycsb::DevCluster;
+use crate::starter::temporary;
 use clap::{Args, value_parser};
 use leeward_client::{ClientOptions, Session};
+use leeward_operate::dev::{Cluster, NodeProcesses, Plan};
 use serde::Serialize;
 use servers::Servers;
 use std::fmt;
@@ -253,7 +253,7 @@ impl Leeward {
         let settings = [("memory_budget", MEMORY_BYTES.to_string()), ("balance", "false".into())];
         let plan = Plan {
             settings: settings.map(|(name, value)| (name.into(), value)).into(),
-            ..Plan::new(program, NODES, Some(1), directory.to_path_buf())?
+            ..Plan::new(program, NODES, Vec::new(), directory.to_path_buf())?
         };
         let mut cluster = Cluster::start(plan)?;
         cluster.wait_until_ready(true, || false)?;

@@ -30,9 +30,9 @@ pub use targets::{Bound, Verdict};
 pub(crate) use variants::variant;
 pub use variants::{Link, VARIANTS, Variant};
 
-use crate::dev::Starter;
 use crate::json::{check_json, write_json};
 use crate::machine::Machine;
+use crate::starter::Starter;
 use cells::Sample;
 use clap::{Args, value_parser};
 use measure::measure;

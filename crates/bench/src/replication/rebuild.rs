@@ -3,12 +3,12 @@
 
 use super::Failure;
 use super::experiments::REBUILD;
-use crate::dev::Started;
 use crate::keys::key;
 use crate::kills::{NO_PRIMARY, victim};
 use crate::meter::Meter;
 use crate::phase::settle;
 use crate::report::{PhaseReport, Rebuild};
+use crate::starter::Started;
 use crate::worker::Measured;
 use crate::ycsb::{self, Workload, client_options};
 use bytes::Bytes;

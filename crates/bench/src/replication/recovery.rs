@@ -6,16 +6,17 @@
 
 use super::Failure;
 use super::experiments::RECOVERY;
-use crate::dev::Started;
 use crate::kills::{NO_PRIMARY, Probes, members_in_sync, victim};
 use crate::loaded::{Stretch, while_working};
 use crate::meter::Meter;
 use crate::phase::settle;
 use crate::report::{PhaseReport, Recovery};
+use crate::starter::Started;
 use crate::worker::Shared;
-use crate::ycsb::{self, DevCluster, Workload, client_options};
+use crate::ycsb::{self, Workload, client_options};
 use leeward_client::{ClientOptions, GroupConfig, RegionMap, Session};
 use leeward_format::cluster::Member;
+use leeward_operate::dev::NodeProcesses;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::Write;
@@ -97,7 +98,7 @@ pub(super) fn measure(started: Started, load: &ycsb::Options, directory: &Path) 
 /// Waits until so many members are in sync over all regions, and `gone` is none of them.
 fn wait_until_whole(
     session: &mut Session,
-    cluster: &mut dyn DevCluster,
+    cluster: &mut dyn NodeProcesses,
     whole: usize,
     gone: Option<Member>,
 ) -> Result<(), Failure> {
@@ -121,7 +122,7 @@ fn fail_over(
     shared: &Shared<'_>,
     session: &mut Session,
     map: &RegionMap,
-    cluster: &mut dyn DevCluster,
+    cluster: &mut dyn NodeProcesses,
 ) -> Result<Outage, Failure> {
     thread::sleep(WARM_UP);
     let steady = Stretch::begin(shared);

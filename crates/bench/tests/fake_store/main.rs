@@ -134,7 +134,7 @@ fn a_run_in_which_nothing_succeeds_ends() {
         let mut store = store.clone();
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
-            leeward_bench::DevCluster::kill(&mut store, 1).expect("it can be killed");
+            leeward_operate::dev::NodeProcesses::kill(&mut store, 1).expect("it can be killed");
         })
     };
     let error = run(&load, Some(Box::new(store))).expect_err("nothing works any more").to_string();

@@ -2,13 +2,13 @@
 //! made to lose writes. Each connection has a thread; all state is behind one lock.
 
 use bytes::Bytes;
-use leeward_bench::DevCluster;
 use leeward_client::{GroupConfig, Op, OpError, OpResult, RegionMap, ScanRange, ServerInfo, TableOptions};
 use leeward_format::cluster::Member;
 use leeward_format::frame::{FrameKind, read_frame, write_frame};
 use leeward_format::op::{MAX_MESSAGE_BYTES, Reply, Request};
 use leeward_format::routes::RoutesUpdate;
 use leeward_format::{Epoch, Incarnation, RegionId, ServerId, VolumeId};
+use leeward_operate::dev::NodeProcesses;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -189,7 +189,7 @@ impl State {
     }
 }
 
-impl DevCluster for Store {
+impl NodeProcesses for Store {
     fn kill(&mut self, server: u32) -> io::Result<()> {
         assert_eq!(server, 1);
         let mut state = self.lock();

@@ -9,12 +9,12 @@ use crate::restart::RestartArgs;
 use crate::split::SplitArgs;
 use crate::user::UserCommands;
 use clap::{Args, Parser, Subcommand};
-use leeward_bench::dev::{DEFAULT_BASE, Fabric, default_table};
 use leeward_bench::{Distribution, Mix, Workload, duration};
 use leeward_format::SegmentNo;
 use leeward_format::cluster::{Addressing, BackupMode, CompactionMode, Placement, Posting, TableOptions};
 use leeward_format::packed::{Codec, Compression};
 use leeward_format::table::{DEFAULT_TABLE, TableName};
+use leeward_operate::dev::{DEFAULT_BASE, Fabric, default_table};
 use std::path::PathBuf;
 use std::time::Duration;
 

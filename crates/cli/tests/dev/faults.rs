@@ -1,8 +1,8 @@
 //! `leeward_bench::faults` with a real cluster: primaries are killed while the table changes, and nothing is lost.
 
-use leeward_bench::dev::Starter;
 use leeward_bench::faults::{self, Options};
 use leeward_bench::replication::CellOptions;
+use leeward_bench::starter::Starter;
 use std::time::Duration;
 
 #[test]

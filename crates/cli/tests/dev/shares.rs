@@ -3,8 +3,8 @@
 
 use crate::running::{Dev, leeward};
 use leeward_bench::Load;
-use leeward_bench::dev::Starter;
 use leeward_bench::moves::{self, Options};
+use leeward_bench::starter::Starter;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;

@@ -4,12 +4,13 @@
 //! memory of the process to the regions that it serves, or to those that it backs up.
 
 use clap::Args;
-use leeward_bench::dev::{Cluster, DevError, Fabric, Plan, temporary};
 use leeward_bench::replication::Failure;
-use leeward_bench::{DevCluster, IdleReport, check_json, idle, write_json};
+use leeward_bench::starter::temporary;
+use leeward_bench::{IdleReport, check_json, even_split_points, idle, write_json};
 use leeward_client::{Client, ClientOptions, Condition, GroupConfig, Lifetime, Op, OpResult, RegionMap, Session};
 use leeward_format::ServerId;
 use leeward_format::cluster::Member;
+use leeward_operate::dev::{Cluster, DevError, Fabric, NodeProcesses, Plan};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -91,8 +92,8 @@ impl fmt::Display for Report {
 pub(super) fn run(args: &IdleArgs, program: PathBuf, data: Option<&Path>) -> Result<bool, Failure> {
     check_json(args.json.as_deref())?;
     let directory = temporary(data)?;
-    let plan =
-        Plan { fabric: args.fabric, ..Plan::new(program, args.dev, args.regions, directory.path().to_path_buf())? };
+    let splits = even_split_points(args.regions.unwrap_or(2 * args.dev));
+    let plan = Plan { fabric: args.fabric, ..Plan::new(program, args.dev, splits, directory.path().to_path_buf())? };
     let (mut cluster, fresh) = start(plan.clone(), 0)?;
     let mut starts = vec![fresh];
     if args.pairs > 0 {

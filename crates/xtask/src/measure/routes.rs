@@ -6,8 +6,8 @@
 //! another server, so that no master changes anything.
 
 use clap::Args;
-use leeward_bench::dev::temporary;
 use leeward_bench::replication::Failure;
+use leeward_bench::starter::temporary;
 use leeward_bench::{check_json, write_json};
 use leeward_client::{ClientError, ClientOptions, Session, TableOptions};
 use leeward_cluster::embedded::{Host, HostOptions};

@@ -2,11 +2,11 @@
 //!
 //! Belongs to one thread.
 
-use super::{Cluster, Fabric, Plan};
+use crate::keys::even_split_points;
 use crate::replication::{Failure, Link};
-use crate::ycsb::DevCluster;
 use leeward_fabric::{LibfabricFabric, LinkOptions, PeerId, Provider};
 use leeward_format::cluster::TableOptions;
+use leeward_operate::dev::{Cluster, Fabric, NodeProcesses, Plan};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
     pub(crate) regions: u32,
     /// Nodes that run from the start.
     pub(crate) nodes: u32,
-    /// Nodes beside them: [`DevCluster::restart`] starts them.
+    /// Nodes beside them: [`NodeProcesses::restart`] starts them.
     pub(crate) late: u32,
     /// Memory of a node, in bytes.
     pub(crate) memory_bytes: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Started {
     /// Addresses for its clients.
     pub(crate) seeds: Vec<String>,
     /// Its processes.
-    pub(crate) cluster: Box<dyn DevCluster>,
+    pub(crate) cluster: Box<dyn NodeProcesses>,
 }
 
 /// Starts clusters.
@@ -104,7 +104,7 @@ impl Starter {
             Link::Tcp => Fabric::Tcp,
             Link::Libfabric => Fabric::LibfabricTcp,
         };
-        let plan = Plan::new(self.program.clone(), nodes + late, Some(regions), directory.into())?;
+        let plan = Plan::new(self.program.clone(), nodes + late, even_split_points(regions), directory.into())?;
         Ok(Plan { late, fabric, table, settings, ..plan })
     }
 }

@@ -16,14 +16,12 @@
 mod claim;
 mod plan;
 mod ports;
-mod starter;
+mod processes;
 
 pub use plan::{Fabric, Plan, default_table};
 pub use ports::{DEFAULT_BASE, PortInUse, Ports};
-pub(crate) use starter::{Started, Wanted, check_link};
-pub use starter::{Starter, temporary};
+pub use processes::NodeProcesses;
 
-use crate::ycsb::DevCluster;
 use claim::claim;
 use leeward_client::{Access, ClientError, ClientOptions, Op, OpError, OpResult, Session};
 use leeward_cluster::embedded::{Host, HostError};
@@ -250,7 +248,8 @@ impl Cluster {
     }
 
     /// Ties `directory` to the cluster: it is removed when the cluster is dropped.
-    pub(crate) fn with_temporary(mut self, directory: TempDir) -> Cluster {
+    #[must_use]
+    pub fn with_temporary(mut self, directory: TempDir) -> Cluster {
         self.temporary = Some(directory);
         self
     }
@@ -380,7 +379,7 @@ impl Drop for Cluster {
     }
 }
 
-impl DevCluster for Cluster {
+impl NodeProcesses for Cluster {
     fn kill(&mut self, server: u32) -> io::Result<()> {
         let node = &mut self.nodes[server as usize - 1];
         let Some(child) = &mut node.child else {

@@ -6,7 +6,7 @@
 //! one of them can no longer show the state, the primary names another for the ranges that are left, and fewer ranges
 //! are compared at a time. Plain functions; any thread.
 
-use crate::replicas::{Replica, ask, unexpected_answer};
+use super::{Replica, ask, unexpected_answer};
 use bytes::Bytes;
 use leeward_client::{Op, OpResult};
 use leeward_format::op::{DIGEST_AHEAD_MS, DigestInstant, RangeAnswer, RangeDigest, RangeQuestion};
@@ -94,7 +94,7 @@ struct State {
 ///
 /// # Errors
 /// A replica does not answer.
-pub fn range_findings(
+pub fn compare_ranges(
     replicas: &[Replica<'_>],
     primary: Option<ServerId>,
     region: RegionId,

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 fn plan(directory: &Path) -> Plan {
-    Plan::new("leeward".into(), 2, None, directory.into()).expect("some ports are free")
+    Plan::new("leeward".into(), 2, Vec::new(), directory.into()).expect("some ports are free")
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The cluster to run, and the settings of its nodes. Plain data, except that it reads the log of a dead node.
 
 use super::{Death, DevError, Ports};
-use crate::keys::even_split_points;
 use bytes::Bytes;
 use clap::ValueEnum;
 use leeward_format::cluster::TableOptions;
@@ -91,18 +90,18 @@ pub fn default_table(nodes: u32) -> TableOptions {
 }
 
 impl Plan {
-    /// A cluster with the default table, so many regions of the same size (two per node if `None`), and ports that are free.
+    /// A cluster with the default table, whose regions after the first begin at `splits`, and ports that are free.
     ///
     /// # Errors
     /// No ports are free.
-    pub fn new(program: PathBuf, nodes: u32, regions: Option<u32>, directory: PathBuf) -> Result<Plan, DevError> {
+    pub fn new(program: PathBuf, nodes: u32, splits: Vec<Bytes>, directory: PathBuf) -> Result<Plan, DevError> {
         Ok(Plan {
             program,
             nodes,
             late: 0,
             directory,
             ports: Ports::free(nodes).ok_or(DevError::NoPorts)?,
-            splits: even_split_points(regions.unwrap_or(2 * nodes)),
+            splits,
             fabric: Fabric::Shm,
             table: default_table(nodes),
             tls: false,
@@ -142,7 +141,10 @@ impl Plan {
 
     /// Replaces the certificates and keys of all nodes, as an operator does: new ones are made in another directory, and moved
     /// over the old ones.
-    pub(crate) fn renew_certificates(&self) -> Result<(), DevError> {
+    ///
+    /// # Errors
+    /// The authority's key or a file cannot be used.
+    pub fn renew_certificates(&self) -> Result<(), DevError> {
         let directory = self.certificates();
         let fault = |path: &Path| {
             let path = path.to_path_buf();
@@ -220,7 +222,8 @@ impl Plan {
         self.node_directory(node).join("node.toml")
     }
 
-    pub(crate) fn log_path(&self, node: u32) -> PathBuf {
+    /// The log of a node: what its processes have printed.
+    pub fn log_path(&self, node: u32) -> PathBuf {
         self.node_directory(node).join("log")
     }
 

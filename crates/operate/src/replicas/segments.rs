@@ -1,37 +1,22 @@
-//! Compares the replicas of each region while they serve, and repairs segments that are damaged on one replica from another.
+//! Compares segments, and repairs those that are damaged on one replica from another.
 //!
 //! The content of a segment never changes, so nodes can be asked one after the other: a segment that several replicas have
 //! must be the same on all of them. A segment that only one replica has is still open, or was just made or given up, or was
-//! built by a backup itself: those are compared by ranges of keys ([`crate::ranges`]). Plain functions; any thread.
+//! built by a backup itself: those are compared by [ranges of keys](super::ranges). Plain functions; any thread.
 
-use crate::ranges::range_findings;
-use leeward_client::{Access, GroupConfig, Op, OpResult, RegionMap};
+use super::{Replica, ask, unexpected_answer};
+use leeward_client::{Op, OpResult};
 use leeward_format::op::SegmentDigest;
 use leeward_format::{RegionId, SegmentId, ServerId};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 #[cfg(test)]
-#[path = "replicas_tests.rs"]
+#[path = "segments_tests.rs"]
 mod tests;
-
-/// How long a node may take for a few segments.
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A replica, and the address of its server.
-#[derive(Clone, Copy, Debug)]
-pub struct Replica<'a> {
-    /// How to connect to it.
-    pub access: &'a Access,
-    /// The server.
-    pub server: ServerId,
-    /// Its native address.
-    pub address: &'a str,
-}
 
 /// A segment that is damaged, or differs between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct SegmentFault {
     /// The segment.
     pub id: SegmentId,
     /// Description of the fault.
@@ -44,64 +29,20 @@ pub struct Fault {
 
 /// The result for one region.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct SegmentFindings {
     /// Segments that several replicas have, all of them the same, and their bytes.
     pub equal: (u64, u64),
     /// Segments that one replica has.
     pub alone: u64,
     /// Segments that are damaged or differ.
-    pub faults: Vec<Fault>,
-}
-
-/// Every fault in any region of a cluster, one line each.
-pub(crate) fn compare(access: &Access, map: &RegionMap) -> Result<Vec<String>, String> {
-    let mut wrong = Vec::new();
-    for group in &map.regions {
-        let region = group.region;
-        let replicas = replicas(access, map, group, |server| {
-            wrong.push(format!("region {region}: server {server} is not registered"))
-        });
-        let faults = findings(&replicas, region)?.faults;
-        wrong.extend(faults.into_iter().map(|fault| format!("region {region}: segment {}: {}", fault.id, fault.what)));
-        if builds_index(map, group) {
-            let found = range_findings(&replicas, group.primary.map(|primary| primary.server), region)?;
-            wrong.extend(found.faults.iter().map(|fault| format!("region {region}: {fault}")));
-            let not_compared = found.not_compared.into_iter();
-            wrong.extend(
-                not_compared.map(|(ranges, why)| format!("region {region}: {ranges} ranges were not compared: {why}")),
-            );
-        }
-    }
-    Ok(wrong)
-}
-
-/// Whether the backups of a group build indexes of their own.
-pub fn builds_index(map: &RegionMap, group: &GroupConfig) -> bool {
-    map.table(&group.table).is_some_and(|options| options.backups.builds_index())
-}
-
-/// The members of a group that can be asked. Calls `missing` for the others.
-pub fn replicas<'a>(
-    access: &'a Access,
-    map: &'a RegionMap,
-    group: &GroupConfig,
-    mut missing: impl FnMut(ServerId),
-) -> Vec<Replica<'a>> {
-    let mut replicas = Vec::new();
-    for member in group.in_sync() {
-        match map.server(member.server) {
-            Some(info) => replicas.push(Replica { access, server: member.server, address: &info.native_address }),
-            None => missing(member.server),
-        }
-    }
-    replicas
+    pub faults: Vec<SegmentFault>,
 }
 
 /// Asks each replica of a region for all of its segments, and compares them.
 ///
 /// # Errors
 /// A replica does not answer.
-pub fn findings(replicas: &[Replica<'_>], region: RegionId) -> Result<Findings, String> {
+pub fn compare_segments(replicas: &[Replica<'_>], region: RegionId) -> Result<SegmentFindings, String> {
     let mut all = BTreeMap::<SegmentId, Vec<(ServerId, SegmentDigest)>>::new();
     for replica in replicas {
         for digest in digests(replica, region)? {
@@ -148,29 +89,16 @@ pub fn repair_segment(
     }
 }
 
-pub(crate) fn ask(replica: &Replica<'_>, op: Op) -> Result<OpResult, String> {
-    let answer = replica.access.ask_node(replica.address, "leeward-verify", op, TIMEOUT);
-    answer.map_err(|error| format!("server {} at {}: {error}", replica.server, replica.address))
-}
-
-pub(crate) fn unexpected_answer(replica: &Replica<'_>, answer: &OpResult) -> String {
-    let why = match answer {
-        OpResult::Error(error) => error.to_string(),
-        other => format!("it answers {other:?}"),
-    };
-    format!("server {}: {why}", replica.server)
-}
-
 /// Compares the digests of each segment.
-fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings {
-    let mut findings = Findings::default();
+fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> SegmentFindings {
+    let mut findings = SegmentFindings::default();
     for (id, digests) in all {
         let (whole, damaged): (Vec<_>, Vec<_>) = digests.iter().partition(|(_, digest)| digest.damage.is_none());
         for (server, digest) in &damaged {
             let damage = digest.damage.as_deref().unwrap_or_default();
             let what = format!("{} damaged on server {server}: {damage}", digest.kind);
             let whole = whole.first().map(|(from, _)| *from);
-            findings.faults.push(Fault { id: *id, what, damaged: Some(*server), whole });
+            findings.faults.push(SegmentFault { id: *id, what, damaged: Some(*server), whole });
         }
         let same = |(_, digest): &&(ServerId, SegmentDigest)| {
             let first = &whole[0].1;
@@ -188,7 +116,7 @@ fn judge(all: &BTreeMap<SegmentId, Vec<(ServerId, SegmentDigest)>>) -> Findings 
                     format!("{} bytes with CRC {:08x} on server {server}", digest.bytes, digest.crc)
                 };
                 let what = format!("differs, without damage: {}", whole.iter().map(one).collect::<Vec<_>>().join(", "));
-                findings.faults.push(Fault { id: *id, what, damaged: None, whole: None });
+                findings.faults.push(SegmentFault { id: *id, what, damaged: None, whole: None });
             }
         }
     }

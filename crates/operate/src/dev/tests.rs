@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 fn plan(directory: &Path, fabric: Fabric) -> Plan {
-    let plan = Plan::new("leeward".into(), 3, Some(1), directory.into()).expect("some ports are free");
+    let plan = Plan::new("leeward".into(), 3, Vec::new(), directory.into()).expect("some ports are free");
     Plan { ports: Ports::new(9379), fabric, ..plan }
 }
 
