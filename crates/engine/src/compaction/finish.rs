@@ -131,11 +131,9 @@ impl Finish {
             changed.map(|(position, (before, after))| (position, Arc::downgrade(before), after)).collect();
         let states = changed.iter().map(|(position, _, after)| (*position as u8, after.state().clone()));
         edit.levels = states.collect();
-        let mut l0s = Vec::new();
-        if let Source::L0 { tables, extents, .. } = &context.source {
-            edit.replay_from = tables.last().expect("an L0 is compacted").last_lsn().next();
-            edit.logs.clone_from(extents);
-            l0s.clone_from(tables);
+        if let Some(newest) = context.l0s.last() {
+            edit.replay_from = newest.last_lsn().next();
+            edit.logs.clone_from(&context.extents);
         }
         let ingested = match &context.source {
             Source::Sorted { sorted, .. } => Some(Ingested { span: sorted.span(), lsn: sorted.lsn() }),
@@ -161,7 +159,7 @@ impl Finish {
             ingested,
             edit,
             added: self.added,
-            l0s,
+            l0s: context.l0s.clone(),
             bytes_read: counters.bytes_read,
             value_bytes_read: counters.value_bytes_read,
             relocated_bytes: counters.relocated_bytes,

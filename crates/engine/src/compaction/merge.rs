@@ -98,13 +98,13 @@ impl Merge {
         }
         let target = context.source.target();
         let upper = match &context.source {
-            Source::L0 { tables, .. } => {
-                for l0 in tables {
+            Source::L0s { .. } => {
+                for l0 in &context.l0s {
                     counters.entries_read += l0.entries();
                     l0.overwritten(&mut |key, stamp, entry| counters.drop_entry(key, stamp, &entry));
                     l0.unreferenced(&mut |segment, bytes| counters.drop_bytes(segment, bytes));
                 }
-                Upper::L0(of_l0s(tables))
+                Upper::L0(of_l0s(&context.l0s))
             }
             Source::Sorted { .. } | Source::Rewrite { .. } => unreachable!("nothing is merged"),
             Source::Cut { .. } => Upper::Runs(Newest::new(Vec::new())),

@@ -226,15 +226,10 @@ pub(crate) struct Swept {
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// The input of a compaction.
+/// What a compaction merges or rewrites: the answer of a picker.
 enum Source {
-    /// Frozen L0s, oldest first, into L1. The extents go into the edit.
-    L0 {
-        tables: Vec<Arc<MemTable>>,
-        extents: Vec<LogExtent>,
-        /// The run of L1 that they become, or are merged with.
-        run: NewRun,
-    },
+    /// The oldest frozen L0s, as many as `count`, into the run of L1 that they become or are merged with.
+    L0s { count: usize, run: NewRun },
     /// All pieces, the newest first, into a new run.
     Pieces { from: Vec<(usize, Range<usize>)>, run: NewRun },
     /// Leaf segments of levels, by position, the newest level first, into the one at `target`, below them all. Between
@@ -261,10 +256,15 @@ enum Source {
 }
 
 impl Source {
+    /// How many of the oldest frozen L0s it compacts.
+    fn l0s(&self) -> usize {
+        if let Source::L0s { count, .. } = self { *count } else { 0 }
+    }
+
     /// The run of L1 that it becomes, or is merged with.
     fn new_run(&self) -> Option<&NewRun> {
         match self {
-            Source::L0 { run, .. } | Source::Pieces { run, .. } => Some(run),
+            Source::L0s { run, .. } | Source::Pieces { run, .. } => Some(run),
             Source::Segments { .. } | Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => None,
         }
     }
@@ -272,7 +272,7 @@ impl Source {
     /// Position of the level that it goes to.
     fn target(&self) -> usize {
         match self {
-            Source::L0 { run, .. } | Source::Pieces { run, .. } => run.target,
+            Source::L0s { run, .. } | Source::Pieces { run, .. } => run.target,
             Source::Segments { target, .. } | Source::Sorted { target, .. } => *target,
             Source::Rewrite { level, .. } | Source::Cut { level, .. } => *level,
         }
@@ -287,7 +287,7 @@ impl Source {
     fn claims(&self) -> What {
         let target = What::levels([self.target()]);
         match self {
-            Source::L0 { run, .. } => What::L0S.and(What::levels(run.shift.clone())).and(target),
+            Source::L0s { run, .. } => What::L0S.and(What::levels(run.shift.clone())).and(target),
             Source::Pieces { run, .. } => What::levels(0..PIECES).and(What::levels(run.shift.clone())).and(target),
             Source::Segments { from, swept, .. } => {
                 let all = target.and(What::levels(from.iter().map(|(position, _)| *position)));
@@ -313,6 +313,9 @@ struct Context {
     /// The sweep that chose the victims.
     sweep: u64,
     source: Source,
+    /// The frozen L0s that it compacts, oldest first, and the furthest extents of their logs, for the edit.
+    l0s: Vec<Arc<MemTable>>,
+    extents: Vec<LogExtent>,
     /// The levels that it begins with, the target included.
     levels: Vec<Arc<Level>>,
     /// An ingest that is not installed yet may put older pairs above the last level.
@@ -351,6 +354,8 @@ impl Context {
             victims: Arc::default(),
             sweep: 0,
             source,
+            l0s: Vec::new(),
+            extents: Vec::new(),
             base: levels.clone(),
             levels,
             keeps_tombstones: false,
@@ -440,8 +445,8 @@ impl Compaction {
     /// of its own.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let inputs = match &self.context.source {
-            Source::L0 { run, .. } if self.context.levels[run.target].is_empty() => 0,
-            Source::L0 { .. } | Source::Pieces { .. } | Source::Cut { .. } => 1,
+            Source::L0s { run, .. } if self.context.levels[run.target].is_empty() => 0,
+            Source::L0s { .. } | Source::Pieces { .. } | Source::Cut { .. } => 1,
             Source::Segments { .. } | Source::Sorted { .. } => 2,
             Source::Rewrite { .. } => return relocate::memory_bytes(&self.context.reads),
         };
@@ -561,7 +566,7 @@ impl Compaction {
 impl fmt::Debug for Compaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.context.source {
-            Source::L0 { tables, .. } => write!(f, "Compaction({tables:?} to L1)"),
+            Source::L0s { .. } => write!(f, "Compaction({:?} to L1)", self.context.l0s),
             Source::Pieces { from, .. } => write!(f, "Compaction({} pieces into a run of L1)", from.len()),
             Source::Segments { from, target, .. } => {
                 let segments = from.iter().map(|(_, segments)| segments.len()).sum::<usize>();

@@ -84,7 +84,7 @@ impl Plan {
         }
         let span = match &context.source {
             Source::Cut { .. } | Source::Rewrite { .. } => unreachable!("nothing is merged"),
-            Source::L0 { tables, .. } => span(tables),
+            Source::L0s { .. } => span(&context.l0s),
             Source::Sorted { sorted, .. } => sorted.span(),
             Source::Segments { .. } | Source::Pieces { .. } => span_of_source(context, counters)?,
         };
@@ -99,7 +99,7 @@ impl Plan {
                 Source::Segments { .. } => !is_whole && may_move(context)?,
                 Source::Sorted { .. } => true,
                 // Pieces are small: their segments become larger ones.
-                Source::L0 { .. } | Source::Pieces { .. } | Source::Rewrite { .. } | Source::Cut { .. } => false,
+                Source::L0s { .. } | Source::Pieces { .. } | Source::Rewrite { .. } | Source::Cut { .. } => false,
             };
         if !moves {
             take_small_neighbours(context, target, &mut below);
@@ -223,7 +223,7 @@ pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<L
 pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
     match &context.source {
         Source::Segments { from, .. } | Source::Pieces { from, .. } => from,
-        Source::L0 { .. } | Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => &[],
+        Source::L0s { .. } | Source::Rewrite { .. } | Source::Cut { .. } | Source::Sorted { .. } => &[],
     }
 }
 

@@ -31,7 +31,8 @@ pub(super) struct Ranges {
 impl Ranges {
     pub(super) fn new(context: &Context, plan: &Plan) -> Result<Ranges> {
         let upper = match &context.source {
-            Source::L0 { tables, .. } => tables
+            Source::L0s { .. } => context
+                .l0s
                 .iter()
                 .filter(|l0| l0.has_ranges())
                 .fold(RangeTombstones::default(), |older, l0| older.under(&l0.ranges(Lsn(u64::MAX)))),

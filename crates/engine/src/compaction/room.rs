@@ -1,12 +1,12 @@
 //! How much a merge takes before it gives anything back, estimated from above; and where a leaf segment is cut in two, so
 //! that the first part fits into the room that there is. Any thread.
 
+use super::pick::LevelPicture;
 use super::plan::{Counters, overlap, read_index};
 use super::runs::Ends;
 use super::{Context, Source};
 use crate::error::Result;
 use crate::tree::Level;
-use crate::version::{Reach, Reads};
 use bytes::Bytes;
 use leeward_format::{SegmentId, SegmentNo};
 use std::ops::Range;
@@ -16,24 +16,24 @@ const INDEXED_BYTES: u64 = 64;
 
 /// What a merge of so many bytes into `target` takes: its segments are not quite full, the last one is trimmed only once
 /// it is written, neighbours that are not full are merged too, and the level has a new index.
-pub(super) fn written(bytes: u64, target: &Level, segment_bytes: u64) -> u64 {
+pub(super) fn written(bytes: u64, target: &dyn LevelPicture, segment_bytes: u64) -> u64 {
     let gaps = bytes * SegmentNo::LEAST_PART_BYTES as u64 / segment_bytes;
-    bytes + gaps + segment_bytes * 5 / 2 + INDEXED_BYTES * target.segments().len() as u64
+    bytes + gaps + segment_bytes * 5 / 2 + INDEXED_BYTES * target.leaf_segments() as u64
 }
 
 /// Bytes of leaf segments.
-pub(super) fn bytes_of(level: &Level, range: Range<usize>) -> u64 {
-    level.segments()[range].iter().map(|leaf| leaf.end() as u64).sum()
+pub(super) fn bytes_of(level: &dyn LevelPicture, range: Range<usize>) -> u64 {
+    range.map(|i| level.leaf_segment_bytes(i)).sum()
 }
 
 /// Bytes of leaf segments once they are merged into the last level, where medium values are in place. A segment whose
 /// index is not in memory counts as the average of its level.
-pub(super) fn placed_bytes(reads: &Reads, level: &Level, range: &Range<usize>) -> u64 {
-    let all = level.segments().len();
+pub(super) fn placed_bytes(level: &dyn LevelPicture, range: &Range<usize>) -> u64 {
+    let all = level.leaf_segments();
     let growth = std::cell::LazyCell::new(|| (level.bytes() as f64 / bytes_of(level, 0..all).max(1) as f64).max(1.0));
-    let moved = level.segments()[range.clone()].iter().map(|leaf| match leaf.index(reads, Reach::Memory) {
-        Ok(Some(index)) => leaf.end() as u64 + index.footer().medium_bytes,
-        _ => (leaf.end() as f64 * *growth) as u64,
+    let moved = range.clone().map(|i| match level.footer(i) {
+        Some(footer) => level.leaf_segment_bytes(i) + footer.medium_bytes,
+        None => (level.leaf_segment_bytes(i) as f64 * *growth) as u64,
     });
     moved.sum()
 }

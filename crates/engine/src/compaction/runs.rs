@@ -11,8 +11,8 @@
 //!
 //! Memory only: a segment whose index is not in memory makes no guard.
 
+use super::pick::{LevelPicture, Levels};
 use crate::tree::Level;
-use crate::version::{Reach, Reads};
 use bytes::Bytes;
 use leeward_format::SegmentNo;
 use leeward_format::manifest::{L1, L1_RUNS, PIECES};
@@ -40,22 +40,25 @@ impl Ends {
 }
 
 /// The existing runs in these positions.
-pub(super) fn runs(levels: &[Arc<Level>], positions: Range<usize>) -> impl Iterator<Item = (usize, &Arc<Level>)> {
-    levels.iter().take(positions.end).enumerate().skip(positions.start).filter(|(_, run)| !run.is_empty())
+pub(super) fn runs<'a>(
+    levels: &Levels<'a>,
+    positions: Range<usize>,
+) -> impl Iterator<Item = (usize, &'a dyn LevelPicture)> {
+    levels.iter().copied().take(positions.end).enumerate().skip(positions.start).filter(|(_, run)| !run.is_empty())
 }
 
 /// The pieces, the newest first.
-pub(super) fn pieces(levels: &[Arc<Level>]) -> impl Iterator<Item = (usize, &Arc<Level>)> {
-    levels.iter().take(PIECES).enumerate().filter(|(_, piece)| !piece.is_empty())
+pub(super) fn pieces<'a>(levels: &Levels<'a>) -> impl Iterator<Item = (usize, &'a dyn LevelPicture)> {
+    levels.iter().copied().take(PIECES).enumerate().filter(|(_, piece)| !piece.is_empty())
 }
 
 /// Number of runs.
-pub(super) fn count(levels: &[Arc<Level>]) -> usize {
+pub(super) fn count(levels: &Levels<'_>) -> usize {
     runs(levels, PIECES..L1_RUNS).count()
 }
 
 /// Whether something is in L1 beside its last run: it is several runs then, whatever the table says.
-pub(super) fn has_others(levels: &[Arc<Level>]) -> bool {
+pub(super) fn has_others(levels: &Levels<'_>) -> bool {
     levels.iter().take(L1).any(|run| !run.is_empty())
 }
 
@@ -74,17 +77,17 @@ impl NewRun {
     pub(super) const SINGLE: NewRun = NewRun { target: L1, shift: 0..0, ends: Ends::FULL };
 
     /// A new run of about `bytes`, newer than all runs.
-    pub(super) fn run(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Option<NewRun> {
-        NewRun::within(PIECES..L1_RUNS, levels, ends(reads, levels, bytes))
+    pub(super) fn run(levels: &Levels<'_>, segment_bytes: u64, bytes: u64) -> Option<NewRun> {
+        NewRun::within(PIECES..L1_RUNS, levels, ends(levels, segment_bytes, bytes))
     }
 
     /// A new piece, newer than all runs and pieces.
-    pub(super) fn piece(levels: &[Arc<Level>]) -> Option<NewRun> {
+    pub(super) fn piece(levels: &Levels<'_>) -> Option<NewRun> {
         NewRun::within(0..PIECES, levels, Ends::FULL)
     }
 
     /// `None` if each position is taken.
-    fn within(positions: Range<usize>, levels: &[Arc<Level>], ends: Ends) -> Option<NewRun> {
+    fn within(positions: Range<usize>, levels: &Levels<'_>, ends: Ends) -> Option<NewRun> {
         let is_taken = |position: &usize| !levels[*position].is_empty();
         let first = positions.clone().find(is_taken).unwrap_or(positions.end);
         if first > positions.start {
@@ -96,10 +99,10 @@ impl NewRun {
     }
 
     /// A new run that leaves the position after it free, which is at most `hole`; `None` if there is no such position.
-    pub(super) fn above(hole: usize, (reads, levels): (&Reads, &[Arc<Level>]), bytes: u64) -> Option<NewRun> {
+    pub(super) fn above(hole: usize, levels: &Levels<'_>, segment_bytes: u64, bytes: u64) -> Option<NewRun> {
         let first = runs(levels, PIECES..hole).next().map_or(hole, |(position, _)| position);
         let target = first.checked_sub(1).filter(|target| *target >= PIECES)?;
-        Some(NewRun { target, shift: 0..0, ends: ends(reads, levels, bytes) })
+        Some(NewRun { target, shift: 0..0, ends: ends(levels, segment_bytes, bytes) })
     }
 
     /// The levels before it is written.
@@ -109,18 +112,17 @@ impl NewRun {
 }
 
 /// Where the leaf segments of a new run of about `bytes` end.
-pub(super) fn ends(reads: &Reads, levels: &[Arc<Level>], bytes: u64) -> Ends {
-    let segment_bytes = reads.volume.segment_bytes();
-    let guards = guards(reads, levels, &(PIECES..L1_RUNS));
+fn ends(levels: &Levels<'_>, segment_bytes: u64, bytes: u64) -> Ends {
+    let guards = guards(levels, &(PIECES..L1_RUNS));
     if guards.is_empty() {
         return Ends { guards: Vec::new(), most_bytes: (segment_bytes as f64 * FOUNDING_FILL) as usize };
     }
-    let least = (segment_bytes as u64 / LEAST_FILL).max(SegmentNo::LEAST_PART_BYTES as u64);
+    let least = (segment_bytes / LEAST_FILL).max(SegmentNo::LEAST_PART_BYTES as u64);
     let most = (bytes / least).max(1) as usize;
     let every = guards.len().div_ceil(most);
     let mut guards: Vec<_> = guards.iter().step_by(every).map(|guard| Bytes::copy_from_slice(guard.key)).collect();
     guards.reverse();
-    Ends { guards, most_bytes: segment_bytes }
+    Ends { guards, most_bytes: segment_bytes as usize }
 }
 
 /// A key at which leaf segments of all runs end.
@@ -131,26 +133,26 @@ struct Guard<'a> {
 }
 
 /// All guards of the runs in these positions, ascending. Each run is checked once, because an index in memory may be evicted at any moment.
-fn guards<'a>(reads: &Reads, levels: &'a [Arc<Level>], positions: &Range<usize>) -> Vec<Guard<'a>> {
+fn guards<'a>(levels: &Levels<'a>, positions: &Range<usize>) -> Vec<Guard<'a>> {
     let all = || runs(levels, positions.clone());
-    let mut keys: Vec<&[u8]> = all().flat_map(|(_, run)| (1..run.segments().len()).map(|i| run.fence(i))).collect();
+    let mut keys: Vec<&[u8]> = all().flat_map(|(_, run)| (1..run.leaf_segments()).map(move |i| run.fence(i))).collect();
     keys.sort_unstable();
     keys.dedup();
     let guard = |key| {
-        let cuts = all().map(|(_, run)| cut(reads, run, key)).collect::<Option<_>>()?;
+        let cuts = all().map(|(_, run)| cut(run, key)).collect::<Option<_>>()?;
         Some(Guard { key, cuts })
     };
     keys.into_iter().filter_map(guard).collect()
 }
 
 /// The first leaf segment of `run` above `key`; `None` if a segment is, or may be, on both sides of it.
-fn cut(reads: &Reads, run: &Level, key: &[u8]) -> Option<usize> {
+fn cut(run: &dyn LevelPicture, key: &[u8]) -> Option<usize> {
     let at = run.segment_of(key);
     if run.fence(at) == key {
         return Some(at);
     }
-    let index = run.segments()[at].index(reads, Reach::Memory).ok()??;
-    let span = &index.footer().span;
+    let footer = run.footer(at)?;
+    let span = &footer.span;
     match span.is_below(key) {
         true => Some(at + 1),
         false => (&span.first[..] >= key).then_some(at),
@@ -167,19 +169,14 @@ pub(super) struct Part {
 
 /// The part of the runs in these positions, from `resume` on, or from the guard before it, with at least
 /// `least_segments` leaf segments if there are so many. There must be runs.
-pub(super) fn part(
-    (reads, levels): (&Reads, &[Arc<Level>]),
-    positions: Range<usize>,
-    resume: &[u8],
-    least_segments: usize,
-) -> Part {
-    let guards = guards(reads, levels, &positions);
+pub(super) fn part(levels: &Levels<'_>, positions: Range<usize>, resume: &[u8], least_segments: usize) -> Part {
+    let guards = guards(levels, &positions);
     // For each run, the first segment behind each bound: its start, each guard, its end.
     let cuts: Vec<(usize, Vec<usize>)> = runs(levels, positions)
         .enumerate()
         .map(|(i, (position, run))| {
             let inner = guards.iter().map(|guard| guard.cuts[i]);
-            (position, std::iter::once(0).chain(inner).chain([run.segments().len()]).collect())
+            (position, std::iter::once(0).chain(inner).chain([run.leaf_segments()]).collect())
         })
         .collect();
     let between =

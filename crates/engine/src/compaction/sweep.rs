@@ -52,6 +52,14 @@ pub(crate) struct Victim {
     gain: u64,
 }
 
+impl Victim {
+    /// With so many live bytes; emptying it gains `gain` bytes.
+    #[cfg(test)]
+    pub(super) fn new(id: SegmentId, live: u32, gain: u64) -> Victim {
+        Victim { name: id.name(), live, gain }
+    }
+}
+
 /// Segments to be emptied.
 pub(crate) type Victims = BTreeMap<SegmentId, Victim>;
 

@@ -35,7 +35,7 @@ pub(crate) struct ScanCosts {
 
 impl ScanCosts {
     /// A scan has read a leaf of `bytes` of the level at `position`, which is not the last.
-    pub(super) fn read_leaf(&self, position: usize, bytes: u64) {
+    pub(crate) fn read_leaf(&self, position: usize, bytes: u64) {
         self.add(self.of(position), bytes);
     }
 

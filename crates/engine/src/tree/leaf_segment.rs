@@ -180,15 +180,19 @@ impl LeafSegment {
     /// The index; `None` if it is not in memory and `reach` excludes the device.
     #[inline]
     pub(crate) fn index(&self, reads: &Reads, reach: Reach) -> Result<Option<IndexRef<'_>>> {
-        if let Some((index, _)) = self.resident.get() {
-            return Ok(Some(IndexRef::Resident(index)));
+        match (self.index_in_memory(), reach) {
+            (Some(index), _) => Ok(Some(index)),
+            (None, Reach::Memory) => Ok(None),
+            (None, Reach::Device) => self.load_index(reads).map(|index| Some(IndexRef::Cached(index))),
         }
-        if let Some(index) = self.cache.index(self.segment.serial()) {
-            return Ok(Some(IndexRef::Cached(index)));
-        }
-        match reach {
-            Reach::Memory => Ok(None),
-            Reach::Device => self.load_index(reads).map(|index| Some(IndexRef::Cached(index))),
+    }
+
+    /// The index, if it is in memory.
+    #[inline]
+    pub(crate) fn index_in_memory(&self) -> Option<IndexRef<'_>> {
+        match self.resident.get() {
+            Some((index, _)) => Some(IndexRef::Resident(index)),
+            None => self.cache.index(self.segment.serial()).map(IndexRef::Cached),
         }
     }
 

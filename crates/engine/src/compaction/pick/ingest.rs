@@ -9,14 +9,13 @@
 //! them. All other compactions go on, and so do writers: the ingest itself merges nothing.
 
 use super::fill::MOST_RUNS;
+use super::picture::{L0Picture, Levels, Picture, pictures};
 use super::{Picker, padded};
 use crate::compaction::plan::{Counters, overlap};
 use crate::compaction::runs::{NewRun, runs};
 use crate::compaction::sorted::{Open, Sorted, context};
 use crate::compaction::{Compaction, Source};
 use crate::error::Result;
-use crate::memtable::MemTable;
-use crate::tree::Level;
 use crate::version::Version;
 use leeward_format::Lsn;
 use leeward_format::manifest::{L1_RUNS, PIECES};
@@ -48,40 +47,39 @@ impl Picker {
     }
 
     /// Of these L0s, oldest first, those that go together: all are older than the ingest that is open, or all are newer.
-    pub(super) fn beside_ingest(&self, mut l0s: Vec<Arc<MemTable>>) -> Vec<Arc<MemTable>> {
-        if let (Some(ingest), Some(first)) = (self.open_ingest(), l0s.first()) {
-            let is_newer = first.last_lsn() > ingest.last;
-            l0s.retain(|l0| (l0.last_lsn() > ingest.last) == is_newer);
-        }
-        l0s
+    pub(super) fn beside_ingest<'a>(&self, l0s: &'a [L0Picture]) -> &'a [L0Picture] {
+        let (Some(ingest), Some(first)) = (self.open_ingest(), l0s.first()) else { return l0s };
+        let is_newer = first.last_lsn > ingest.last;
+        &l0s[..l0s.iter().take_while(|l0| (l0.last_lsn > ingest.last) == is_newer).count()]
     }
 
     /// Whether the ingest waits for these L0s.
-    pub(super) fn ingest_waits_for(&self, l0s: &[Arc<MemTable>]) -> bool {
+    pub(super) fn ingest_waits_for(&self, l0s: &[L0Picture]) -> bool {
         let ingest = self.open_ingest();
-        ingest.is_some_and(|ingest| l0s.first().is_some_and(|first| first.last_lsn() <= ingest.last))
+        ingest.is_some_and(|ingest| l0s.first().is_some_and(|first| first.last_lsn <= ingest.last))
     }
 
     /// The run of these L0s, of about `bytes`, if they are newer than the ingest that is open; `Some(None)` if there is no
     /// position for it.
     pub(super) fn run_above_ingest(
         &self,
-        (version, levels): (&Version, &[Arc<Level>]),
-        l0s: &[Arc<MemTable>],
+        picture: &Picture<'_>,
+        l0s: &[L0Picture],
         bytes: u64,
     ) -> Option<Option<NewRun>> {
         let ingest = self.open_ingest()?;
-        if l0s.first()?.last_lsn() <= ingest.last {
+        if l0s.first()?.last_lsn <= ingest.last {
             return None;
         }
+        let levels = &picture.levels;
         let hole = ingest.hole.or_else(|| before(first_run(levels)));
-        Some(hole.and_then(|hole| NewRun::above(hole, (version.reads(), levels), bytes)))
+        Some(hole.and_then(|hole| NewRun::above(hole, levels, picture.segment_bytes, bytes)))
     }
 
     /// These L0s become a run at `target`: from now on the position behind it is kept, if they are newer than the ingest.
-    pub(super) fn keep_hole(&mut self, l0s: &[Arc<MemTable>], target: usize) {
+    pub(super) fn keep_hole(&mut self, l0s: &[L0Picture], target: usize) {
         if let Some(ingest) = &mut self.ingest
-            && l0s.first().is_some_and(|first| first.last_lsn() > ingest.last)
+            && l0s.first().is_some_and(|first| first.last_lsn > ingest.last)
         {
             ingest.hole.get_or_insert(target + 1);
         }
@@ -93,9 +91,9 @@ impl Picker {
     }
 
     /// All runs that are newer than the ingest, into the oldest of them, if they are many.
-    pub(super) fn take_newer_runs(&self, version: &Version) -> Option<Source> {
+    pub(super) fn take_newer_runs(&self, picture: &Picture<'_>) -> Option<Source> {
         let newer = PIECES..self.mergeable_runs().max(PIECES);
-        let mut from: Vec<_> = runs(version.levels(), newer).map(|(at, run)| (at, 0..run.segments().len())).collect();
+        let mut from: Vec<_> = runs(&picture.levels, newer).map(|(at, run)| (at, 0..run.leaf_segments())).collect();
         let is_due = from.len() >= MOST_RUNS;
         let (target, _) = from.pop().filter(|_| is_due)?;
         self.unless_claimed(Source::Segments { from, target, swept: None, is_ranged: false })
@@ -109,7 +107,7 @@ impl Picker {
     pub(crate) fn pick_ingest(&mut self, version: &Version, sorted: &Arc<Sorted>) -> Result<Option<Compaction>> {
         let levels = padded(version, L1_RUNS);
         let hole = self.ingest.as_ref().and_then(|ingest| ingest.hole);
-        let Some(hole) = hole.or_else(|| before(first_run(&levels))) else { return Ok(None) };
+        let Some(hole) = hole.or_else(|| before(first_run(&pictures(&levels)))) else { return Ok(None) };
         let source = |target| Source::Sorted { sorted: Arc::clone(sorted), target };
         let (reads, ids) = (Arc::clone(version.reads()), Arc::clone(&self.ids));
         let mut context = context(reads, ids, (self.placement, self.compression), source(hole), levels);
@@ -131,7 +129,7 @@ impl Picker {
 }
 
 /// Position of the newest run.
-fn first_run(levels: &[Arc<Level>]) -> usize {
+fn first_run(levels: &Levels<'_>) -> usize {
     runs(levels, PIECES..L1_RUNS).next().map_or(L1_RUNS, |(position, _)| position)
 }
 

@@ -14,19 +14,17 @@
 //! If nothing fits while others are under way, it waits for what they give back. Otherwise the smallest part is tried,
 //! because the estimate is an upper bound.
 
-use super::{L0s, Picker, padded};
+use super::picture::{LevelPicture, Picture};
+use super::{L0s, Picker};
 use crate::compaction::claims::What;
 use crate::compaction::runs::{self, NewRun, Part};
 use crate::compaction::{CompactionDone, CutLeaf, Source, room};
-use crate::tree::Level;
-use crate::version::{Reach, Version};
 use crate::volume::{CompactionRoom, LEAST_MERGE};
 use leeward_format::UnixMs;
 use leeward_format::cluster::CompactionMode;
 use leeward_format::manifest::{L1, L1_RUNS, MAX_LEVELS, PIECES};
 use leeward_platform::planted::{Bug, planted};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Most leaf segments of a level that one compaction takes.
 pub(super) const MAX_INPUT_SEGMENTS: usize = 4;
@@ -79,20 +77,20 @@ impl Room {
 }
 
 impl Picker {
-    pub(super) fn look_at_room(&mut self, version: &Version, now: UnixMs) {
-        let room = version.reads().volume.room_for_compaction(version.reads().region);
+    pub(super) fn look_at_room(&mut self, picture: &Picture<'_>) {
+        let room = picture.room;
         // The other lanes' picks do not end the wait of one; an install does.
         let is_awaited = self.room.is_awaited && room.segments < u32::MAX;
-        self.room = Room::new(room, is_awaited, now);
+        self.room = Room::new(room, is_awaited, picture.now);
     }
 
     /// Nothing fits into the room besides the reserve: from now on this pick may take that too. `false` if it did.
-    pub(super) fn take_reserve(&mut self, version: &Version) -> bool {
+    pub(super) fn take_reserve(&mut self, picture: &Picture<'_>) -> bool {
         if self.room.is_short || !self.room.is_too_small {
             return false;
         }
         let Room { is_awaited, now, .. } = self.room;
-        self.room = Room::new(version.reads().volume.room_with_reserve(), is_awaited, now);
+        self.room = Room::new(picture.room_with_reserve, is_awaited, now);
         true
     }
 
@@ -103,7 +101,7 @@ impl Picker {
         if let Some(CutLeaf { level, from, whole }) = &done.cut {
             // Its first part is next.
             self.resume_at(*level, from.clone());
-            self.picked.uncut = *whole;
+            self.progress.uncut = *whole;
         }
     }
 
@@ -118,23 +116,19 @@ impl Picker {
     }
 
     /// Segments that a compaction takes before it gives any back, estimated from above. Memory only.
-    pub(super) fn need(&self, version: &Version, source: &Source) -> u32 {
-        let segment_bytes = version.reads().volume.segment_bytes() as u64;
-        let levels = padded(version, source.target());
-        let target = &levels[source.target()];
+    pub(super) fn need(&self, picture: &Picture<'_>, source: &Source) -> u32 {
+        let (segment_bytes, target) = (picture.segment_bytes, picture.level(source.target()));
         // What the last level has was perhaps merged while room was short, and has medium values in runs as well.
-        let ends = |range: Range<usize>| self.moved_bytes(version, target, &range);
+        let ends = |range: Range<usize>| self.moved_bytes(target, &range);
+        let own = |from: &[(usize, Range<usize>)]| {
+            from.iter().map(|(at, range)| self.moved_bytes(picture.level(*at), range)).sum::<u64>()
+        };
         let bytes = match source {
-            Source::L0 { tables, .. } => {
-                tables.iter().map(|l0| l0.bytes()).sum::<u64>() + ends(0..target.segments().len())
+            Source::L0s { count, .. } => {
+                picture.l0s[..*count].iter().map(|l0| l0.bytes).sum::<u64>() + ends(0..target.leaf_segments())
             }
-            Source::Pieces { from, .. } => {
-                from.iter().map(|(at, range)| self.moved_bytes(version, &levels[*at], range)).sum()
-            }
-            Source::Segments { from, .. } => {
-                let own: u64 = from.iter().map(|(at, range)| self.moved_bytes(version, &levels[*at], range)).sum();
-                own + ends(self.overlap(version, from, (&levels, target)))
-            }
+            Source::Pieces { from, .. } => own(from),
+            Source::Segments { from, .. } => own(from) + ends(self.overlap(picture, from, target)),
             Source::Cut { .. } => unreachable!("no pick asks for it"),
             // Its share of the room was taken into account when it was chosen.
             Source::Rewrite { most, .. } => return (2 * *most as u32).min(self.room.segments),
@@ -144,35 +138,34 @@ impl Picker {
     }
 
     /// Bytes of leaf segments once they are merged.
-    fn moved_bytes(&self, version: &Version, level: &Level, range: &Range<usize>) -> u64 {
+    fn moved_bytes(&self, level: &dyn LevelPicture, range: &Range<usize>) -> u64 {
         match self.room.is_short {
             true => room::bytes_of(level, range.clone()),
-            false => room::placed_bytes(version.reads(), level, range),
+            false => room::placed_bytes(level, range),
         }
     }
 
     /// The leaf segments of `target` that these may overlap, as far as their keys are in memory.
     fn overlap(
         &self,
-        version: &Version,
+        picture: &Picture<'_>,
         from: &[(usize, Range<usize>)],
-        (levels, target): (&[Arc<Level>], &Level),
+        target: &dyn LevelPicture,
     ) -> Range<usize> {
-        let all = target.segments().len();
+        let all = target.leaf_segments();
         if target.is_empty() || self.mode() == CompactionMode::WholeLevel {
             return 0..all;
         }
         let mut overlap = all..0;
         for (at, range) in from {
-            let level = &levels[*at];
-            let of = |at: usize| level.segments()[at].index(version.reads(), Reach::Memory).ok().flatten();
-            let start = match of(range.start) {
-                Some(index) => target.segment_of(&index.footer().span.first),
+            let level = picture.level(*at);
+            let start = match level.footer(range.start) {
+                Some(footer) => target.segment_of(&footer.span.first),
                 None => target.segment_of(level.fence(range.start)),
             };
-            let end = match of(range.end - 1) {
-                Some(index) => target.segment_of(&index.footer().span.last) + 1,
-                None if range.end < level.segments().len() => target.segment_of(level.fence(range.end)) + 1,
+            let end = match level.footer(range.end - 1) {
+                Some(footer) => target.segment_of(&footer.span.last) + 1,
+                None if range.end < level.leaf_segments() => target.segment_of(level.fence(range.end)) + 1,
                 None => all,
             };
             overlap = overlap.start.min(start)..overlap.end.max(end);
@@ -181,25 +174,21 @@ impl Picker {
     }
 
     /// Whether there is room for it, as far as that is known.
-    pub(super) fn fits(&self, version: &Version, source: &Source) -> bool {
-        self.fits_in(self.room.segments, version, source)
+    pub(super) fn fits(&self, picture: &Picture<'_>, source: &Source) -> bool {
+        self.fits_in(self.room.segments, picture, source)
     }
 
     /// Whether it takes at most so many segments; `u32::MAX` is any number.
-    fn fits_in(&self, segments: u32, version: &Version, source: &Source) -> bool {
-        segments == u32::MAX || planted(Bug::MergeWithoutRoom) || self.need(version, source) <= segments
+    fn fits_in(&self, segments: u32, picture: &Picture<'_>, source: &Source) -> bool {
+        segments == u32::MAX || planted(Bug::MergeWithoutRoom) || self.need(picture, source) <= segments
     }
 
     /// The smallest part does not fit: `None` if others will give room back, or it was tried a moment ago.
-    fn unless_awaited(&mut self, version: &Version, source: Source) -> Option<Source> {
+    fn unless_awaited(&mut self, picture: &Picture<'_>, source: Source) -> Option<Source> {
         let Room { segments, now, may_try, .. } = self.room;
         let was_tried = |(most, at): (u32, UnixMs)| segments <= most && now.0.wrapping_sub(at.0) < TRY_EVERY_MS;
         self.room.is_too_small = true;
-        if !self.room.is_short
-            || !may_try
-            || version.reads().volume.has_planned_room()
-            || self.tried.is_some_and(was_tried)
-        {
+        if !self.room.is_short || !may_try || picture.is_room_planned || self.tried.is_some_and(was_tried) {
             self.room.is_awaited = true;
             return None;
         }
@@ -209,62 +198,61 @@ impl Picker {
     }
 
     /// L0s into a new run of L1, or merged with its only run: as many as there is room for.
-    pub(super) fn pick_l0s(&mut self, version: &Version, l0s: &L0s<'_>) -> Option<Source> {
-        let all = self.all_l0s(version, l0s)?;
+    pub(super) fn pick_l0s(&mut self, picture: &Picture<'_>, l0s: L0s<'_>) -> Option<Source> {
+        let all = self.all_l0s(picture, l0s)?;
         // Levels give back what they take; a run of L0s may not. So it leaves enough for a merge.
         let most = match self.room.segments {
             u32::MAX => u32::MAX,
             segments if self.room.is_short => segments.saturating_sub(LEAST_MERGE).min(segments / 2),
             segments => segments,
         };
-        if self.fits_in(most, version, &all) {
+        if self.fits_in(most, picture, &all) {
             return Some(all);
         }
         self.room.by_parts = true;
-        let mut fewer = L0s { least: 1, ..l0s.clone() };
+        let mut fewer = L0s { least: 1, ..l0s };
         loop {
-            let source = self.all_l0s(version, &fewer)?;
-            if self.fits_in(most, version, &source) {
+            let source = self.all_l0s(picture, fewer)?;
+            if self.fits_in(most, picture, &source) {
                 return Some(source);
             }
-            if fewer.tables.len() == 1 {
+            if fewer.all.len() == 1 {
                 // Other compactions give back more than they take.
-                return if self.can_make_room(version) { None } else { self.unless_awaited(version, source) };
+                return if self.can_make_room(picture) { None } else { self.unless_awaited(picture, source) };
             }
-            fewer.tables.truncate(fewer.tables.len() / 2);
-            fewer.extents = &fewer.extents[..fewer.extents.len().min(fewer.tables.len())];
+            fewer.all = &fewer.all[..fewer.all.len() / 2];
         }
     }
 
     /// All pieces, into a new run.
-    pub(super) fn take_pieces(&self, version: &Version) -> Option<Source> {
-        let levels = padded(version, L1);
-        let from: Vec<_> = runs::pieces(&levels).map(|(at, piece)| (at, 0..piece.segments().len())).collect();
-        let bytes = runs::pieces(&levels).map(|(_, piece)| piece.bytes()).sum();
-        let run = NewRun::run(version.reads(), &levels, bytes)?;
+    pub(super) fn take_pieces(&self, picture: &Picture<'_>) -> Option<Source> {
+        let levels = &picture.levels;
+        let from: Vec<_> = runs::pieces(levels).map(|(at, piece)| (at, 0..piece.leaf_segments())).collect();
+        let bytes = runs::pieces(levels).map(|(_, piece)| piece.bytes()).sum();
+        let run = NewRun::run(levels, picture.segment_bytes, bytes)?;
         self.unless_claimed(Source::Pieces { from, run })
     }
 
     /// The next part of a level, into the one below; `None` if another compaction has claimed it.
-    pub(super) fn take(&mut self, version: &Version, position: usize) -> Option<Source> {
+    pub(super) fn take(&mut self, picture: &Picture<'_>, position: usize) -> Option<Source> {
         if position < PIECES {
-            return self.take_pieces(version);
+            return self.take_pieces(picture);
         }
         if self.room.is_short && !self.claims.is_free(What::levels(L1_RUNS..MAX_LEVELS)) {
             // One at a time: what is cut is merged before more is cut.
             return None;
         }
-        let (source, next) = if position == L1 && self.has_runs(version.levels()) {
-            let (first, target) = (self.mergeable_runs(), self.below_runs(version.levels()));
-            if runs::runs(version.levels(), first..target).next().is_none() {
-                return self.take_newer_runs(version);
+        let (source, next) = if position == L1 && self.has_runs(&picture.levels) {
+            let (first, target) = (self.mergeable_runs(), self.below_runs(picture));
+            if runs::runs(&picture.levels, first..target).next().is_none() {
+                return self.take_newer_runs(picture);
             }
-            self.part_of_runs(version, (first, target))
+            self.part_of_runs(picture, (first, target))
         } else {
-            self.part_of_level(version, (position, position + 1))
+            self.part_of_level(picture, (position, position + 1))
         };
-        if !self.fits(version, &source) {
-            return self.unless_awaited(version, source);
+        if !self.fits(picture, &source) {
+            return self.unless_awaited(picture, source);
         }
         let source = self.unless_claimed(source)?;
         match &source {
@@ -277,36 +265,36 @@ impl Picker {
 
     /// Key at which the next part of this level begins.
     fn resume_of(&self, position: usize) -> &[u8] {
-        self.picked.resume.get(position).map_or(&[], Vec::as_slice)
+        self.progress.resume.get(position).map_or(&[], Vec::as_slice)
     }
 
     fn resume_at(&mut self, position: usize, key: Vec<u8>) {
-        if self.picked.resume.len() <= position {
-            self.picked.resume.resize(position + 1, Vec::new());
+        if self.progress.resume.len() <= position {
+            self.progress.resume.resize(position + 1, Vec::new());
         }
-        self.picked.resume[position] = key;
+        self.progress.resume[position] = key;
     }
 
     /// Leaf segments of one level that fit, from where the last part ended; and the key of the next part. Nothing is
     /// between the level and the target.
-    fn part_of_level(&mut self, version: &Version, (position, target): (usize, usize)) -> (Source, Vec<u8>) {
-        let level = &version.levels()[position];
+    fn part_of_level(&mut self, picture: &Picture<'_>, (position, target): (usize, usize)) -> (Source, Vec<u8>) {
+        let level = picture.level(position);
         let part = |first: usize, most: usize| {
-            let end = first.saturating_add(most).min(level.segments().len());
-            let next = if end < level.segments().len() { level.fence(end).to_vec() } else { Vec::new() };
+            let end = first.saturating_add(most).min(level.leaf_segments());
+            let next = if end < level.leaf_segments() { level.fence(end).to_vec() } else { Vec::new() };
             let from = vec![(position, first..end)];
             (Source::Segments { from, target, swept: None, is_ranged: false }, next)
         };
         if self.mode() == CompactionMode::WholeLevel {
             let all = part(0, usize::MAX);
-            if self.fits(version, &all.0) {
+            if self.fits(picture, &all.0) {
                 return all;
             }
             self.room.by_parts = true;
         }
         let (first, mut most) = (level.segment_of(self.resume_of(position)), MAX_INPUT_SEGMENTS);
         let mut found = part(first, most);
-        while !self.fits(version, &found.0) && most > 1 {
+        while !self.fits(picture, &found.0) && most > 1 {
             most /= 2;
             found = part(first, most);
         }
@@ -315,19 +303,18 @@ impl Picker {
 
     /// A part of all runs at these positions that fits; otherwise of the oldest, into the target. And the key of the next
     /// part.
-    fn part_of_runs(&mut self, version: &Version, (first, target): (usize, usize)) -> (Source, Vec<u8>) {
+    fn part_of_runs(&mut self, picture: &Picture<'_>, (first, target): (usize, usize)) -> (Source, Vec<u8>) {
         let least = if self.mode() == CompactionMode::Partial { LEAST_RUN_SEGMENTS } else { usize::MAX };
         for least in [least, LEAST_RUN_SEGMENTS] {
-            let all = (&**version.reads(), version.levels());
-            let Part { from, next } = runs::part(all, first..target, self.resume_of(L1), least);
+            let Part { from, next } = runs::part(&picture.levels, first..target, self.resume_of(L1), least);
             let source = Source::Segments { from, target, swept: None, is_ranged: false };
-            if self.fits(version, &source) {
+            if self.fits(picture, &source) {
                 return (source, next);
             }
         }
         self.room.by_parts = true;
-        let oldest = runs::runs(version.levels(), first..target).last();
+        let oldest = runs::runs(&picture.levels, first..target).last();
         let (oldest, _) = oldest.expect("the caller has found runs");
-        self.part_of_level(version, (oldest, target))
+        self.part_of_level(picture, (oldest, target))
     }
 }

@@ -6,8 +6,8 @@
 
 use super::Picker;
 use super::part::{LEAST_RUN_SEGMENTS, MAX_INPUT_SEGMENTS};
+use super::picture::Picture;
 use crate::compaction::{Source, runs};
-use crate::version::Version;
 use leeward_format::UnixMs;
 use leeward_format::manifest::PIECES;
 
@@ -49,25 +49,25 @@ impl RangedRate {
 impl Picker {
     /// Leaf segments with range tombstones above the last level: hidden pairs take space until the tombstones reach
     /// them. In a two-layer log, that is when the runs are merged.
-    pub(super) fn pick_ranged(&mut self, version: &Version, now: UnixMs) -> Option<Source> {
-        let has_ranges = version.filled().iter().any(|level| !level.ranged().is_empty());
+    pub(super) fn pick_ranged(&mut self, picture: &Picture<'_>) -> Option<Source> {
+        let levels = &picture.levels[..];
+        let has_ranges = levels.iter().any(|level| !level.ranged().is_empty());
         if !has_ranges || self.ordering_degree.is_some() {
             self.ranged.is_waiting = false;
             return None;
         }
-        if !self.ranged.may_begin(now) && !self.room.is_short {
+        if !self.ranged.may_begin(picture.now) && !self.room.is_short {
             return None;
         }
-        let last = version.levels().iter().rposition(|level| !level.is_empty())?;
-        version.levels()[..last].iter().enumerate().find_map(|(position, contents)| {
-            let ranged = contents.ranged();
+        levels[..picture.last()].iter().enumerate().find_map(|(position, level)| {
+            let ranged = level.ranged();
             let first = *ranged.first()?;
             if position < PIECES {
-                return self.take_pieces(version);
+                return self.take_pieces(picture);
             }
-            if position < self.below_runs(version.levels()) && self.has_runs(version.levels()) {
+            if position < self.below_runs(picture) && self.has_runs(levels) {
                 let is_mergeable = position >= self.mergeable_runs();
-                return if is_mergeable { self.take_from(version, contents.fence(first)) } else { None };
+                return if is_mergeable { self.take_from(picture, level.fence(first)) } else { None };
             }
             let next_to = |(i, at): &(usize, &usize)| **at == first + i;
             let end = first + ranged.iter().take(MAX_INPUT_SEGMENTS).enumerate().take_while(next_to).count();
@@ -82,10 +82,10 @@ impl Picker {
     }
 
     /// The part of all runs that begins at `key`.
-    fn take_from(&self, version: &Version, key: &[u8]) -> Option<Source> {
-        let target = self.below_runs(version.levels());
+    fn take_from(&self, picture: &Picture<'_>, key: &[u8]) -> Option<Source> {
+        let target = self.below_runs(picture);
         let runs::Part { from, .. } =
-            runs::part((version.reads(), version.levels()), self.mergeable_runs()..target, key, LEAST_RUN_SEGMENTS);
+            runs::part(&picture.levels, self.mergeable_runs()..target, key, LEAST_RUN_SEGMENTS);
         let source = Source::Segments { from, target, swept: None, is_ranged: true };
         self.unless_claimed(source)
     }
