@@ -24,7 +24,7 @@ pub(crate) fn asked_regions(map: &RegionMap, table: &str) -> Vec<RegionId> {
     groups.iter().map(|group| group.region).collect()
 }
 
-/// See the module.
+/// A scan of a worker that is under way.
 pub(crate) struct Scan {
     /// Where the next page begins.
     start: Bytes,

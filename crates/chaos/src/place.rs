@@ -12,7 +12,7 @@ const BLKIO: &str = "/sys/fs/cgroup/blkio";
 /// Prefix of all names. It is short, since names of network devices have 15 bytes at most.
 const PREFIX: &str = "lwc";
 
-/// See the module. Dropping it removes everything.
+/// Directories, namespaces, mounts and control groups of a run. Dropping it removes everything.
 #[derive(Debug)]
 pub(crate) struct RunResources {
     pid: u32,

@@ -229,8 +229,7 @@ fn show_one(args: &ShowArgs) -> Outcome {
     };
     let mut text = format!("user {}, {}\n", user.name, state(user));
     if !user.is_readable() {
-        text +=
-            "the coordinator's value of this user makes no sense, so it may not connect: remove it, and add it again\n";
+        text += "the coordinator's value of this user cannot be decoded, so it may not connect: remove it, and add it again\n";
     }
     if !user.needs_password {
         text += "any password will do\n";

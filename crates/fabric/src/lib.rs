@@ -108,7 +108,7 @@ impl Readable for ReadableDescriptor {
 pub enum ReadNow {
     /// The bytes are in the buffer.
     Copied,
-    /// The descriptor makes no sense, the memory is revoked or dropped, or the range is outside of it. The buffer may
+    /// The descriptor cannot be decoded, the memory is revoked or dropped, or the range is outside of it. The buffer may
     /// hold some of its bytes.
     Refused,
     /// The memory is not mapped in this process. The buffer is unchanged: post a [`Fabric::read`].

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, ops::Range, sync::atomic::AtomicU64};
 
-/// See the module.
+/// Zeroed memory whose pages come with the first write.
 pub(crate) struct Sparse {
     len: usize,
     /// By page number. The last one may be shorter.

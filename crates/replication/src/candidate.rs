@@ -39,7 +39,7 @@ pub enum Verdict {
     HandOver(Member),
 }
 
-/// See the module.
+/// A candidate that looks for the longest copy.
 #[derive(Debug)]
 pub struct Candidate {
     config: GroupConfig,

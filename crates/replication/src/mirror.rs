@@ -97,7 +97,7 @@ struct InFlight {
     bytes: usize,
 }
 
-/// See the module.
+/// The primary's tails, as far as one backup has them.
 #[derive(Debug)]
 pub struct Mirror {
     tails: [VecDeque<MirroredTail>; 2],

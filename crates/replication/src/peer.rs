@@ -93,7 +93,7 @@ const MOST_UNAPPLIED: usize = 8;
 /// How long a peer backs off after failed sessions.
 const BACKOFF: Backoff = Backoff { first: Nanos::from_millis(50), most: Nanos::from_millis(6_400) };
 
-/// See the module.
+/// A backup or learner, as its primary sees it.
 #[derive(Debug)]
 pub struct Peer {
     /// The member of the group.

@@ -87,7 +87,7 @@ enum BaseState {
     Installed,
 }
 
-/// See the module.
+/// The segments on their way to one backup.
 #[derive(Debug)]
 pub struct Ship {
     slots: Vec<Slot>,

@@ -44,7 +44,7 @@ const STUCK_AFTER: Nanos = Nanos::from_millis(200);
 /// such connections fill the account together.
 pub(crate) const LITTLE_BYTES: u64 = 16 << 10;
 
-/// See the module. All clones share one account.
+/// Memory that clients of a node take. All clones share one account.
 #[derive(Clone, Debug)]
 pub struct ClientMemory(Arc<Account>);
 

@@ -23,7 +23,7 @@ pub(crate) const FULL: &str = "max number of clients reached";
 pub(crate) const FULL_NATIVE: &str = "max number of clients reached: the node has as many connections as max_connections, \
      or its limit of file descriptors, allows; an operator may still come in";
 
-/// See the module.
+/// The places for client connections, and who has one.
 pub(crate) struct Places {
     most: usize,
     /// Connections with a place of the limit.

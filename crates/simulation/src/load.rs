@@ -105,7 +105,7 @@ pub(crate) struct Request {
     pub(crate) once: Option<Once>,
 }
 
-/// See the module.
+/// The clients of a run.
 #[derive(Debug)]
 pub(crate) struct Load {
     client_mix: ClientMix,

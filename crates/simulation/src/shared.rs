@@ -37,7 +37,7 @@ struct History {
     lost: Option<(Nanos, Nanos)>,
 }
 
-/// See the module.
+/// The shared keys, and their histories.
 #[derive(Debug)]
 pub(crate) struct Shared {
     next_value: i64,

@@ -8,7 +8,7 @@ use leeward_format::Lsn;
 use leeward_format::table::TableName;
 use leeward_history::Action;
 
-/// See the module.
+/// A client by the native protocol.
 #[derive(Debug)]
 pub(crate) struct Native {
     addresses: Vec<String>,

@@ -19,7 +19,7 @@ const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// Longest string that is accepted as an answer. No value is as long.
 const LONGEST_STRING: usize = 1 << 20;
 
-/// See the module.
+/// A client by RESP.
 #[derive(Debug)]
 pub(crate) struct Resp {
     addresses: Vec<SocketAddr>,

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Longer than a run.
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// See the module.
+/// Where the certificates are, and the client's.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     directory: PathBuf,

@@ -86,7 +86,7 @@ impl CoordinatorKind {
     }
 }
 
-/// See the module. Belongs to one thread.
+/// The coordinator's processes. Belongs to one thread.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
     kind: CoordinatorKind,

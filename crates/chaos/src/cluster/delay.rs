@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long the far end may take to accept.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// A proxy that forwards each piece late.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     address: SocketAddr,

@@ -14,7 +14,7 @@ const DISK_BYTES: u64 = 4 << 30;
 /// Sizes of the allocations that fill a disk, from large to small, in bytes.
 const BALLAST_STEPS: [u64; 4] = [256 << 20, 16 << 20, 1 << 20, 4 << 10];
 
-/// See the module. Dropping the [`RunResources`] unmounts it.
+/// A server's disk. Dropping the [`RunResources`] unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,

@@ -91,7 +91,7 @@ pub(crate) fn table_options() -> TableOptions {
     TableOptions { replicas: REPLICAS, l0_bytes: L0_BYTES, ..TableOptions::default() }
 }
 
-/// See the module. Dropping it kills all processes. Dropping the [`RunResources`] removes everything else.
+/// A cluster of real processes. Dropping it kills all processes. Dropping the [`RunResources`] removes everything else.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     plan: Plan,

@@ -30,7 +30,7 @@ const KINDS: u16 = 6;
 /// The number of a process's host: servers have the first numbers, the coordinator's processes the next ones.
 pub(crate) type HostNo = usize;
 
-/// See the module.
+/// The network between the processes of a run.
 #[derive(Debug)]
 pub(crate) struct Network {
     place: Arc<RunResources>,

@@ -16,7 +16,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(20);
 /// Pause between checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// See the module. It is killed when it is dropped.
+/// A process of the cluster, and its output. It is killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,

@@ -8,7 +8,7 @@ use leeward_security::passwords::{Credentials, Password, hash};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// The user of the clients: its password, and the file with it.
 #[derive(Debug)]
 pub(super) struct User {
     credentials: Credentials,

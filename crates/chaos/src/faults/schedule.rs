@@ -58,7 +58,7 @@ impl Deck {
     }
 }
 
-/// See the module.
+/// The rounds of faults of a seed.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     rng: Rng,

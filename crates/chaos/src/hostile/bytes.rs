@@ -62,7 +62,7 @@ pub(super) fn delete_all() -> Vec<u8> {
     command(&words)
 }
 
-/// See the module.
+/// A generator of hostile bytes.
 pub(super) struct Script(Rng);
 
 impl Script {

@@ -9,7 +9,7 @@ use leeward_platform::Rng;
 /// Most records of a sample.
 pub(super) const MOST: usize = 512;
 
-/// See the module.
+/// A sample of the records that were read.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     lines: Vec<Line>,

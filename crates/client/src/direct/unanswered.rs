@@ -6,7 +6,7 @@ use leeward_format::filter;
 use leeward_format::op::Op;
 use rustc_hash::FxHashMap;
 
-/// See the module.
+/// The writes of a session that have no answer yet.
 #[derive(Debug, Default)]
 pub(super) struct Unanswered {
     /// How many writes of single keys there are, by the hash of the key.

@@ -245,7 +245,7 @@ impl Agent {
                 Some(reason) => Outcome::Refused(reason),
                 None if creation.failed >= MOST_ATTEMPTS => Outcome::Refused(format!(
                     "{MOST_ATTEMPTS} attempts failed: others make tables all the time, or the coordinator holds a value \
-                     that makes no sense, of which the node's log tells"
+                     that cannot be decoded: the log of this node names it"
                 )),
                 None => return self.requests.creations.push_front(creation),
             },

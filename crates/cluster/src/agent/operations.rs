@@ -20,7 +20,7 @@ pub(super) struct Outstanding {
     pub(super) answer: Option<Answer>,
 }
 
-/// See the module.
+/// The operations that an agent has asked of the coordinator.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
     by_path: BTreeMap<ClusterPath, Outstanding>,

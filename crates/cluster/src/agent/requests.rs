@@ -7,7 +7,7 @@ use super::pace::Pace;
 use super::{Alteration, Creation, Outcome, Proposal, ProposalId, Restoration};
 use std::collections::VecDeque;
 
-/// See the module.
+/// The requests that are not carried out yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     pub(super) proposals: VecDeque<Proposal>,

@@ -119,7 +119,7 @@ struct Requested {
     undoing: Option<RegionRequest>,
 }
 
-/// See the module.
+/// What a master knows of the load, and the requests that it has made.
 #[derive(Debug, Default)]
 pub(super) struct Balancing {
     /// Regions whose configuration has changed since the last look.

@@ -32,7 +32,7 @@ pub(super) enum Fit {
     Full,
 }
 
-/// See the module.
+/// How much more each server can store.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     servers: BTreeMap<Member, (Nanos, Room)>,

@@ -15,7 +15,7 @@ use leeward_format::routing::Routing;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// See the module.
+/// The regions that a master has yet to look at.
 #[derive(Debug)]
 pub(super) struct WorkQueue {
     due: BTreeSet<RegionId>,

@@ -385,7 +385,7 @@ impl Content {
         changed.add_path(path.clone());
         if let Err(error) = self.put(path.clone(), change) {
             // The value is left out, as if it were not there: one damaged value must not take the process down.
-            tracing::error!(path = change.path, version = change.version, %error, "the coordinator holds a value that makes no sense");
+            tracing::error!(path = change.path, version = change.version, %error, "a value of the coordinator cannot be decoded, and is ignored");
             if !matches!(path, ClusterPath::User(_)) {
                 self.remove(path.clone(), change.version);
             }

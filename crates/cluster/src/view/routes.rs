@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Paths that are remembered as gone. When there are more, all are forgotten, and a client that knows less is told everything.
 const MOST_GONE: usize = 4096;
 
-/// See the module.
+/// The tables, regions and servers that a process knows, by version.
 #[derive(Debug, Default)]
 pub struct Routes {
     tables: BTreeMap<String, (u64, TableOptions)>,

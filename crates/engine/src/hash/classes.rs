@@ -37,7 +37,7 @@ struct Class {
     capacity: u64,
 }
 
-/// See the module.
+/// The size classes of a hash index.
 pub(super) struct Classes([Class; LINES.len()]);
 
 impl Classes {

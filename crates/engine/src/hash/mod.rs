@@ -113,7 +113,7 @@ pub struct HashIndexStats {
     pub evicted: u64,
 }
 
-/// See the module.
+/// The hash index of a region.
 pub struct HashIndex {
     of: HashIndexOf,
     nonce: u64,

@@ -76,7 +76,7 @@ struct Emptying {
     next: usize,
 }
 
-/// See the module.
+/// The memory of a hash index.
 pub(super) struct Parts {
     memories: Box<dyn HashMemories>,
     /// Ascending by line.

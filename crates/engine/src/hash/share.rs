@@ -5,7 +5,7 @@ use leeward_platform::planted::most_index_bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// See the module. The index leaves the others its part when this is dropped.
+/// The part of the memory budget of one hash index. The index leaves the others its part when this is dropped.
 pub(crate) struct Share {
     reservation: Reservation,
     whole: u64,

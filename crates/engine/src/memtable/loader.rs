@@ -7,7 +7,7 @@ use super::key_filter::KeyFilter;
 use super::{Entry, MemTable, filter};
 use leeward_format::Stamp;
 
-/// See the module.
+/// An L0 that a replay fills.
 pub(crate) struct Loader {
     /// Has range tombstones and unreferenced bytes already.
     table: MemTable,

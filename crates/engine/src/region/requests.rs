@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Most writes that are kept: the newest.
 pub const MOST_REQUESTS: usize = 64 << 10;
 
-/// See the module. The default knows of no write.
+/// The request ids of replayed writes. The default knows of no write.
 #[derive(Debug)]
 pub struct Requests {
     /// All writes with a request id and a higher LSN are in `found`. Moreover, none of the region's requests with a

@@ -40,7 +40,7 @@ const ENDPOINT_BYTES: u64 = 16 << 20;
 /// Longest address of an endpoint, in bytes.
 pub(super) const MAX_ADDRESS: usize = 256;
 
-/// See the module.
+/// A domain of a libfabric provider.
 pub(super) struct Device {
     pub(super) library: &'static Library,
     pub(super) info: *mut Info,

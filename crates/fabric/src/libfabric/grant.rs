@@ -8,7 +8,7 @@
 
 use crate::stream::frame::MAX_GRANT;
 
-/// See the module.
+/// How a peer reaches a memory: key, address and endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Grant {
     /// The provider's key for the memory.

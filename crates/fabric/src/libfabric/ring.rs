@@ -15,7 +15,7 @@ pub(super) struct Part {
     pub(super) range: Range<usize>,
 }
 
-/// See the module.
+/// The parts of a link's staging memory that are in use, oldest first.
 pub(super) struct Ring {
     len: u64,
     /// Bytes taken and skipped since the start.

@@ -7,7 +7,7 @@ use crate::RegionId;
 use crate::hash_index::{Grant, Line};
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// A client's question for a hash index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashIndexQuestion {
     /// The region.

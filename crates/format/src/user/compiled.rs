@@ -10,7 +10,7 @@ use crate::table::TableName;
 use bytes::Bytes;
 use std::ops::Deref;
 
-/// See the module.
+/// A user, ready for checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledUser {
     user: User,

@@ -4,7 +4,8 @@ use super::{CompiledUser, User, UserChange, UserName, UserShown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// See the module. Whether anybody may connect follows from it, so a user that cannot be read still counts as one.
+/// All users of a cluster. Whether anybody may connect follows from it, so a user that cannot be read still counts
+/// as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Users {
     /// Differs whenever anything else does.
@@ -12,7 +13,7 @@ pub struct Users {
     /// Whether the coordinator was asked. Before that, nobody is let in.
     pub is_known: bool,
     by_name: BTreeMap<UserName, Arc<CompiledUser>>,
-    /// Users whose values make no sense: they may not connect.
+    /// Users whose values cannot be decoded: they may not connect.
     unreadable: BTreeSet<UserName>,
 }
 

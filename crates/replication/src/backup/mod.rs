@@ -52,7 +52,7 @@ pub struct BackupCounters {
     pub installs: u64,
 }
 
-/// See the module.
+/// A replica group, as a backup sees it.
 #[derive(Debug)]
 pub struct Backup {
     region: RegionId,

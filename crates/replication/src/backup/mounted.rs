@@ -42,7 +42,7 @@ const FIRST_READ_BYTES: usize = 4 << 10;
 /// Most bytes that a save reads at a time, unless one record is longer.
 const MOST_READ_BYTES: usize = 128 << 10;
 
-/// See the module.
+/// Memory of a backup that its primary writes into.
 pub struct Mounted {
     memories: Vec<Arc<dyn Memory>>,
     /// For each memory, the bytes that may occupy pages, as far as the backup knows.

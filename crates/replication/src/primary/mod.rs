@@ -88,7 +88,7 @@ impl Ops {
     }
 }
 
-/// See the module.
+/// A replica group, as its primary sees it.
 #[derive(Debug)]
 pub struct Primary {
     config: GroupConfig,

@@ -215,7 +215,7 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
             format!("TRYAGAIN too many operations wait in region {region}; nothing was done")
         }
         OpError::Forgotten(region) => {
-            format!("TRYAGAIN region {region} does not remember so far back; nothing was done")
+            format!("TRYAGAIN region {region} has forgotten whether this request was executed before; nothing was done")
         }
         gone @ OpError::AnswerGone { .. } => format!("UNKNOWN {gone}"),
         OpError::Unauthenticated(reason) => format!("NOAUTH {reason}"),

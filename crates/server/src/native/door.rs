@@ -17,7 +17,7 @@ use leeward_format::user::{CompiledUser, DEFAULT_USER, Denied, Need, UserName};
 use leeward_security::passwords::Password;
 use std::collections::BTreeSet;
 
-/// See the module.
+/// Who a native connection is, and what it may see.
 pub(super) struct Door {
     pub(super) identity: Identity,
     /// The password thread is asked.

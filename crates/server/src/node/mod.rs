@@ -203,7 +203,7 @@ impl Context {
     }
 }
 
-/// See the module.
+/// A region server, without threads, clocks and sockets.
 pub struct Node {
     context: Context,
     coordinator: Arc<dyn Coordinator>,

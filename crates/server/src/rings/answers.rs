@@ -11,7 +11,7 @@ use leeward_format::frame::DecodeError;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The answers of one ring that its client does not have yet.
 #[derive(Default)]
 pub(super) struct Answers {
     /// Bytes of each message that is being written, by its offset.

@@ -15,7 +15,7 @@ use tokio::sync::oneshot::Sender;
 /// Regions of which the figures are gathered in one turn: some 0.3 ms.
 const REGIONS_PER_TURN: usize = 128;
 
-/// See the module.
+/// The gathering of figures that is under way, and who asks for the next.
 #[derive(Default)]
 pub(super) struct Gathering {
     /// Requests for figures that are gathered next.

@@ -9,7 +9,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 #[path = "secrecy_tests.rs"]
 mod tests;
 
-/// See the module.
+/// Whether the flag of the process is still to be set.
 #[derive(Debug)]
 pub(super) struct Secrecy {
     /// There is nothing left to do: the flag is set, or is not wanted.

@@ -42,7 +42,7 @@ struct Entry {
     updated: Nanos,
 }
 
-/// See the module.
+/// The latest refusals, newest first.
 #[derive(Default)]
 pub(crate) struct AclLog(VecDeque<Entry>);
 

@@ -88,7 +88,7 @@ enum Key {
     Change(u64),
 }
 
-/// See the module.
+/// The tries that wait, the passwords that were right, and what failed. `R` is who waits for an answer.
 pub(crate) struct Checks<R> {
     key: MemoryKey,
     /// Groups that wait, and the one that is being checked.

@@ -50,7 +50,7 @@ enum Standing {
     User(Arc<CompiledUser>),
 }
 
-/// See the module.
+/// Who a connection says it is, and what follows from that.
 #[derive(Debug)]
 pub(crate) struct Identity {
     address: Option<IpAddr>,

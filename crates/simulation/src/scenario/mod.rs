@@ -67,7 +67,7 @@ pub(crate) struct Traits {
     theme: Theme,
 }
 
-/// See the module.
+/// What is drawn from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) nodes: usize,

@@ -11,7 +11,7 @@ use leeward_format::{Epoch, RegionId};
 use leeward_server::node::{Node, Token};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The writes that were sent to a primary, and the first that too few members had.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
     /// Writes that were sent to the primary of their region: the operation, the region and the term.

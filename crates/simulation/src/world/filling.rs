@@ -26,7 +26,7 @@ const LATE: Nanos = Nanos::from_secs(45);
 /// Room that is enough for writes: as many segments as 64 MiB in production.
 const ENOUGH: u64 = 32 * SEGMENT_BYTES as u64;
 
-/// See the module.
+/// Until when each disk is full.
 #[derive(Debug)]
 pub(super) struct DiskFills {
     /// Until when the disk of each node is full.

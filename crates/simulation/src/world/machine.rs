@@ -32,7 +32,7 @@ const MOST_SYNCING: Nanos = Nanos::from_secs(5);
 /// The volume of an empty disk.
 const NO_VOLUME: VolumeId = VolumeId(0);
 
-/// See the module.
+/// A disk, a clock, and the process on it, if one runs.
 pub(super) struct Machine {
     pub(super) disk: SimDisk,
     pub(super) node: Option<Node>,

@@ -22,6 +22,9 @@ const BANNED: [(&str, &str); 5] = [
 /// Words that are banned in a file, comments included.
 const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
+/// A comment that says nothing.
+const EMPTY_COMMENT: &str = concat!("/// See the ", "module.");
+
 /// Effects that only the files in the table of seams may use, since all other code also runs in the simulator.
 const EFFECTS: [&str; 10] = [
     "Instant::now",
@@ -130,6 +133,9 @@ fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, Str
     }
     for word in UNFINISHED {
         each_word(text, word, |line| broken(line, format!("{word}: finish it, or write a line in docs/open.md")));
+    }
+    for (at, comment) in text.match_indices(EMPTY_COMMENT) {
+        broken(line_of(text, at), format!("{comment}: say in a sentence what it holds, or leave the comment out"));
     }
 }
 

@@ -71,8 +71,15 @@ fn effects_belong_to_the_seams() {
 
 #[test]
 fn unfinished_and_silenced_work_is_found() {
-    for word in ["todo!()", "dbg!(1)", "#[allow(dead_code)]", "x.unwrap()", "unsafe {}", concat!("// TO", "DO: later")]
-    {
+    for word in [
+        "todo!()",
+        "dbg!(1)",
+        "#[allow(dead_code)]",
+        "x.unwrap()",
+        "unsafe {}",
+        concat!("// TO", "DO: later"),
+        concat!("/// See the ", "module.\nfn g() {}"),
+    ] {
         let found = two_crates("`b`", &format!("fn f() {{\n{word}\n}}\n"), "");
         assert_eq!(found.len(), 1, "{word}: {found:?}");
         assert!(found[0].starts_with("crates/a/src/lib.rs:5: "), "{word}: {found:?}");

@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 64 << 10;
 /// Most bytes of values that are compared in a second, on average.
 const BYTES_PER_SECOND: u64 = 256 << 10;
 
-/// See the module.
+/// A comparison of the known tree with the server's, some paths at a time.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     /// The next batch comes at this instant, after this path.

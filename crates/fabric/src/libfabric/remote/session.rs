@@ -31,7 +31,7 @@ const STAGING_BYTES: usize = 4 << 20;
 impl Remote {
     /// Takes a grant.
     fn accept(&mut self, bytes: &[u8]) -> Result<Granted, String> {
-        let Grant { key, base, len, address } = Grant::decode(bytes).ok_or("a grant that makes no sense")?;
+        let Grant { key, base, len, address } = Grant::decode(bytes).ok_or("a grant that cannot be decoded")?;
         if matches!(self.way, Way::Unknown) {
             self.way = Way::Told(address);
         }

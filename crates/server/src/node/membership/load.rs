@@ -23,7 +23,7 @@ struct Reported {
     written: u64,
 }
 
-/// See the module.
+/// What this server's load was at the last report, and when the next one is due.
 pub(crate) struct LoadReports {
     interval: Nanos,
     last: Nanos,

@@ -28,7 +28,7 @@ pub(crate) struct Session {
     pub(crate) is_based: bool,
 }
 
-/// See the module.
+/// The regions that bring a copy in sync or wait for that, by server.
 pub(crate) struct Admission {
     /// Bytes that are sent to learners in a second; 0: no limit.
     rate: u64,

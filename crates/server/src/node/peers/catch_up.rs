@@ -22,7 +22,7 @@ pub(crate) struct Wanted {
     pub(crate) bytes: u64,
 }
 
-/// See the module.
+/// The reads for learners that wait, and when the next may begin.
 pub(crate) struct CatchUp {
     /// 0: no limit.
     bytes_per_second: u64,

@@ -251,7 +251,7 @@ impl Slot {
             RoleDone::Promoted(result) => self.promoted(now, result, context),
             RoleDone::Retired(Ok(replica)) => self.holding = Holding::Copy(Some(replica)),
             RoleDone::Retired(Err(error)) => {
-                tracing::error!(region = %self.id, %error, "cannot be opened again");
+                tracing::error!(region = %self.id, %error, "the copy cannot be opened as a backup; restart the node to try again");
                 self.holding = Holding::Broken(error.to_string());
             }
             RoleDone::Followed { replica, result } => {

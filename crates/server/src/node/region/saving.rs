@@ -11,7 +11,7 @@ use leeward_platform::Nanos;
 /// How often the node checks how many bytes the fabric has received, while these are few; otherwise it checks at each tick.
 const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 
-/// See the module.
+/// When backups saved last, and how much came since.
 pub(crate) struct TailSaver {
     interval: Nanos,
     saved: Nanos,

@@ -48,7 +48,7 @@ pub(crate) enum Known {
     Forgotten,
 }
 
-/// See the module.
+/// The latest writes with a request id, and their answers.
 #[derive(Debug)]
 pub(crate) struct Requests {
     region: RegionId,

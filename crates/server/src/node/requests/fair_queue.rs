@@ -9,7 +9,7 @@ use crate::shares::{Line, Shares};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// See the module.
+/// Operations that wait to be forwarded, by caller.
 #[derive(Default)]
 pub(super) struct FairQueue {
     /// Operations by caller; no queue is empty.

@@ -24,7 +24,7 @@ const MOST_ANSWER_BYTES: u64 = (1 << 20) + (64 << 10);
 /// Bytes of an operation besides its keys and values; also bytes of an answer without a value.
 const OVERHEAD_BYTES: u64 = 512;
 
-/// See the module.
+/// Bytes of forwarded operations, and of their answers, that are in flight to each node.
 pub(super) struct InFlight {
     memory: ClientMemory,
     most: u64,

@@ -63,7 +63,7 @@ impl Shown {
     }
 }
 
-/// See the module.
+/// The lines of all primaries that this backup reads.
 #[derive(Default)]
 pub(super) struct Lines {
     granted: BTreeMap<RegionId, Granted>,

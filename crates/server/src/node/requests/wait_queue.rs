@@ -7,7 +7,7 @@
 use leeward_platform::Nanos;
 use std::collections::VecDeque;
 
-/// See the module.
+/// Operations that wait for one thing, the oldest first.
 pub(crate) struct WaitQueue<T> {
     waiting: VecDeque<(Nanos, T)>,
     most: usize,

@@ -74,7 +74,7 @@ pub(super) enum Stage {
     Proposed { since: Nanos, transfer_target: Option<ServerId> },
 }
 
-/// See the module.
+/// How far a region has quiesced, and which attempts failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quiesce {
     pub(crate) stage: Stage,

@@ -17,7 +17,7 @@ const MOST_BYTES: usize = 64;
 /// A split key has at least this fraction (1/4) of the operations on either side.
 const LEAST_PART: usize = 4;
 
-/// See the module.
+/// Keys of the latest operations on a region.
 #[derive(Debug)]
 pub(crate) struct Samples {
     rng: Rng,

@@ -13,7 +13,7 @@ use leeward_replication::ship::Parcel;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// See the module.
+/// The pinned bases of a region, and the reads of their segments.
 #[derive(Default)]
 pub(super) struct Bases {
     pins: BTreeMap<ServerId, Arc<PinnedBase>>,

@@ -67,7 +67,7 @@ struct Open {
     asked: Nanos,
 }
 
-/// See the module.
+/// The hash index of a region, and who reads it.
 pub(super) struct DirectReads {
     /// Has the memory that clients read; `None`: there are no direct reads.
     fabric: Option<Arc<dyn Fabric>>,

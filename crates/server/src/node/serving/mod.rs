@@ -94,7 +94,7 @@ struct Jobs {
     new: Vec<Job>,
 }
 
-/// See the module.
+/// A region that this node is the primary of.
 pub(crate) struct Serving {
     region: Arc<Region>,
     primary: Primary,

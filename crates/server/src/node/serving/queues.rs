@@ -52,7 +52,7 @@ pub(crate) struct Lookups {
 
 type Queue = WaitQueue<Pending>;
 
-/// See the module.
+/// The operations on a region that wait.
 pub(super) struct Queues {
     /// Keys with an operation under way, and the operations that wait for it.
     pub(super) locked: HashMap<Bytes, Queue>,

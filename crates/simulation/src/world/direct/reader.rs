@@ -118,7 +118,7 @@ pub(super) enum Next {
     Found { key: Bytes, purpose: Purpose, value: Bytes },
 }
 
-/// See the module.
+/// A simulated client that reads hash indexes.
 pub(super) struct DirectReader {
     fabric: Arc<SimFabric>,
     clock: Clock,
