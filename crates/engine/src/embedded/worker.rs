@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often a compactor checks whether an L0 that waits for a quiet store may be compacted, or garbage collected
 /// again.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long nothing happens before one compactor looks whether others have filled the device.
+/// How often it looks whether others have filled the device.
 const DEVICE_LOOK: Duration = Duration::from_secs(2);
 
 /// The threads and what they share.
@@ -242,13 +242,10 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
     let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
-    let looks = matches!(worker, Worker::OfLevels);
-    while let Some(calls) = shared.sleep(seen, pause.or(looks.then_some(DEVICE_LOOK))) {
-        if looks && pause.is_none() && calls == seen {
-            region.volume().look_at_device();
-        }
+    while let Some(calls) = shared.sleep(seen, Some(pause.unwrap_or(DEVICE_LOOK))) {
         seen = calls;
         pause = None;
+        region.volume().look_at_device();
         while let Some(result) = compact(worker.lane(), shared, region, clock) {
             let was_ok = std::mem::replace(&mut is_ok, result.is_ok());
             shared.note(worker, result.map(|()| true));

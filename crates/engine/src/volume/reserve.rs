@@ -310,8 +310,7 @@ impl Volume {
     }
 
     /// Looks whether others have filled the device, or given it room. A volume that takes segments does so by itself. Where
-    /// the regions are idle, or there is none, it must be called every two seconds: what was refused before the last call
-    /// is forgotten if nobody has asked since.
+    /// the regions are idle, or there is none, it must be called from time to time.
     pub fn look_at_device(&self) {
         self.space.look_at_device();
     }
