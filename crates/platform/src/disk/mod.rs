@@ -31,6 +31,8 @@ use std::sync::Arc;
 
 /// Alignment, in bytes, of offset and length for direct I/O.
 pub const DIRECT_ALIGN: usize = 4096;
+/// A device is nearly full if less than one block in this many is left.
+const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Calls `with` with `bytes` bytes of scratch memory of this thread, aligned for direct I/O, for data that is not kept.
 /// The contents are arbitrary. A call within `with` panics.
@@ -71,15 +73,6 @@ pub struct DeviceCounters {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-}
-
-/// How much room a device has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceRoom {
-    /// Bytes in all.
-    pub bytes: u64,
-    /// Bytes that files of this process may still take.
-    pub left: u64,
 }
 
 /// What a range of a file is going to hold.
@@ -203,9 +196,9 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool>;
-    /// How much room the file's device has. `None` where nobody can tell.
-    fn device_room(&self) -> Option<DeviceRoom> {
-        None
+    /// Whether the device is nearly full, so that others miss what this file keeps. `false` where nobody can tell.
+    fn is_device_nearly_full(&self) -> bool {
+        false
     }
     /// Where byte `offset` is on the device, for messages: elsewhere if the file is a view of another one.
     fn place(&self, offset: u64) -> u64 {

@@ -8,7 +8,7 @@ use super::background::{Background, Pending};
 use super::direct::{Access, Direct};
 use super::room::{Room, write_in_place};
 use super::{
-    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held, Read, private,
+    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE, Read, private,
 };
 use crate::Block;
 use bytes::Bytes;
@@ -324,9 +324,8 @@ impl File for RealFile {
         self.room.release(&self.handles.buffered, offset, bytes)
     }
 
-    fn device_room(&self) -> Option<DeviceRoom> {
-        let device = fstatvfs(&self.handles.buffered).ok()?;
-        Some(DeviceRoom { bytes: device.f_blocks * device.f_frsize, left: device.f_bavail * device.f_frsize })
+    fn is_device_nearly_full(&self) -> bool {
+        fstatvfs(&self.handles.buffered).is_ok_and(|device| device.f_bavail < device.f_blocks / NEARLY_FULL_SHARE)
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -7,7 +7,7 @@
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
 use super::sim_file::Contents;
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE};
 use crate::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -498,10 +498,10 @@ impl File for SimFile {
         })
     }
 
-    fn device_room(&self) -> Option<DeviceRoom> {
+    fn is_device_nearly_full(&self) -> bool {
         let state = self.state.lock();
-        let bytes = state.room.unwrap_or(state.capacity);
-        Some(DeviceRoom { bytes, left: bytes.saturating_sub(state.taken()) })
+        let taken = state.taken();
+        state.room.is_some_and(|room| room.saturating_sub(taken) < room / NEARLY_FULL_SHARE)
     }
 
     fn counters(&self) -> DeviceCounters {
