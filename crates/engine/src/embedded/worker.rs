@@ -22,8 +22,6 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often a compactor checks whether an L0 that waits for a quiet store may be compacted, or garbage collected
 /// again.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often it looks whether others have filled the device.
-const DEVICE_LOOK: Duration = Duration::from_secs(2);
 
 /// The threads and what they share.
 #[derive(Debug)]
@@ -242,10 +240,9 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
     let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
-    while let Some(calls) = shared.sleep(seen, Some(pause.unwrap_or(DEVICE_LOOK))) {
+    while let Some(calls) = shared.sleep(seen, pause) {
         seen = calls;
         pause = None;
-        region.volume().look_at_device();
         while let Some(result) = compact(worker.lane(), shared, region, clock) {
             let was_ok = std::mem::replace(&mut is_ok, result.is_ok());
             shared.note(worker, result.map(|()| true));

@@ -280,8 +280,8 @@ impl Volume {
         self.room_for_compaction(region).is_short
     }
 
-    /// Looks whether others have filled the device. A volume that takes segments does so by itself. Where the regions
-    /// are idle it must be called from time to time.
+    /// Looks whether others have filled the device. A volume that takes segments does so by itself; one whose regions
+    /// are idle does not.
     pub fn look_at_device(&self) {
         self.space.look_at_device();
     }
