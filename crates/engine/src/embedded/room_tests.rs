@@ -2,7 +2,6 @@
 
 use super::fault_tests::{Model, everything};
 use super::*;
-use crate::volume::Scarcity;
 use leeward_format::cluster::Placement;
 use leeward_platform::{Rng, SimDisk};
 use std::time::Instant;
@@ -211,19 +210,4 @@ fn what_deletes_give_back_on_a_full_device_is_there_without_more_writes() {
         assert!(since.elapsed() < Duration::from_secs(60), "{before} bytes in use before; {}", state(&db));
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Others fill the device while nothing happens in the store.
-#[test]
-fn a_device_that_others_fill_is_noticed() {
-    let disk = SimDisk::new(1, 1 << 30);
-    let db = open(&disk, &options(None));
-    db.put(b"key", b"value").unwrap();
-    let volume = &db.volume;
-    volume.look_at_device();
-    assert_eq!(volume.scarcity(), Scarcity::None);
-    disk.leave_room(Some(SEGMENT_BYTES / 2));
-    assert_eq!(volume.scarcity(), Scarcity::None, "nobody has looked");
-    volume.look_at_device();
-    assert_eq!(volume.scarcity(), Scarcity::Missed);
 }

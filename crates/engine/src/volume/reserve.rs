@@ -280,12 +280,6 @@ impl Volume {
         self.room_for_compaction(region).is_short
     }
 
-    /// Looks whether others have filled the device. A volume that takes segments does so by itself; one whose regions
-    /// are idle does not.
-    pub fn look_at_device(&self) {
-        self.space.look_at_device();
-    }
-
     /// How scarce room is, for compactions of any region.
     pub fn scarcity(&self) -> Scarcity {
         let state = self.space.state.lock();

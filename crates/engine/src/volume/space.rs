@@ -340,16 +340,11 @@ impl Space {
     }
 
     fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
-        self.look_at_device();
-        self.renew(&segment)?;
-        Ok(segment)
-    }
-
-    /// Notes whether others miss what the file keeps.
-    pub(super) fn look_at_device(&self) {
         if self.device.file().is_device_nearly_full() {
             self.state.lock().is_room_missed = true;
         }
+        self.renew(&segment)?;
+        Ok(segment)
     }
 
     /// A free part of a segment that is in use already.
