@@ -7,7 +7,7 @@
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
 use super::sim_file::Contents;
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
 use crate::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -496,12 +496,6 @@ impl File for SimFile {
             contents.holes.extend((offset as usize).div_ceil(DIRECT_ALIGN)..end / DIRECT_ALIGN);
             true
         })
-    }
-
-    fn is_device_nearly_full(&self) -> bool {
-        let state = self.state.lock();
-        let taken = state.taken();
-        state.room.is_some_and(|room| room.saturating_sub(taken) < room / NEARLY_FULL_SHARE)
     }
 
     fn counters(&self) -> DeviceCounters {
