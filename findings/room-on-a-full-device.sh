@@ -108,7 +108,7 @@ on() {
         mount -t tmpfs -o size=320M tmpfs "$name"
     else
         truncate -s 320M "$name.image"
-        LD_LIBRARY_PATH="$work/tools-btrfs-progs/lib/x86_64-linux-gnu" "$@" "$name.image" >mkfs.log 2>&1 || { cat mkfs.log >&2; exit 1; }
+        "$@" "$name.image" >mkfs.log 2>&1 || { cat mkfs.log >&2; exit 1; }
         mount -o loop "$name.image" "$name"
     fi
     python3 run.py "$work/$name"

@@ -57,15 +57,15 @@ pub(super) fn has_space(file: &File, offset: u64, bytes: u64) -> io::Result<bool
         let mut map = Map { head, ..Map::default() };
         // SAFETY: the kernel writes `extent_count` extents at most behind the head, and `Map` has that many there.
         unsafe { ioctl::ioctl(file, Updater::<FIEMAP, Map>::new(&mut map)) }?;
-        let before = at;
-        for extent in &map.extents[..(map.head.mapped_extents as usize).min(AT_ONCE)] {
+        let found = &map.extents[..(map.head.mapped_extents as usize).min(AT_ONCE)];
+        if found.is_empty() {
+            return Ok(false);
+        }
+        for extent in found {
             if extent.logical > at || extent.flags & SHARED != 0 {
                 return Ok(false);
             }
             at = at.max(extent.logical.saturating_add(extent.length));
-        }
-        if at == before {
-            return Ok(false);
         }
     }
     Ok(true)

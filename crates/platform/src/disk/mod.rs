@@ -31,8 +31,6 @@ use std::sync::Arc;
 
 /// Alignment, in bytes, of offset and length for direct I/O.
 pub const DIRECT_ALIGN: usize = 4096;
-/// A device is nearly full if less than one block in this many is left.
-const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Calls `with` with `bytes` bytes of scratch memory of this thread, aligned for direct I/O, for data that is not kept.
 /// The contents are arbitrary. A call within `with` panics.

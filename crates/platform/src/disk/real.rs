@@ -7,9 +7,7 @@
 use super::background::{Background, Pending};
 use super::direct::{Access, Direct};
 use super::room::{Room, write_in_place};
-use super::{
-    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, NEARLY_FULL_SHARE, Read, private,
-};
+use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,6 +19,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+
+/// A device is nearly full if less than one block in this many is left.
+const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";

@@ -44,9 +44,9 @@ impl Picker {
         let last = picture.last();
         let pieces = Some((0, self.fill_of_pieces(picture))).filter(|(_, fill)| *fill >= 1.0);
         if let Some(most) = self.ordering_degree {
-            let count = runs::runs(levels, PIECES..levels.len()).count();
-            let is_due =
-                count > most || count > 1 && runs::runs(levels, PIECES..levels.len()).any(|(_, run)| must_merge(run));
+            let all = || runs::runs(levels, PIECES..levels.len());
+            let count = all().count();
+            let is_due = count > most || count > 1 && all().any(|(_, run)| must_merge(run));
             let runs = is_due.then(|| (L1, (count as f64 / most as f64).max(1.0)));
             return runs.into_iter().chain(pieces).collect();
         }
