@@ -134,12 +134,14 @@ impl World {
         let end = self.now + Nanos::from_millis(self.disk_fills.rng.between(500, 3_000));
         self.advance(end);
         let table = &self.scenario.table;
-        let (is_replicated, needs_others) = (table.replicas > 1, table.min_in_sync > 1 || table.quorum.is_some());
+        let needs_others = table.min_in_sync > 1 || table.quorum.is_some();
+        let with_room = self.scenario.nodes - nodes.len();
+        let suffices = table.replicas > 1 && with_room >= table.min_in_sync.max(1) as usize;
         // A member in sync that has no room at all leaves its group.
         if !needs_others {
             self.succeeds("while disks are full", LATE, delete)?;
         }
-        if nodes.len() < self.scenario.nodes && is_replicated && self.scenario.desired().is_empty() {
+        if suffices && self.scenario.desired().is_empty() {
             self.succeeds("while some disks are full", SOON, put)?;
         }
         let room = if self.disk_fills.rng.one_in(2) { Some(ENOUGH) } else { None };
