@@ -2,6 +2,7 @@
 
 use super::fault_tests::{Model, everything};
 use super::*;
+use crate::volume::Scarcity;
 use leeward_format::cluster::Placement;
 use leeward_platform::{Rng, SimDisk};
 use std::time::Instant;
@@ -200,14 +201,44 @@ fn a_full_store_whose_keys_are_overwritten_goes_on_after_deletes() {
 /// Others miss the room, so deletes do not wait for more writes.
 #[test]
 fn what_deletes_give_back_on_a_full_device_is_there_without_more_writes() {
+    deletes_give_back(|_, db| db);
+}
+
+#[test]
+fn what_deletes_give_back_on_a_full_device_is_there_after_a_start() {
+    deletes_give_back(|disk, db| {
+        disk.kill_process();
+        drop(db);
+        open(disk, &options(None))
+    });
+}
+
+fn deletes_give_back(meanwhile: impl FnOnce(&SimDisk, Db) -> Db) {
     let disk = SimDisk::new(4, 256 * SEGMENT_BYTES);
     let (db, mut model) = (open(&disk, &options(None)), Model::new());
     fill(&db, 0, |_| 5000, &mut model);
     let before = db.stats().used_bytes;
     delete_all(&db, &mut model);
+    let db = meanwhile(&disk, db);
+    // Others miss what there is, until the file grows.
+    disk.leave_room(Some(0));
     let since = Instant::now();
     while db.stats().used_bytes > before / 4 {
         assert!(since.elapsed() < Duration::from_secs(60), "{before} bytes in use before; {}", state(&db));
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Others fill the device while nothing happens in the store.
+#[test]
+fn a_device_that_others_fill_is_noticed() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let db = open(&disk, &options(None));
+    db.put(b"key", b"value").unwrap();
+    let volume = &db.volume;
+    volume.look_at_device();
+    assert_eq!(volume.scarcity(), Scarcity::None);
+    disk.leave_room(Some(SEGMENT_BYTES / 2));
+    volume.look_at_device();
+    assert_eq!(volume.scarcity(), Scarcity::Missed);
 }

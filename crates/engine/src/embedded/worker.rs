@@ -22,6 +22,8 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often a compactor checks whether an L0 that waits for a quiet store may be compacted, or garbage collected
 /// again.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long nothing happens before one compactor looks whether others have filled the device.
+const DEVICE_LOOK: Duration = Duration::from_secs(2);
 
 /// The threads and what they share.
 #[derive(Debug)]
@@ -240,7 +242,11 @@ fn flush(region: &Region, sync: bool) -> Result<bool> {
 fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn Clock) {
     let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
-    while let Some(calls) = shared.sleep(seen, pause) {
+    let looks = matches!(worker, Worker::OfLevels);
+    while let Some(calls) = shared.sleep(seen, pause.or(looks.then_some(DEVICE_LOOK))) {
+        if looks && pause.is_none() && calls == seen {
+            region.volume().look_at_device();
+        }
         seen = calls;
         pause = None;
         while let Some(result) = compact(worker.lane(), shared, region, clock) {

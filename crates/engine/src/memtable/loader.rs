@@ -27,6 +27,7 @@ impl Loader {
 
     /// Takes one version of `key`, with a higher LSN than all before.
     pub(crate) fn insert(&mut self, key: &[u8], stamp: Stamp, entry: Entry<'_>) {
+        self.table.note(entry);
         self.table.list.write(&mut self.unsorted, key, stamp, entry);
         self.table.account(self.unsorted.memory_bytes());
     }

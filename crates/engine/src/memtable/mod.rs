@@ -87,9 +87,17 @@ impl MemTable {
     /// Inserts one version of `key`; no other may have its LSN. The caller ensures that there is one writer at a time:
     /// with two, the filter could lose a key.
     pub fn insert(&self, key: &[u8], stamp: impl Into<Stamp>, entry: Entry<'_>) {
+        self.note(entry);
         self.keys.add(filter::hash(key));
         self.list.insert(key, stamp.into(), entry);
         self.account(0);
+    }
+
+    #[inline]
+    fn note(&self, entry: Entry<'_>) {
+        if matches!(entry, Entry::Tombstone) {
+            self.has_deletes.store(true, Relaxed);
+        }
     }
 
     /// Reserves its memory, and `more` bytes.
@@ -136,6 +144,7 @@ impl MemTable {
     /// Hides every version of a key of `range` with a lower LSN. Range tombstones come in order of their LSNs. One
     /// writer at a time.
     pub(crate) fn insert_range(&self, range: RangeTombstone) {
+        self.has_deletes.store(true, Relaxed);
         self.ranges.insert(range);
     }
 
@@ -185,11 +194,6 @@ impl MemTable {
     #[inline]
     pub(crate) fn add_log_bytes(&self, bytes: u64) {
         self.log_bytes.store(self.log_bytes.load(Relaxed) + bytes, Relaxed);
-    }
-
-    /// Notes that it deletes something.
-    pub(crate) fn note_delete(&self) {
-        self.has_deletes.store(true, Relaxed);
     }
 
     /// Whether it deletes something.

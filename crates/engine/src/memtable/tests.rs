@@ -81,6 +81,7 @@ proptest! {
     ) {
         let (table, model) = fill(&writes, loaded);
         prop_assert_eq!(table.entries(), writes.len() as u64);
+        prop_assert_eq!(table.has_deletes(), writes.iter().any(|(_, value)| value.is_none()));
         prop_assert_eq!(table.last_lsn(), Lsn(writes.len() as u64));
         let expected = visible(&model, at);
         for (key, lsn, value) in &expected {

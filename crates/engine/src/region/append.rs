@@ -497,16 +497,12 @@ impl Region {
             let (kind, key, value) = write.record();
             let entry = match kind {
                 RecordKind::DeleteRange => {
-                    l0.note_delete();
                     l0.insert_range(RangeTombstone::new(key, value, lsn));
                     continue;
                 }
                 RecordKind::Refused => continue,
                 RecordKind::Ingest => unreachable!("no write is an ingest"),
-                RecordKind::Delete => {
-                    l0.note_delete();
-                    Entry::Tombstone
-                }
+                RecordKind::Delete => Entry::Tombstone,
                 RecordKind::Put if self.log_of(write) == LogKind::Large => {
                     let open = writer.current[LogKind::Large.index()].as_ref().expect("the record is in it");
                     let pointer = Pointer::new(open.tail.name(), large_at);

@@ -272,7 +272,7 @@ impl Volume {
     }
 
     /// Why it has no room for writes, according to the last attempts: for another segment, until one is free; or for the
-    /// compactions of a region, until one is installed.
+    /// compactions of a region, until one is installed. Forgotten where nobody asks for room any more.
     pub fn why_full(&self) -> Option<String> {
         if self.space.why_manifest_is_short().is_some()
             && let Some(mut manifest) = self.manifest.manifest.try_lock()

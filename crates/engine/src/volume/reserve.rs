@@ -16,9 +16,11 @@
 //! Any thread. No lock is held across I/O.
 
 use super::Volume;
+use super::device::Device;
 use super::space::{Segment, Space, SpaceState};
 use crate::error::{Error, Result};
 use leeward_format::RegionId;
+use leeward_platform::disk::DeviceRoom;
 use leeward_platform::planted::{Bug, planted};
 use std::sync::Arc;
 
@@ -30,12 +32,23 @@ const LEAST: u32 = 10;
 const MOST: u32 = 32;
 /// Segments with which a leaf segment is cut, and a part of it merged with one segment and its neighbours.
 pub(crate) const LEAST_MERGE: u32 = 6;
+/// A device is nearly full if less than one byte in this many is left.
+const NEARLY_FULL_SHARE: u64 = 16;
 /// Segments that the smallest compaction of L0s takes.
 const LEAST_RUN: u32 = 3;
 
 /// Segments of the reserve that deletes leave.
 fn least_of(reserve: u32) -> u32 {
     (reserve / 3).max(LEAST_MERGE + LEAST_RUN).min(reserve * 3 / 4)
+}
+
+fn nearly_full(room: DeviceRoom) -> bool {
+    room.left < room.bytes / NEARLY_FULL_SHARE
+}
+
+/// Whether others miss what a file on this device keeps.
+pub(super) fn is_nearly_full(device: &Device) -> bool {
+    device.file().device_room().is_some_and(nearly_full)
 }
 
 /// Segments of the reserve of a volume with `used` segments in use.
@@ -251,6 +264,22 @@ impl Space {
         self.state.lock().planned > 0
     }
 
+    pub(super) fn look_at_device(&self) {
+        let room = self.device.file().device_room();
+        let mut state = self.state.lock();
+        state.is_room_missed |= room.is_some_and(nearly_full);
+        if std::mem::take(&mut state.is_room_wanted) {
+            return;
+        }
+        // What was refused once is nobody's business any more, and would count for ever: a server without a copy asks
+        // for nothing.
+        state.unfinished.clear();
+        let wanted = u64::from(state.reserve(self.limit) + LEAST_MERGE) * self.segment_bytes;
+        if room.is_some_and(|room| room.left >= wanted) {
+            (state.refusal, state.refuses_writes) = (None, None);
+        }
+    }
+
     /// Why there is no room for writes: the last attempt failed, or a compaction that makes room has none.
     pub(super) fn why_full(&self) -> Option<String> {
         if let Some(detail) = self.why_manifest_is_short() {
@@ -278,6 +307,13 @@ impl Volume {
     /// Whether compactions of `region` are short of room.
     pub(crate) fn is_short_of_space(&self, region: RegionId) -> bool {
         self.room_for_compaction(region).is_short
+    }
+
+    /// Looks whether others have filled the device, or given it room. A volume that takes segments does so by itself. Where
+    /// the regions are idle, or there is none, it must be called every two seconds: what was refused before the last call
+    /// is forgotten if nobody has asked since.
+    pub fn look_at_device(&self) {
+        self.space.look_at_device();
     }
 
     /// How scarce room is, for compactions of any region.

@@ -15,7 +15,7 @@
 
 use super::device::{Device, Durable};
 use super::parts::Parts;
-use super::reserve::{Floors, OfReserve, reserve_of};
+use super::reserve::{Floors, OfReserve, is_nearly_full, reserve_of};
 use crate::error::{Error, Result};
 use leeward_format::{RegionId, SegmentNo};
 use leeward_platform::disk::Content;
@@ -120,8 +120,8 @@ impl Drop for Segment {
 /// The free list, and the end of the file.
 #[derive(Debug)]
 pub(super) struct Space {
-    device: Arc<Device>,
-    segment_bytes: u64,
+    pub(super) device: Arc<Device>,
+    pub(super) segment_bytes: u64,
     /// Most segments of the file.
     pub(super) limit: u32,
     pub(super) state: Mutex<SpaceState>,
@@ -150,6 +150,8 @@ pub(super) struct SpaceState {
     /// The device was nearly full, or did not let the file grow, and the file has not grown since: others miss what it has
     /// given up.
     pub(super) is_room_missed: bool,
+    /// Somebody has asked for room since the device was looked at.
+    pub(super) is_room_wanted: bool,
     /// Why the last attempt to allocate for writes failed.
     pub(super) refuses_writes: Option<String>,
     /// Segments that compactions under way may still take.
@@ -175,7 +177,8 @@ impl Space {
             end,
             serial: 0,
             refusal: None,
-            is_room_missed: device.file().is_device_nearly_full(),
+            is_room_missed: is_nearly_full(&device),
+            is_room_wanted: false,
             refuses_writes: None,
             planned: 0,
             manifest_short: None,
@@ -237,6 +240,7 @@ impl Space {
     /// Takes a free segment for `origin`, so that more are left than `floors` say; grows the file if there are too few.
     pub(super) fn allocate_above(self: &Arc<Self>, origin: RegionId, floors: Floors) -> Result<Arc<Segment>> {
         self.device.check()?;
+        self.state.lock().is_room_wanted = true;
         if let Some(segment) = self.pop(origin, floors.wanted) {
             return self.renewed(segment);
         }
@@ -319,6 +323,7 @@ impl Space {
         let mut state = self.state.lock();
         match why {
             Some(why) => {
+                state.is_room_wanted = true;
                 state.unfinished.insert(region, why);
                 state.starved.insert(region);
             }
@@ -340,7 +345,7 @@ impl Space {
     }
 
     fn renewed(&self, segment: Arc<Segment>) -> Result<Arc<Segment>> {
-        if self.device.file().is_device_nearly_full() {
+        if is_nearly_full(&self.device) {
             self.state.lock().is_room_missed = true;
         }
         self.renew(&segment)?;

@@ -1,5 +1,6 @@
 //! Tests of the volume: its manifest over crashes and damage, and its space.
 
+use super::reserve::TailUse;
 use super::*;
 use leeward_format::cluster::{CopyIdentity, TableOptions};
 use leeward_format::{ClusterId, Epoch, LogKind, Lsn, TableId};
@@ -472,4 +473,25 @@ fn a_compaction_that_found_no_room_is_followed_by_one_that_knows_of_the_shortage
     assert!(is_short(REGION));
     volume.compacted(REGION, Ok(()));
     assert!(!is_short(REGION));
+}
+
+/// A server without a copy asks for nothing, so nothing else would tell that its device has room again.
+#[test]
+fn a_refusal_is_forgotten_once_nobody_asks_and_the_device_has_room() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options()).unwrap();
+    disk.leave_room(Some(0));
+    let mut held = Vec::new();
+    while let Ok(segment) = volume.allocate_tail(REGION, TailUse::Writes) {
+        held.push(segment);
+    }
+    volume.compacted(REGION, Err(&volume.no_room_to_compact()));
+    let looks = |wanted: bool, when: &str| {
+        volume.look_at_device();
+        assert_eq!(volume.why_full().is_some(), wanted, "{when}");
+    };
+    looks(true, "somebody has asked since");
+    looks(true, "the device is full");
+    disk.leave_room(None);
+    looks(false, "nobody has asked");
 }

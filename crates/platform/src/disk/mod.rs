@@ -73,6 +73,15 @@ pub struct DeviceCounters {
     pub bytes_written: u64,
 }
 
+/// How much room a device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRoom {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Bytes that files of this process may still take.
+    pub left: u64,
+}
+
 /// What a range of a file is going to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -194,9 +203,9 @@ pub trait File: Send + Sync + Debug {
     /// # Errors
     /// Whatever the operating system says.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<bool>;
-    /// Whether the device is nearly full, so that others miss what this file keeps. `false` where nobody can tell.
-    fn is_device_nearly_full(&self) -> bool {
-        false
+    /// How much room the file's device has. `None` where nobody can tell.
+    fn device_room(&self) -> Option<DeviceRoom> {
+        None
     }
     /// Where byte `offset` is on the device, for messages: elsewhere if the file is a view of another one.
     fn place(&self, offset: u64) -> u64 {

@@ -7,7 +7,9 @@
 use super::background::{Background, Pending};
 use super::direct::{Access, Direct};
 use super::room::{Room, write_in_place};
-use super::{AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held, Read, private};
+use super::{
+    AppendBuffer, Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held, Read, private,
+};
 use crate::Block;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,9 +21,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-
-/// A device is nearly full if less than one block in this many is left.
-const NEARLY_FULL_SHARE: u64 = 16;
 
 /// Name of the file whose lock is the directory's.
 const LOCK_NAME: &str = "lock";
@@ -325,8 +324,9 @@ impl File for RealFile {
         self.room.release(&self.handles.buffered, offset, bytes)
     }
 
-    fn is_device_nearly_full(&self) -> bool {
-        fstatvfs(&self.handles.buffered).is_ok_and(|device| device.f_bavail < device.f_blocks / NEARLY_FULL_SHARE)
+    fn device_room(&self) -> Option<DeviceRoom> {
+        let device = fstatvfs(&self.handles.buffered).ok()?;
+        Some(DeviceRoom { bytes: device.f_blocks * device.f_frsize, left: device.f_bavail * device.f_frsize })
     }
 
     fn counters(&self) -> DeviceCounters {

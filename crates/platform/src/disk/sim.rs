@@ -7,7 +7,7 @@
 //! makes it durable, or fails because of it. Reads return the data until [`File::forget_cached`].
 
 use super::sim_file::Contents;
-use super::{Appender, DIRECT_ALIGN, DeviceCounters, Disk, DiskLock, File, Held};
+use super::{Appender, DIRECT_ALIGN, DeviceCounters, DeviceRoom, Disk, DiskLock, File, Held};
 use crate::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -496,6 +496,12 @@ impl File for SimFile {
             contents.holes.extend((offset as usize).div_ceil(DIRECT_ALIGN)..end / DIRECT_ALIGN);
             true
         })
+    }
+
+    fn device_room(&self) -> Option<DeviceRoom> {
+        let state = self.state.lock();
+        let bytes = state.room.unwrap_or(state.capacity);
+        Some(DeviceRoom { bytes, left: bytes.saturating_sub(state.taken()) })
     }
 
     fn counters(&self) -> DeviceCounters {

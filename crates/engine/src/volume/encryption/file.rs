@@ -22,7 +22,7 @@ use bytes::Bytes;
 use ctr::cipher::StreamCipher;
 use leeward_format::nonces::{NONCE_BYTES, Use, UseKind};
 use leeward_format::superblock::Superblock;
-use leeward_platform::disk::{Content, DIRECT_ALIGN, Pending, Read, Transform, is_unreadable};
+use leeward_platform::disk::{Content, DIRECT_ALIGN, DeviceRoom, Pending, Read, Transform, is_unreadable};
 use leeward_platform::{Appender, Block, DeviceCounters, File, Pool};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -517,8 +517,8 @@ impl File for EncryptedFile {
         Ok(is_released)
     }
 
-    fn is_device_nearly_full(&self) -> bool {
-        self.file.is_device_nearly_full()
+    fn device_room(&self) -> Option<DeviceRoom> {
+        self.file.device_room()
     }
 
     fn counters(&self) -> DeviceCounters {

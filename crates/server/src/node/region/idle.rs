@@ -22,6 +22,8 @@ const LONGEST_IDLE: Nanos = Nanos::from_secs(2);
 /// Between two of them, and how many such steps there are.
 const STAGGER: Nanos = Nanos::from_millis(50);
 const STAGGER_STEPS: u32 = 20;
+/// Time between two looks at the device of the volume.
+const DEVICE_LOOK: Nanos = Nanos::from_secs(2);
 
 /// Which regions are idle. A region that is not listed counts as active. The entry of a region that has ended is removed.
 #[derive(Debug, Default)]
@@ -37,6 +39,8 @@ pub(crate) struct IdleRegions {
     calls: u64,
     /// How scarce room was when that was asked last. The scarcer, the more there is to compact in each region.
     scarcity: Scarcity,
+    /// When the device is looked at next.
+    next_device_look: Nanos,
     /// How many idle regions had work for which no event had woken them.
     missed_wakeups: u64,
     /// Regions that had an event in this turn.
@@ -171,6 +175,10 @@ impl Node {
     pub(crate) fn regions_to_look_at(&mut self, now: Nanos) -> Vec<RegionId> {
         if self.context.volume.is_failed() {
             self.wake_all(now);
+        }
+        if self.idle.next_device_look <= now {
+            self.idle.next_device_look = now + DEVICE_LOOK;
+            self.context.volume.look_at_device();
         }
         if self.idle.becomes_scarcer(self.context.volume.scarcity()) {
             self.wake_all(now);
