@@ -122,7 +122,8 @@ class Mounted:
 
     def __exit__(self, *_):
         for command in reversed(self.undo):
-            for _ in range(50):
+            # The process of a FUSE file system ends some seconds after it is unmounted.
+            for _ in range(300):
                 if subprocess.run(command, shell=True, capture_output=True).returncode == 0:
                     break
                 time.sleep(0.1)

@@ -18,7 +18,7 @@ mod sim_file;
 pub use append::{AppendBuffer, Appender, Transform, catch_bus_errors};
 pub use background::Pending;
 pub use real::RealDisk;
-pub use room::{room_ahead, write_in_place};
+pub use room::write_in_place;
 pub use sim::{Fault, FaultPlan, SECTOR_BYTES, SimDisk};
 
 use crate::Block;

@@ -44,12 +44,6 @@ pub fn write_in_place(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes room for `bytes` from `offset` on, beyond the end of a file that is only appended to. `false`: there is none, or
-/// nobody can tell before it is written.
-pub fn room_ahead(file: &File, offset: u64, bytes: u64) -> bool {
-    retry(|| Ok(fallocate(file, FallocateFlags::KEEP_SIZE, offset, bytes)?)).is_ok()
-}
-
 /// How room for ranges of one file is made.
 #[derive(Debug, Default)]
 pub(super) struct Room {

@@ -1,17 +1,17 @@
 //! The host's log: one file of checksummed frames, the first a snapshot of the tree, each other one batch of changes.
 //!
 //! ```text
-//! coordinator.log        | LogBatch 41: Snapshot | LogBatch 42: Opened, Applied | LogBatch 43: Closed | ...
+//! coordinator.log        | LogBatch 41: Snapshot | LogBatch 42: Opened, Applied | LogBatch 43: Closed | 0 0 0 ...
 //! coordinator.log.new    the next file while a compaction writes it; renamed over the log once it is durable
 //! coordinator.lock       held by the process that uses the directory
 //! ```
 //! Invariants: a batch is one frame, and is durable before the next is written, so only the last can be torn. Batches are
-//! numbered without a gap. An incomplete batch at the end of the file was never acknowledged and is cut off. Anything wrong
-//! before a whole batch is damage, and an error. Used by the host's thread only.
+//! numbered without a gap. An incomplete batch after the last was never acknowledged and is overwritten with zeroes.
+//! Anything wrong before a whole batch is damage, and an error. Used by the host's thread only.
 //!
-//! The file has room for more batches ahead of its end, where the file system can promise that. So on a full device
-//! nodes may start again, which is how they get to delete something. On btrfs the file is written in place, or each batch
-//! would need room for the block that the one before it ends in.
+//! The zeroes after the last batch are room for more, which is written over. So on a full device nodes may start again,
+//! which is how they get to delete something. On btrfs the file is written in place, or each batch would need room for
+//! the block that the one before it ends in. A sync of a batch changes no length, so it writes no metadata.
 //!
 //! After a failed append the content of the file is unknown: the batch may be there in part, or in the page cache only.
 //! [`Log::reopen`] ends that. It takes what can be read, and writes it to a new file before anything relies on it.
@@ -20,9 +20,10 @@ use crate::Tree;
 use leeward_format::DecodeError;
 use leeward_format::coordinator::{LogBatch, LogEntry, MAX_LOG_BATCH_BYTES};
 use leeward_format::frame::{FrameKind, frame_bytes, read_frame, write_frame};
-use leeward_platform::disk::{is_full, private, room_ahead, write_in_place};
+use leeward_platform::disk::{is_full, private, write_in_place};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The log in its directory.
@@ -33,7 +34,7 @@ pub(super) const NEW_FILE: &str = "coordinator.log.new";
 const KIND: FrameKind = FrameKind::CoordinatorLog;
 /// A log is not compacted while it is shorter than this.
 const MIN_COMPACTION_BYTES: u64 = 1024 * 1024;
-/// Room ahead of the end, when some is made.
+/// Room after the last batch, when some is made.
 const ROOM_BYTES: u64 = 1024 * 1024;
 /// More is made while there is less than this.
 const LEAST_ROOM_BYTES: u64 = ROOM_BYTES / 2;
@@ -113,7 +114,7 @@ pub(super) struct Log {
     snapshot_bytes: u64,
     /// It is not compacted while it is shorter than this, because there was no room for that.
     compact_beyond: u64,
-    /// The file has room up to here.
+    /// The file is zeroes from the last batch up to here.
     room: u64,
     _lock: File,
 }
@@ -132,11 +133,11 @@ impl Log {
             return Ok((log, tree));
         }
         let (replayed, torn_bytes) = read(&path)?;
-        let file = OpenOptions::new().append(true).open(&path).map_err(failed("open", &path))?;
+        let file = OpenOptions::new().write(true).open(&path).map_err(failed("open", &path))?;
         if torn_bytes > 0 {
             tracing::warn!(path = %path.display(), offset = replayed.bytes, bytes = torn_bytes,
                 "the coordinator's log ends in a batch that was never completed or acknowledged: it is cut off");
-            file.set_len(replayed.bytes as u64).map_err(failed("truncate", &path))?;
+            file.write_all_at(&vec![0; torn_bytes], replayed.bytes as u64).map_err(failed("write", &path))?;
             file.sync_all().map_err(failed("sync", &path))?;
         }
         let mut log = Log {
@@ -177,11 +178,20 @@ impl Log {
         self.make_room();
     }
 
-    /// Keeps room ahead of the end. Without any the log goes on as long as the device has some.
+    /// Keeps room after the last batch. Without any the log goes on as long as the device has some.
     fn make_room(&mut self) {
-        if self.room < self.bytes + LEAST_ROOM_BYTES && room_ahead(&self.file, self.bytes, ROOM_BYTES) {
-            self.room = self.bytes + ROOM_BYTES;
+        if self.room >= self.bytes + LEAST_ROOM_BYTES {
+            return;
         }
+        let from = self.bytes.max(self.file.metadata().map_or(0, |file| file.len()));
+        let wanted = self.bytes + ROOM_BYTES;
+        let zeroes = vec![0; wanted.saturating_sub(from) as usize];
+        if let Err(error) = self.file.write_all_at(&zeroes, from) {
+            // What was written of them is room too, and is found by the next call.
+            tracing::debug!(%error, "the coordinator's log has little room");
+            return;
+        }
+        self.room = wanted.max(from);
     }
 
     /// Appends one batch and makes it durable. After an error the log must not be used before [`Log::reopen`]: its
@@ -189,7 +199,7 @@ impl Log {
     pub(super) fn append(&mut self, entries: Vec<LogEntry>) -> io::Result<()> {
         let mut frame = Vec::new();
         write_frame(KIND, &LogBatch { sequence: self.sequence, entries }, &mut frame);
-        self.file.write_all(&frame)?;
+        self.file.write_all_at(&frame, self.bytes)?;
         self.file.sync_data()?;
         self.sequence += 1;
         self.bytes += frame.len() as u64;
@@ -247,8 +257,8 @@ fn prepare_new(directory: &Path, sequence: u64, tree: &Tree) -> io::Result<(File
     let new = directory.join(NEW_FILE);
     let mut frame = Vec::new();
     write_frame(KIND, &LogBatch { sequence, entries: vec![LogEntry::Snapshot(tree.snapshot())] }, &mut frame);
-    let mut file = private::options().create(true).write(true).truncate(true).open(&new)?;
-    match write_in_place(&file).and_then(|()| file.write_all(&frame)).and_then(|()| file.sync_all()) {
+    let file = private::options().create(true).write(true).truncate(true).open(&new)?;
+    match write_in_place(&file).and_then(|()| file.write_all_at(&frame, 0)).and_then(|()| file.sync_all()) {
         Ok(()) => Ok((file, frame.len() as u64)),
         Err(error) => {
             // A part of it would only take room.
@@ -263,7 +273,7 @@ fn put_in_place(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// What the log at `path` holds, and the bytes of a torn batch at its end.
+/// What the log at `path` holds, and the bytes of a torn batch after it.
 fn read(path: &Path) -> Result<(Replayed, usize), HostError> {
     let content = std::fs::read(path).map_err(failed("read", path))?;
     // If a batch of this version follows, the log is a damaged log of this version.
@@ -274,7 +284,7 @@ fn read(path: &Path) -> Result<(Replayed, usize), HostError> {
     }
     let damaged = |(offset, detail)| HostError::Damaged { path: path.into(), offset: offset as u64, detail };
     let replayed = replay(&content).map_err(damaged)?;
-    let torn_bytes = content.len() - replayed.bytes;
+    let torn_bytes = content[replayed.bytes..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     Ok((replayed, torn_bytes))
 }
 
@@ -285,10 +295,10 @@ struct Replayed {
     snapshot_bytes: usize,
 }
 
-/// Replays every batch of `content`. The error says where a bad batch begins, and what is wrong with it.
+/// Replays every batch of `content`, up to the zeroes after the last. The error says where a bad batch begins, and what is wrong with it.
 fn replay(content: &[u8]) -> Result<Replayed, (usize, String)> {
     let mut replayed = Replayed { tree: Tree::new(), sequence: 0, bytes: 0, snapshot_bytes: 0 };
-    while replayed.bytes < content.len() {
+    while content[replayed.bytes..].iter().any(|byte| *byte != 0) {
         let offset = replayed.bytes;
         let why = match read_frame::<LogBatch>(KIND, &content[offset..], MAX_LOG_BATCH_BYTES) {
             Ok(Some((batch, bytes))) => {
