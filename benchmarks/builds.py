@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Two builds of Leeward, in turn: throughput and CPU time of the servers, and the ratio of the second to the first.
+
+    python3 benchmarks/builds.py BEFORE/leeward AFTER/leeward --rounds 5
+
+Each round runs both builds, in an order that alternates: YCSB Load, A and C on three nodes (`leeward bench ycsb`), and
+SET and GET by `redis-benchmark` (which must be installed), 50 connections, 16 requests deep, on three nodes. A figure is
+the median of its rounds; a ratio is the median of the rounds' ratios, with the lowest and the highest. Each build runs its
+own client, so YCSB compares clients too. Use release builds, and nothing beside them.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TICKS = os.sysconf("SC_CLK_TCK")
+READY_WITHIN = 60
+
+
+def children_of(pid):
+    found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def cpu_seconds(pids):
+    total = 0
+    for pid in pids:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+def base_port():
+    """Nodes take ports from here on, up to 300 more. The kernel draws no ports of its own below 32768."""
+    for port in range(20000, 32000, 500):
+        with contextlib.ExitStack() as held:
+            try:
+                for offset in (0, 1, 2, 100, 101, 102, 200, 201, 202, 300):
+                    listener = held.enter_context(socket.socket())
+                    listener.bind(("127.0.0.1", port + offset))
+                return port
+            except OSError:
+                continue
+    sys.exit("no free ports from 20000 to 32000")
+
+
+@contextlib.contextmanager
+def three_nodes(build):
+    with tempfile.TemporaryDirectory(prefix="leeward-builds-") as work:
+        port = base_port()
+        command = [build, "dev", "--nodes", "3", "--data", f"{work}/data", "--base-port", str(port)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            await_ready(process, port)
+            yield process.pid, port
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def await_ready(process, port):
+    deadline = time.monotonic() + READY_WITHIN
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 5) as client:
+                client.sendall(b"SET ready yes\r\n")
+                if client.recv(100).startswith(b"+OK"):
+                    return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    sys.exit(f"the nodes are not ready within {READY_WITHIN} s")
+
+
+def ycsb(build, options):
+    """Figures by phase: (operations a second, CPU seconds of the servers for a million)."""
+    with tempfile.TemporaryDirectory(prefix="leeward-builds-") as work:
+        result = f"{work}/result.json"
+        command = [build, "bench", "ycsb", "--dev", "3", "--data", f"{work}/data", "--workload", "load,a,c"]
+        command += ["--records", str(options.records), "--ops", str(options.ops), "--json", result]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        phases = json.loads(pathlib.Path(result).read_text())["phases"]
+    figures = {}
+    for phase in phases:
+        if phase["errors"]:
+            sys.exit(f"{build}: {phase['workload']}: {phase['first_error']}")
+        name = f"YCSB {phase['workload'].capitalize()}"
+        figures[name] = phase["ops_per_second"], phase["server_cpu_seconds_per_million_ops"]
+    return figures
+
+
+def redis(build, options):
+    """The same for SET and GET."""
+    figures = {}
+    with three_nodes(build) as (pid, port):
+        for test in ("set", "get"):
+            nodes = children_of(pid)
+            before = cpu_seconds(nodes)
+            command = ["redis-benchmark", "-p", str(port), "-t", test, "-n", str(options.requests), "-r", "100000"]
+            command += ["-d", "100", "-c", "50", "-P", "16", "--csv"]
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            rate = re.search(rf'^"{test.upper()}","([0-9.]+)"', printed, re.MULTILINE)
+            if rate is None:
+                sys.exit(f"redis-benchmark printed no rate:\n{printed}")
+            cpu = (cpu_seconds(nodes) - before) * 1e6 / options.requests
+            figures[test.upper()] = float(rate[1]), cpu
+    return figures
+
+
+def main():
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("benchmarks/builds.py", description=__doc__, formatter_class=shown)
+    parser.add_argument("before", help="the program of the first build")
+    parser.add_argument("after", help="the program of the second build")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, default=500_000, help="pairs that YCSB loads")
+    parser.add_argument("--ops", type=int, default=500_000, help="operations of YCSB A, and of C")
+    parser.add_argument("--requests", type=int, default=1_000_000, help="SETs, and GETs")
+    options = parser.parse_args()
+    builds = [os.path.abspath(options.before), os.path.abspath(options.after)]
+    rounds = []
+    for number in range(options.rounds):
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        figures = [None, None]
+        for which in order:
+            figures[which] = {**redis(builds[which], options), **ycsb(builds[which], options)}
+        rounds.append(figures)
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+    print(f"before: {builds[0]}\nafter:  {builds[1]}\n{options.rounds} rounds\n")
+    print("| | ops/s before | after | ratio (lowest to highest) | CPU s/Mop before | after | ratio (lowest to highest) |")
+    print("|---|---|---|---|---|---|---|")
+    for name in rounds[0][0]:
+        cells = [name]
+        for at, form in ((0, ",.0f"), (1, ".2f")):
+            pairs = [(before[name][at], after[name][at]) for before, after in rounds]
+            ratios = sorted(after / before for before, after in pairs)
+            medians = [format(statistics.median(side), form) for side in zip(*pairs)]
+            cells += medians + [f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"]
+        print("| " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
