@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Two builds of Leeward, in turn: throughput and CPU time of the servers, and the ratio of the second to the first.
+"""Two builds of Leeward, in turn: throughput, CPU time of the servers, latency, and ratios of the second to the first.
 
     python3 benchmarks/builds.py BEFORE/leeward AFTER/leeward --rounds 5
 
 Each round runs both builds, in an order that alternates: YCSB Load, A and C on three nodes (`leeward bench ycsb`), and
-SET and GET by `redis-benchmark` (which must be installed), 50 connections, 16 requests deep, on three nodes. A figure is
-the median of its rounds; a ratio is the median of the rounds' ratios, with the lowest and the highest. Each build runs its
-own client, so YCSB compares clients too. Use release builds, and nothing beside them.
+SET and GET by `redis-benchmark` (which must be installed), 50 connections, 16 requests deep, on three nodes. `--regions`
+gives YCSB's cluster so many regions. A figure is the median of its rounds; a ratio is the median of the rounds' ratios,
+with the lowest and the highest. Latency is the 99.9th percentile of YCSB, the 99th of `redis-benchmark`. Each build runs
+its own client, so YCSB compares clients too. Use release builds, and nothing beside them.
 """
 
 import argparse
 import contextlib
+import csv
 import json
 import os
 import pathlib
-import re
 import signal
 import socket
 import statistics
@@ -83,11 +84,12 @@ def await_ready(process, port):
 
 
 def ycsb(build, options):
-    """Figures by phase: (operations a second, CPU seconds of the servers for a million)."""
+    """Figures by phase: (operations a second, CPU seconds of the servers for a million, latency in ms)."""
     with tempfile.TemporaryDirectory(prefix="leeward-builds-") as work:
         result = f"{work}/result.json"
         command = [build, "bench", "ycsb", "--dev", "3", "--data", f"{work}/data", "--workload", "load,a,c"]
         command += ["--records", str(options.records), "--ops", str(options.ops), "--json", result]
+        command += ["--regions", str(options.regions)] if options.regions else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         phases = json.loads(pathlib.Path(result).read_text())["phases"]
     figures = {}
@@ -95,7 +97,8 @@ def ycsb(build, options):
         if phase["errors"]:
             sys.exit(f"{build}: {phase['workload']}: {phase['first_error']}")
         name = f"YCSB {phase['workload'].capitalize()}"
-        figures[name] = phase["ops_per_second"], phase["server_cpu_seconds_per_million_ops"]
+        latency = phase["latency_us_of_all"]["p999"] / 1000
+        figures[name] = phase["ops_per_second"], phase["server_cpu_seconds_per_million_ops"], latency
     return figures
 
 
@@ -109,11 +112,11 @@ def redis(build, options):
             command = ["redis-benchmark", "-p", str(port), "-t", test, "-n", str(options.requests), "-r", "100000"]
             command += ["-d", "100", "-c", "50", "-P", "16", "--csv"]
             printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            rate = re.search(rf'^"{test.upper()}","([0-9.]+)"', printed, re.MULTILINE)
-            if rate is None:
+            row = next((row for row in csv.DictReader(printed.splitlines()) if row["test"] == test.upper()), None)
+            if row is None:
                 sys.exit(f"redis-benchmark printed no rate:\n{printed}")
             cpu = (cpu_seconds(nodes) - before) * 1e6 / options.requests
-            figures[test.upper()] = float(rate[1]), cpu
+            figures[test.upper()] = float(row["rps"]), cpu, float(row["p99_latency_ms"])
     return figures
 
 
@@ -125,7 +128,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=500_000, help="pairs that YCSB loads")
     parser.add_argument("--ops", type=int, default=500_000, help="operations of YCSB A, and of C")
-    parser.add_argument("--requests", type=int, default=1_000_000, help="SETs, and GETs")
+    parser.add_argument("--requests", type=int, default=1_000_000, help="SETs, and GETs; 0: none")
+    parser.add_argument("--regions", type=int, help="regions of YCSB's cluster")
     options = parser.parse_args()
     builds = [os.path.abspath(options.before), os.path.abspath(options.after)]
     rounds = []
@@ -133,15 +137,17 @@ def main():
         order = (0, 1) if number % 2 == 0 else (1, 0)
         figures = [None, None]
         for which in order:
-            figures[which] = {**redis(builds[which], options), **ycsb(builds[which], options)}
+            of_redis = redis(builds[which], options) if options.requests else {}
+            figures[which] = {**of_redis, **ycsb(builds[which], options)}
         rounds.append(figures)
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
     print(f"before: {builds[0]}\nafter:  {builds[1]}\n{options.rounds} rounds\n")
-    print("| | ops/s before | after | ratio (lowest to highest) | CPU s/Mop before | after | ratio (lowest to highest) |")
-    print("|---|---|---|---|---|---|---|")
+    columns = [("ops/s", ",.0f"), ("CPU s/Mop", ".2f"), ("latency, ms", ".2f")]
+    print("| |" + "".join(f" {column} before | after | ratio (lowest to highest) |" for column, _ in columns))
+    print("|---|" + "---|---|---|" * len(columns))
     for name in rounds[0][0]:
         cells = [name]
-        for at, form in ((0, ",.0f"), (1, ".2f")):
+        for at, (_, form) in enumerate(columns):
             pairs = [(before[name][at], after[name][at]) for before, after in rounds]
             ratios = sorted(after / before for before, after in pairs)
             medians = [format(statistics.median(side), form) for side in zip(*pairs)]
