@@ -20,7 +20,7 @@ pub enum Distribution {
 pub struct Theta(f64);
 
 impl Theta {
-    /// The number.
+    /// Above 0 and below 1.
     pub fn get(self) -> f64 {
         self.0
     }

@@ -29,7 +29,7 @@ mod tests;
 
 /// Numbers of replicas that every mode is run with.
 const REPLICAS: [u32; 2] = [2, 3];
-/// The default.
+/// The default of a table.
 const GROWTH_FACTOR: u32 = 8;
 
 /// Options of the runs.

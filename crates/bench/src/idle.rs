@@ -15,7 +15,7 @@ pub struct IdleReport {
     pub seconds: f64,
     /// Percent of one core, of all processes together.
     pub percent_of_a_core: f64,
-    /// The processes.
+    /// In the order in which they were given.
     pub processes: Vec<IdleProcess>,
 }
 

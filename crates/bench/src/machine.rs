@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::fs;
 
-/// The machine.
+/// Where a measurement ran, for its report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model of its processor.

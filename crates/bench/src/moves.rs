@@ -50,7 +50,7 @@ pub struct Options {
     /// Seconds without moves before each move, and after the last
     #[arg(long, default_value = "20", value_name = "SECONDS", value_parser = duration)]
     pub rest: Duration,
-    /// The load.
+    /// Pair sizes and threads of the clients, memory of nodes, and where results go.
     #[command(flatten)]
     pub load: Load,
 }

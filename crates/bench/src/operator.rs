@@ -20,7 +20,6 @@ pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// A password that was made for a user, with what the cluster keeps of it.
 pub(crate) struct Made {
-    /// The password.
     pub(crate) password: Password,
     hash: PasswordHash,
 }

@@ -98,13 +98,13 @@ pub struct Options {
 /// One kind, measured. Times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pauses {
-    /// Its name.
+    /// `hand-over`, `dead-backup`, `stopped-backup`, `dead-primary` or `dead-primary-64`.
     pub kind: &'static str,
     /// Median of the pauses.
     pub median_ms: f64,
     /// 99th percentile of the pauses; with fewer than 100 rounds, the longest.
     pub p99_ms: f64,
-    /// The longest.
+    /// The longest of all. It must be within the budget, except for hand-overs.
     pub worst_ms: f64,
     /// The budget of this kind.
     pub budget_ms: f64,

@@ -19,7 +19,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// One of the things that a plot compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// Its name.
+    /// Text in the legend.
     pub name: String,
     /// Red, green and blue.
     pub color: (u8, u8, u8),
@@ -27,7 +27,7 @@ pub struct Series {
 
 /// Points of one series at one place of an axis.
 pub struct Point {
-    /// The series.
+    /// Gives the color, and the place beside those of other series.
     pub series: Series,
     /// Index of its label in [`Panel::labels`].
     pub place: usize,
@@ -37,7 +37,7 @@ pub struct Point {
 
 /// A panel of a plot.
 pub struct Panel {
-    /// Its title.
+    /// Caption above the panel.
     pub title: String,
     /// Places of its axis.
     pub labels: Vec<String>,

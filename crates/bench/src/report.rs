@@ -162,7 +162,7 @@ pub struct Recovery {
 /// CPU time of all servers for one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuSeconds {
-    /// The activity.
+    /// `receive`, `compaction` and so on, as nodes report it.
     pub activity: String,
     /// The role: `primary`, `backup` or `node`.
     pub role: String,
@@ -206,7 +206,7 @@ pub struct Latency {
     pub p999: f64,
     /// 99.99 % were faster.
     pub p9999: f64,
-    /// The slowest.
+    /// No operation was slower.
     pub max: f64,
 }
 
@@ -265,7 +265,7 @@ pub struct Backups {
 /// One `kill -9`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kill {
-    /// The node.
+    /// Id of the server whose process was killed.
     pub server: u32,
     /// Regions that it was primary of.
     pub regions: Vec<u32>,

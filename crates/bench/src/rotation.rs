@@ -43,7 +43,7 @@ pub struct Options {
     /// Rounds, in each of which certificates and password are replaced
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=10_000))]
     pub rounds: u32,
-    /// The load.
+    /// Pair sizes and threads of the clients, memory of nodes, and where results go.
     #[command(flatten)]
     pub load: Load,
 }

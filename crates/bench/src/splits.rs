@@ -40,7 +40,7 @@ pub struct Options {
     /// Seconds without splits before each split, and after the five seconds that follow the last
     #[arg(long, default_value = "10", value_name = "SECONDS", value_parser = duration)]
     pub rest: Duration,
-    /// The load.
+    /// Pair sizes and threads of the clients, memory of nodes, and where results go.
     #[command(flatten)]
     pub load: Load,
 }

@@ -22,7 +22,6 @@ const INTERRUPTED: i32 = 130;
 /// A cluster to be started.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Its table.
     pub(crate) table: TableOptions,
     /// The transports between nodes, and to clients.
     pub(crate) link: Link,
@@ -42,7 +41,6 @@ pub(crate) struct Wanted {
 pub(crate) struct Started {
     /// Addresses for its clients.
     pub(crate) seeds: Vec<String>,
-    /// Its processes.
     pub(crate) cluster: Box<dyn NodeProcesses>,
 }
 

@@ -103,7 +103,6 @@ struct Flight {
     weight: usize,
 }
 
-/// The thread.
 pub(crate) struct Worker<'a> {
     shared: &'a Shared<'a>,
     session: Session,

@@ -241,7 +241,7 @@ pub enum BenchError {
     /// No operation has succeeded for so long that the run was ended.
     #[error("{workload}: no operation has succeeded for {after:?}; the first error was: {error}")]
     Stuck {
-        /// The phase.
+        /// Of the phase that was ended.
         workload: Workload,
         /// How long.
         after: Duration,
@@ -307,7 +307,7 @@ pub enum BenchError {
     NotInSync {
         /// Ordinal of the kill.
         number: usize,
-        /// The node.
+        /// Id of the server whose process was killed.
         server: u32,
         /// The time limit.
         after: Duration,

@@ -22,7 +22,7 @@ pub enum ChaosError {
     Io {
         /// The action that failed.
         what: String,
-        /// The reason.
+        /// What the operating system said.
         source: io::Error,
     },
     /// The cluster did not come up.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 
-/// A run.
+/// The faults of a run, and what it found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// A run with the same seed has the same faults.
@@ -56,7 +56,7 @@ pub struct Report {
 /// A kind of fault.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindReport {
-    /// Its name.
+    /// Name of the kind, such as `kill`.
     pub kind: &'static str,
     /// How often it struck.
     pub count: u64,

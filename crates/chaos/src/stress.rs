@@ -58,12 +58,12 @@ pub struct StressOptions {
     pub keep: bool,
 }
 
-/// The result.
+/// What hostile clients did to a cluster.
 #[derive(Clone, Debug, Serialize)]
 pub struct StressReport {
     /// Which hostile clients.
     pub kind: &'static str,
-    /// Their connections.
+    /// Their connections in total.
     pub connections: usize,
     /// `memory_budget` of each server, in bytes.
     pub memory_budget: u64,

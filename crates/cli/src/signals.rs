@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, atomic::AtomicBool};
 use std::thread;
 
-/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// Ctrl-C, or the supervisor is gone: stop at once.

@@ -31,7 +31,7 @@ pub struct Client {
 /// A value that was read, and how stale it may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale<T> {
-    /// The value.
+    /// What was read. `age` bounds how stale it is.
     pub value: T,
     /// The value includes every write that was acknowledged at least this long before the read, which took place during
     /// the call. Zero: the primary answered.

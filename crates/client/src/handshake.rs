@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The answer of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// Its number.
+    /// As its operator numbered it.
     pub server: ServerId,
     /// Where operators reach it.
     pub admin_address: String,

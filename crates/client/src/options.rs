@@ -118,7 +118,7 @@ impl std::ops::AddAssign for Traffic {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many operations are in flight: poll first")]
 pub struct Busy(
-    /// The batch.
+    /// The batch, unchanged, so that it can be submitted again.
     pub Vec<Op>,
 );
 
@@ -163,9 +163,9 @@ pub enum ClientError {
     /// An address is not of the form `host:port`, or its host is unknown.
     #[error("address {address:?}: {reason}")]
     Address {
-        /// The address.
+        /// The text, or its `host:port`, without a password.
         address: String,
-        /// The reason.
+        /// What is wrong with it.
         reason: String,
     },
     /// There is no password for the user, or the file that has it cannot be used.

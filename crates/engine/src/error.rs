@@ -40,7 +40,7 @@ pub enum Error {
     /// An operation on a file failed.
     #[error("{file}: {action} at offset {offset}: {source}")]
     Io {
-        /// The file.
+        /// Its path, for messages: the volume's file or a directory.
         file: String,
         /// The failed operation.
         action: &'static str,
@@ -54,7 +54,7 @@ pub enum Error {
     VolumeFailed {
         /// The volume's file.
         file: String,
-        /// The failure.
+        /// Text of the first failure.
         reason: String,
     },
     /// A thread panicked while it changed the store, which is a bug. The state in memory is in doubt, the state on the
@@ -69,11 +69,11 @@ pub enum Error {
     /// Durable bytes are not the bytes that were written.
     #[error("{file}: damaged at offset {offset}: {detail}; {advice}")]
     Damaged {
-        /// The file.
+        /// Path of the volume's file.
         file: String,
         /// Offset in the file, in bytes.
         offset: u64,
-        /// The damage.
+        /// What is wrong with the bytes there.
         detail: String,
         /// What to do.
         advice: &'static str,
@@ -84,7 +84,7 @@ pub enum Error {
          does not belong there"
     )]
     NotAVolume {
-        /// The file.
+        /// Path of what should be a volume.
         file: String,
     },
     /// Another version of Leeward made the volume. Nothing was changed.
@@ -93,9 +93,9 @@ pub enum Error {
          was changed. Use the version that made it, or give this one another directory"
     )]
     OtherVersion {
-        /// The file.
+        /// Path of the volume's file.
         file: String,
-        /// Its format.
+        /// Volume format that the file has.
         found: u32,
         /// The format that this program reads.
         known: u32,
@@ -103,7 +103,7 @@ pub enum Error {
     /// The volume is encrypted, and its key is missing or wrong. Nothing was changed.
     #[error("{file}: encrypted: {detail}; nothing was changed")]
     Key {
-        /// The file.
+        /// Path of the volume's file.
         file: String,
         /// The key that is needed.
         detail: String,
@@ -120,7 +120,7 @@ pub enum Error {
     #[doc(hidden)]
     #[error("region {region}: term {term} is not newer than {seen}")]
     StaleTerm {
-        /// The region.
+        /// The one whose copy refuses the term.
         region: RegionId,
         /// The term asked for.
         term: Epoch,
@@ -131,9 +131,9 @@ pub enum Error {
     #[doc(hidden)]
     #[error("region {region}: {detail}")]
     Protocol {
-        /// The region.
+        /// The one whose copy the message is for.
         region: RegionId,
-        /// The mismatch.
+        /// What part of the message does not fit.
         detail: String,
     },
 }

@@ -29,7 +29,7 @@ pub struct PlacedEntry {
     pub offset: u64,
     /// Length of its frame in bytes, without padding.
     pub bytes: usize,
-    /// The entry.
+    /// Decrypted, if the volume is encrypted.
     pub entry: Entry,
 }
 

@@ -27,7 +27,7 @@ pub enum Item<'a> {
     Record {
         /// Offset in the segment, in bytes.
         offset: u32,
-        /// The record.
+        /// Borrowed from the bytes of the segment.
         record: Record<'a>,
     },
     /// Footer of a leaf segment. Shown before its nodes.
@@ -38,7 +38,7 @@ pub enum Item<'a> {
     Node {
         /// Offset in the segment, in bytes.
         offset: u32,
-        /// The node.
+        /// Decompressed, and checked by itself.
         node: &'a Node<Bytes>,
         /// Codec and stored bytes; `None` if it is not compressed.
         packed: Option<(Codec, u32)>,
@@ -59,7 +59,7 @@ pub struct Damage {
 pub struct DamagedSegment {
     /// Its region; of several, the first.
     pub region: RegionId,
-    /// The segment.
+    /// As the manifest has it.
     pub segment: SegmentState,
     /// The damage, in order of offsets as far as they are known.
     pub damage: Vec<Damage>,

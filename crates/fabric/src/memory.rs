@@ -35,7 +35,7 @@ impl Permission {
 pub(crate) struct MemoryId {
     /// Number of the memory at its owner.
     pub(crate) id: u64,
-    /// Its key.
+    /// Proves that the peer's descriptor is of this incarnation.
     pub(crate) key: u64,
     /// The permission that the peer expects. An owner refuses another than the memory's.
     pub(crate) permission: Permission,
@@ -106,7 +106,6 @@ impl Handle {
         Handle::to_read(descriptor, transport).filter(|handle| handle.permission == Permission::ReadWrite)
     }
 
-    /// The memory.
     pub(crate) fn memory(self) -> MemoryId {
         MemoryId { id: self.id, key: self.key, permission: self.permission }
     }

@@ -62,7 +62,7 @@ pub enum Control {
         id: u64,
         /// The table of the operation.
         table: TableName,
-        /// The operation.
+        /// As the client sent it. A read that is for a backup is an [`Op::Stale`].
         op: Op,
         /// Its request id, if it is to be carried out once.
         once: Option<Once>,
@@ -70,11 +70,11 @@ pub enum Control {
         /// the newer first.
         epoch: Epoch,
     },
-    /// Its answer.
+    /// Answer to [`Control::Forward`].
     Forwarded {
         /// Copied from the request.
         id: u64,
-        /// The answer.
+        /// For the client; an [`OpResult::Error`] if the operation failed.
         result: OpResult,
         /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender
         /// knows.
@@ -82,24 +82,24 @@ pub enum Control {
     },
     /// A primary to one of its backups or learners.
     ToBackup {
-        /// The region.
+        /// The sender is its primary in `term`.
         region: RegionId,
         /// Epoch at which the sender became primary.
         term: Epoch,
         /// The attempt to bring this backup in sync. The backup ignores messages of earlier attempts.
         session: u64,
-        /// The message.
+        /// In the order of the session.
         body: ToBackup,
     },
     /// A backup to its primary.
     ToPrimary {
-        /// The region.
+        /// The sender is a backup or learner of it.
         region: RegionId,
         /// Term of the primary that the backup answers.
         term: Epoch,
         /// Copied from the messages that it answers.
         session: u64,
-        /// The message.
+        /// Ignored if the session is over.
         body: ToPrimary,
     },
     /// The sender's load, sent to the master every few seconds. No answer.
@@ -114,7 +114,7 @@ pub enum Control {
     SafeLsnQuestion {
         /// Chosen by the sender, echoed in the answer. No other process of the server uses the same id.
         id: u64,
-        /// The region.
+        /// The sender is a backup of it.
         region: RegionId,
         /// The sender can read a [`crate::safe_lsn`] line in the primary's memory, and has no good one.
         wants_line: bool,
@@ -170,7 +170,7 @@ impl Control {
 /// instant has this LSN or a lower one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SafeLsnOf {
-    /// The region.
+    /// LSNs of other regions cannot be compared with `lsn`.
     pub region: RegionId,
     /// Epoch of the primary's configuration of the region: the safe LSN is about the keys of that configuration.
     pub epoch: Epoch,
@@ -191,24 +191,24 @@ pub enum ToBackup {
     Base(Base),
     /// A new log segment begins in mirror buffer `index % MIRROR_BUFFERS`; the log map gets its entry.
     OpenTail {
-        /// The log.
+        /// A log that is appended to: recovery or large.
         #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment among those of its log in this term.
         index: u64,
-        /// Its identity.
+        /// The backup's copy of the segment has the same.
         id: SegmentId,
         /// Its number on the primary's volume.
         segment: SegmentNo,
     },
     /// A full log segment is complete in its mirror buffer: persist it. Answered by [`ToPrimary::Flushed`].
     Flush {
-        /// The log.
+        /// As in [`ToBackup::OpenTail`].
         #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment.
         index: u64,
-        /// Its identity.
+        /// As in [`ToBackup::OpenTail`].
         id: SegmentId,
         /// Its length in bytes, header included.
         bytes: u32,
@@ -217,9 +217,9 @@ pub enum ToBackup {
     },
     /// A segment is complete in a ship slot: unpack, translate and persist it. Answered by [`ToPrimary::Stored`].
     Ship {
-        /// The slot.
+        /// Index among the slots that [`ToPrimary::Opened`] offered.
         slot: u32,
-        /// Its description.
+        /// What the bytes in the slot are, and how they are compressed.
         shipped: Shipped,
         /// Bytes in the slot.
         bytes: u32,
@@ -259,7 +259,7 @@ pub enum ToPrimary {
     Missing(Vec<SegmentId>),
     /// A mirror buffer's segment is durable; the buffer may be written again.
     Flushed {
-        /// The log.
+        /// Copied from [`ToBackup::Flush`].
         #[serde(deserialize_with = "LogKind::deserialize_appended")]
         log: LogKind,
         /// Ordinal of the segment.
@@ -267,7 +267,7 @@ pub enum ToPrimary {
     },
     /// A shipped segment is on its volume; the slot may be written again.
     Stored {
-        /// The slot.
+        /// Copied from [`ToBackup::Ship`].
         slot: u32,
         /// Bytes of index that were rewritten.
         rewritten: u64,

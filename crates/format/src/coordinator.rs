@@ -158,7 +158,7 @@ pub enum CoordinatorRequest {
     Submit {
         /// Echoed with the answer.
         id: u64,
-        /// The operation.
+        /// Done as a whole, or not at all.
         op: CoordinatorOp,
     },
     /// End the session now: its ephemeral paths are removed at once.
@@ -171,7 +171,7 @@ pub enum CoordinatorReply {
     /// The session is attached to this connection; the whole tree follows as changes, then `Synced`, then every
     /// later change in order.
     Attached {
-        /// Its id.
+        /// The one that was to be continued, or a new one.
         session: SessionId,
         /// Its timeout in milliseconds, within what the coordinator allows.
         timeout_ms: u32,
@@ -194,7 +194,7 @@ pub enum CoordinatorReply {
     Done {
         /// Copied.
         id: u64,
-        /// Its outcome.
+        /// Version of the operation's last change, or why nothing was changed.
         result: Result<u64, CoordinatorError>,
     },
 }
@@ -206,7 +206,7 @@ pub struct NodeSnapshot {
     pub path: String,
     /// Version of its last change.
     pub version: u64,
-    /// Its value.
+    /// Made by [`encode_value`](crate::cluster::encode_value).
     pub value: Bytes,
     /// The session with which it is removed, if it is ephemeral.
     pub owner: Option<SessionId>,
@@ -232,7 +232,7 @@ pub enum LogEntry {
     Snapshot(TreeSnapshot),
     /// A session began.
     Opened {
-        /// Its id.
+        /// One more than that of the session before.
         session: SessionId,
         /// Its timeout in milliseconds.
         timeout_ms: u32,
@@ -241,12 +241,12 @@ pub enum LogEntry {
     Applied {
         /// The session that submitted it; `None` for the process that hosts the coordinator.
         session: Option<SessionId>,
-        /// The operation.
+        /// As it was submitted: replay carries it out again.
         op: CoordinatorOp,
     },
     /// A session expired or left; its ephemeral paths were removed.
     Closed {
-        /// Its id.
+        /// Opened by an earlier entry, or part of the snapshot.
         session: SessionId,
     },
 }

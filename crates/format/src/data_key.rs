@@ -40,7 +40,7 @@ pub fn wrapping_context(volume: VolumeId) -> [u8; 24] {
 }
 
 impl WrappedKey {
-    /// Its frame.
+    /// One frame, at most [`WRAPPED_KEY_BYTES`] long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         write_frame(FrameKind::WrappedKey, self, &mut bytes);

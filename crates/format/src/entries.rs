@@ -212,7 +212,7 @@ impl EntriesBuilder {
         self.block.len() - self.len() * HEADER_BYTES
     }
 
-    /// The entries.
+    /// All that were appended, in their order.
     pub fn finish(self) -> Entries {
         Entries { count: self.count, block: self.block.into() }
     }

@@ -101,7 +101,7 @@ pub enum DecodeError {
     Invalid {
         /// Structure being decoded.
         what: &'static str,
-        /// The reason.
+        /// What field is wrong, and why.
         detail: String,
     },
 }

@@ -26,7 +26,7 @@ impl ServerLoad {
 /// The load of a region on its primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionLoad {
-    /// The region.
+    /// The reporting server is its primary.
     pub region: RegionId,
     /// Bytes of the segments of one copy, in whole segments. Segments that are shared with another region of the volume
     /// count in full: on another server the copy would need them for itself.

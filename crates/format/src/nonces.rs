@@ -46,7 +46,7 @@ pub fn nonce_block_bytes(segment_bytes: u32) -> u32 {
 }
 
 impl Use {
-    /// Its bytes.
+    /// One slot of the block of nonces: little endian, a CRC-32C last.
     pub fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut slot = [0; SLOT_BYTES];
         for (at, word) in [self.start, self.end, self.kind as u32, self.generation].into_iter().enumerate() {

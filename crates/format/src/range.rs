@@ -112,7 +112,7 @@ impl RangeTombstones {
         self.0.len()
     }
 
-    /// The fragments.
+    /// Disjoint fragments, in ascending order.
     pub fn as_slice(&self) -> &[RangeTombstone] {
         &self.0
     }

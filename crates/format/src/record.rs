@@ -68,7 +68,7 @@ pub enum RecordKind {
 pub struct Record<'a> {
     /// Its place in the region's history, and when it expires; a delete never does.
     pub stamp: Stamp,
-    /// Its kind.
+    /// Says what key and value mean.
     pub kind: RecordKind,
     /// [`FLAG_BATCH_CONTINUES`]; other bits are 0.
     pub flags: u8,

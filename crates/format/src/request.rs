@@ -81,7 +81,7 @@ impl RequestIds {
 /// The part of a request that makes a write be carried out once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Once {
-    /// Its id.
+    /// The same in every attempt.
     pub request: RequestId,
     /// The region of the write, as far as the client knows. `since` is an LSN of this region.
     pub region: RegionId,

@@ -85,7 +85,7 @@ impl From<Partition> for TableRouting {
 /// The routes of a table in an update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRoutes {
-    /// Its name.
+    /// Also the name of a table that was dropped.
     pub name: String,
     /// Its options; `None`: there is no such table.
     pub table: Option<TableRouting>,
@@ -161,9 +161,9 @@ impl TableRoutes {
 /// The route to a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionRoute {
-    /// Its number.
+    /// Unique in the cluster, never reused.
     pub region: RegionId,
-    /// Its table.
+    /// Name of the table, shared by all of its routes.
     pub table: Arc<str>,
     /// Its first key or token. It ends where the next one of its table begins.
     pub start: Bytes,

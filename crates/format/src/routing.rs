@@ -15,9 +15,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The properties of a region that routing needs.
 pub trait Route {
-    /// Its number.
+    /// Unique in the cluster, over all tables.
     fn region(&self) -> RegionId;
-    /// Its table.
+    /// Name of the table that it is part of.
     fn table(&self) -> &str;
     /// Its first key or token.
     fn start(&self) -> &Bytes;

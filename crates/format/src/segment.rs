@@ -22,7 +22,7 @@ pub const LOG_VERSION: u16 = 4;
 pub struct LogHeader {
     /// Region that the segment was made for.
     pub region: RegionId,
-    /// Its log.
+    /// Seeds the CRC of each record, with region and id.
     pub log: LogKind,
     /// Identity of the segment.
     pub id: SegmentId,
@@ -31,7 +31,7 @@ pub struct LogHeader {
 }
 
 impl LogHeader {
-    /// Its bytes.
+    /// Magic, version and fields in little endian, and a CRC-32C in the last 4 bytes.
     pub fn encode(&self) -> [u8; LOG_HEADER_BYTES] {
         let mut bytes = [0; LOG_HEADER_BYTES];
         bytes[..8].copy_from_slice(&LOG_MAGIC);

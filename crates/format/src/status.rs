@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 #[path = "status_tests.rs"]
 mod tests;
 
-/// A node.
+/// What a node reports of itself and its copies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
     /// Its server id.
     pub server: ServerId,
-    /// Its volume.
+    /// Another one than before if the server has lost its data.
     pub volume: VolumeId,
     /// The incarnation of this process on the volume.
     pub incarnation: Incarnation,
@@ -132,11 +132,11 @@ pub struct CacheStatus {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryStatus {
-    /// The budget.
+    /// `memory_budget` of the node.
     pub budget: u64,
     /// Bytes of the budget that are in use.
     pub used: u64,
-    /// The cache.
+    /// Cached indexes, filters, leaves and records.
     pub cache: u64,
     /// L0s.
     pub l0s: u64,
@@ -193,9 +193,9 @@ impl Role {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RegionStatus {
-    /// The region.
+    /// Unique in the cluster, over all tables.
     pub region: RegionId,
-    /// Its table.
+    /// Name of the table that it is part of.
     pub table: String,
     /// First key, lossily as text; or first token, as `#` and hexadecimal digits.
     pub start: String,
@@ -293,7 +293,7 @@ pub struct LogStatus {
     pub value_bytes_read: u64,
 }
 
-/// A level.
+/// A level of the node's copy of a region.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LevelStatus {
@@ -313,7 +313,7 @@ pub struct LevelStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerStatus {
-    /// The server.
+    /// Where the backup or learner runs.
     pub server: ServerId,
     /// `in sync`, `syncing`, `connecting`.
     pub state: String,

@@ -40,7 +40,7 @@ pub struct Superblock {
     pub segment_bytes: u32,
     /// Segments of each of the two manifest zones, without data segments in which a zone continues.
     pub zone_segments: u32,
-    /// The volume.
+    /// Drawn at random when the volume was made.
     pub volume: VolumeId,
     /// Bytes of the block of nonces before each data segment of an encrypted volume; 0 if it is not encrypted.
     pub nonce_bytes: u32,
@@ -57,7 +57,7 @@ impl Superblock {
         bytes.is_power_of_two() && (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes)
     }
 
-    /// Its bytes.
+    /// Magic, fields in little endian, zeros, and a CRC-32C in the last 4 bytes.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes[..8].copy_from_slice(&SUPERBLOCK_MAGIC);

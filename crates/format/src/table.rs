@@ -170,7 +170,7 @@ impl NewTable {
 /// change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableChange {
-    /// The table.
+    /// The table to change. It keeps its name.
     pub name: TableName,
     /// See [`TableOptions::min_in_sync`].
     pub min_in_sync: Option<u32>,

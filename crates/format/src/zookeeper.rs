@@ -170,7 +170,7 @@ pub struct Connect {
 pub struct Connected {
     /// The timeout that was granted, in milliseconds; 0: the session is over.
     pub timeout_ms: i32,
-    /// The session.
+    /// The one that was to be continued, or a new one.
     pub session: i64,
     /// The password for continuing it.
     pub password: [u8; PASSWORD_BYTES],

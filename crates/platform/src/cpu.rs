@@ -59,7 +59,7 @@ pub enum Role {
 /// Where time is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The activity.
+    /// What the time is spent on.
     pub activity: Activity,
     /// The role that it is done for.
     pub role: Role,

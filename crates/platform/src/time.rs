@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The origin.
+    /// The origin of the clock, and the empty span.
     pub const ZERO: Nanos = Nanos(0);
     /// Later than every instant.
     pub const MAX: Nanos = Nanos(u64::MAX);

@@ -24,11 +24,11 @@ use std::ops::Range;
 /// What mirroring needs to know of a log tail of the primary.
 #[derive(Clone, Copy, Debug)]
 pub struct TailView<'a> {
-    /// Its log.
+    /// A log that is appended to: recovery or large.
     pub log: LogKind,
     /// Ordinal among the tails of its log in this term.
     pub index: u64,
-    /// Its identity.
+    /// The same on every replica.
     pub id: SegmentId,
     /// Its number on the primary's volume.
     pub segment: SegmentNo,
@@ -41,7 +41,7 @@ pub struct TailView<'a> {
 /// A one-sided write to be posted: bytes of a tail to the same offset of its mirror buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorWrite {
-    /// The log.
+    /// With `index` it gives the mirror buffer.
     pub log: LogKind,
     /// Ordinal of the tail.
     pub index: u64,

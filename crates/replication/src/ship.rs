@@ -42,9 +42,9 @@ impl Parcel {
 /// A one-sided write to be posted: a parcel to the start of a ship slot.
 #[derive(Clone, Debug)]
 pub struct SlotWrite {
-    /// The slot.
+    /// Index among the slots that the backup has offered.
     pub slot: usize,
-    /// The parcel.
+    /// Its bytes are shared by all backups that it goes to.
     pub parcel: Parcel,
     /// Names the write in its completion.
     pub op: u64,

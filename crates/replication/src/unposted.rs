@@ -10,7 +10,6 @@ use std::iter;
 /// A record of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unposted {
-    /// Its log.
     pub(crate) log: LogKind,
     /// Ordinal of its tail.
     pub(crate) index: u64,

@@ -12,9 +12,7 @@ use serde::Serialize;
 pub(crate) struct Cell {
     /// Mix of pair sizes.
     pub(crate) mix: String,
-    /// The workload.
     pub(crate) workload: Work,
-    /// The engine.
     pub(crate) engine: EngineName,
     /// Operations a second, from the first operation to the last answer.
     pub(crate) ops_per_second: f64,
@@ -85,7 +83,7 @@ pub(crate) fn groups<'a>(samples: &'a [Sample], engines: &[EngineName]) -> Vec<G
 }
 
 impl Group<'_> {
-    /// The medians.
+    /// The median of each figure over the rounds.
     pub(crate) fn cell(&self) -> Cell {
         let of = |figure: fn(&Measurement) -> f64| median(self.figures(figure)).expect("a group has samples");
         let maybe = |figure: fn(&Measurement) -> Option<f64>| {

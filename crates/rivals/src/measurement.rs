@@ -53,7 +53,6 @@ impl DeviceBytes {
 /// One workload on one engine in one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
-    /// The workload.
     pub(crate) workload: Work,
     /// Operations done.
     pub(crate) ops: u64,

@@ -24,9 +24,7 @@ pub(crate) struct Sample {
     pub(crate) records: u64,
     /// Round, from 1.
     pub(crate) round: u32,
-    /// The engine.
     pub(crate) engine: EngineName,
-    /// The measurements.
     #[serde(flatten)]
     pub(crate) measurement: Measurement,
 }
@@ -40,7 +38,6 @@ pub(crate) struct Failed {
     pub(crate) records: u64,
     /// Round, from 1.
     pub(crate) round: u32,
-    /// The engine.
     pub(crate) engine: EngineName,
     /// Why.
     pub(crate) reason: String,

@@ -128,9 +128,7 @@ const LOAD: Work = Work::Ycsb(Workload::Load);
 /// One ratio of Leeward's figure to RocksDB's, and its target.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
-    /// The figure.
     pub(crate) figure: Figure,
-    /// The workload.
     pub(crate) workload: Work,
     /// Mix of pair sizes.
     pub(crate) mix: String,
@@ -147,9 +145,7 @@ pub(crate) struct Verdict {
 /// A cell in which Leeward is behind.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Loss {
-    /// The figure.
     pub(crate) figure: Figure,
-    /// The workload.
     pub(crate) workload: Work,
     /// Mix of pair sizes.
     pub(crate) mix: String,

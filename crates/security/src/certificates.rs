@@ -44,7 +44,7 @@ pub enum CertificateError {
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// Where it is, or was to be written.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,

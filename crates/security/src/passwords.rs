@@ -46,7 +46,7 @@ impl Password {
         Password(Zeroizing::new(random_hex(GENERATED_BYTES).into_bytes()))
     }
 
-    /// Its bytes.
+    /// In plain text. Copies are not overwritten.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for MemoryKey {
 pub struct Credentials {
     /// The user's name.
     pub user: String,
-    /// Its password.
+    /// Overwritten in memory when it is dropped.
     pub password: Password,
 }
 

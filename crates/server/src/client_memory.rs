@@ -259,7 +259,7 @@ impl Charge {
         self.bytes
     }
 
-    /// The account.
+    /// The account that the bytes are charged to.
     #[inline]
     pub fn memory(&self) -> &ClientMemory {
         &self.memory

@@ -16,7 +16,7 @@ pub struct Submission {
     pub number: u64,
     /// The table that it is on.
     pub table: TableName,
-    /// The operation.
+    /// Answered by [`ProtocolSession::complete`].
     pub op: Op,
     /// Its request id and more, if it is to be carried out once.
     pub once: Option<Once>,

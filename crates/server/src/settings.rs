@@ -16,14 +16,14 @@ pub struct Setting {
     pub default: &'static str,
     /// Its allowed values.
     pub allowed: Allowed,
-    /// Its meaning.
+    /// What it does, for `leeward config --explain` and the documents.
     pub explanation: &'static str,
 }
 
 /// The allowed values of a setting.
 #[derive(Debug)]
 pub enum Allowed {
-    /// A number.
+    /// A number in this range, in the setting's own unit.
     Number(RangeInclusive<u64>),
     /// A number of bytes, and another condition.
     Bytes(RangeInclusive<u64>, &'static str),

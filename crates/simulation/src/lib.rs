@@ -55,7 +55,7 @@ use std::ops::AddAssign;
 /// The result of one seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The seed.
+    /// `cargo xtask simulate --seed` repeats the run.
     pub seed: u64,
     /// The scenario of the seed, in a few words.
     pub scenario: String,

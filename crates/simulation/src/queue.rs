@@ -3,7 +3,6 @@
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// The queue.
 #[derive(Debug)]
 pub(crate) struct Queue<E> {
     events: BTreeMap<(Nanos, u64), E>,

@@ -128,7 +128,7 @@ pub struct Cost {
 /// The medians of one kind.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Row {
-    /// The kind.
+    /// Which requests, how many in flight, and to which node.
     pub kind: Kind,
     /// Of Redis; of a forwarded GET the one at the primary.
     pub redis: Cost,

@@ -36,7 +36,7 @@ pub(crate) fn values(
     of_cell.filter_map(|sample| Some((sample.round, figure(&sample.phase)?))).collect()
 }
 
-/// Their median.
+/// Median over all rounds; `None` if there are no values.
 pub(crate) fn middle(values: &[(u32, f64)]) -> Option<f64> {
     median(values.iter().map(|(_, value)| *value).collect())
 }
@@ -111,9 +111,9 @@ pub struct Cell {
 /// CPU time of one activity in one role.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuShare {
-    /// The activity.
+    /// `receive`, `compaction` and so on, as nodes report it.
     pub activity: String,
-    /// The role.
+    /// `primary`, `backup` or `node`.
     pub role: String,
     /// CPU-seconds for a million operations.
     pub seconds_per_million_ops: f64,

@@ -6,9 +6,9 @@ use crate::ycsb::Workload;
 /// One comparison of the papers: every variant with every row of its grids.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Its name.
+    /// Selects it on the command line, and begins the names of its plots.
     pub name: &'static str,
-    /// Its title.
+    /// Heading in the report.
     pub title: &'static str,
     /// The sections of the papers, and their results.
     pub papers: &'static str,
@@ -16,7 +16,6 @@ pub struct Experiment {
     pub not_compared: &'static [(&'static str, &'static str)],
     /// Names of its variants.
     pub variants: &'static [&'static str],
-    /// Its rows.
     pub(super) grids: &'static [Grid],
 }
 

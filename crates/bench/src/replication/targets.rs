@@ -39,7 +39,7 @@ impl Bound {
 /// One ratio, its bound, and whether the bound is met.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// The figure.
+    /// Its median for `of` is the numerator of `ratio`.
     pub figure: Figure,
     /// The variant whose figure it is.
     pub of: &'static str,
@@ -55,7 +55,7 @@ pub struct Verdict {
     pub ratio: f64,
     /// Lowest and highest ratio of a round.
     pub range: [f64; 2],
-    /// The bound.
+    /// Least or most that `ratio` may be.
     pub bound: Bound,
     /// Whether the ratio meets the bound.
     pub met: bool,

@@ -18,7 +18,7 @@ const PIPELINED: u64 = 40;
 /// Keys of a batch of reads.
 const BATCH: usize = 20_000;
 
-/// A command.
+/// An array of bulk strings, as clients send commands.
 pub(super) fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -42,7 +42,6 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// A cluster.
 pub(crate) struct Dev {
     child: Child,
     lines: Receiver<String>,

@@ -94,7 +94,6 @@ pub(crate) enum Then {
     Map {
         /// The link to its owner.
         link: Token,
-        /// The memory.
         memory: ReadableDescriptor,
     },
 }

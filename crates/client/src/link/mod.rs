@@ -48,7 +48,6 @@ pub(crate) struct Pending {
     pub(crate) ticket: u64,
     /// Position in its batch.
     pub(crate) slot: usize,
-    /// Its table.
     pub(crate) table: TableName,
     pub(crate) op: Op,
     pub(crate) deadline: Instant,

@@ -56,7 +56,6 @@ fn advice(error: &DecodeError) -> &'static str {
     }
 }
 
-/// The connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Channel<TcpStream>,

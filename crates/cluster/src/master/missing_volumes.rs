@@ -44,7 +44,7 @@ pub(super) const NO_COPY: (Epoch, Lsn) = (Epoch(0), Lsn(0));
 /// The process that runs as a server, and the copy of a region that its volume held when it started, if that is not damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The process.
+    /// Its incarnation is that of the running process.
     pub member: Member,
     /// Term and last LSN of its copy, or [`CopyFound::DAMAGED`]; zero if it had none.
     pub copy: (Epoch, Lsn),

@@ -62,7 +62,7 @@ pub enum TreeRefusal {
     #[error("its configuration of region {region} is of epoch {found}, and this server knows {}: it was put back to an older state",
         if found == known { "another of that epoch".to_owned() } else { format!("epoch {known}") })]
     Older {
-        /// The region.
+        /// The tree and this server both know it.
         region: RegionId,
         /// The epoch in the tree.
         found: Epoch,
@@ -72,17 +72,17 @@ pub enum TreeRefusal {
     /// It never gave the number of a region of which this server has a copy or a configuration.
     #[error("it does not know of region {region} of table {table}: it was put back to an older state")]
     Unknown {
-        /// The region.
+        /// The tree has no region of this number.
         region: RegionId,
-        /// Its table.
+        /// Name of its table, as this server knows it.
         table: String,
     },
     /// It has a region that has ended.
     #[error("it has region {region} of table {table}, which has ended: it was put back to an older state")]
     Ended {
-        /// The region.
+        /// The tree has it, but this server knows that it ended.
         region: RegionId,
-        /// Its table.
+        /// Name of its table in the tree.
         table: String,
     },
     /// It has given the number of a region to another table.
@@ -90,7 +90,7 @@ pub enum TreeRefusal {
         "its region {region} is of table {found}, and this server has a region {region} of table {known}, which is another"
     )]
     OtherTable {
-        /// The region.
+        /// The tree and this server both have one of this number.
         region: RegionId,
         /// The name of the table in the tree.
         found: String,

@@ -45,7 +45,7 @@ pub use routes::{MapParts, Routes};
 /// From this epoch on, only failovers and other changes by the servers themselves change a region's group.
 pub(crate) const LAST_ASKED_FOR: Epoch = Epoch(Epoch::LAST_TERM.0 / 2);
 
-/// The mirror.
+/// A mirror of the coordinator's tree, as tables, regions, servers and master.
 #[derive(Debug, Default)]
 pub struct View {
     current: Content,

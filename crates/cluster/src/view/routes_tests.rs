@@ -12,7 +12,6 @@ use proptest::prelude::*;
 const TABLES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 4] = ["", "f", "m", "t"];
 
-/// An event.
 #[derive(Clone, Debug)]
 enum Step {
     /// A region has this table, first key and primary from now on.

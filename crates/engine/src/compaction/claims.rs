@@ -26,7 +26,7 @@ impl What {
         })
     }
 
-    /// The union.
+    /// What either of the two names.
     #[must_use]
     pub(crate) fn and(self, other: What) -> What {
         What(self.0 | other.0)

@@ -33,7 +33,6 @@ pub(super) struct Merge {
     out: Out,
 }
 
-/// The output.
 struct Out {
     ranges: Ranges,
     /// Where leaf segments end: see [`super::runs`].

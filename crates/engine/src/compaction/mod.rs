@@ -85,7 +85,7 @@ pub enum Step {
 /// A segment that was written.
 #[derive(Clone)]
 pub struct BuiltSegment {
-    /// Its identity.
+    /// Replicas that are sent the segment store it under this id.
     pub id: SegmentId,
     /// What it holds.
     pub kind: SegmentKind,

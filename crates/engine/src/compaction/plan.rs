@@ -219,7 +219,7 @@ pub(super) fn source_segments(context: &Context) -> impl Iterator<Item = &[Arc<L
     source_ranges(context).iter().map(|(position, range)| &context.levels[*position].segments()[range.clone()])
 }
 
-/// Their positions.
+/// By level: its position, and the positions of the segments there.
 pub(super) fn source_ranges(context: &Context) -> &[(usize, Range<usize>)] {
     match &context.source {
         Source::Segments { from, .. } | Source::Pieces { from, .. } => from,

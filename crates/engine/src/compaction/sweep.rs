@@ -156,7 +156,6 @@ impl Accounts {
         Some(Complete::of(state, segment, segment_bytes, sharing)?.accounts(inherited_below))
     }
 
-    /// The sums.
     #[must_use]
     pub(crate) fn and(self, more: Accounts) -> Accounts {
         Accounts {
@@ -166,7 +165,6 @@ impl Accounts {
         }
     }
 
-    /// The differences.
     #[must_use]
     pub(crate) fn without(self, less: Accounts) -> Accounts {
         Accounts {

@@ -128,7 +128,7 @@ impl Default for DbOptions {
 /// A key's value with its version and expiry: see [`Db::get_pair`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The value.
+    /// 0 to [`leeward_format::MAX_VALUE_BYTES`] bytes.
     pub value: Bytes,
     /// LSN of the put: another put of the key has a higher one.
     pub version: Lsn,

@@ -79,7 +79,7 @@ pub trait HashMemories: Send {
 /// What an index is about.
 #[derive(Clone, Debug)]
 pub struct HashIndexOf {
-    /// The region.
+    /// Goes into the grants of the index.
     pub region: RegionId,
     /// Term of its primary.
     pub term: Epoch,

@@ -43,7 +43,6 @@ impl Wanted {
 /// Fetched values, in the order of the request.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
-    /// The values.
     pub(crate) values: Vec<Bytes>,
     /// Bytes read from the device for them.
     pub(crate) bytes_read: u64,

@@ -17,13 +17,10 @@ use std::sync::{Arc, Weak};
 /// A pointer to a value, and what must be there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueAt<'a> {
-    /// The record.
     pub(crate) pointer: Pointer,
-    /// Its key.
     pub(crate) key: &'a [u8],
     /// Length of its value, in bytes.
     pub(crate) value_bytes: u32,
-    /// Its expiry.
     pub(crate) expires: Option<Expiry>,
 }
 

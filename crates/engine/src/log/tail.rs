@@ -140,7 +140,7 @@ impl OpenTail {
 }
 
 impl Tail {
-    /// Its log.
+    /// Recovery or large: the medium log has no tail.
     pub fn log(&self) -> LogKind {
         self.log
     }

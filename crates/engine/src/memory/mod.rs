@@ -66,7 +66,7 @@ const PURPOSES: usize = 9;
 /// How a budget is used at the moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// The budget.
+    /// All purposes together may take this much.
     pub budget: u64,
     /// Indexes, filters, leaves and records.
     pub cache: u64,

@@ -45,7 +45,6 @@ pub(super) struct Room {
     /// End of the memory that was handed out.
     end: usize,
     pool: Arc<Pool>,
-    /// The chunks.
     blocks: Vec<Block>,
     /// Allocations outside the chunks.
     apart: Vec<(NonNull<u8>, Layout)>,

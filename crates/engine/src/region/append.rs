@@ -176,7 +176,7 @@ pub enum AppendError {
     /// The L0 is full, and no more L0s may be frozen. Retry after a compaction was installed.
     #[error("the L0 waits for a compaction")]
     L0Full,
-    /// A fault.
+    /// Any other reason, such as a failed device.
     #[error(transparent)]
     Engine(#[from] Error),
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A [`Base`] whose segments are not reused until this is dropped.
 pub struct PinnedBase {
-    /// The base.
+    /// Names the segments that are pinned.
     pub base: Base,
     volume: Arc<Volume>,
     segments: HashMap<SegmentId, Arc<Segment>>,
@@ -28,7 +28,6 @@ impl PinnedBase {
         PinnedBase { base, volume, segments, tails: HashMap::new() }
     }
 
-    /// Its segments.
     pub(crate) fn segments(&self) -> &HashMap<SegmentId, Arc<Segment>> {
         &self.segments
     }

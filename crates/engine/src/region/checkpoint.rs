@@ -26,7 +26,7 @@ const MAX_NAME_BYTES: usize = 64;
 /// Data about a checkpoint, available without opening it. See [`Db::checkpoints`](crate::Db::checkpoints).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointInfo {
-    /// Its name.
+    /// 1 to 64 letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// LSN of the last write in it.
     pub last_lsn: Lsn,

@@ -203,7 +203,7 @@ impl Region {
         &self.options
     }
 
-    /// Its volume.
+    /// Holds its segments, and those of other regions.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }

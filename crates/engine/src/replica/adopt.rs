@@ -17,7 +17,6 @@ use std::sync::Arc;
 /// A copy extended by mirror buffers. Nothing of that is on the volume yet.
 struct Extended {
     state: RegionState,
-    /// The buffers.
     overlays: Overlays,
     /// Segments that the volume does not know yet.
     added: Vec<(SegmentId, Arc<Segment>)>,
@@ -28,7 +27,7 @@ struct Extended {
 pub struct Unopened {
     /// The copy, if it is unchanged.
     pub copy: Option<Box<Replica>>,
-    /// The fault.
+    /// From making, extending or opening the copy.
     pub error: Error,
 }
 

@@ -54,7 +54,7 @@ pub struct ScanBounds {
 /// copy it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanEntry {
-    /// The key.
+    /// 1 to [`leeward_format::MAX_KEY_BYTES`] bytes.
     pub key: Bytes,
     /// LSN of the put: the version of the pair.
     pub lsn: Lsn,
@@ -451,7 +451,6 @@ impl Cursor {
 struct Hidden {
     /// Position of the source that has it.
     by: usize,
-    /// Its window.
     window: Window,
 }
 

@@ -57,7 +57,6 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// Its length.
     pub(crate) fn bytes(&self) -> usize {
         self.place.bytes as usize
     }

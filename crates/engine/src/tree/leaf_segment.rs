@@ -33,7 +33,6 @@ pub(crate) enum Probe {
     Found {
         /// LSN and expiry of the record.
         stamp: Stamp,
-        /// Its contents.
         found: Found,
         /// What they come from.
         from: Source,

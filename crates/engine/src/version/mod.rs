@@ -48,7 +48,7 @@ pub enum Lookup {
         lsn: Lsn,
         /// When the pair expires, if it does.
         expires: Option<Expiry>,
-        /// The value.
+        /// 0 to [`leeward_format::MAX_VALUE_BYTES`] bytes.
         value: Bytes,
     },
     /// The key was deleted, or its pair has expired.

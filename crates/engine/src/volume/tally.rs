@@ -20,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Sums over the segments of a region.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
-    /// Their number.
     pub(crate) segments: u64,
     /// Their number in each log, by [`LogKind::index`](leeward_format::LogKind::index).
     pub(crate) log_segments: [u32; 3],

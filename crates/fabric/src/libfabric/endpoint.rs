@@ -89,7 +89,6 @@ impl Registration {
         (key, if by_address { self.memory.words().as_ptr().addr() as u64 } else { 0 })
     }
 
-    /// The memory.
     pub(super) fn memory(&self) -> &Arc<Mapping> {
         &self.memory
     }

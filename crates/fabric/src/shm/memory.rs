@@ -142,7 +142,6 @@ impl<A: Attachment> FileMemory<A> {
         self.handle.permission
     }
 
-    /// Its attachment.
     pub(crate) fn attachment(&self) -> &A {
         &self.attachment
     }

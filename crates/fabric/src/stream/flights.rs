@@ -73,7 +73,6 @@ pub(crate) enum Flight {
     Note,
     /// A request how a memory is reached.
     Import {
-        /// The memory.
         memory: MemoryId,
         /// The bytes of the grant so far.
         bytes: Vec<u8>,

@@ -71,7 +71,6 @@ pub(crate) enum FrameError {
 pub(crate) struct Place {
     /// Number of the memory.
     pub(crate) id: u64,
-    /// Its key.
     pub(crate) key: u64,
     /// Offset in it, in bytes.
     pub(crate) offset: u64,

@@ -33,7 +33,7 @@ pub enum Plan {
     },
     /// The region should become part of its neighbour.
     Merge {
-        /// The neighbour.
+        /// Keeps its number, while the region with the plan ends.
         into: RegionId,
     },
 }
@@ -78,7 +78,7 @@ pub enum RegionRequest {
     KeepBounds,
     /// It is to be merged into a neighbour.
     Merge {
-        /// The neighbour.
+        /// Keeps its number, while the region that is asked ends.
         into: RegionId,
     },
 }

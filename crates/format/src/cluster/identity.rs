@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Of which cluster a coordinator's tree is, and how often an operator has restored that tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeIdentity {
-    /// The cluster.
+    /// Drawn when the first server registered in the empty tree.
     pub cluster: ClusterId,
     /// Raised each time that an operator restores the tree from what the servers know.
     pub generation: u32,
@@ -22,7 +22,7 @@ pub struct TreeIdentity {
 pub struct CopyIdentity {
     /// The cluster; 0 if the copy is of a time before clusters had identities.
     pub cluster: ClusterId,
-    /// The table.
+    /// Tells tables of one name apart; 0 if not known.
     pub table_id: TableId,
     /// The configuration's epoch.
     pub epoch: Epoch,
@@ -55,7 +55,7 @@ impl CopyIdentity {
 /// A live server has known more of a region than its configuration says: the coordinator was put back to an older state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
-    /// The server.
+    /// Its report contradicts the configuration.
     pub server: ServerId,
     /// The epoch that it has known.
     pub known: Epoch,

@@ -63,7 +63,7 @@ pub enum ClusterPath {
     Server(ServerId),
     /// The [`Intent`] for a server.
     Intent(ServerId),
-    /// The master.
+    /// The [`Member`] that is master. The path is ephemeral.
     Master,
     /// The numbers that were given to regions.
     Numbers,
@@ -75,7 +75,7 @@ pub enum ClusterPath {
     Making(String),
     /// How often users were changed. Each change of a user changes it too, so that no two changes pass each other.
     Users,
-    /// A user.
+    /// The user of this name.
     User(UserName),
 }
 
@@ -149,7 +149,7 @@ pub fn decode_value<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Re
 /// process that returns with another volume lacks even the files of the earlier member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
-    /// The server.
+    /// As its operator numbered it.
     pub server: ServerId,
     /// Where its data is.
     pub volume: VolumeId,
@@ -172,9 +172,9 @@ impl Member {
 /// The configuration of one region's replica group, changed only by compare-and-set at the coordinator (PacificA).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupConfig {
-    /// The region.
+    /// Unique in the cluster, never reused.
     pub region: RegionId,
-    /// Its table.
+    /// Its name; `table_id` tells tables of one name apart.
     pub table: String,
     /// The identity of that table.
     pub table_id: TableId,
@@ -221,7 +221,7 @@ pub struct GroupConfig {
 /// How far the volume of a member reached while that member was primary, as it last reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
-    /// The member.
+    /// Its volume is the one that reached so far.
     pub member: Member,
     /// The term in which it was primary.
     pub term: Epoch,
@@ -232,7 +232,7 @@ pub struct Floor {
 /// A member that was in sync, and left before the primary had settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorMember {
-    /// The member.
+    /// It may have the longest copy.
     pub member: Member,
     /// The last term in which it was in sync: it has every write that was acknowledged in that term.
     pub term: Epoch,
@@ -373,7 +373,7 @@ impl GroupConfig {
 /// or sound again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopyFound {
-    /// The region.
+    /// Its number, as the volume knows it.
     pub region: RegionId,
     /// Term of the last primary that this copy was in sync with.
     pub term: Epoch,

@@ -135,7 +135,7 @@ either!(Posting, "no way to post records", Coalesced = "coalesced", PerRecord = 
 /// Options of a table, the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableOptions {
-    /// Its name.
+    /// Must pass [`check_table_name`](crate::table::check_table_name).
     pub name: String,
     /// Where values are kept.
     pub placement: Placement,

@@ -36,7 +36,7 @@ impl Preset {
         Preset::HistoreSend,
     ];
 
-    /// Its options.
+    /// The defaults, with what the preset sets in their place.
     pub fn options(self) -> TableOptions {
         let default = TableOptions::default();
         let anthus = TableOptions { placement: Placement::HYBRID, addressing: Addressing::Physical, ..default.clone() };

@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Which members answer reads that accept a stale answer. The primary answers all other reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reads {
-    /// The primary.
+    /// None but the primary, so no answer is stale.
     #[default]
     Primary,
     /// Every member in sync: a backup keeps an index of the newest records in memory, an L0, as its primary does.
@@ -51,7 +51,7 @@ either!(IndexKind, "no kind of index", Lsm = "lsm", Hybrid = "hybrid");
 /// Which members answer scans that accept no stale answer (HiStore 3.2.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scans {
-    /// The primary.
+    /// None but the primary, which needs no question first.
     #[default]
     Primary,
     /// Backups, which ask the primary for its safe LSN first. The primary answers where a backup cannot.

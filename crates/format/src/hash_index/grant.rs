@@ -38,7 +38,7 @@ pub enum Content {
 pub struct Extent {
     /// Its first line.
     pub first: Line,
-    /// Its lines.
+    /// How many, from `first` on.
     pub lines: u32,
     /// What they hold.
     pub content: Content,
@@ -69,7 +69,7 @@ pub struct Place {
 /// The fields of a grant, not checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantFields {
-    /// The region.
+    /// The table has keys of this region alone.
     pub region: RegionId,
     /// Term of the primary that grants.
     pub term: Epoch,

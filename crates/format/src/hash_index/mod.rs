@@ -148,7 +148,7 @@ impl Slot {
         (line.0 != 0).then_some(slot)
     }
 
-    /// Its word.
+    /// [`Slot::from_word`] reads it back. It is never that of an empty slot.
     #[inline]
     pub fn word(self) -> u64 {
         debug_assert!(self.line.0 != 0, "line 0 is a bucket");

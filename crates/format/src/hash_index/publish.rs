@@ -33,7 +33,7 @@ pub struct WordWrite {
 /// The place of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotPlace {
-    /// Its bucket.
+    /// Line that holds the bucket.
     pub bucket: Line,
     /// Its index there, below [`BUCKET_SLOTS`].
     pub index: u8,

@@ -48,7 +48,7 @@ pub enum Step<'a, G, K> {
     Found {
         /// Its LSN.
         lsn: Lsn,
-        /// Its value.
+        /// Borrowed from the bytes that the reader was fed.
         value: &'a [u8],
     },
     /// Ask the primary.

@@ -65,7 +65,6 @@ enum Broken {
 enum Op {
     /// A put of key a or b, which have the same fingerprint.
     Put(usize),
-    /// A delete.
     Delete(usize),
     /// The newest version of a key leaves the table.
     Evict(usize),

@@ -28,14 +28,14 @@ pub struct RecordPlace {
     pub line: Line,
 }
 
-/// A record.
+/// One version of a key, in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// LSN of the version, not 0.
     pub lsn: Lsn,
-    /// The key.
+    /// 1 to [`MAX_KEY_BYTES`] bytes.
     pub key: &'a [u8],
-    /// The value.
+    /// As much as fits into [`MAX_RECORD_BYTES`] with header and key.
     pub value: &'a [u8],
 }
 

@@ -29,7 +29,7 @@ impl Sink for Vec<u8> {
 pub struct BuiltLeafSegment<S = Vec<u8>> {
     /// Its bytes in use.
     pub bytes: S,
-    /// Its footer.
+    /// Decoded, as it is at the end of `bytes`.
     pub footer: Footer,
 }
 

@@ -358,7 +358,7 @@ impl LeafIndex {
         &self.ranges
     }
 
-    /// The footer.
+    /// Sizes and places of the parts of the segment.
     pub fn footer(&self) -> &Footer {
         &self.footer
     }

@@ -42,7 +42,7 @@ pub struct BaseSegment {
     pub id: SegmentId,
     /// See [`SegmentState::origin`].
     pub origin: RegionId,
-    /// Its kind.
+    /// Log, leaves, or the nodes above leaf segments.
     pub kind: SegmentKind,
     /// Its number on the primary's volume.
     pub primary: SegmentNo,
@@ -58,7 +58,7 @@ pub struct BaseSegment {
 /// other region as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
-    /// The region.
+    /// It kept the keys below the split.
     pub region: RegionId,
     /// Term of its primary.
     pub term: Epoch,
@@ -99,7 +99,7 @@ impl BaseSegment {
 /// A segment that a replica has, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Have {
-    /// The segment.
+    /// As in [`BaseSegment::id`].
     pub id: SegmentId,
     /// Valid bytes.
     pub bytes: u32,
@@ -108,9 +108,9 @@ pub struct Have {
 /// The description of a segment that a primary ships, made by [`crate::wire::pack`]. The bytes are written one-sided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shipped {
-    /// Its identity.
+    /// The backup stores the segment under the same id.
     pub id: SegmentId,
-    /// Its kind.
+    /// [`SegmentKind::is_index`] says whether the backup may have to rewrite pointers in it.
     pub kind: SegmentKind,
     /// Its number on the primary's volume, by which pointers refer to it with physical addressing.
     pub primary: SegmentNo,

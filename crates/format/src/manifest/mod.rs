@@ -77,7 +77,7 @@ pub struct SegmentState {
     pub origin: RegionId,
     /// Where it lies.
     pub no: SegmentNo,
-    /// Its kind.
+    /// Log, leaves, or the nodes above leaf segments.
     pub kind: SegmentKind,
     /// Bytes in use, the header of a log segment included; `None` for a log segment that was still open, whose end
     /// replay finds.
@@ -153,7 +153,7 @@ pub struct LevelState {
 /// How far a log must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogExtent {
-    /// The log.
+    /// [`LogKind::Large`]: levels refer to no other log with a tail.
     pub log: LogKind,
     /// The last segment with records that levels refer to.
     pub id: SegmentId,
@@ -183,7 +183,7 @@ pub struct InstallEdit {
 /// The state of a region on a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionState {
-    /// The region.
+    /// Also the key in [`VolumeState::regions`].
     pub region: RegionId,
     /// Options of its table.
     pub options: TableOptions,
@@ -230,9 +230,9 @@ pub enum Change {
     Drop(RegionId),
     /// A log segment may hold records from now on.
     OpenLog {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
-        /// The log.
+        /// A log that is appended to: recovery or large.
         log: LogKind,
         /// Identity of the segment.
         id: SegmentId,
@@ -241,9 +241,9 @@ pub enum Change {
     },
     /// A log segment ends here. Bytes beyond are no records.
     SealLog {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
-        /// The segment.
+        /// Must be that of a log segment of the region.
         id: SegmentId,
         /// Header and records, in bytes.
         bytes: u32,
@@ -252,16 +252,16 @@ pub enum Change {
     },
     /// Segments are not needed any more.
     Forget {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
-        /// The segments.
+        /// All must be among the region's segments.
         ids: Vec<SegmentId>,
     },
     /// A compaction's result, with the numbers and pointers of this volume.
     Install {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
-        /// The result.
+        /// Checked by [`RegionState::check_install`] first.
         edit: InstallEdit,
         /// Where the added segments lie and how many bytes of each are in use, in the order of `edit.added`.
         places: Vec<(SegmentNo, u32)>,
@@ -270,7 +270,7 @@ pub enum Change {
     },
     /// A checkpoint is made. All of it is durable.
     Checkpoint {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
         /// Its name among those of the region.
         name: String,
@@ -279,14 +279,14 @@ pub enum Change {
     },
     /// A checkpoint is not needed any more.
     DropCheckpoint {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
-        /// Its name.
+        /// A checkpoint of the region must have it.
         name: String,
     },
     /// It is known now what the copy of a region belongs to.
     Identify {
-        /// The region.
+        /// The volume must have a state of it.
         region: RegionId,
         /// What it belongs to.
         identity: Box<CopyIdentity>,
@@ -302,7 +302,7 @@ pub struct Entry {
     pub durable: u64,
     /// Incarnation of the volume that wrote it.
     pub incarnation: Incarnation,
-    /// Its body.
+    /// Changes, a whole state, or where the manifest continues.
     pub body: EntryBody,
 }
 

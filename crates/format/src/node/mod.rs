@@ -74,7 +74,7 @@ const UNIFORM: u8 = 1;
 pub struct Address {
     /// Region that the segment belongs to.
     pub region: RegionId,
-    /// The segment.
+    /// Identity among the segments of `region`.
     pub segment: SegmentId,
     /// Offset in the segment, in bytes.
     pub offset: u32,
@@ -283,7 +283,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         (bounded && end <= self.bytes.len() as u64).then_some(end as usize)
     }
 
-    /// Its kind.
+    /// Whether entries are pairs and tombstones, or pivots.
     pub fn kind(&self) -> NodeKind {
         self.kind
     }

@@ -15,7 +15,7 @@ pub enum OpError {
     /// Too few replicas are in sync: retry later. Nothing was changed.
     #[error("region {region} has {in_sync} replicas in sync, {needed} are needed to write")]
     NotEnoughReplicas {
-        /// The region.
+        /// The region that was to be written.
         region: RegionId,
         /// Members in sync, the primary included.
         in_sync: u32,
@@ -30,7 +30,7 @@ pub enum OpError {
     /// This server is not the primary of that key's region: refresh the routes. Nothing was changed.
     #[error("not the primary of region {region} at epoch {epoch}")]
     NotPrimary {
-        /// The region.
+        /// The region that the operation was for.
         region: RegionId,
         /// Epoch of the region's configuration that the answering server knows.
         epoch: Epoch,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A client's question for a hash index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashIndexQuestion {
-    /// The region.
+    /// Only its primary answers.
     pub region: RegionId,
     /// [Nonce](crate::hash_index::GrantFields::nonce) of the grant that the client has; 0: none.
     pub nonce: u64,
@@ -26,7 +26,7 @@ pub struct HashIndexQuestion {
 pub struct HashIndexAnswer {
     /// The primary's clock after the question has come, in nanoseconds.
     pub clock: u64,
-    /// The index.
+    /// Compared with the grant that the question names.
     pub state: HashIndexState,
 }
 
@@ -44,7 +44,7 @@ pub enum HashIndexState {
     Granted {
         /// Counts the changes of the grants with this nonce.
         version: u32,
-        /// The grant.
+        /// Replaces the one that the client has.
         grant: Box<Grant>,
     },
 }

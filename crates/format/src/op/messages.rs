@@ -85,7 +85,7 @@ pub enum Request {
     Auth {
         /// Name of the user.
         user: String,
-        /// Its password.
+        /// In plain text, but not shown by `Debug`.
         password: Secret,
     },
 }
@@ -114,7 +114,7 @@ pub enum Reply {
     },
     /// The identity of the node.
     Node {
-        /// Its number.
+        /// As its operator numbered it.
         server: ServerId,
         /// Where operators reach it.
         admin_address: String,

@@ -164,12 +164,12 @@ pub fn check_range(start: &[u8], end: Option<&[u8]>) -> Result<(), OpError> {
 pub enum Op {
     /// Reads the value of a key. Answers [`OpResult::Value`].
     Get {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
     },
     /// Sets a key. Answers [`OpResult::Put`].
     Put {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// Its new value.
         value: Bytes,
@@ -182,7 +182,7 @@ pub enum Op {
     },
     /// Removes a key. Answers [`OpResult::Deleted`].
     Delete {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// Condition.
         when: Condition,
@@ -190,7 +190,7 @@ pub enum Op {
     /// Adds to the decimal integer at a key (a missing key counts as 0), and keeps the expiry. Answers
     /// [`OpResult::Integer`].
     Add {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// The number to add.
         delta: i64,
@@ -198,7 +198,7 @@ pub enum Op {
     /// Appends to the value at a key (a missing key counts as empty), and keeps the expiry. Answers
     /// [`OpResult::Integer`], the new length.
     Append {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// The bytes to append.
         suffix: Bytes,
@@ -208,14 +208,14 @@ pub enum Op {
     Scan(ScanRange),
     /// Estimated number of keys of one region. Answers [`OpResult::Integer`].
     Count {
-        /// The region.
+        /// [`OpError::Invalid`] if it has ended.
         region: RegionId,
     },
     /// For operators: the region continues without the volumes of a server that it waits for, and data that only they
     /// hold is lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does
     /// not wait for that server.
     AcceptLoss {
-        /// The region.
+        /// Other regions still wait for those volumes.
         region: RegionId,
         /// The server whose volumes are given up.
         server: ServerId,
@@ -224,12 +224,12 @@ pub enum Op {
     /// once the regions are configured, before they are served; or [`OpError::Invalid`] if the table exists already, or
     /// its options or regions are not valid.
     CreateTable {
-        /// The table.
+        /// Options with the name, and first keys of regions.
         table: Box<NewTable>,
     },
     /// Reads version and expiry of a key, and its value. Answers [`OpResult::Pair`].
     GetPair {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// Answer the value as well.
         want_value: bool,
@@ -237,7 +237,7 @@ pub enum Op {
     /// Changes the expiry of a pair: puts its value anew, or deletes it if the new expiry has passed already. Answers
     /// [`OpResult::Put`], with `done` false if there is no such key.
     Expire {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`] bytes.
         key: Bytes,
         /// When the pair expires from now on.
         lifetime: Lifetime,
@@ -265,7 +265,7 @@ pub enum Op {
     /// For operators: the region's primary copies the region, as of one instant, to a store of its own. Answers
     /// [`OpResult::Checkpoint`] at once; repeat it until `left` is 0. [`OpError::Invalid`] if that name is taken.
     Checkpoint {
-        /// The region.
+        /// [`OpError::Invalid`] if it has ended.
         region: RegionId,
         /// Name of the checkpoint: 1 to 64 letters, digits, `-`, `_` and `.`.
         name: String,
@@ -274,13 +274,13 @@ pub enum Op {
     /// once the coordinator has recorded it, before the table's regions follow; or [`OpError::Invalid`] if there is no
     /// such table, or the options are not valid.
     AlterTable {
-        /// The change.
+        /// Options that it leaves out stay as they are.
         change: Box<TableChange>,
     },
     /// For operators: the digests of the receiving node's segments of a region, whether or not it is the primary.
     /// Answers [`OpResult::Digests`].
     Digests {
-        /// The region.
+        /// [`OpError::Invalid`] if the node has no copy of it.
         region: RegionId,
         /// The last segment of the answer before.
         after: Option<SegmentId>,
@@ -288,17 +288,17 @@ pub enum Op {
     /// For operators: the content of a segment at the receiving node, in the form that is the same on all replicas.
     /// Answers [`OpResult::Value`].
     SegmentContent {
-        /// The region.
+        /// [`OpError::Invalid`] if the node has no copy of it.
         region: RegionId,
-        /// The segment.
+        /// Id from [`OpResult::Digests`].
         segment: SegmentId,
     },
     /// For operators: the receiving node writes a damaged segment anew. Answers [`OpResult::Done`], also if it is
     /// sound, or [`OpError::Invalid`] if the content is not that of the segment.
     RepairSegment {
-        /// The region.
+        /// [`OpError::Invalid`] if the node has no copy of it.
         region: RegionId,
-        /// The segment.
+        /// The same id as at the node that the content is from.
         segment: SegmentId,
         /// The answer of another node to [`Op::SegmentContent`].
         content: Bytes,
@@ -306,15 +306,15 @@ pub enum Op {
     /// For operators: records a request in the region's desired state. Its primary then carries the request out. Any
     /// node can record it. Answers [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if it cannot be.
     RequestRegion {
-        /// The region.
+        /// The request is kept in its configuration.
         region: RegionId,
-        /// The request.
+        /// Kept until it is carried out or cancelled.
         request: RegionRequest,
     },
     /// For operators: requests that a server leaves every group, or that it may stay. Any node carries it out. Answers
     /// [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if too few servers would be left.
     Intend {
-        /// The server.
+        /// It need not be the receiving node's.
         server: ServerId,
         /// The intent; `None`: the server may stay.
         intent: Option<Intent>,
@@ -323,7 +323,7 @@ pub enum Op {
     /// exists, before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default
     /// one.
     DropTable {
-        /// The table.
+        /// Any table but the default one.
         table: TableName,
     },
     /// A read that a backup may answer with [`OpResult::Stale`], if the answer is not staler than allowed. Any other
@@ -332,21 +332,21 @@ pub enum Op {
         /// Most staleness in milliseconds; 0: none. A backup asks the primary for its safe LSN then, and answers as of
         /// it, without [`OpResult::Stale`].
         at_most_ms: u32,
-        /// The read.
+        /// The primary answers it as if it had been sent by itself.
         read: Read,
     },
     /// An operation on a range of keys for one region, as is needed if keys are partitioned by hash. The answer is
     /// about the region's part of the range alone. If the table is split by keys, its `resume` may be in the next region.
     In {
-        /// The region.
+        /// The range is cut to its bounds.
         region: RegionId,
-        /// The operation.
+        /// Its range may reach beyond the region.
         op: RangeOp,
     },
     /// For operators: the region's primary names an instant for digests of ranges. Answers [`OpResult::RangeBounds`],
     /// or [`OpError::NotPrimary`] at any other node.
     RangeBounds {
-        /// The region.
+        /// Only its primary answers.
         region: RegionId,
         /// Answer the keys between the ranges as well.
         want_bounds: bool,
@@ -359,7 +359,7 @@ pub enum Op {
     /// [`OpError::Invalid`] if that is no such backup, or another copy of the region is not in sync. The request ends
     /// with the first attempt, and with the primary's process or role.
     RebuildIndex {
-        /// The region.
+        /// Only its primary accepts the request.
         region: RegionId,
         /// The backup's server.
         server: ServerId,
@@ -372,7 +372,7 @@ pub enum Op {
     /// For operators: makes or changes a user. Any node carries it out. Answers [`OpResult::Done`] once the coordinator
     /// has recorded it; [`OpError::Invalid`] if it is not possible, or would lock everybody out.
     ChangeUser {
-        /// The change.
+        /// [`UserChange::presence`] says whether the user must exist.
         change: Box<UserChange>,
     },
     /// For operators: removes users, those that there are. Any node carries it out. Answers [`OpResult::Done`] once the
@@ -514,7 +514,7 @@ pub enum OpResult {
         /// LSN of the pair, if it still exists.
         version: Option<Lsn>,
     },
-    /// A number.
+    /// Answer of [`Op::Add`], [`Op::Append`] and [`Op::Count`].
     Integer(i64),
     /// Entries of a scan, in its order.
     Entries {
@@ -568,12 +568,12 @@ pub enum OpResult {
         age_ms: u32,
         /// The answer shows the region as of this LSN.
         lsn: Lsn,
-        /// The result.
+        /// In the form of the read's own answer.
         result: ReadResult,
     },
     /// An instant for digests of ranges.
     RangeBounds {
-        /// The instant.
+        /// Goes into each [`RangeQuestion`] about the ranges.
         at: DigestInstant,
         /// Keys between ranges, ascending, if they were asked for: at most [`MOST_RANGES`] less one. The first range
         /// begins with the first key, and the last one has no end.

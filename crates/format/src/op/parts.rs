@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentDigest {
-    /// Its identity.
+    /// [`Op::SegmentContent`](super::Op::SegmentContent) takes it.
     pub id: SegmentId,
-    /// Its kind.
+    /// Log, leaves, or the nodes above leaf segments.
     pub kind: SegmentKind,
     /// Bytes in use.
     pub bytes: u32,

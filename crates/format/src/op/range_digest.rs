@@ -46,7 +46,7 @@ pub struct DigestInstant {
 pub struct RangeDigest {
     /// Live pairs.
     pub pairs: u64,
-    /// The digest.
+    /// XXH3-128 of the last piece, which covers the pieces before; zeros if there are no pairs.
     pub hash: [u8; 16],
     /// The damage that ended the range early, if there was any.
     pub damage: Option<String>,
@@ -55,7 +55,7 @@ pub struct RangeDigest {
 /// A question about consecutive ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeQuestion {
-    /// The region.
+    /// The receiving node must have a copy of it, as primary or not.
     pub region: RegionId,
     /// The state that is asked for.
     pub at: DigestInstant,

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub enum Read {
     /// See [`Op::Get`].
     Get {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
     },
     /// See [`Op::GetPair`].
     GetPair {
-        /// The key.
+        /// 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes.
         key: Bytes,
         /// Answer the value as well.
         want_value: bool,
@@ -24,9 +24,9 @@ pub enum Read {
     Scan(ScanRange),
     /// See [`Op::In`].
     ScanIn {
-        /// The region.
+        /// The range is cut to its bounds.
         region: RegionId,
-        /// The range.
+        /// May reach beyond the region.
         range: ScanRange,
     },
 }

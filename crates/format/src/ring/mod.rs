@@ -93,11 +93,11 @@ impl Slot {
 /// A decoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingMessage<'a> {
-    /// Its kind.
+    /// Says what slot and payload mean.
     pub kind: RingKind,
     /// For a request, the place of its answer. For [`RingKind::TooSmall`], `room` is the room that is needed.
     pub slot: Slot,
-    /// Its payload.
+    /// Frames; of a [`RingKind::Fetch`] the number of the request.
     pub payload: &'a [u8],
 }
 

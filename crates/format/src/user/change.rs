@@ -51,7 +51,7 @@ pub enum Presence {
 /// A change of a user, or a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserChange {
-    /// The user.
+    /// The user to change or to make.
     pub name: UserName,
     /// Whether it must be there.
     pub presence: Presence,

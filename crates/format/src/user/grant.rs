@@ -107,7 +107,7 @@ impl FromStr for Rights {
 /// Rights on tables, and on keys in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The rights.
+    /// `prefixes` limit reads and writes among them.
     pub rights: Rights,
     /// The table; `None`: all tables, also future ones.
     pub table: Option<TableName>,

@@ -144,7 +144,7 @@ impl FromStr for PasswordId {
 /// One user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// Its name.
+    /// Unique in the cluster.
     pub name: UserName,
     /// Whether it may connect.
     pub is_enabled: bool,

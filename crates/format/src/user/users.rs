@@ -28,7 +28,7 @@ impl Users {
         self.by_name.is_empty() && self.unreadable.is_empty()
     }
 
-    /// A user.
+    /// `None` also for a text that is no name, and for a user that cannot be read.
     pub fn get(&self, name: &str) -> Option<&Arc<CompiledUser>> {
         let name: UserName = name.parse().ok()?;
         self.by_name.get(&name)

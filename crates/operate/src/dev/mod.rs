@@ -137,7 +137,7 @@ struct Node {
 /// A process that ended.
 #[derive(Debug)]
 pub struct Death {
-    /// The node.
+    /// Number of the node, from 1.
     pub node: u32,
     /// Id of its process.
     pub pid: u32,

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Replica<'a> {
     /// How to connect to it.
     pub access: &'a Access,
-    /// The server.
+    /// In sync in its region's group.
     pub server: ServerId,
     /// Its native address.
     pub address: &'a str,

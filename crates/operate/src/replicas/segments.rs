@@ -17,7 +17,7 @@ mod tests;
 /// A segment that is damaged, or differs between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentFault {
-    /// The segment.
+    /// The same in all copies that were compared.
     pub id: SegmentId,
     /// Description of the fault.
     pub what: String,

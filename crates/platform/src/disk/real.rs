@@ -141,7 +141,6 @@ struct Counters {
     written: AtomicU64,
 }
 
-/// A file.
 #[derive(Debug)]
 struct RealFile {
     handles: Arc<Handles>,

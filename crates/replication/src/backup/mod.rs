@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// A primary's attempt to bring this copy in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrimarySession {
-    /// The primary.
+    /// It sends the messages of the session.
     pub primary: ServerId,
     /// Epoch at which it became primary.
     pub term: Epoch,
@@ -343,7 +343,7 @@ impl Backup {
     pub fn is_in_sync(&self) -> bool {
         self.in_sync
     }
-    /// Its counters.
+    /// Totals since [`Backup::new`].
     pub fn counters(&self) -> BackupCounters {
         self.counters
     }

@@ -23,42 +23,42 @@ pub enum Work {
     },
     /// Compare a base with the copy.
     BeginBase {
-        /// The base.
+        /// Segment numbers in it are those of the primary's volume.
         base: Base,
         /// Give up the index that the copy has built.
         anew: bool,
     },
     /// Enter a new tail in the log map.
     OpenTail {
-        /// Its log.
+        /// A log that is appended to: recovery or large.
         log: LogKind,
-        /// Its ordinal.
+        /// Among the tails of its log in this term, from 0.
         index: u64,
-        /// Its identity.
+        /// The same on every replica.
         id: SegmentId,
         /// Its number on the primary's volume.
         segment: SegmentNo,
     },
     /// Persist a full tail.
     Flush {
-        /// Its log.
+        /// A log that is appended to: recovery or large.
         log: LogKind,
-        /// Its ordinal.
+        /// As in [`Work::OpenTail`].
         index: u64,
-        /// Its identity.
+        /// The same on every replica.
         id: SegmentId,
-        /// Its length.
+        /// In bytes, header included.
         bytes: u32,
         /// Last LSN in it.
         last_lsn: Lsn,
     },
     /// Translate and persist a shipped segment.
     Store {
-        /// Its slot.
+        /// Ship slot that has the bytes.
         slot: u32,
         /// Its identity, kind and encoding.
         shipped: Shipped,
-        /// Its length.
+        /// Bytes in the slot, compressed or not.
         bytes: u32,
     },
     /// Make the base the state of the copy.
@@ -115,9 +115,9 @@ pub enum Done {
     Compared(Vec<SegmentId>),
     /// A tail is durable.
     Flushed {
-        /// Its log.
+        /// Copied from [`Work::Flush`].
         log: LogKind,
-        /// Its ordinal.
+        /// Copied from [`Work::Flush`].
         index: u64,
     },
     /// A shipped segment is on the volume.

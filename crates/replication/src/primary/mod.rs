@@ -39,11 +39,11 @@ use std::collections::BTreeMap;
 pub enum PrimaryAction {
     /// Carry out an action for one peer.
     Peer {
-        /// The peer.
+        /// Where the backup or learner runs.
         server: ServerId,
         /// The session that the action belongs to.
         session: u64,
-        /// The action.
+        /// Most often a message to send, or a write to post.
         action: PeerAction,
     },
     /// Ask the coordinator to replace the configuration, by compare-and-set.
@@ -582,7 +582,7 @@ impl Primary {
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
-    /// Its peers.
+    /// Backups and learners, by ids of their servers.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }

@@ -25,7 +25,6 @@ const BLOB_FILE_BYTES: u64 = 16 << 20;
 /// Written bytes of the WAL after which the kernel is asked to write them back, so that they do not pile up.
 const WAL_BYTES_PER_SYNC: u64 = 1 << 20;
 
-/// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
     /// No compression, values in place.

@@ -54,7 +54,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// The file.
+        /// As the caller gave it.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -62,7 +62,7 @@ pub enum TlsError {
     /// A file has no such thing.
     #[error("{}: {what}", path.display())]
     Content {
-        /// The file.
+        /// As the caller gave it.
         path: PathBuf,
         /// What is wrong with it.
         what: String,

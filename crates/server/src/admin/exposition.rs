@@ -4,7 +4,6 @@
 
 use axum::http::{HeaderMap, header};
 
-/// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     OpenMetrics,

@@ -12,7 +12,6 @@ const STYLE: &str = "body{font:15px system-ui,sans-serif;margin:2rem;max-width:7
     td.n{text-align:right;font-variant-numeric:tabular-nums}.bad{color:#b00020;font-weight:600}\
     @media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}td,th{border-color:#333}.bad{color:#ff6b7f}}";
 
-/// The page.
 pub(super) fn render(snapshot: &Snapshot) -> String {
     let mut out = String::new();
     write_page(snapshot, &mut out).expect("writing to a string cannot fail");

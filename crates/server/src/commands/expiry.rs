@@ -66,7 +66,7 @@ pub(super) fn option_time(command: &str, unit: Unit, amount: &[u8]) -> Result<Li
 pub(super) enum ExpiryOption<'a> {
     /// `KEEPTTL` of `SET`, `PERSIST` of `GETEX`.
     Word,
-    /// A time.
+    /// `EX`, `PX`, `EXAT` or `PXAT`, with the number behind it.
     Time(Unit, &'a [u8]),
 }
 

@@ -10,7 +10,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The configuration file, or one that a setting names.
         path: PathBuf,
         /// What the operating system said.
         source: std::io::Error,
@@ -26,7 +26,7 @@ pub enum ConfigError {
     /// The file with the credentials for ZooKeeper holds none.
     #[error("{}: it must be one line, user:password, for ZooKeeper: {reason}", path.display())]
     Credentials {
-        /// The file.
+        /// Value of `zookeeper_auth_file`.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -41,7 +41,7 @@ pub enum ConfigError {
         origin: String,
         /// Name of the setting.
         name: &'static str,
-        /// Its value.
+        /// What it is set to.
         value: String,
         /// What it may be.
         allowed: String,
@@ -57,7 +57,7 @@ pub enum ConfigError {
         origin: String,
         /// Name of the setting.
         name: &'static str,
-        /// The address.
+        /// IP address and port.
         value: String,
     },
     /// An address that stands for all addresses of the machine, without one to advertise.
@@ -70,7 +70,7 @@ pub enum ConfigError {
         origin: String,
         /// Name of the setting.
         name: &'static str,
-        /// The address.
+        /// IP address and port.
         value: String,
     },
 }

@@ -27,7 +27,7 @@ pub enum Input {
         token: Token,
         /// The table that it is on.
         table: TableName,
-        /// The operation.
+        /// Carried out here, forwarded, or refused.
         op: Op,
         /// Its request id and more, if it is to be carried out once.
         once: Option<Once>,
@@ -95,7 +95,7 @@ impl Default for NodeTiming {
 pub struct NodeParts {
     /// Its ids and addresses; `copies` is filled in from the volume.
     pub info: ServerInfo,
-    /// Its volume.
+    /// Opened by the caller.
     pub volume: Arc<Volume>,
     /// The copies that the volume held when it was opened.
     pub copies: Vec<Replica>,

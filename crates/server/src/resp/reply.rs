@@ -15,7 +15,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// A reply.
+/// One value, encoded by the version of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK` and its like.

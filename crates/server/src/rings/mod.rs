@@ -114,7 +114,7 @@ pub struct RingLimits {
 
 /// The fabric of the rings.
 pub struct RingFabric {
-    /// The fabric.
+    /// Its registered memory holds the request rings.
     pub fabric: Arc<dyn Fabric>,
     /// Its name in the handshake: `shm`, `tcp`, `libfabric:` with a provider.
     pub name: String,

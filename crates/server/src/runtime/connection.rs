@@ -93,7 +93,6 @@ impl Connection {
         }
     }
 
-    /// The socket.
     pub(super) fn socket(&mut self) -> &mut TcpStream {
         self.channel.stream_mut()
     }

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The descriptors.
 #[derive(Debug)]
 pub(crate) struct Reserve {
     held: Mutex<Vec<OwnedFd>>,

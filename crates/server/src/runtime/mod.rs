@@ -80,7 +80,7 @@ pub enum StartError {
     Listen {
         /// What the port is for.
         purpose: &'static str,
-        /// The address.
+        /// What was to be bound.
         address: String,
         /// What the operating system said.
         source: io::Error,
@@ -90,7 +90,7 @@ pub enum StartError {
     /// The data directory cannot be used.
     #[error("data directory {}: {source}", path.display())]
     DataDir {
-        /// The directory.
+        /// `data_dir` of the configuration, or its default.
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
@@ -98,7 +98,7 @@ pub enum StartError {
     /// Another process has the data directory.
     #[error("data directory {} is in use by another process: stop that node, or give this one another data_dir", path.display())]
     Locked {
-        /// The directory.
+        /// `data_dir` of the configuration, or its default.
         path: PathBuf,
     },
     /// The keys of the volume cannot be read.

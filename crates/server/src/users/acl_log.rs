@@ -24,7 +24,6 @@ pub(crate) enum Reason {
     Key,
 }
 
-/// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) reason: Reason,

@@ -39,7 +39,6 @@ pub(crate) enum Work {
     Check {
         /// Its name, as the client gave it.
         user: String,
-        /// The password.
         password: Password,
     },
     /// The rules of a change that names passwords.

@@ -67,7 +67,7 @@ struct Report {
     told_bytes: u64,
     /// Time from the call to connect to its return, the median of all clients.
     median_ms: f64,
-    /// The longest.
+    /// The same, the longest of any client.
     longest_ms: f64,
 }
 

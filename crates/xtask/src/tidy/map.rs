@@ -5,7 +5,6 @@
 use super::{Repository, Violation};
 use std::path::Path;
 
-/// The map.
 const MAP: &str = "ARCHITECTURE.md";
 /// Lines that the map has at most.
 const MOST_LINES: usize = 200;

@@ -45,17 +45,17 @@ pub enum HostError {
     /// The operating system refuses an operation.
     #[error("coordinator: cannot {what} {path}: {source}{}", advice(source))]
     Io {
-        /// The operation.
+        /// "listen at", "open" and the like: the verb of the message.
         what: &'static str,
         /// The file or address.
         path: String,
-        /// The refusal.
+        /// What the operating system said.
         source: io::Error,
     },
     /// Another process uses the directory.
     #[error("coordinator: {path} is in use by another process: stop it, or choose another directory")]
     Locked {
-        /// The lock.
+        /// `coordinator.lock` in the directory of the log.
         path: PathBuf,
     },
     /// Another version of Leeward wrote the log.
@@ -64,9 +64,9 @@ pub enum HostError {
          {known}). Nothing was changed. Use the version that wrote it, or give this one another directory"
     )]
     OtherVersion {
-        /// The log.
+        /// Path of `coordinator.log`.
         path: PathBuf,
-        /// Its format.
+        /// Frame format that the file has.
         found: u32,
         /// The format that this program reads.
         known: u32,
@@ -78,7 +78,7 @@ pub enum HostError {
          servers then find on their volumes"
     )]
     Damaged {
-        /// The log.
+        /// Path of `coordinator.log`.
         path: PathBuf,
         /// Where the first bad batch begins.
         offset: u64,

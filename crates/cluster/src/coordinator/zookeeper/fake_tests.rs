@@ -98,7 +98,6 @@ pub(super) fn listen(serve: impl Fn(usize, Peer) + Send + Sync + Clone + 'static
     address
 }
 
-/// A client.
 pub(super) struct Peer {
     stream: TcpStream,
     input: Vec<u8>,

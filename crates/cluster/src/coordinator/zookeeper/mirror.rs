@@ -62,7 +62,6 @@ pub(super) enum Unreported {
     Rights(String),
 }
 
-/// A read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
     /// The values of paths, at most [`MAX_READS`].

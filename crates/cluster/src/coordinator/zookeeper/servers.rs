@@ -58,7 +58,6 @@ struct Resolver {
     is_asked: bool,
 }
 
-/// The servers.
 #[derive(Debug)]
 pub(super) struct Servers {
     hosts: Vec<Host>,

@@ -35,7 +35,6 @@ pub(super) struct Picture<'a> {
     pub(super) logs: &'a Logs<'a>,
     /// The kind of compaction that is wanted.
     pub(super) lane: Lane,
-    /// The time.
     pub(super) now: UnixMs,
 }
 
@@ -48,7 +47,6 @@ pub(super) struct L0Picture {
     pub(super) last_lsn: Lsn,
 }
 
-/// A level.
 pub(in crate::compaction) trait LevelPicture {
     /// Bytes of keys and values in place.
     fn bytes(&self) -> u64;

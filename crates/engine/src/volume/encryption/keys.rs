@@ -16,7 +16,6 @@ use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// A keystream.
 pub(super) type Stream = Ctr32BE<Aes256>;
 
 /// The data key of a volume. All copies of it in memory are overwritten when they are dropped.

@@ -37,7 +37,7 @@ pub(crate) enum Proposer {
     Split { parent: RegionId, term: Epoch, child: RegionId },
     /// The primary of two regions, each in a term, that it wants to merge: `source` becomes part of `target`.
     Merge { source: (RegionId, Epoch), target: (RegionId, Epoch) },
-    /// The operator.
+    /// Where the operator's answer goes.
     Operator(ReplyTo),
 }
 

@@ -21,7 +21,7 @@ const MAX_NAME_BYTES: usize = 64;
 pub struct CheckpointPlace {
     /// An empty directory.
     pub disk: Box<dyn Disk>,
-    /// Its path.
+    /// Path of that directory, for the operator.
     pub path: String,
     /// Id of the volume there, drawn at random.
     pub volume: VolumeId,
