@@ -25,6 +25,9 @@ const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat
 /// A comment that says nothing.
 const EMPTY_COMMENT: &str = concat!("/// See the ", "module.");
 
+/// A doc comment of one of these and a single word, such as "Its name.", repeats the name of its item.
+const ARTICLES: [&str; 5] = ["Its", "Their", "The", "A", "An"];
+
 /// Effects that only the files in the table of seams may use, since all other code also runs in the simulator.
 const EFFECTS: [&str; 10] = [
     "Instant::now",
@@ -128,6 +131,7 @@ fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, Str
             broken(line_of(code, at), format!("{word}: {instead}"));
         }
     }
+    bare_comments(text, broken);
     if is_test(file) {
         return;
     }
@@ -137,6 +141,27 @@ fn words(file: &Path, text: &str, code: &str, broken: &mut impl FnMut(usize, Str
     for (at, comment) in text.match_indices(EMPTY_COMMENT) {
         broken(line_of(text, at), format!("{comment}: say in a sentence what it holds, or leave the comment out"));
     }
+}
+
+/// Doc comments of one line that only repeat a name. The last line of a longer comment may be such a line.
+fn bare_comments(text: &str, broken: &mut impl FnMut(usize, String)) {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let is_doc = |line: Option<&&str>| line.is_some_and(|line| line.starts_with("///"));
+    for (at, line) in lines.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|before| lines.get(before));
+        let is_alone = !is_doc(before) && !is_doc(lines.get(at + 1));
+        if is_alone && line.strip_prefix("/// ").is_some_and(repeats_name) {
+            broken(at + 1, format!("{line}: say what the name and the type do not, or leave the comment out"));
+        }
+    }
+}
+
+/// Whether `comment` is one of [`ARTICLES`] and a lower-case word.
+fn repeats_name(comment: &str) -> bool {
+    let words = comment.strip_suffix('.').and_then(|words| words.split_once(' '));
+    words.is_some_and(|(article, name)| {
+        ARTICLES.contains(&article) && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())
+    })
 }
 
 /// Calls `found` with the line of each whole-word `word` in `text`.

@@ -88,6 +88,27 @@ fn unfinished_and_silenced_work_is_found() {
 }
 
 #[test]
+fn doc_comments_that_repeat_a_name_are_found() {
+    let of = |comment: &str| two_crates("`b`", &format!("struct S {{\n    {comment}\n    a: u8,\n}}\n"), "");
+    for comment in ["/// Its name.", "/// Their number.", "/// The file.", "/// A time.", "/// An event."] {
+        let found = of(comment);
+        assert_eq!(found.len(), 1, "{comment}: {found:?}");
+        assert!(found[0].starts_with(&format!("crates/a/src/lib.rs:5: {comment}: say ")), "{comment}: {found:?}");
+    }
+    for comment in [
+        "/// Its name, as told.",
+        "/// The WAL.",
+        "/// The file",
+        "/// Bytes.",
+        "// Its name.",
+        "/// # Errors\n    /// The reason.",
+        "/// The size.\n    ///\n    /// In bytes.",
+    ] {
+        assert_eq!(of(comment), [""; 0], "{comment}");
+    }
+}
+
+#[test]
 fn long_files_and_functions_are_found() {
     let long = format!("fn f() {{\n{}}}\n", "    g();\n".repeat(70));
     let found = two_crates("`b`", &long, "");
