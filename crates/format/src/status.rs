@@ -315,7 +315,7 @@ pub struct LevelStatus {
 pub struct PeerStatus {
     /// Where the backup or learner runs.
     pub server: ServerId,
-    /// `in sync`, `syncing`, `connecting`.
+    /// `in sync`, `syncing`, `joining`; without a session `refused`, and `away` if there is no link either.
     pub state: String,
     /// It is a member in sync in the configuration, and counts for the commit LSN.
     pub member: bool,
