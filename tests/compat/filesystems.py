@@ -122,11 +122,13 @@ class Mounted:
 
     def __exit__(self, *_):
         for command in reversed(self.undo):
-            # The process of a FUSE file system ends some seconds after it is unmounted.
-            for _ in range(300):
+            for _ in range(100):
                 if subprocess.run(command, shell=True, capture_output=True).returncode == 0:
                     break
                 time.sleep(0.1)
+            else:
+                # The process of a FUSE file system may hold what is below it for long: then it goes with that process.
+                subprocess.run(command.replace("umount", "umount --lazy"), shell=True, capture_output=True)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def used(self):
