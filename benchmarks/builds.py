@@ -16,21 +16,17 @@ import csv
 import json
 import os
 import pathlib
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "compat"))
+
+from common import Client, children_of, free_port, ports_of, start_dev, until  # noqa: E402
 
 TICKS = os.sysconf("SC_CLK_TCK")
 READY_WITHIN = 60
-
-
-def children_of(pid):
-    found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in found]
 
 
 def cpu_seconds(pids):
@@ -41,46 +37,18 @@ def cpu_seconds(pids):
     return total / TICKS
 
 
-def base_port():
-    """Nodes take ports from here on, up to 300 more. The kernel draws no ports of its own below 32768."""
-    for port in range(20000, 32000, 500):
-        with contextlib.ExitStack() as held:
-            try:
-                for offset in (0, 1, 2, 100, 101, 102, 200, 201, 202, 300):
-                    listener = held.enter_context(socket.socket())
-                    listener.bind(("127.0.0.1", port + offset))
-                return port
-            except OSError:
-                continue
-    sys.exit("no free ports from 20000 to 32000")
-
-
 @contextlib.contextmanager
 def three_nodes(build):
     with tempfile.TemporaryDirectory(prefix="leeward-builds-") as work:
-        port = base_port()
-        command = [build, "dev", "--nodes", "3", "--data", f"{work}/data", "--base-port", str(port)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        port = free_port(ports_of(3))
+        dev = start_dev(build, work, port, "--nodes", "3")
         try:
-            await_ready(process, port)
-            yield process.pid, port
+            if until(READY_WITHIN, lambda: (Client(port).ask("SET", "ready", "yes") == b"+OK", None))[0] is None:
+                sys.exit(f"the nodes are not ready within {READY_WITHIN} s")
+            yield dev.pid, port
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-
-
-def await_ready(process, port):
-    deadline = time.monotonic() + READY_WITHIN
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", port), 5) as client:
-                client.sendall(b"SET ready yes\r\n")
-                if client.recv(100).startswith(b"+OK"):
-                    return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    sys.exit(f"the nodes are not ready within {READY_WITHIN} s")
+            dev.terminate()
+            dev.wait()
 
 
 def ycsb(build, options):

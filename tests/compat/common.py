@@ -3,6 +3,7 @@
 import argparse
 import ctypes
 import os
+import pathlib
 import random
 import signal
 import socket
@@ -45,6 +46,10 @@ def conclude(met):
 def die_with_parent(number=signal.SIGTERM):
     """For `preexec_fn`: the kernel sends the process a signal if this script dies."""
     ctypes.CDLL(None).prctl(1, number)
+
+
+def children_of(pid):
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def ports_of(nodes):

@@ -27,7 +27,7 @@ import tempfile
 import threading
 import time
 
-from common import Client, chosen, conclude, encoded, free_port, is_error, parsed, parser_of, ports_of, until
+from common import Client, children_of, chosen, conclude, encoded, free_port, is_error, parsed, parser_of, ports_of, until
 
 # Of the values of a round. The last are drawn for each value.
 SIZES = ((4_000,), (400,), (20_000,), (400, 4_000, 20_000))
@@ -134,10 +134,6 @@ class Mounted:
     def used(self):
         found = os.statvfs(self.folder)
         return (found.f_blocks - found.f_bfree) * found.f_frsize
-
-
-def children_of(pid):
-    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Store:
