@@ -396,8 +396,8 @@ fn settings_that_keep_a_node_out_are_named() {
     let config = "enforce.auth.enabled=true\nenforce.auth.schemes=digest\n";
     let ensemble = Ensemble::start_with(1, Setup { config, ..Setup::default() });
     until_outage(&outsider(&part(&ensemble)), "Set zookeeper_auth_file");
-    // The session in place is a client's own: the server may still count the connection that asked whether it is ready, and
-    // refuse the next one. A client tries again, a bare connection does not.
+    // The session in place is a client's own: the server may still count the connection that asked whether it is ready,
+    // and refuse the next one. A client tries again, a bare connection does not.
     let ensemble = Ensemble::start_with(1, Setup { config: "maxClientCnxns=1\n", ..Setup::default() });
     let _in_place = part(&ensemble).probe();
     until_outage(&outsider(&part(&ensemble)), "its maxClientCnxns allows");

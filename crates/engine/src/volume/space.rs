@@ -240,7 +240,6 @@ impl Space {
     /// Takes a free segment for `origin`, so that more are left than `floors` say; grows the file if there are too few.
     pub(super) fn allocate_above(self: &Arc<Self>, origin: RegionId, floors: Floors) -> Result<Arc<Segment>> {
         self.device.check()?;
-        self.state.lock().is_room_wanted = true;
         if let Some(segment) = self.pop(origin, floors.wanted) {
             return self.renewed(segment);
         }
@@ -362,6 +361,7 @@ impl Space {
     /// A free segment, if more than `floor` are free.
     fn pop(self: &Arc<Self>, origin: RegionId, floor: u32) -> Option<Arc<Segment>> {
         let mut state = self.state.lock();
+        state.is_room_wanted = true;
         let no = if state.free.len() > floor as usize { state.free.pop_first()? } else { return None };
         Some(self.take(&mut state, (no, no), origin))
     }

@@ -136,7 +136,7 @@ impl World {
         let table = &self.scenario.table;
         let needs_others = table.min_in_sync > 1 || table.quorum.is_some();
         let with_room = self.scenario.nodes - nodes.len();
-        let suffices = table.replicas > 1 && with_room >= table.min_in_sync.max(1) as usize;
+        let suffices = table.replicas > 1 && with_room >= table.min_in_sync as usize;
         // A member in sync that has no room at all leaves its group.
         if !needs_others {
             self.succeeds("while disks are full", LATE, delete)?;

@@ -295,7 +295,8 @@ struct Replayed {
     snapshot_bytes: usize,
 }
 
-/// Replays every batch of `content`, up to the zeroes after the last. The error says where a bad batch begins, and what is wrong with it.
+/// Replays every batch of `content`, up to the zeroes after the last. The error says where a bad batch begins, and what
+/// is wrong with it.
 fn replay(content: &[u8]) -> Result<Replayed, (usize, String)> {
     let mut replayed = Replayed { tree: Tree::new(), sequence: 0, bytes: 0, snapshot_bytes: 0 };
     while content[replayed.bytes..].iter().any(|byte| *byte != 0) {
