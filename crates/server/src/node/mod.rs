@@ -70,7 +70,7 @@ pub use serving::checkpoint::{CheckpointPlace, Checkpoints};
 pub(crate) use serving::decide;
 use serving::safe_lsn_line::SafeLsnLines;
 use serving::{Answer, ReplyTo, UpkeepDone};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Names one submitted operation. The runtime chooses it, and never reuses it before the operation is answered.
@@ -148,6 +148,8 @@ struct Context {
     clock: NodeClock,
     peer_settings: PeerSettings,
     jobs: Vec<Job>,
+    /// Regions whose copy was given work in this turn.
+    given_work: BTreeSet<RegionId>,
     /// Proposals that are under way.
     proposals: BTreeMap<ProposalId, Proposer>,
     /// Operations to route again once the region map has changed, or at the next tick.
@@ -249,6 +251,7 @@ impl Node {
             clock: NodeClock::new(now),
             peer_settings: PeerSettings::new(parts.settings),
             jobs: Vec::new(),
+            given_work: BTreeSet::new(),
             proposals: BTreeMap::new(),
             again: Vec::new(),
             shared: Shared {
@@ -427,9 +430,7 @@ impl Node {
         self.look_for_not_joined(now);
         self.look_at_lease_grants(now);
         self.save_tails(now);
-        for region in self.regions_to_look_at(now) {
-            self.look_at(now, region);
-        }
+        self.look_at_active(now);
         self.collect_replica_garbage(now);
         self.end_pending_child(now);
         self.step_aside_if_broken(now);

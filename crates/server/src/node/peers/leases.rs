@@ -187,9 +187,6 @@ impl Node {
             });
             if let Some(slot) = slot {
                 slot.look_after_reads(&mut self.context);
-                if !slot.backup.is_idle() {
-                    self.idle.touch(region);
-                }
                 self.context.grants.grant(now, region, term, kept);
                 granted.push((region, term));
             }

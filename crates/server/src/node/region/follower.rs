@@ -69,6 +69,7 @@ impl Slot {
             unreachable!("just seen");
         };
         let work = self.work.take().expect("just seen");
+        context.given_work.insert(self.id);
         let (mounted, fabric) = (self.backup.mounted().cloned(), context.fabric.clone());
         let (id, volume) = (self.id, context.volume.clone());
         context.spawn(self.id, work.account(), move || {

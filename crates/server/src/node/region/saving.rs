@@ -63,9 +63,6 @@ impl Node {
         for slot in self.slots.values_mut() {
             slot.backup.save_tails(durably);
             slot.act_as_backup(&mut self.context);
-            if !slot.backup.is_idle() {
-                self.idle.touch(slot.id);
-            }
         }
     }
 }

@@ -65,9 +65,6 @@ impl Node {
             return self.answers.push((to, OpResult::Error(error)));
         }
         let found = slot.copy_at(now, question.at, &mut self.context);
-        if !slot.backup.is_idle() {
-            self.idle.touch(region);
-        }
         match found {
             Ok(snapshot) => {
                 let wall = self.context.clock.wall.clone();

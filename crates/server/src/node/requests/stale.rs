@@ -182,9 +182,6 @@ impl Node {
         for &SafeLsnOf { region, epoch, lsn } in safe_lsns {
             if let Some(slot) = self.slots.get_mut(&region) {
                 slot.hear_safe_lsns(from, SafeLsnRecord { heard, epoch, lsn }, &mut self.context);
-                if !slot.backup.is_idle() {
-                    self.idle.touch(region);
-                }
             }
         }
     }
