@@ -56,33 +56,39 @@ impl Agent {
         while self.is_free(&path)
             && let Some(mut restoration) = self.requests.restorations.pop_front()
         {
-            let outcome = match self.next_restoring(&restoration) {
-                Ok(Some((is_last, op))) => {
+            match self.next_restoring(&restoration) {
+                Ok((is_last, op)) => {
                     restoration.is_last = is_last;
                     self.submit(path.clone(), op, Purpose::Restoration(Box::new(restoration)));
-                    continue;
                 }
-                Ok(None) => Outcome::Accepted,
-                Err(reason) => Outcome::Refused(reason),
-            };
-            self.requests.end(restoration.id, outcome);
+                Err(reason) => self.requests.end(restoration.id, Outcome::Refused(reason)),
+            }
         }
     }
 
-    fn next_restoring(&self, restoration: &Restoration) -> Result<Option<(bool, CoordinatorOp)>, String> {
+    fn next_restoring(&self, restoration: &Restoration) -> Result<(bool, CoordinatorOp), String> {
         let mut ops = self.view.restore_ops()?;
         if ops.is_empty() {
-            return restoration.confirms.then(|| Ok((true, self.view.confirm_op()?))).transpose();
+            return Ok((true, if restoration.confirms { self.view.confirm_op()? } else { self.register_again()? }));
         }
         ops.truncate(chunk(&ops));
-        Ok(Some((false, CoordinatorOp::All(ops))))
+        Ok((false, CoordinatorOp::All(ops)))
+    }
+
+    /// The operation that shows that the tree which lacks nothing is the coordinator's present one: a server that has not noticed
+    /// yet that its connection is lost gets no answer.
+    fn register_again(&self) -> Result<CoordinatorOp, String> {
+        let registered = self.view.register_again(&self.registration());
+        registered.ok_or_else(|| "another process is registered with this server's number: repeat the command".into())
     }
 
     /// Handles the answer to an operation of a restoration; `None`: it was lost.
     pub(super) fn settle_restoration(&mut self, mut restoration: Restoration, answer: Option<Answer>) {
         match answer {
             Some(Answer { done: true, .. }) if restoration.is_last => {
-                tracing::warn!("the coordinator's tree is restored");
+                if restoration.confirms {
+                    tracing::warn!("the coordinator's tree is restored");
+                }
                 self.requests.end(restoration.id, Outcome::Accepted);
             }
             Some(Answer { done: true, .. }) => self.requests.restorations.push_front(restoration),

@@ -69,7 +69,9 @@ fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
     let only_adds = fixture.agent.restore_tree(fixture.now, false).unwrap();
     fixture.asked.extend(fixture.agent.take_ops());
     fixture.grant();
-    assert_eq!(fixture.outcomes(), [(only_adds, Outcome::Accepted)]);
+    assert_eq!(fixture.outcomes(), []);
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(only_adds, Outcome::Accepted)], "the coordinator has registered it since");
     assert!(!fixture.agent.view().is_synced(), "others may know more");
     let confirms = fixture.agent.restore_tree(fixture.now, true).unwrap();
     fixture.asked.extend(fixture.agent.take_ops());
@@ -82,8 +84,33 @@ fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
     fixture.apply(again);
     fixture.tell(CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
     assert_eq!(fixture.outcomes(), [(confirms, Outcome::Accepted)]);
-    assert!(fixture.agent.view().is_synced() && fixture.agent.not_joined().is_some());
+    assert!(fixture.agent.view().is_synced());
     assert_eq!(fixture.agent.view().region(RegionId(1)), Some(&known));
+}
+
+/// A server that has not noticed that the coordinator was replaced sees a tree that lacks nothing.
+#[test]
+fn a_server_has_added_what_it_knows_only_once_the_coordinator_has_answered() {
+    let (mut fixture, known) = primary();
+    fixture.asked.clear();
+    let adds = fixture.agent.restore_tree(fixture.now, false).unwrap();
+    fixture.asked.extend(fixture.agent.take_ops());
+    let (_, op) = fixture.ask();
+    assert!(matches!(&op, CoordinatorOp::Set { path, .. } if path == SERVER), "{op:?}");
+    assert_eq!(fixture.outcomes(), []);
+    let older = GroupConfig { epoch: Epoch(known.epoch.0 - 1), ..known.clone() };
+    fixture.tell(CoordinatorEvent::Down);
+    fixture.connect(&[(REGION, Some(encode_value(&older)))]);
+    let registered = |op: &CoordinatorOp| matches!(op, CoordinatorOp::Create { path, .. } if path == SERVER);
+    fixture.asked.retain(|(_, op)| !registered(op));
+    let (id, op) = fixture.ask();
+    let CoordinatorOp::All(ops) = &op else { panic!("{op:?}") };
+    assert!(ops.iter().any(|op| matches!(op, CoordinatorOp::Set { path, value, .. }
+        if path == REGION && *value == encode_value(&known))));
+    fixture.apply(op);
+    fixture.tell(CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(adds, Outcome::Accepted)]);
 }
 
 #[test]

@@ -359,6 +359,20 @@ fn a_live_primary_with_a_damaged_copy_is_replaced_by_a_sound_backup() {
     assert_eq!(decide_one(&view), None);
 }
 
+/// Seed 11530: the coordinator was put back, two servers were made the primary one after the other, and the one of the forgotten
+/// term could follow nobody any more.
+#[test]
+fn a_copy_of_a_term_that_was_forgotten_gets_a_primary_of_a_later_term() {
+    let mut view = view(1, 3, &[(member(1, 1), Some((5, 20))), (member(2, 1), Some((9, 20))), (member(3, 1), None)]);
+    let config = group(&view, 7, member(1, 1), &[member(3, 1)], &[member(2, 1)]);
+    configure(&mut view, &GroupConfig { epoch: Epoch(9), ..config });
+    let next = decide_one(&view).expect("its primary is live, but of an earlier term than that copy");
+    assert_eq!((next.primary, &next.backups[..]), (Some(member(1, 1)), &[member(3, 1)][..]));
+    assert_eq!((next.term, next.epoch, &next.learners[..]), (Epoch(10), Epoch(10), &[member(2, 1)][..]));
+    configure(&mut view, &next);
+    assert_eq!(decide_one(&view), None);
+}
+
 #[test]
 fn a_damaged_copy_is_chosen_only_where_it_may_be_all_that_there_is() {
     // The coordinator lost its data.

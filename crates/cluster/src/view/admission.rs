@@ -149,6 +149,18 @@ impl View {
         }
     }
 
+    /// The operation that registers `me` in the told tree, even if it is registered there as it is; `None` if another process has
+    /// its number.
+    pub(crate) fn register_again(&self, me: &ServerInfo) -> Option<CoordinatorOp> {
+        let tree = self.told();
+        let path = ClusterPath::Server(me.member.server);
+        match tree.routes.server(me.member.server) {
+            None => Some(create(path, encode_value(me), true)),
+            Some(found) if found.member == me.member => Some(tree.put_op(path, encode_value(me))),
+            Some(_) => None,
+        }
+    }
+
     /// Shows the tree aside if it may take the place of the one that is shown. A view without a tree aside is in sync again.
     pub(super) fn admit(&mut self) {
         if let Some(aside) = &self.aside {

@@ -33,6 +33,7 @@ use leeward_format::frame::PROTOCOL_VERSION;
 use leeward_format::routing::Routing;
 use leeward_format::{ClusterId, Epoch, RegionId, TableId};
 use leeward_platform::planted::{Bug, planted};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -104,17 +105,15 @@ impl<'a> Restored<'a> {
     /// A configuration that this process knew last.
     fn add_known(&mut self, known: &'a GroupConfig) -> Result<(), String> {
         let claim = Claim::of(known);
-        let is_needed = match self.tree.routes.region(known.region) {
-            None => !self.has_ended(&claim),
-            Some(found) if found.table_id == known.table_id => {
-                (found.epoch, found.primary.is_some()) < (known.epoch, known.primary.is_some())
-                    || found.epoch == known.epoch && **found != *known
-            }
-            Some(found) => may_take_number(found, &known.table)?,
+        let needed = match self.tree.routes.region(known.region) {
+            None => (!self.has_ended(&claim)).then(|| known.clone()),
+            Some(found) if found.table_id == known.table_id => newer_of(known, found),
+            Some(found) => may_take_number(found, &known.table)?.then(|| known.clone()),
         };
-        if is_needed {
+        let is_needed = needed.is_some();
+        if let Some(config) = needed {
             self.add_table(self.view.table(&known.table), known.table_id)?;
-            self.regions.insert(known.region, known.clone());
+            self.regions.insert(known.region, config);
         }
         self.claims.push(claim);
         self.note_table(is_needed, &known.table, known.region, known.table_id);
@@ -306,6 +305,18 @@ impl Content {
             Some(version) => CoordinatorOp::Set { path: path.to_string(), value, version },
             None => create(path, value, false),
         }
+    }
+}
+
+/// The configuration to write in place of the tree's, if what is known is newer, or another of the same epoch. Of two of one epoch
+/// the one of the later term is right: its primary may have served since the tree was put back. All servers take it for newer
+/// than the other one in the epoch after that.
+fn newer_of(known: &GroupConfig, found: &GroupConfig) -> Option<GroupConfig> {
+    match found.epoch.cmp(&known.epoch) {
+        Ordering::Less => Some(known.clone()),
+        Ordering::Greater => None,
+        Ordering::Equal if found.term > known.term => Some(GroupConfig { epoch: found.epoch.next(), ..found.clone() }),
+        Ordering::Equal => (*found != *known).then(|| known.clone()),
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::view::HeldCopy;
 use crate::view::tests::{UP, member};
 use crate::{CoordinatorEvent, Tree, bootstrap_op};
-use leeward_format::cluster::{CopyFound, Plan, ServerInfo};
+use leeward_format::cluster::{CopyFound, DesiredState, Plan, ServerInfo};
 use leeward_format::coordinator::{Change, TreeSnapshot};
 use leeward_format::{Lsn, ServerId};
 
@@ -47,6 +47,30 @@ fn with_primary(server: u32) -> impl FnOnce(GroupConfig) -> GroupConfig {
     move |config| {
         let epoch = config.epoch.next();
         GroupConfig { epoch, term: epoch, primary: Some(member(server, 1)), ..config }
+    }
+}
+
+/// Seed 3219: an operator left out a server that knew the epoch of a forgotten request, and in that epoch the primary role had
+/// been handed over meanwhile. Its old primary would never serve.
+#[test]
+fn of_two_configurations_of_an_epoch_the_one_of_the_later_term_is_kept() {
+    let mut tree = coordinator();
+    change(&mut tree, with_primary(1));
+    let before = tree.snapshot();
+    let requested = change(&mut tree, |config| {
+        config.with_desired(DesiredState { primary: Some(ServerId(2)), ..DesiredState::default() })
+    });
+    let mut knows_request = knowing(&tree);
+    let mut tree = Tree::restore(before);
+    let handed_over = change(&mut tree, with_primary(2));
+    assert_eq!((requested.epoch, handed_over.term > requested.term), (handed_over.epoch, true));
+    let mut knows_hand_over = knowing(&tree);
+    restore(&mut tree, std::slice::from_mut(&mut knows_request));
+    let kept = config(&tree, 1).unwrap();
+    assert_eq!(kept, GroupConfig { epoch: handed_over.epoch.next(), ..handed_over });
+    for view in [&mut knows_request, &mut knows_hand_over] {
+        tell(view, &tree);
+        assert_eq!((view.refusal(), view.region(RegionId(1))), (None, Some(&kept)));
     }
 }
 

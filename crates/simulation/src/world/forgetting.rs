@@ -1,11 +1,12 @@
 //! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on or die. Then the operator has it
-//! restored from what the nodes know, as often as a node refuses it.
+//! restored from what all nodes know, as often as a node refuses it.
 //!
 //! It strikes only where no node is cut off from the coordinator and no disk loses what it had: what only an absent node knows
 //! cannot be known.
 
 use super::{Event, World};
 use crate::CONTEXT;
+use leeward_format::cluster::GroupConfig;
 use leeward_format::coordinator::TreeSnapshot;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::status::NodeStatus;
@@ -54,7 +55,7 @@ impl World {
 
     /// The coordinator's process is replaced by one with an older state, or with none.
     pub(super) fn forget(&mut self, forget: Forget) {
-        if !self.faults_continue() {
+        if !self.faults_continue() || forget == Forget::Everything && !self.is_all_stored() {
             return;
         }
         let saved = match forget {
@@ -73,8 +74,19 @@ impl World {
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
         self.note_regions();
-        (self.forgetting.is_restoring, self.forgetting.forgot_at) = (true, self.now);
+        let saved = std::mem::take(&mut self.forgetting.saved);
+        self.forgetting = Forgetting { saved, is_restoring: true, forgot_at: self.now, ..Forgetting::default() };
         self.fault_state.struck += 1;
+    }
+
+    /// Whether some server has stored each region for certain: its primary serves, or has brought a backup in sync. What nobody
+    /// has stored cannot be known.
+    fn is_all_stored(&self) -> bool {
+        let is_serving = |config: &GroupConfig| {
+            let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
+            nodes.into_iter().any(|node| node.is_serving(config.region, config.term))
+        };
+        self.configs().iter().all(|config| !config.backups.is_empty() || is_serving(config))
     }
 
     /// Saves the tree; or the operator looks whether it is to be restored, and takes the next step.
@@ -87,23 +99,16 @@ impl World {
         let running = self.machines.iter().map(|machine| machine.node.as_ref().filter(|_| !machine.paused));
         let statuses: Vec<Option<NodeStatus>> = running.map(|node| node.map(Node::status)).collect();
         let all_run = statuses.iter().all(Option::is_some);
-        let refuses: Vec<usize> = statuses
-            .iter()
-            .enumerate()
-            .filter(|(_, status)| {
-                let why = status.as_ref().and_then(|status| status.not_joined.as_deref());
-                why.is_some_and(|why| why.contains("refuses what the coordinator says"))
-            })
-            .map(|(node, _)| node)
-            .collect();
+        let is_refused = statuses.iter().flatten().filter_map(|status| status.not_joined.as_deref());
+        let is_refused = is_refused.map(|why| why.contains("refuses what the coordinator says")).any(|refuses| refuses);
         let are_joined =
             statuses.iter().all(|status| status.as_ref().is_some_and(|s| s.not_joined.is_none() && s.coordinator_up));
         if all_run && are_joined && self.now.since(self.forgetting.forgot_at) > NOTICED {
             self.forgetting.is_restoring = false;
             return;
         }
-        if self.is_answered() && all_run && !refuses.is_empty() {
-            self.restore_from(&refuses);
+        if self.is_answered() && all_run && is_refused {
+            self.restore();
         }
     }
 
@@ -126,11 +131,12 @@ impl World {
         true
     }
 
-    fn restore_from(&mut self, nodes: &[usize]) {
+    /// Asks each node to add what it knows; once all have done so, one of them to confirm.
+    fn restore(&mut self) {
         let confirms = self.forgetting.confirms;
         self.forgetting.asked_at = self.now;
-        for node in nodes.iter().take(if confirms { 1 } else { nodes.len() }) {
-            let token = self.question(*node, Op::RestoreTree { confirms });
+        for node in self.nodes().take(if confirms { 1 } else { usize::MAX }) {
+            let token = self.question(node, Op::RestoreTree { confirms });
             self.forgetting.asked.push(token);
         }
     }

@@ -2,7 +2,7 @@
 //! single copy. Each replica has the same content when it serves alone. After a pause without writes, all of it survives a loss
 //! of power everywhere.
 
-use super::{FaultKind, NodeId, World, node_of, server_id};
+use super::{NodeId, World, node_of, server_id};
 use crate::expiring;
 use bytes::Bytes;
 use leeward_format::cluster::{Member, RegionRequest};
@@ -50,6 +50,10 @@ impl World {
         self.heal("after the faults")?;
         self.fill_and_empty()?;
         self.advance(self.now + PAUSE);
+        if !self.is_split() {
+            // No region is merged into one whose primary counts as full.
+            self.await_roles_everywhere();
+        }
         self.advance_to("split as it should be", World::is_split)?;
         self.forget_plans()?;
         self.heal("after its splits")?;
@@ -112,11 +116,18 @@ impl World {
         if self.scenario.balance().is_none() || !self.scenario.has_locations() {
             return Ok(());
         }
-        if self.scenario.fault_schedule.kinds.contains(&FaultKind::DiskFull) || !self.scenario.fillings.is_empty() {
-            self.advance(self.now + STAYS_FULL);
-        }
+        self.await_roles_everywhere();
         self.advance_to("spread over the hosts", World::is_apart)?;
         self.heal("after its copies moved apart")
+    }
+
+    /// Waits until no server counts as full.
+    fn await_roles_everywhere(&mut self) {
+        let gets_roles = |world: &World| {
+            let mut nodes = world.machines.iter().filter_map(|machine| machine.node.as_ref());
+            nodes.all(|node| node.status().gets_no_roles.is_none())
+        };
+        self.advance_until(self.now + STAYS_FULL, gets_roles);
     }
 
     fn is_apart(&self) -> bool {
@@ -341,6 +352,9 @@ impl World {
                 text += &format!("\n  node {node} does not run");
                 continue;
             };
+            if let Some(why) = &status.gets_no_roles {
+                text += &format!("\n  node {node} gets no roles: {why}");
+            }
             for region in status.regions {
                 text += &format!(
                     "\n  node {node} region {} {:?} {} term {} lsn {} commit {} plan {:?} peers {:?}",
