@@ -8,7 +8,7 @@
 //!   that failed is tried again after a longer and longer time.
 //! - An operator's request has precedence. The master leaves a region alone while a request of another is pending, and for a
 //!   while after. It does the same if an operator cancelled one of its own requests. A new master treats every request that it
-//!   finds as an operator's. A split or merge that was requested keeps no role on a full server.
+//!   finds as an operator's. But no request that was fulfilled keeps a role on a full server, which refuses writes.
 //!
 //! Pure; one thread at a time.
 
@@ -46,9 +46,9 @@ pub struct Balance {
     pub busy: Nanos,
     /// Neither side of a split is split again for so long.
     pub split_cooldown: Nanos,
-    /// A split that is not done after so long is given up.
+    /// A split, or a hand-over of the primary role, that is not done after so long is given up.
     pub attempt: Nanos,
-    /// It is not tried again for so long; twice as long after each further failure.
+    /// A split that failed is not tried again for so long; twice as long after each further failure.
     pub failed_split_backoff: Nanos,
     /// Bytes of key-value pairs that a region may have at most to be merged into a neighbour. 0: no regions are merged.
     pub merge_bytes: u64,
@@ -131,8 +131,6 @@ pub(super) struct Balancing {
     writing: BTreeSet<RegionId>,
     /// The master makes no request for these regions until then.
     cooldowns: BTreeMap<RegionId, Nanos>,
-    /// Of these, not even one on behalf of a full server: an operator has requested who has the role.
-    placed: BTreeMap<RegionId, Nanos>,
     split_pauses: BTreeMap<RegionId, SplitPause>,
     regions: BTreeMap<RegionId, Heard>,
     rooms: Rooms,
@@ -182,7 +180,7 @@ impl Balancing {
         let mut next = self.cancel_overdue(now, view, timing, &is_free);
         let cancelled: Vec<RegionId> = next.iter().map(|config| config.region).collect();
         let is_free = |region| !cancelled.contains(&region) && is_free(region);
-        let mut steps = relief(view, &self.rooms, |region| !self.placed.contains_key(&region) && is_free(region));
+        let mut steps = relief(view, &self.rooms, &is_free);
         for (region, _) in &steps {
             tracing::info!(%region, "the volume of its primary has no room for writes, and that of a backup has");
         }
@@ -224,8 +222,8 @@ impl Balancing {
             let DesiredState { primary, plan, .. } = &mine.desired;
             let keeps_primary = primary.is_some() && *primary == pending.primary && pending.leaving.is_none();
             let stays_whole = plan.is_some() && *plan == pending.plan;
-            let request = match (keeps_primary && age >= timing.operator_cooldown, stays_whole && age >= timing.attempt)
-            {
+            let request = match (keeps_primary, stays_whole) {
+                _ if age < timing.attempt => return None,
                 (true, _) => RegionRequest::KeepMembers,
                 (_, true) => RegionRequest::KeepBounds,
                 _ => return None,
@@ -278,7 +276,6 @@ impl Balancing {
                 }
                 self.requested.remove(&region);
                 self.cooldowns.remove(&region);
-                self.placed.remove(&region);
                 self.split_pauses.remove(&region);
                 self.regions.remove(&region);
                 self.rooms.forget(region);
@@ -304,14 +301,9 @@ impl Balancing {
             let is_operators = !is_mine || was_cancelled(view, config, &before, &config.desired);
             let pause = if is_operators { timing.operator_cooldown } else { timing.cooldown };
             self.cooldowns.insert(region, now + pause);
-            if is_operators && has_other_roles(&before, &config.desired) {
-                self.placed.insert(region, now + pause);
-            }
             self.close(region);
         }
         self.cooldowns.retain(|region, until| *until > now || self.pending.contains_key(region));
-        let asks_for_roles = |desired: &DesiredState| has_other_roles(desired, &DesiredState::default());
-        self.placed.retain(|region, until| *until > now || self.pending.get(region).is_some_and(asks_for_roles));
     }
 
     /// These regions come from a split or a merge.
@@ -331,17 +323,15 @@ impl Balancing {
         self.split_pauses.insert(region, SplitPause { until, failed: failed + 1 });
     }
 
-    /// Forgets the master's request for a region if no part of it is pending. If the same request appears later, it is another's.
+    /// Forgets the parts of the master's request for a region that are not pending. If the same is requested later, it is another's:
+    /// the primary role of a merge source is asked for again as long as the merge is planned.
     fn close(&mut self, region: RegionId) {
-        let Some(requested) = self.requested.get_mut(&region) else { return };
-        let is_pending = |pending: &DesiredState| {
-            let DesiredState { primary, leaving, plan } = &requested.desired;
-            let is_same = [(primary, pending.primary), (leaving, pending.leaving)];
-            is_same.iter().any(|(mine, now)| mine.is_some() && *mine == now) || plan.is_some() && *plan == pending.plan
-        };
-        if !self.pending.get(&region).is_some_and(is_pending) {
-            requested.desired = DesiredState::default();
-        }
+        let Some(Requested { desired, .. }) = self.requested.get_mut(&region) else { return };
+        let none = DesiredState::default();
+        let pending = self.pending.get(&region).unwrap_or(&none);
+        desired.primary.take_if(|mine| pending.primary != Some(*mine));
+        desired.leaving.take_if(|mine| pending.leaving != Some(*mine));
+        desired.plan.take_if(|mine| pending.plan.as_ref() != Some(mine));
     }
 
     /// Whether servers have joined or left lately.
@@ -427,11 +417,6 @@ fn undoing(config: &GroupConfig, request: &RegionRequest) -> Option<RegionReques
         RegionRequest::Split { .. } | RegionRequest::Merge { .. } => None,
         RegionRequest::KeepMembers | RegionRequest::KeepBounds => None,
     }
-}
-
-/// Whether two desired states differ in what members are to do, and not only in a plan.
-fn has_other_roles(one: &DesiredState, other: &DesiredState) -> bool {
-    (one.primary, one.leaving) != (other.primary, other.leaving)
 }
 
 /// Whether `all` contains everything that `part` does.

@@ -151,7 +151,12 @@ struct Group<'a> {
 impl Group<'_> {
     fn next(&self, assign: Assign) -> Option<GroupConfig> {
         match self.config.primary {
-            Some(primary) if self.view.is_live(primary) && !self.should_be_replaced(primary) => self.maintain(),
+            Some(primary) if self.view.is_live(primary) && !self.should_be_replaced(primary) => {
+                if self.is_overtaken() {
+                    return Some(self.new_term(primary, self.config.backups.clone()));
+                }
+                self.maintain()
+            }
             None if self.config.backups.is_empty() && self.config.prior_members.is_empty() => self.assign(assign),
             _ => self.promote(),
         }
@@ -161,6 +166,13 @@ impl Group<'_> {
     fn should_be_replaced(&self, primary: Member) -> bool {
         let has_sound = |member: &Member| self.view.is_sound(*member, self.config.region);
         !has_sound(&primary) && self.config.backups.iter().any(has_sound)
+    }
+
+    /// Whether a server has a copy of a later term, which the coordinator forgot. That copy cannot follow this primary, and gets
+    /// the content of this one in a term that is later still.
+    fn is_overtaken(&self) -> bool {
+        let copies = self.view.servers().filter_map(|info| info.copy_of(self.config.region));
+        copies.filter(|copy| !copy.is_of_other_table(self.config)).any(|copy| copy.term > self.config.term)
     }
 
     /// A region that never had a primary. Its copies are empty, and an empty copy is complete. So all members are in sync from
@@ -203,7 +215,7 @@ impl Group<'_> {
         self.forget_separated(&mut next);
         if next == *self.config {
             // The region is idle. A merge source moves its primary to the server that has the primary of its target.
-            return merge_source_moved(self.view, self.config);
+            return merge_source_moved(self.view, self.config, |member| self.rooms.is_full(member));
         }
         next.epoch = self.config.epoch.next();
         Some(next)

@@ -20,9 +20,7 @@ pub(super) fn relief(view: &View, rooms: &Rooms, is_free: impl Fn(RegionId) -> b
     let most = (HAND_OVERS as usize).saturating_sub(pending);
     let is_due = |config: &&GroupConfig| {
         let is_full = config.primary.is_some_and(|primary| rooms.is_full(primary));
-        // A merge source follows the primary of its target.
-        let follows = matches!(config.desired.plan, Some(Plan::Merge { .. }));
-        is_full && config.desired.primary.is_none() && !follows && is_free(config.region)
+        is_full && config.desired.primary.is_none() && !follows(view, rooms, config) && is_free(config.region)
     };
     let mut due = view.regions().filter(is_due).peekable();
     if most == 0 || due.peek().is_none() {
@@ -43,6 +41,12 @@ pub(super) fn relief(view: &View, rooms: &Rooms, is_free: impl Fn(RegionId) -> b
         }
     }
     steps
+}
+
+/// Whether a region is to be merged, and so follows the primary of its target, which has room.
+fn follows(view: &View, rooms: &Rooms, config: &GroupConfig) -> bool {
+    let Some(Plan::Merge { into }) = &config.desired.plan else { return false };
+    view.region(*into).and_then(|target| target.primary).is_some_and(|primary| !rooms.is_full(primary))
 }
 
 /// The member in sync that should serve the region in place of its full primary: one with much room rather than with little, and

@@ -78,6 +78,39 @@ fn a_full_primary_is_not_asked_twice_nor_in_favour_of_a_member_that_goes() {
     assert_eq!(relieved(&view, &rooms), None);
 }
 
+/// Seed 2527: a merge that was never done kept the role of its source on a full server.
+#[test]
+fn a_merge_source_leaves_a_full_server_unless_its_target_has_room() {
+    let live: Vec<_> = (1..=3).map(|server| (member(server, 1), None)).collect();
+    let mut view = view(2, 2, &live);
+    let of = |view: &View, region: u32, primary: u32| {
+        let config = group(view, 5, member(primary, 1), &[member(3, 1)], &[]);
+        let known = view.region(RegionId(region)).unwrap();
+        let (region, start, end) = (known.region, known.start.clone(), known.end.clone());
+        GroupConfig { region, start, end, ..config }
+    };
+    let plan = Some(Plan::Merge { into: RegionId(2) });
+    let source = of(&view, 1, 1).with_desired(DesiredState { plan, ..DesiredState::default() });
+    configure(&mut view, &source);
+    let target = of(&view, 2, 1);
+    configure(&mut view, &target);
+    let both = relief(&view, &rooms(&[FULL, FULL, EMPTY]), |_| true);
+    let to = RegionRequest::Primary(ServerId(3));
+    assert_eq!(both, [(RegionId(1), to.clone()), (RegionId(2), to)], "the target is full too");
+    let target = of(&view, 2, 2);
+    configure(&mut view, &target);
+    assert_eq!(relief(&view, &rooms(&[FULL, EMPTY, EMPTY]), |_| true), [], "it follows the primary of its target");
+    // It stays where it is until that server has room again, and then goes there without another event.
+    let mut work_queue = WorkQueue::default();
+    let policy = Policy { assign: Assign::Any, keeps: true };
+    let mut decided = |rooms: &Rooms| {
+        let next = work_queue.decide(&view, rooms, policy, |_| true).next;
+        next.into_iter().find(|config| config.region == source.region).map(|config| config.learners.clone())
+    };
+    assert_eq!(decided(&rooms(&[EMPTY, FULL, EMPTY])), None);
+    assert_eq!(decided(&rooms(&[EMPTY, EMPTY, EMPTY])), Some(vec![member(2, 1)]));
+}
+
 #[test]
 fn the_roles_of_a_full_server_go_to_several_members_a_few_at_a_time() {
     let live: Vec<_> = (1..=3).map(|server| (member(server, 1), None)).collect();

@@ -88,9 +88,8 @@ impl WorkQueue {
                 self.count(view, rooms, config.region, before.counted(config.region), &is_free);
             }
         }
-        // A merge source follows its target.
-        let sources = view.merging().filter(|(_, into)| self.due.contains(into)).map(|(region, _)| region);
-        self.due.extend(sources.collect::<Vec<_>>());
+        // A merge source follows its target, once that has room.
+        self.due.extend(view.merging().map(|(region, _)| region));
         let looked_at = std::mem::take(&mut self.due);
         for region in &looked_at {
             let before = self.loads.counted(*region).cloned();

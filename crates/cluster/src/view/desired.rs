@@ -133,8 +133,12 @@ fn merged(view: &View, config: &GroupConfig, into: RegionId) -> Result<GroupConf
 }
 
 /// The configuration that asks a merge source to move its primary to the server of the target's primary; `None`: it is there, or
-/// something else must be done first.
-pub(crate) fn merge_source_moved(view: &View, config: &GroupConfig) -> Option<GroupConfig> {
+/// something else must be done first. It is not moved to a full server, which can neither merge nor take writes.
+pub(crate) fn merge_source_moved(
+    view: &View,
+    config: &GroupConfig,
+    is_full: impl Fn(Member) -> bool,
+) -> Option<GroupConfig> {
     let other = view.region(config.desired.plan.as_ref()?.neighbour()?)?;
     let (mine, wanted) = (config.primary?.server, other.primary.filter(|primary| view.is_live(*primary))?);
     let is_idle = |config: &GroupConfig| {
@@ -142,8 +146,8 @@ pub(crate) fn merge_source_moved(view: &View, config: &GroupConfig) -> Option<Gr
         let is_changing = !config.learners.is_empty() || !config.prior_members.is_empty() || config.recovery_quorum > 0;
         primary.is_none() && leaving.is_none() && !is_changing
     };
-    let stays = view.departs(other, wanted).is_none();
-    if mine == wanted.server || !stays || !is_idle(config) || !is_idle(other) {
+    let may_have_it = view.departs(other, wanted).is_none() && !is_full(wanted);
+    if mine == wanted.server || !may_have_it || !is_idle(config) || !is_idle(other) {
         return None;
     }
     let request = match has(config, wanted.server) {

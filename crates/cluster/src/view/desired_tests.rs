@@ -188,20 +188,22 @@ fn a_region_may_be_merged_into_a_neighbour_and_into_no_other() {
 #[test]
 fn a_merge_source_moves_to_the_server_of_the_targets_primary() {
     let mut view = neighbours();
+    let moved = |view: &View, config: &GroupConfig| merge_source_moved(view, config, |_| false);
     let planned = merge(&view, 2, 1).unwrap().unwrap();
-    assert_eq!(merge_source_moved(&view, view.region(RegionId(2)).unwrap()), None, "there is no merge plan");
+    assert_eq!(moved(&view, view.region(RegionId(2)).unwrap()), None, "there is no merge plan");
     configure(&mut view, &planned);
-    let next = merge_source_moved(&view, &planned).expect("its primary is elsewhere");
+    let next = moved(&view, &planned).expect("its primary is elsewhere");
     assert_eq!((next.desired.primary, next.desired.leaving), (Some(ServerId(1)), Some(ServerId(3))));
     assert_eq!((&next.learners[..], &next.desired.plan), (&[member(1, 1)][..], &planned.desired.plan));
-    assert_eq!(merge_source_moved(&view, &next), None, "one after the other");
+    assert_eq!(moved(&view, &next), None, "one after the other");
+    assert_eq!(merge_source_moved(&view, &planned, |server| server == member(1, 1)), None, "that server is full");
     let there = GroupConfig { backups: vec![member(1, 1)], ..planned.clone() };
     configure(&mut view, &there);
-    assert_eq!(merge_source_moved(&view, &there).expect("its primary role moves").desired.primary, Some(ServerId(1)));
+    assert_eq!(moved(&view, &there).expect("its primary role moves").desired.primary, Some(ServerId(1)));
     let arrived = GroupConfig { primary: Some(member(1, 1)), backups: vec![member(3, 1)], ..planned.clone() };
-    assert_eq!(merge_source_moved(&view, &arrived), None);
+    assert_eq!(moved(&view, &arrived), None);
     let other = view.region(REGION).unwrap().clone();
     let desired = DesiredState { primary: Some(ServerId(2)), ..DesiredState::default() };
     configure(&mut view, &other.with_desired(desired));
-    assert_eq!(merge_source_moved(&view, &planned), None, "the target is about to have another primary");
+    assert_eq!(moved(&view, &planned), None, "the target is about to have another primary");
 }
