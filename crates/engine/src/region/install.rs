@@ -10,10 +10,36 @@ use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, SegmentKind, level_at};
 use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 
+/// What there was to choose a compaction from: the levels and the committed L0s. See [`Region::compaction_basis`].
+#[derive(Debug)]
+pub struct CompactionBasis {
+    view: Weak<View>,
+    committed: usize,
+}
+
 impl Region {
+    /// What the next compaction is chosen from now. While that is the same, another choice comes with time alone: with a rate,
+    /// with room or memory that others free, with scans.
+    pub fn compaction_basis(&self) -> CompactionBasis {
+        let view = self.view.load_full();
+        CompactionBasis { committed: self.committed_l0s(&view), view: Arc::downgrade(&view) }
+    }
+
+    /// Whether that is `basis` still, and no other region asks for a freeze or has given up a shared segment.
+    pub fn has_basis(&self, basis: &CompactionBasis) -> bool {
+        let view = self.view.load();
+        let is_same = Weak::as_ptr(&basis.view) == Arc::as_ptr(&view) && basis.committed == self.committed_l0s(&view);
+        is_same && !view.version.active().is_asked_to_freeze() && !self.must_look_at_sharing()
+    }
+
+    fn committed_l0s(&self, view: &View) -> usize {
+        let commit = self.commit();
+        view.version.frozen().iter().rev().take_while(|l0| l0.last_lsn() <= commit).count()
+    }
+
     /// The most urgent compaction that conflicts with none under way and that memory admits. An L0 is compacted only if
     /// all of it is committed. The compaction drops pairs that have expired by `now`. Freezes the L0 first, if another
     /// region needs its memory.

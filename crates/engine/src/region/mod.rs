@@ -38,6 +38,7 @@ mod waits_tests;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
+pub use install::CompactionBasis;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use digest::SnapshotAt;
 pub use export::Export;

@@ -271,12 +271,14 @@ impl Space {
         if std::mem::take(&mut state.is_room_wanted) {
             return;
         }
-        // What was refused once is nobody's business any more, and would count for ever: a server without a copy asks
-        // for nothing.
-        state.unfinished.clear();
-        let wanted = u64::from(state.reserve(self.limit) + LEAST_MERGE) * self.segment_bytes;
-        if room.is_some_and(|room| room.left >= wanted) {
+        // What was refused once is nobody's business any more where there is room again, and would count for ever: a
+        // server without a copy asks for nothing.
+        let wanted = state.reserve(self.limit) + LEAST_MERGE;
+        let on_device = room.is_none_or(|room| room.left >= u64::from(wanted) * self.segment_bytes);
+        let in_capacity = self.limit == u32::MAX || self.limit.saturating_sub(state.used()) >= wanted;
+        if on_device && in_capacity {
             (state.refusal, state.refuses_writes) = (None, None);
+            state.unfinished.clear();
         }
     }
 

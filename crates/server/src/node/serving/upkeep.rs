@@ -10,7 +10,7 @@ use crate::node::job::Outcome;
 use crate::node::reshape::quiesce::CompactionUrgency;
 use leeward_engine::Error;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
-use leeward_engine::region::Piece;
+use leeward_engine::region::{CompactionBasis, Piece};
 use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
 use leeward_platform::Nanos;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// How long upkeep that allocates or reads segments backs off after it failed.
 const BACKOFF: Nanos = Nanos::from_secs(1);
+/// For so long nothing is due if nothing was, unless there is something new to choose from.
+const PRESUMED: Nanos = Nanos::from_millis(100);
 
 #[derive(Default)]
 enum Compacting {
@@ -86,6 +88,10 @@ pub(super) struct Upkeep {
     backoff_until: Nanos,
     /// The same for the next tails. Compactions, which give them room, do not wait with them.
     prepares_from: Nanos,
+    /// Nothing was to be compacted of this; it is asked again then.
+    nothing_due: Option<(CompactionBasis, Nanos)>,
+    /// Whether a compaction is due was last answered by that.
+    is_presumed: bool,
     /// Last LSN that this volume has in its page cache: without backups, what is acknowledged.
     pub(super) written: Lsn,
 }
@@ -98,7 +104,7 @@ impl Upkeep {
 
     /// It has something to do that comes with time alone.
     pub(super) fn waits_for_time(&self, now: Nanos) -> bool {
-        now < self.backoff_until.max(self.prepares_from) || self.unsynced_since.is_some()
+        now < self.backoff_until.max(self.prepares_from) || self.unsynced_since.is_some() || self.is_presumed
     }
 
     /// Compactions that are under way are not continued here: the region is given up.
@@ -178,7 +184,7 @@ impl Serving {
             Compacting::Idle if self.is_open() || self.primary.is_complete() => {
                 self.pin_bases();
                 let next = match self.compaction_urgency(now) {
-                    CompactionUrgency::Due => self.region.next_compaction(self.wall.now()),
+                    CompactionUrgency::Due => self.next_due(now),
                     CompactionUrgency::Immediate => self.region.next_compaction_of_all(self.wall.now()),
                     CompactionUrgency::Paused => None,
                 };
@@ -190,6 +196,19 @@ impl Serving {
             Compacting::Parked(compaction) if self.primary.has_room() => self.step(compaction),
             other => self.upkeep.compacting = other,
         }
+    }
+
+    /// The compaction that is due, if any. Where regions are many, most turns have nothing for most of them.
+    fn next_due(&mut self, now: Nanos) -> Option<Compaction> {
+        let is_known = |(basis, until): &(CompactionBasis, Nanos)| now < *until && self.region.has_basis(basis);
+        self.upkeep.is_presumed = self.upkeep.nothing_due.as_ref().is_some_and(is_known);
+        if self.upkeep.is_presumed {
+            return None;
+        }
+        let basis = self.region.compaction_basis();
+        let next = self.region.next_compaction(self.wall.now());
+        self.upkeep.nothing_due = next.is_none().then_some((basis, now + PRESUMED));
+        next
     }
 
     fn step(&mut self, mut compaction: Box<Compaction>) {
