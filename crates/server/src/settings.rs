@@ -279,7 +279,12 @@ pub const SETTINGS: &[Setting] = &[
         "instead of the file: the node runs it when it starts, and it prints such lines. Its arguments are no place for \
          secrets, since every user of the machine can read them",
     ),
-    number("job_threads", "2", 1..=64, "threads for compactions, flushes and reads from the device"),
+    number(
+        "job_threads",
+        "2",
+        1..=64,
+        "threads for flushes and reads from the device; one less, but at least one, of low priority, for compactions",
+    ),
     number(
         "max_connections",
         "10,000",

@@ -4,7 +4,7 @@
 //! | threads | how they are measured |
 //! |---|---|
 //! | `node` | the kernel's account, in the proportions of one turn in [`SAMPLED`]; shipped segments are measured apart |
-//! | `job-<n>`, and `disk` where it works for them | each job, whole |
+//! | `job-<n>`, `background-<n>`, and `disk` where it works for them | each job, whole |
 //! | those of the fabrics | by the kernel's account of the thread, when figures are asked for |
 //! | all others | what is left of the process's time is `other` |
 //!

@@ -3,7 +3,8 @@
 //! | thread | does |
 //! |---|---|
 //! | `node` | the event loop (see `event_loop.rs`): owns the node and every client socket; never blocks but in its poll |
-//! | `job-<n>` | the pool: compactions, flushes, reads that memory cannot answer |
+//! | `job-<n>` | the pool: flushes, installs, reads that memory cannot answer |
+//! | `background-<n>` | compactions and reads of bases, with a low priority |
 //! | `passwords` | checks of passwords, with the lowest priority |
 //! | `admin`, `admin-render` | HTTP; asks the event loop for figures; makes pages of them |
 //! | the fabric's, the rings' fabric's, the coordinator client's | push what they hear through the channel |

@@ -10,77 +10,85 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A fixed number of threads. Foreground jobs go first. If there are several threads, one is kept for them, so a read
-/// never waits for a compaction's step. Dropping the pool waits for the running jobs, and drops the queued ones, as a
-/// killed process would.
+/// How much less of a busy CPU a thread for background jobs gets than one that a client waits for: about a tenth.
+const BACKGROUND_PRIORITY: i32 = 10;
+
+/// A fixed number of threads for each class of jobs. So a read never waits for a compaction's step, nor for the CPU while
+/// compactions have it. Dropping the pool waits for the running jobs, and drops the queued ones, as a killed process would.
 pub(super) struct Pool {
-    queue: Arc<Queue>,
+    foreground: Arc<Queue>,
+    background: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
 
+#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// Most background jobs that run at a time.
-    most_background: usize,
 }
 
 #[derive(Default)]
 struct State {
-    foreground: VecDeque<Job>,
-    background: VecDeque<Job>,
-    /// Background jobs that are running.
-    running: usize,
+    jobs: VecDeque<Job>,
     is_closed: bool,
 }
 
 impl Pool {
-    /// Starts `threads` threads. Results go to `doorbell`, and CPU time to `cpu_accounting`.
+    /// Starts `threads` threads for foreground jobs, and one less, but at least one, for background jobs. Results go to
+    /// `doorbell`, and CPU time to `cpu_accounting`.
     pub(super) fn start(threads: u32, doorbell: &Doorbell, cpu_accounting: &Arc<CpuAccounting>) -> io::Result<Pool> {
-        let most_background = (threads as usize).saturating_sub(1).max(1);
-        let queue = Arc::new(Queue { state: Mutex::default(), changed: Condvar::new(), most_background });
-        let mut pool = Pool { queue, threads: Vec::new() };
+        let mut pool = Pool { foreground: Arc::default(), background: Arc::default(), threads: Vec::new() };
+        let mut start = |name: &str, number: u32, class: JobClass| {
+            let queue = pool.queue(class).clone();
+            let (doorbell, cpu_accounting) = (doorbell.clone(), cpu_accounting.clone());
+            let thread = std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || {
+                if class == JobClass::Background {
+                    give_way();
+                }
+                die_of_panic("a job", || queue.run(&doorbell, &cpu_accounting))
+            })?;
+            pool.threads.push(thread);
+            io::Result::Ok(())
+        };
         for number in 1..=threads {
-            let (queue, doorbell, cpu_accounting) = (pool.queue.clone(), doorbell.clone(), cpu_accounting.clone());
-            let thread = std::thread::Builder::new().name(format!("job-{number}"));
-            pool.threads.push(thread.spawn(move || die_of_panic("a job", || queue.run(&doorbell, &cpu_accounting)))?);
+            start("job", number, JobClass::Foreground)?;
+        }
+        for number in 1..threads.max(2) {
+            start("background", number, JobClass::Background)?;
         }
         Ok(pool)
     }
 
+    fn queue(&self, class: JobClass) -> &Arc<Queue> {
+        match class {
+            JobClass::Foreground => &self.foreground,
+            JobClass::Background => &self.background,
+        }
+    }
+
     /// Queues jobs.
-    pub(super) fn run(&self, jobs: impl ExactSizeIterator<Item = Job>) {
-        if jobs.len() == 0 {
-            return;
-        }
-        let several = jobs.len() > 1;
-        let mut state = self.queue.state.lock();
+    pub(super) fn run(&self, jobs: impl Iterator<Item = Job>) {
         for job in jobs {
-            match job.class {
-                JobClass::Foreground => state.foreground.push_back(job),
-                JobClass::Background => state.background.push_back(job),
-            }
+            let queue = self.queue(job.class);
+            queue.state.lock().jobs.push_back(job);
+            queue.changed.notify_one();
         }
-        drop(state);
-        if several {
-            self.queue.changed.notify_all();
-        } else {
-            self.queue.changed.notify_one();
-        }
+    }
+}
+
+/// Lowers the priority of this thread. Linux has one for each thread.
+fn give_way() {
+    if let Err(error) = rustix::process::setpriority_process(None, BACKGROUND_PRIORITY) {
+        tracing::warn!(%error, "a thread for background jobs keeps its priority");
     }
 }
 
 impl Queue {
     fn run(&self, doorbell: &Doorbell, cpu_accounting: &CpuAccounting) {
         while let Some(job) = self.next() {
-            let class = job.class;
             let measured = cpu_accounting.measure(job.account);
             doorbell.send(Event::Job(job.run()));
             drop(measured);
-            if class == JobClass::Background {
-                self.state.lock().running -= 1;
-                self.changed.notify_one();
-            }
         }
     }
 
@@ -90,13 +98,7 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            if let Some(job) = state.foreground.pop_front() {
-                return Some(job);
-            }
-            if state.running < self.most_background
-                && let Some(job) = state.background.pop_front()
-            {
-                state.running += 1;
+            if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
             }
             self.changed.wait(&mut state);
@@ -106,8 +108,10 @@ impl Queue {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.queue.state.lock().is_closed = true;
-        self.queue.changed.notify_all();
+        for queue in [&self.foreground, &self.background] {
+            queue.state.lock().is_closed = true;
+            queue.changed.notify_all();
+        }
         for thread in self.threads.drain(..) {
             // A panic in it has ended the process.
             drop(thread.join());
