@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_millis(200);
 /// How often a compactor checks whether an L0 that waits for a quiet store may be compacted, or garbage collected
 /// again.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long nothing happens before one compactor looks whether others have filled the device.
+/// How long nothing happens before the compactors look again, and one of them whether others have filled the device.
 const DEVICE_LOOK: Duration = Duration::from_secs(2);
 
 /// The threads and what they share.
@@ -243,7 +243,8 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
     let (mut seen, mut is_ok) = (0, true);
     let mut pause = None;
     let looks = matches!(worker, Worker::OfLevels);
-    while let Some(calls) = shared.sleep(seen, pause.or(looks.then_some(DEVICE_LOOK))) {
+    // Each looks now and then whether the scarcity of room gives it work: nobody calls for that.
+    while let Some(calls) = shared.sleep(seen, pause.or(Some(DEVICE_LOOK))) {
         if looks && pause.is_none() && calls == seen {
             region.volume().look_at_device();
         }
