@@ -40,7 +40,7 @@ fn nothing_goes_wrong() {
     assert!(total.splits > seeds / 2, "{total:?}");
     assert!(total.merges > seeds / 2, "{total:?}");
     // Two-layer logs: a third of all seeds has them at some time.
-    assert!(total.piece_merges > seeds / 10 && total.run_merges > seeds / 10, "{total:?}");
+    assert!(total.piece_merges > seeds / 15 && total.run_merges > seeds / 10, "{total:?}");
     assert!(total.promotions_with_pieces > seeds / 10 && total.splits_with_pieces > 0, "{total:?}");
     assert!(total.compared > seeds, "{total:?}");
     // A third of all seeds has hash indexes that clients read.

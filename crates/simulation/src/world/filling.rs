@@ -144,7 +144,11 @@ impl World {
         if suffices && self.scenario.desired().is_empty() {
             self.succeeds("while some disks are full", SOON, put)?;
         }
-        let room = if self.disk_fills.rng.one_in(2) { Some(ENOUGH) } else { None };
+        // Members that have left their group, and without which it takes no writes, lack more than that.
+        let lacks =
+            |config: &GroupConfig| needs_others && config.in_sync().count() < self.scenario.table.replicas as usize;
+        let have_left = self.configs().iter().any(lacks);
+        let room = if self.disk_fills.rng.one_in(2) && !have_left { Some(ENOUGH) } else { None };
         nodes.iter().for_each(|node| self.empty_disk(*node, room));
         self.succeeds("after there was room again", SOON, put)?;
         self.is_loaded = false;

@@ -1,4 +1,4 @@
-//! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on or die. Then the operator has it
+//! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on, or all die with it. Then the operator has it
 //! restored from what all nodes know, as often as a node refuses it.
 //!
 //! It strikes only where no node is cut off from the coordinator and no disk loses what it had: what only an absent node knows
@@ -6,12 +6,13 @@
 
 use super::{Event, World};
 use crate::CONTEXT;
-use leeward_format::cluster::GroupConfig;
+use leeward_format::RegionId;
 use leeward_format::coordinator::TreeSnapshot;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::status::NodeStatus;
 use leeward_platform::Nanos;
 use leeward_server::node::{Node, Token};
+use std::collections::BTreeSet;
 
 /// How often the tree is saved, and how often the operator looks at the nodes.
 const LOOK: Nanos = Nanos::from_millis(200);
@@ -33,6 +34,8 @@ pub(crate) enum Forget {
 #[derive(Debug, Default)]
 pub(super) struct Forgetting {
     saved: Vec<(Nanos, TreeSnapshot)>,
+    /// Regions that some server has stored: they were served.
+    stored: BTreeSet<RegionId>,
     /// The tree has forgotten something, and not all nodes run and take part in the cluster again.
     pub(super) is_restoring: bool,
     forgot_at: Nanos,
@@ -74,24 +77,35 @@ impl World {
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
         self.note_regions();
-        let saved = std::mem::take(&mut self.forgetting.saved);
-        self.forgetting = Forgetting { saved, is_restoring: true, forgot_at: self.now, ..Forgetting::default() };
+        let Forgetting { saved, stored, .. } = std::mem::take(&mut self.forgetting);
+        self.forgetting =
+            Forgetting { saved, stored, is_restoring: true, forgot_at: self.now, ..Forgetting::default() };
         self.fault_state.struck += 1;
+        if self.now.as_millis().is_multiple_of(3) {
+            // What is known then is what copies belong to.
+            for node in self.nodes().filter(|node| self.machines[*node].node.is_some()).collect::<Vec<_>>() {
+                self.crash(node, false);
+                self.push(self.now + LOOK, Event::Restart { node });
+            }
+        }
     }
 
-    /// Whether some server has stored each region for certain: its primary serves, or has brought a backup in sync. What nobody
-    /// has stored cannot be known.
+    /// Whether some server has stored each region for certain. What nobody has stored cannot be known.
     fn is_all_stored(&self) -> bool {
-        let is_serving = |config: &GroupConfig| {
-            let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
-            nodes.into_iter().any(|node| node.is_serving(config.region, config.term))
-        };
-        self.configs().iter().all(|config| !config.backups.is_empty() || is_serving(config))
+        self.configs().iter().all(|config| self.forgetting.stored.contains(&config.region))
+    }
+
+    fn note_stored(&mut self) {
+        let configs = self.configs();
+        let nodes = || self.machines.iter().filter_map(|machine| machine.node.as_ref());
+        let served = configs.iter().filter(|config| nodes().any(|node| node.is_serving(config.region, config.term)));
+        self.forgetting.stored.extend(served.map(|config| config.region));
     }
 
     /// Saves the tree; or the operator looks whether it is to be restored, and takes the next step.
     pub(super) fn look_at_tree(&mut self) {
         self.push(self.now + LOOK, Event::LookAtTree);
+        self.note_stored();
         if !self.forgetting.is_restoring {
             self.forgetting.saved.push((self.now, self.host.tree.snapshot()));
             return;
