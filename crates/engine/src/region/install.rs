@@ -10,8 +10,8 @@ use crate::volume::{Durability, Segment};
 use leeward_format::manifest::{Change, InstallEdit, SegmentKind, level_at};
 use leeward_format::{LogKind, Lsn, SegmentId, UnixMs};
 use leeward_platform::{Bug, planted};
-use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// What there was to choose a compaction from: the levels and the committed L0s. See [`Region::compaction_basis`].
 #[derive(Debug)]

@@ -38,11 +38,11 @@ mod waits_tests;
 
 pub use append::{AppendError, Appended, Write};
 pub use base::PinnedBase;
-pub use install::CompactionBasis;
 pub use checkpoint::{Checkpoint, CheckpointInfo};
 pub use digest::SnapshotAt;
 pub use export::Export;
 pub use garbage::Space;
+pub use install::CompactionBasis;
 pub(crate) use open::{Recovered, cut, recover};
 pub use requests::{MOST_REQUESTS, Requests};
 pub use trim::Piece;

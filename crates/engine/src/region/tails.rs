@@ -4,7 +4,7 @@ use super::{Region, Writer};
 use crate::error::{Error, Result};
 use crate::log::{OpenTail, Prepared, Tail};
 use crate::memory::Purpose;
-use crate::volume::{Durability, TailUse};
+use crate::volume::{Durability, TailUse, Volume};
 use leeward_format::manifest::Change;
 use leeward_format::{LogKind, Lsn};
 use std::sync::Arc;
@@ -62,6 +62,27 @@ impl Region {
         self.volume.sync()?;
         self.synced.fetch_max(last.0, Ordering::AcqRel);
         Ok(last)
+    }
+
+    /// [`Region::sync_tails`] of several regions of `volume`, with one sync. Also makes everything else durable that was written
+    /// to it before.
+    pub fn sync_tails_of(volume: &Volume, regions: &[Arc<Region>]) -> Vec<Result<Lsn>> {
+        let write = |region: &Arc<Region>| {
+            let last = region.last_lsn();
+            region.write_tails().map(|()| last)
+        };
+        let written: Vec<Result<Lsn>> = regions.iter().map(write).collect();
+        let is_synced = volume.sync().is_ok();
+        let end = |(region, written): (&Arc<Region>, Result<Lsn>)| {
+            let last = written?;
+            if !is_synced {
+                // A volume whose sync has failed says so to everyone.
+                volume.sync()?;
+            }
+            region.synced.fetch_max(last.0, Ordering::AcqRel);
+            Ok(last)
+        };
+        regions.iter().zip(written).map(end).collect()
     }
 
     /// Makes a sealed tail durable and records its end. The record of the end becomes durable with the next sync: a

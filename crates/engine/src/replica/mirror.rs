@@ -53,7 +53,6 @@ impl Replica {
         if new < bytes.len() {
             let (no, from) = (tail.segment.no(), std::mem::replace(&mut tail.persisted, end as u32));
             self.volume.write_buffered(no, from, &bytes[new..])?;
-            self.unsynced = true;
             if let Some(follower) = &mut self.follower {
                 follower.feed(log, (id, no), from, &bytes[new..])?;
             }
@@ -77,17 +76,6 @@ impl Replica {
         let detail = format!("region {}: what was written to tail {id} is not what is read there", self.region());
         let (file, offset) = (self.volume.name().to_owned(), self.volume.file_offset(no, 0));
         Error::Damaged { file, offset, detail, advice: RESTORE }
-    }
-
-    /// Makes the bytes of tails durable that were persisted since the last call.
-    ///
-    /// # Errors
-    /// Those of writing.
-    pub fn sync(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.unsynced) {
-            self.volume.sync()?;
-        }
-        Ok(())
     }
 
     /// An open tail is complete, persisted up to `bytes`: makes it durable and records its end. The record of the end

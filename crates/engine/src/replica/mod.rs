@@ -61,8 +61,6 @@ pub struct Replica {
     parent: Option<Parent>,
     /// The highest commit LSN that a primary reported.
     committed: Lsn,
-    /// Bytes of tails were written, but not synced.
-    unsynced: bool,
 }
 
 /// A tail of the primary.
@@ -138,7 +136,6 @@ impl Replica {
             follower: None,
             parent: None,
             committed: Lsn(0),
-            unsynced: false,
         }
     }
 

@@ -120,7 +120,7 @@ impl Backup {
             let buffer = &self.buffers[Backup::buffer(tail.log(), tail.index())][..tail.filled() as usize];
             self.replica.persist_tail(tail.log(), tail.id(), 0, buffer)?;
         }
-        self.replica.sync()
+        self.volume.sync()
     }
 
     /// Flushes sealed tails at both ends and releases them.

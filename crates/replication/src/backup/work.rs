@@ -78,7 +78,7 @@ pub enum Work {
     Unfollow,
     /// Persist what the mirror buffers hold.
     SaveTails {
-        /// Sync them as well, so that they survive a power loss.
+        /// The caller makes them durable afterwards.
         durably: bool,
     },
 }
@@ -223,9 +223,7 @@ impl Work {
             }
             Work::SaveTails { durably } => {
                 memory()?.save(replica, durably).map_err(failed)?;
-                replica.run_next().map_err(failed)?;
-                let synced = if durably { replica.sync() } else { Ok(()) };
-                synced.map(|()| Done::Quiet).map_err(failed)
+                replica.run_next().map(|()| Done::Quiet).map_err(failed)
             }
         }
     }

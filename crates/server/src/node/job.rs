@@ -8,8 +8,8 @@ use super::reshape::split::SplitOff;
 use super::serving::execute::OperationDone;
 use super::serving::{ReplyTo, UpkeepDone};
 use leeward_engine::Error;
-use leeward_format::RegionId;
 use leeward_format::op::{OpResult, ReadResult};
+use leeward_format::{Lsn, RegionId};
 use leeward_platform::cpu::Account;
 
 /// Work that touches the device.
@@ -24,7 +24,7 @@ pub struct Job {
 /// How soon a job should run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobClass {
-    /// A client or a primary waits for it: before all background jobs, and never behind one if there are two threads.
+    /// A client or a primary waits for it: it has threads of its own, and the CPU before background jobs.
     Foreground,
     /// Compactions and the reading of bases: they are long, and no client or primary waits for them.
     Background,
@@ -66,6 +66,8 @@ pub(crate) enum Outcome {
     SplitOff(Box<SplitOff>),
     /// The volume was told what a copy belongs to, if it has the copy.
     Identified(Result<bool, Error>),
+    /// What was written to the volume is durable; up to these LSNs in these regions.
+    Synced(Vec<(RegionId, Result<Lsn, Error>)>),
     /// Operations on a served region.
     Operation(OperationDone),
     /// A question about segments was answered.

@@ -324,6 +324,7 @@ impl Node {
         match outcome {
             Outcome::Proved { to, result } => return self.answers.push((to, result)),
             Outcome::ReadAtBackup { read, result } => return self.backup_reads.ended(read, result),
+            Outcome::Synced(regions) => return self.synced(now, regions),
             Outcome::Identified(Ok(_)) => return,
             Outcome::Identified(Err(error)) => {
                 return tracing::warn!(%region, %error, "cannot note what the copy belongs to");
@@ -393,9 +394,9 @@ impl Node {
         let Some(serving) = slot.serving() else { return };
         serving.reshape_mut().set_alone(is_alone);
         serving.resume(now);
-        serving.turn(now, &mut self.context.ops, self.tail_saver.interval(), &mut self.answers);
+        serving.turn(now, &mut self.context.ops, &mut self.answers);
         if serving.quiesce(now, self.context.agent.view().is_synced(), obstacle) {
-            serving.turn(now, &mut self.context.ops, self.tail_saver.interval(), &mut self.answers);
+            serving.turn(now, &mut self.context.ops, &mut self.answers);
         }
         if serving.is_being_reshaped() {
             self.reshaping.began(region);

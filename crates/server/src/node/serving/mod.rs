@@ -243,7 +243,7 @@ impl Serving {
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
     /// committed, releases answers, and starts the upkeep that is due.
-    pub(crate) fn turn(&mut self, now: Nanos, ops: &mut Ops, flush_interval: Nanos, out: &mut Vec<Answer>) {
+    pub(crate) fn turn(&mut self, now: Nanos, ops: &mut Ops, out: &mut Vec<Answer>) {
         self.run_next(now);
         self.start_lookups(now);
         let last = self.region.last_lsn();
@@ -277,7 +277,7 @@ impl Serving {
         }
         self.answers.take_ready(out);
         self.release(now, out);
-        self.maintain(now, flush_interval);
+        self.maintain(now);
     }
 
     fn post(&mut self, last: Lsn, ops: &mut Ops) {

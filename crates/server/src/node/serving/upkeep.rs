@@ -8,9 +8,9 @@
 use super::{Serving, fill};
 use crate::node::job::Outcome;
 use crate::node::reshape::quiesce::CompactionUrgency;
-use leeward_engine::Error;
 use leeward_engine::compaction::{Compaction, CompactionDone, Step};
 use leeward_engine::region::{CompactionBasis, Piece};
+use leeward_engine::{Error, Region};
 use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
 use leeward_platform::Nanos;
@@ -82,8 +82,6 @@ pub(super) struct Upkeep {
     flushing: [bool; 2],
     flushed_below: [u64; 2],
     is_preparing: bool,
-    is_syncing: bool,
-    unsynced_since: Option<Nanos>,
     /// Upkeep failed without harm to the volume (it is full, or a read failed). It is tried again at this time.
     backoff_until: Nanos,
     /// The same for the next tails. Compactions, which give them room, do not wait with them.
@@ -104,7 +102,7 @@ impl Upkeep {
 
     /// It has something to do that comes with time alone.
     pub(super) fn waits_for_time(&self, now: Nanos) -> bool {
-        now < self.backoff_until.max(self.prepares_from) || self.unsynced_since.is_some() || self.is_presumed
+        now < self.backoff_until.max(self.prepares_from) || self.is_presumed
     }
 
     /// Compactions that are under way are not continued here: the region is given up.
@@ -115,7 +113,7 @@ impl Upkeep {
 
 impl Serving {
     /// Begins the upkeep that is due.
-    pub(super) fn maintain(&mut self, now: Nanos, flush_interval: Nanos) {
+    pub(super) fn maintain(&mut self, now: Nanos) {
         if self.region.volume().is_failed() {
             return self.pin_for_others();
         }
@@ -127,7 +125,6 @@ impl Serving {
             let region = self.region.clone();
             self.spawn(move || Outcome::Upkeep(UpkeepDone::Prepared(region.prepare_tails())));
         }
-        self.sync_when_due(now, flush_interval);
         if now >= self.upkeep.backoff_until {
             if self.is_open() && self.is_active() {
                 self.trim(now);
@@ -167,16 +164,12 @@ impl Serving {
         }
     }
 
-    fn sync_when_due(&mut self, now: Nanos, flush_interval: Nanos) {
-        if self.upkeep.unsynced_since.is_none() && self.region.is_unsynced() {
-            self.upkeep.unsynced_since = Some(now);
-        }
-        if !self.upkeep.is_syncing && self.upkeep.unsynced_since.is_some_and(|since| now - since >= flush_interval) {
-            self.upkeep.unsynced_since = None;
-            self.upkeep.is_syncing = true;
-            let region = self.region.clone();
-            self.spawn(move || Outcome::Upkeep(UpkeepDone::Synced(region.sync_tails())));
-        }
+    /// The region, if something in it is not durable. A job of the node makes it so, and [`UpkeepDone::Synced`] follows.
+    pub(crate) fn begin_sync(&mut self) -> Option<Arc<Region>> {
+        self.region.is_unsynced().then(|| {
+            self.job_begins();
+            self.region.clone()
+        })
     }
 
     fn compact(&mut self, now: Nanos) {
@@ -245,10 +238,7 @@ impl Serving {
                 }
                 return self.warn_of(&result);
             }
-            UpkeepDone::Synced(result) => {
-                self.upkeep.is_syncing = false;
-                result.map(|_| ())
-            }
+            UpkeepDone::Synced(result) => result.map(|_| ()),
             UpkeepDone::LookedForForeign(found) => self.found_foreign(now, found),
             UpkeepDone::ReadForIndex(piece) => {
                 self.walked(*piece);
