@@ -180,7 +180,7 @@ impl Balancing {
         let mut next = self.cancel_overdue(now, view, timing, &is_free);
         let cancelled: Vec<RegionId> = next.iter().map(|config| config.region).collect();
         let is_free = |region| !cancelled.contains(&region) && is_free(region);
-        let mut steps = relief(view, &self.rooms, &is_free);
+        let mut steps = relief(view, &self.rooms, is_free);
         for (region, _) in &steps {
             tracing::info!(%region, "the volume of its primary has no room for writes, and that of a backup has");
         }

@@ -113,8 +113,8 @@ impl World {
         let running = self.machines.iter().map(|machine| machine.node.as_ref().filter(|_| !machine.paused));
         let statuses: Vec<Option<NodeStatus>> = running.map(|node| node.map(Node::status)).collect();
         let all_run = statuses.iter().all(Option::is_some);
-        let is_refused = statuses.iter().flatten().filter_map(|status| status.not_joined.as_deref());
-        let is_refused = is_refused.map(|why| why.contains("refuses what the coordinator says")).any(|refuses| refuses);
+        let mut reasons = statuses.iter().flatten().filter_map(|status| status.not_joined.as_deref());
+        let is_refused = reasons.any(|why| why.contains("refuses what the coordinator says"));
         let are_joined =
             statuses.iter().all(|status| status.as_ref().is_some_and(|s| s.not_joined.is_none() && s.coordinator_up));
         if all_run && are_joined && self.now.since(self.forgetting.forgot_at) > NOTICED {
