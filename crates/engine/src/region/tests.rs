@@ -10,6 +10,7 @@ use leeward_format::cluster::Placement;
 use leeward_format::record::{FLAG_BATCH_CONTINUES, RecordSeed, read_record};
 use leeward_format::segment::{LOG_HEADER_BYTES, LogHeader};
 use leeward_format::{SegmentId, ServerId, VolumeId};
+use leeward_platform::disk::{Fault, FaultPlan};
 use leeward_platform::{Disk, RealDisk, SimDisk};
 use std::thread;
 use std::time::Duration;
@@ -233,7 +234,7 @@ fn prepared_tails(maps: bool) {
     assert!(region.wants_tails());
     region.prepare_tails().unwrap();
     assert!(!region.wants_tails());
-    disk.set_faults(leeward_platform::disk::FaultPlan::default());
+    disk.set_faults(FaultPlan::default());
     let mut appended = 0;
     while region.tails(LogKind::Recovery).len() < 2 {
         region.append(&[put(b"fill", &[0; 1000])]).unwrap();
@@ -244,6 +245,27 @@ fn prepared_tails(maps: bool) {
     assert!(region.is_unsynced());
     assert_eq!(region.sync_tails().unwrap(), region.last_lsn());
     assert!(!region.is_unsynced());
+}
+
+#[test]
+fn the_regions_of_a_volume_are_synced_together() {
+    let disk = SimDisk::new(1, 1 << 30);
+    let options = VolumeOptions { segment_bytes: 32 << 10, ..VolumeOptions::default() };
+    let (volume, _) = Volume::open(disk.open("volume").unwrap(), VolumeId(1), options).unwrap();
+    let serve = |id| Replica::create(&volume, RegionId(id), TableOptions::default()).unwrap().serve(Epoch(1)).unwrap();
+    let regions: Vec<Arc<Region>> = (1..=20).map(serve).collect();
+    let append = || regions.iter().all(|region| region.append(&[put(b"key", b"value")]).is_ok());
+    assert!(append());
+    let before = disk.syncs();
+    let synced = Region::sync_tails_of(&volume, &regions);
+    assert_eq!(disk.syncs(), before + 1);
+    for (region, last) in regions.iter().zip(synced) {
+        assert_eq!((last.unwrap(), region.is_unsynced()), (region.last_lsn(), false));
+    }
+    assert!(append());
+    disk.set_faults(FaultPlan { at: vec![(1, Fault::Fail)], ..FaultPlan::default() });
+    let failed = Region::sync_tails_of(&volume, &regions);
+    assert!(failed.iter().all(Result::is_err) && regions.iter().all(|region| region.is_unsynced()));
 }
 
 /// Also if the writer overtakes the thread that prepares tails ahead: a replay reads the segments of a log by their
