@@ -39,7 +39,8 @@ fn nothing_goes_wrong() {
     assert!(total.compactions > 5 * seeds && total.promotions > seeds && total.again > 3 * seeds, "{total:?}");
     assert!(total.splits > seeds / 2, "{total:?}");
     assert!(total.merges > seeds / 2, "{total:?}");
-    // Two-layer logs: a third of all seeds has them at some time.
+    // Two-layer logs: a third of all seeds has them at some time. Of seeds 1..=900 one in seven merges pieces (128); the
+    // bound is half of that, since 277 seeds gave from 26 to 35.
     assert!(total.piece_merges > seeds / 15 && total.run_merges > seeds / 10, "{total:?}");
     assert!(total.promotions_with_pieces > seeds / 10 && total.splits_with_pieces > 0, "{total:?}");
     assert!(total.compared > seeds, "{total:?}");

@@ -218,12 +218,11 @@ impl Balancing {
         is_free: impl Fn(RegionId) -> bool,
     ) -> Vec<GroupConfig> {
         let old = |(region, mine): (&RegionId, &Requested)| {
-            let (pending, age) = (self.pending.get(region)?, now.since(mine.at));
+            let pending = self.pending.get(region).filter(|_| now.since(mine.at) >= timing.attempt)?;
             let DesiredState { primary, plan, .. } = &mine.desired;
             let keeps_primary = primary.is_some() && *primary == pending.primary && pending.leaving.is_none();
             let stays_whole = plan.is_some() && *plan == pending.plan;
             let request = match (keeps_primary, stays_whole) {
-                _ if age < timing.attempt => return None,
                 (true, _) => RegionRequest::KeepMembers,
                 (_, true) => RegionRequest::KeepBounds,
                 _ => return None,
@@ -323,8 +322,8 @@ impl Balancing {
         self.split_pauses.insert(region, SplitPause { until, failed: failed + 1 });
     }
 
-    /// Forgets the parts of the master's request for a region that are not pending. If the same is requested later, it is another's:
-    /// the primary role of a merge source is asked for again as long as the merge is planned.
+    /// Forgets the parts of the master's request for a region that are not pending. If the same is requested later, it is
+    /// another's: the primary role of a merge source is asked for again as long as the merge is planned.
     fn close(&mut self, region: RegionId) {
         let Some(Requested { desired, .. }) = self.requested.get_mut(&region) else { return };
         let none = DesiredState::default();

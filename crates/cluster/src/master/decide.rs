@@ -152,10 +152,10 @@ impl Group<'_> {
     fn next(&self, assign: Assign) -> Option<GroupConfig> {
         match self.config.primary {
             Some(primary) if self.view.is_live(primary) && !self.should_be_replaced(primary) => {
-                if self.is_overtaken() {
-                    return Some(self.new_term(primary, self.config.backups.clone()));
+                match self.is_overtaken() {
+                    true => Some(self.new_term(primary, self.config.backups.clone())),
+                    false => self.maintain(),
                 }
-                self.maintain()
             }
             None if self.config.backups.is_empty() && self.config.prior_members.is_empty() => self.assign(assign),
             _ => self.promote(),
@@ -171,8 +171,13 @@ impl Group<'_> {
     /// Whether a server has a copy of a later term, which the coordinator forgot. That copy cannot follow this primary, and gets
     /// the content of this one in a term that is later still.
     fn is_overtaken(&self) -> bool {
+        self.copies().any(|copy| copy.term > self.config.term)
+    }
+
+    /// The copies of the region that live servers say they have.
+    fn copies(&self) -> impl Iterator<Item = &CopyFound> {
         let copies = self.view.servers().filter_map(|info| info.copy_of(self.config.region));
-        copies.filter(|copy| !copy.is_of_other_table(self.config)).any(|copy| copy.term > self.config.term)
+        copies.filter(|copy| !copy.is_of_other_table(self.config))
     }
 
     /// A region that never had a primary. Its copies are empty, and an empty copy is complete. So all members are in sync from
@@ -292,8 +297,7 @@ impl Group<'_> {
     /// The next configuration with a new primary, in an epoch above all that its copy has seen. It has these in-sync backups, and
     /// live learners in all other places.
     fn new_term(&self, primary: Member, backups: Vec<Member>) -> GroupConfig {
-        let copies = self.view.servers().filter_map(|info| info.copy_of(self.config.region));
-        let seen = copies.filter(|copy| !copy.is_of_other_table(self.config)).map(CopyFound::seen).max();
+        let seen = self.copies().map(CopyFound::seen).max();
         let epoch = self.config.epoch.max(seen.unwrap_or_default()).next();
         let mut next = GroupConfig { epoch, term: epoch, primary: Some(primary), backups, ..self.config.clone() };
         (next.prior_members, next.recovery_quorum, next.relinquished_term) = (Vec::new(), 0, Epoch(0));

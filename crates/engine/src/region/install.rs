@@ -28,16 +28,15 @@ impl Region {
         CompactionBasis { committed: self.committed_l0s(&view), view: Arc::downgrade(&view) }
     }
 
-    /// Whether that is `basis` still, and no other region asks for a freeze or has given up a shared segment.
+    /// Whether that is `basis` still, and no other region [calls](Region::is_called).
     pub fn has_basis(&self, basis: &CompactionBasis) -> bool {
         let view = self.view.load();
         let is_same = Weak::as_ptr(&basis.view) == Arc::as_ptr(&view) && basis.committed == self.committed_l0s(&view);
-        is_same && !view.version.active().is_asked_to_freeze() && !self.must_look_at_sharing()
+        is_same && !self.is_called()
     }
 
     fn committed_l0s(&self, view: &View) -> usize {
-        let commit = self.commit();
-        view.version.frozen().iter().rev().take_while(|l0| l0.last_lsn() <= commit).count()
+        view.version.committed(self.commit()).count()
     }
 
     /// The most urgent compaction that conflicts with none under way and that memory admits. An L0 is compacted only if

@@ -57,30 +57,30 @@ impl Region {
     /// # Errors
     /// Those of writing.
     pub fn sync_tails(&self) -> Result<Lsn> {
-        let last = self.last_lsn();
-        self.write_tails()?;
+        let last = self.write_to_last()?;
         self.volume.sync()?;
+        Ok(self.note_synced(last))
+    }
+
+    /// [`Region::write_tails`]; returns the last LSN of what was written.
+    fn write_to_last(&self) -> Result<Lsn> {
+        let last = self.last_lsn();
+        self.write_tails().map(|()| last)
+    }
+
+    fn note_synced(&self, last: Lsn) -> Lsn {
         self.synced.fetch_max(last.0, Ordering::AcqRel);
-        Ok(last)
+        last
     }
 
     /// [`Region::sync_tails`] of several regions of `volume`, with one sync. Also makes everything else durable that was written
     /// to it before.
     pub fn sync_tails_of(volume: &Volume, regions: &[Arc<Region>]) -> Vec<Result<Lsn>> {
-        let write = |region: &Arc<Region>| {
-            let last = region.last_lsn();
-            region.write_tails().map(|()| last)
-        };
-        let written: Vec<Result<Lsn>> = regions.iter().map(write).collect();
-        let is_synced = volume.sync().is_ok();
+        let written: Vec<Result<Lsn>> = regions.iter().map(|region| region.write_to_last()).collect();
+        let synced = volume.sync();
         let end = |(region, written): (&Arc<Region>, Result<Lsn>)| {
             let last = written?;
-            if !is_synced {
-                // A volume whose sync has failed says so to everyone.
-                volume.sync()?;
-            }
-            region.synced.fetch_max(last.0, Ordering::AcqRel);
-            Ok(last)
+            synced.clone().map(|()| region.note_synced(last))
         };
         regions.iter().zip(written).map(end).collect()
     }

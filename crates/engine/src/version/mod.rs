@@ -129,6 +129,10 @@ impl Version {
     pub(crate) fn frozen(&self) -> &[Arc<MemTable>] {
         &self.frozen
     }
+    /// The frozen L0s whose records are committed up to `commit`, oldest first.
+    pub(crate) fn committed(&self, commit: Lsn) -> impl Iterator<Item = &Arc<MemTable>> {
+        self.frozen.iter().rev().take_while(move |l0| l0.last_lsn() <= commit)
+    }
     /// The levels by [position](leeward_format::manifest::L1_RUNS).
     pub(crate) fn levels(&self) -> &[Arc<Level>] {
         &self.levels.all

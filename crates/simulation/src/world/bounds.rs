@@ -168,9 +168,9 @@ impl World {
     /// Every planned split or merge is done, with three exceptions: a region that no key halves, a merge that would copy too
     /// much, and one whose pairs a far member does not make durable while the source may be paused.
     pub(super) fn is_split(&self) -> bool {
-        let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        let plans = nodes.flat_map(|status| status.regions).filter_map(|region| Some((region.region, region.plan?)));
-        let plans: BTreeMap<RegionId, PlanStatus> = plans.collect();
+        let regions = self.region_statuses().into_iter();
+        let plans: BTreeMap<RegionId, PlanStatus> =
+            regions.filter_map(|region| Some((region.region, region.plan?))).collect();
         let waits_for =
             |plan: &PlanStatus, why: &str| plan.waits_for.as_ref().is_some_and(|found| found.starts_with(why));
         let is_hopeless = |plan: &PlanStatus| match plan.into {
@@ -184,8 +184,7 @@ impl World {
 
     /// Every region that is served holds only keys of its own range.
     pub(super) fn is_trimmed(&self) -> bool {
-        let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
-        nodes.flat_map(|node| node.with_foreign()).next().is_none()
+        self.running().flat_map(|node| node.with_foreign()).next().is_none()
     }
 }
 

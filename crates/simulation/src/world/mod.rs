@@ -332,6 +332,11 @@ impl World {
         0..self.scenario.nodes
     }
 
+    /// The processes that run.
+    fn running(&self) -> impl Iterator<Item = &Node> {
+        self.machines.iter().filter_map(|machine| machine.node.as_ref())
+    }
+
     fn push(&mut self, at: Nanos, event: Event) {
         self.queue.push(at.max(self.now), event);
     }
@@ -525,8 +530,7 @@ impl World {
 
     /// The regions of the running processes.
     fn region_statuses(&self) -> Vec<RegionStatus> {
-        let statuses = self.machines.iter().filter_map(|machine| machine.node.as_ref()).map(Node::status);
-        statuses.flat_map(|status| status.regions).collect()
+        self.running().map(Node::status).flat_map(|status| status.regions).collect()
     }
 
     /// Whether a node's copy of a region has pieces of a two-layer log.

@@ -41,10 +41,7 @@ pub(super) fn quiet_of(regions: usize, is_suitable: impl Fn(&Scenario) -> bool) 
 fn lose_coordinator_at(world: &mut World, request: Op) {
     let token = world.question(0, request);
     let end = world.now + Nanos::from_secs(20);
-    let is_undecided = |world: &World| {
-        let mut nodes = world.machines.iter().filter_map(|machine| machine.node.as_ref());
-        nodes.any(|node| node.undecided().next().is_some())
-    };
+    let is_undecided = |world: &World| world.running().any(|node| node.undecided().next().is_some());
     while !is_undecided(world) {
         assert!(world.turn(end), "nothing is proposed");
     }

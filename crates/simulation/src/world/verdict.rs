@@ -123,10 +123,7 @@ impl World {
 
     /// Waits until no server counts as full.
     fn await_roles_everywhere(&mut self) {
-        let gets_roles = |world: &World| {
-            let mut nodes = world.machines.iter().filter_map(|machine| machine.node.as_ref());
-            nodes.all(|node| node.status().gets_no_roles.is_none())
-        };
+        let gets_roles = |world: &World| world.running().all(|node| node.status().gets_no_roles.is_none());
         self.advance_until(self.now + STAYS_FULL, gets_roles);
     }
 
@@ -140,8 +137,7 @@ impl World {
 
     /// Segments that were sent to learners.
     fn segments_sent(&self) -> u64 {
-        let nodes = self.machines.iter().filter_map(|machine| machine.node.as_ref());
-        let peers = nodes.flat_map(|node| node.status().regions).flat_map(|region| region.peers);
+        let peers = self.region_statuses().into_iter().flat_map(|region| region.peers);
         peers.map(|peer| peer.segments_sent).sum()
     }
 

@@ -198,7 +198,7 @@ impl Picker {
         logs: &Logs<'_>,
         (lane, least, now): (Lane, usize, UnixMs),
     ) -> Option<Compaction> {
-        let committed = || version.frozen().iter().rev().take_while(|l0| l0.last_lsn() <= commit);
+        let committed = || version.committed(commit);
         let (reads, volume) = (version.reads(), &version.reads().volume);
         let picture = Picture {
             l0s: committed().map(|l0| L0Picture { bytes: l0.bytes(), last_lsn: l0.last_lsn() }).collect(),

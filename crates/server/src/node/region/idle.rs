@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - A region is idle only if it waits for nothing that comes with time alone. Every event of a region wakes it: an operation,
-//!   a message, work for its copy, the end of a job, a new configuration or link, changed table options, servers that come and go, a lease grant
-//!   that was not renewed, memory that other regions need, a volume that fails, or whose room becomes scarcer.
+//!   a message, work for its copy, the end of a job, a new configuration or link, changed table options, servers that come and
+//!   go, a lease grant that was not renewed, memory that other regions need, a volume that fails, or whose room becomes scarcer.
 //! - A region that was idle for [`LONGEST_IDLE`] is looked at all the same. If it then has work to do, no event had woken it
 //!   for that work: a missed wake-up. It is counted, and is a bug. Two things come without an event: a floor to record, and,
 //!   where others miss room, a level of which it becomes known that it deletes much: its index was read.
