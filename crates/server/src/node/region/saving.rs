@@ -1,6 +1,7 @@
-//! When written bytes become durable. Twice in a flush interval there is a round: one sync makes all durable that primaries have
-//! appended, and what copies have saved since the round before; then copies save what is in their mirror buffers. So the syncs
-//! of a node do not grow with its regions. Copies also save before the buffered bytes exceed the mirrors' share of the memory.
+//! When written bytes become durable. Twice in a flush interval a round ends: one sync makes all durable that primaries have
+//! appended, and what copies have saved since the round before. So the syncs of a node do not grow with its regions. During a
+//! round each copy saves what is in its mirror buffers: some of the copies in each of [`STEPS`], so that a client's operation
+//! waits for few of these jobs. All copies save at once before the buffered bytes exceed the mirrors' share of the memory.
 //!
 //! Invariants:
 //! - An appended record is durable half a flush interval later, and one that a copy received a whole one, if the device keeps up.
@@ -17,24 +18,39 @@ use leeward_fabric::Fabric;
 use leeward_format::{Lsn, RegionId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::Activity;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How often the node checks how many bytes the fabric has received, while these are few; otherwise it checks at each tick.
 const QUIET_LOOK: Nanos = Nanos::from_millis(200);
 
-/// When the last round was, and how much came since.
+/// Parts of a round. A copy saves in the part that its region's number gives.
+const STEPS: u32 = 10;
+
+/// How far the round is, and how much came since.
 pub(crate) struct TailSaver {
-    /// Time between two rounds.
+    /// How long a round takes.
     interval: Nanos,
-    saved: Nanos,
+    began: Nanos,
+    /// The first step of the round that is not done.
+    next_step: u32,
     /// Copies have saved something that may not be durable.
     is_unsynced: bool,
     is_syncing: bool,
-    /// Bytes that the fabric had received at `saved`.
+    /// Bytes that the fabric had received when the round began, or all copies saved in it.
     received_at_save: u64,
     /// Bytes that the fabric had received at the last check, and when to check again.
     received: u64,
     look_at_received: Nanos,
+}
+
+/// What copies are to save now.
+struct Due {
+    steps: Range<u32>,
+    /// All copies, however far the round is.
+    all: bool,
+    /// The round has ended, and another begins.
+    ends: bool,
 }
 
 impl TailSaver {
@@ -42,7 +58,8 @@ impl TailSaver {
     pub(crate) fn new(flush_interval: Nanos) -> TailSaver {
         TailSaver {
             interval: Nanos(flush_interval.0 / 2),
-            saved: Nanos::ZERO,
+            began: Nanos::ZERO,
+            next_step: 0,
             is_unsynced: false,
             is_syncing: false,
             received_at_save: 0,
@@ -51,11 +68,19 @@ impl TailSaver {
         }
     }
 
-    /// Whether copies should save now, and if so whether in a round.
-    fn is_due(&mut self, now: Nanos, fabric: &dyn Fabric, volume: &Volume) -> Option<bool> {
-        let durably = now - self.saved >= self.interval;
-        if !durably && now < self.look_at_received {
-            return None;
+    fn due(&mut self, now: Nanos, fabric: &dyn Fabric, volume: &Volume) -> Due {
+        let elapsed = now - self.began;
+        let ends = elapsed >= self.interval;
+        let step = if ends { STEPS } else { (elapsed.0 * u64::from(STEPS) / self.interval.0) as u32 };
+        let steps = self.next_step..step;
+        (self.began, self.next_step) = if ends { (now, 0) } else { (self.began, step) };
+        Due { steps, all: self.is_full(now, ends, fabric, volume), ends }
+    }
+
+    /// Whether so much was received that all copies save.
+    fn is_full(&mut self, now: Nanos, ends: bool, fabric: &dyn Fabric, volume: &Volume) -> bool {
+        if !ends && now < self.look_at_received {
+            return false;
         }
         // Counting the received bytes is not free: they lie in many buffers.
         let (received, share) = (fabric.counters().bytes_received, volume.memory().share(Purpose::Mirrors));
@@ -63,13 +88,11 @@ impl TailSaver {
         if received.saturating_sub(before) <= share / 64 {
             self.look_at_received = now + QUIET_LOOK;
         }
-        if durably {
-            self.saved = now;
-        } else if received.saturating_sub(self.received_at_save) <= share / 4 {
-            return None;
+        let is_full = received.saturating_sub(self.received_at_save) > share / 4;
+        if is_full || ends {
+            self.received_at_save = received;
         }
-        self.received_at_save = received;
-        Some(durably)
+        is_full
     }
 }
 
@@ -77,14 +100,20 @@ impl Node {
     /// Makes written bytes durable, and copies save what is in their mirror buffers, if it is time to.
     pub(crate) fn save_tails(&mut self, now: Nanos) {
         let Context { fabric, volume, .. } = &self.context;
-        let Some(durably) = self.tail_saver.is_due(now, &**fabric, volume) else { return };
-        if durably {
+        let Due { steps, all, ends } = self.tail_saver.due(now, &**fabric, volume);
+        if ends {
             self.sync_written();
         }
-        for slot in self.slots.values_mut() {
-            slot.backup.save_tails(durably);
-            slot.act_as_backup(&mut self.context);
-            self.tail_saver.is_unsynced |= !slot.backup.is_idle();
+        if steps.is_empty() && !all {
+            return;
+        }
+        for (region, slot) in &mut self.slots {
+            let durably = steps.contains(&(region.0 % STEPS));
+            if durably || all {
+                slot.backup.save_tails(durably);
+                slot.act_as_backup(&mut self.context);
+                self.tail_saver.is_unsynced |= !slot.backup.is_idle();
+            }
         }
     }
 
@@ -98,7 +127,8 @@ impl Node {
         let Some(first) = self.slots.keys().next().filter(|_| has_saved || !appended.is_empty()) else { return };
         self.tail_saver.is_syncing = true;
         let volume = self.context.volume.clone();
-        self.context.spawn(*first, Activity::Engine.of_primary(), move || {
+        let account = if appended.is_empty() { Activity::Mirroring.of_backup() } else { Activity::Engine.of_primary() };
+        self.context.spawn(*first, account, move || {
             let synced = Region::sync_tails_of(&volume, &appended);
             Outcome::Synced(appended.iter().map(|region| region.id()).zip(synced).collect())
         });
