@@ -1,4 +1,5 @@
-//! `leeward restore-coordinator`: each node adds to the coordinator's tree what it knows, and then one of them confirms.
+//! `leeward restore-coordinator`: each node adds to the coordinator's tree what it knows. Then each confirms that the tree is
+//! complete, if it refuses it still.
 
 use crate::Outcome;
 use crate::args::RestoreCoordinatorArgs;
@@ -28,17 +29,19 @@ pub(crate) fn restore(args: &RestoreCoordinatorArgs) -> Outcome {
         // What the others know may resolve what was in the way.
         left = refused.into_iter().map(|(address, _)| address).collect();
     }
-    let first = addresses.first().expect("--connect has at least one address");
-    ask(&access, first, true)?;
+    for address in &addresses {
+        ask(&access, address, true)?;
+    }
     println!("the coordinator is restored; see `leeward status` for nodes that know still more");
     Ok(true)
 }
 
 fn ask(access: &Access, address: &str, confirms: bool) -> Result<(), String> {
-    let answer = access.ask_node(address, "leeward-cli", Op::RestoreTree { confirms }, TIMEOUT);
-    match answer.map_err(|error| format!("{address}: {error}; nothing is confirmed yet"))? {
-        OpResult::Done => Ok(()),
-        OpResult::Error(error) => Err(format!("{address}: {error}; nothing is confirmed yet")),
-        other => Err(format!("{address} answers {other:?}")),
+    let left = if confirms { "not all nodes have confirmed" } else { "nothing is confirmed yet" };
+    match access.ask_node(address, "leeward-cli", Op::RestoreTree { confirms }, TIMEOUT) {
+        Ok(OpResult::Done) => Ok(()),
+        Ok(OpResult::Error(error)) => Err(format!("{address}: {error}; {left}")),
+        Ok(other) => Err(format!("{address} answers {other:?}")),
+        Err(error) => Err(format!("{address}: {error}; {left}")),
     }
 }

@@ -1,6 +1,6 @@
 //! Restores a coordinator's tree that was lost, or put back to an older state, from what this server knows: an operator asks each
-//! server in turn, and then one of them to confirm. The operations are those of the [view](crate::View); here they are sent, as
-//! many at once as a coordinator accepts, until the tree has everything.
+//! server in turn to add that, and then each in turn to confirm, which it does if it refuses the tree still. The operations are
+//! those of the [view](crate::View); here they are sent, as many at once as a coordinator accepts, until the tree has everything.
 //!
 //! While its tree is refused a server registers all the same, with its copies: so a server that knows less, and takes the tree
 //! for the newest, does not decide about regions of which this one has newer copies.
@@ -20,7 +20,7 @@ const MOST_ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(super) struct Restoration {
     id: ProposalId,
-    /// Once this server has added what it knows, the tree is complete.
+    /// Once this server has added what it knows, the tree is complete: it confirms that, if it refuses the tree.
     confirms: bool,
     /// The operation under way is the confirmation.
     is_last: bool,
@@ -30,17 +30,14 @@ pub(super) struct Restoration {
 }
 
 impl Agent {
-    /// Adds to the coordinator's tree what this server knows and the tree lacks. `confirms`: afterwards every server is to compare
-    /// the tree with what it knows, and to take part in the cluster again if it lacks nothing.
+    /// Adds to the coordinator's tree what this server knows and the tree lacks. `confirms`: if this server refuses the tree,
+    /// every server is to compare it anew with what it knows, and to take part in the cluster again if it lacks nothing.
     ///
     /// # Errors
-    /// The coordinator cannot be reached, or this server knows nothing of the cluster.
+    /// The coordinator cannot be reached.
     pub fn restore_tree(&mut self, now: Nanos, confirms: bool) -> Result<ProposalId, String> {
         if !self.view.is_synced() && self.view.refusal().is_none() {
             return Err("the coordinator cannot be reached: start it, and repeat the command".into());
-        }
-        if confirms {
-            self.view.confirm_op()?;
         }
         let id = self.requests.new_id();
         tracing::warn!(confirms, "an operator has the coordinator's tree restored from what this server knows");
@@ -69,7 +66,8 @@ impl Agent {
     fn next_restoring(&self, restoration: &Restoration) -> Result<(bool, CoordinatorOp), String> {
         let mut ops = self.view.restore_ops()?;
         if ops.is_empty() {
-            return Ok((true, if restoration.confirms { self.view.confirm_op()? } else { self.register_again()? }));
+            let confirms = restoration.confirms && self.view.refusal().is_some();
+            return Ok((true, if confirms { self.view.confirm_op()? } else { self.register_again()? }));
         }
         ops.truncate(chunk(&ops));
         Ok((false, CoordinatorOp::All(ops)))
@@ -78,7 +76,7 @@ impl Agent {
     /// The operation that shows that the tree which lacks nothing is the coordinator's present one: a server that has not noticed
     /// yet that its connection is lost gets no answer.
     fn register_again(&self) -> Result<CoordinatorOp, String> {
-        let registered = self.view.register_again(&self.registration());
+        let registered = self.view.register_op(&self.registration(), true);
         registered.ok_or_else(|| "another process is registered with this server's number: repeat the command".into())
     }
 
@@ -112,7 +110,7 @@ impl Agent {
         if self.has_stepped_aside || !self.is_free(&path) {
             return;
         }
-        let Some(op) = self.view.register_in_refused(&self.registration()) else { return };
+        let Some(op) = self.view.register_op(&self.registration(), false) else { return };
         self.submit(path, op, Purpose::Plain);
     }
 }

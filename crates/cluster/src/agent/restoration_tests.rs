@@ -42,6 +42,13 @@ fn put_back() -> (Fixture, GroupConfig) {
     (fixture, known)
 }
 
+/// An operator has the tree restored. What was asked for before is left out.
+fn restore(fixture: &mut Fixture, confirms: bool) -> ProposalId {
+    let id = fixture.agent.restore_tree(fixture.now, confirms).unwrap();
+    fixture.asked = fixture.agent.take_ops();
+    id
+}
+
 #[test]
 fn a_server_that_refuses_a_tree_registers_and_asks_for_nothing_else() {
     let (mut fixture, known) = put_back();
@@ -65,16 +72,13 @@ fn a_server_that_refuses_a_tree_registers_and_asks_for_nothing_else() {
 #[test]
 fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
     let (mut fixture, known) = put_back();
-    fixture.asked.clear();
-    let only_adds = fixture.agent.restore_tree(fixture.now, false).unwrap();
-    fixture.asked.extend(fixture.agent.take_ops());
+    let only_adds = restore(&mut fixture, false);
     fixture.grant();
     assert_eq!(fixture.outcomes(), []);
     fixture.grant();
     assert_eq!(fixture.outcomes(), [(only_adds, Outcome::Accepted)], "the coordinator has registered it since");
     assert!(!fixture.agent.view().is_synced(), "others may know more");
-    let confirms = fixture.agent.restore_tree(fixture.now, true).unwrap();
-    fixture.asked.extend(fixture.agent.take_ops());
+    let confirms = restore(&mut fixture, true);
     // Another server was faster with the same.
     let (id, op) = fixture.ask();
     fixture.tell(CoordinatorEvent::Reply { id, result: Err(CoordinatorError::Missing) });
@@ -84,17 +88,26 @@ fn a_restoration_adds_what_is_lacking_and_confirms_at_the_end() {
     fixture.apply(again);
     fixture.tell(CoordinatorEvent::Reply { id, result: Ok(fixture.version) });
     assert_eq!(fixture.outcomes(), [(confirms, Outcome::Accepted)]);
-    assert!(fixture.agent.view().is_synced());
+    assert_eq!((fixture.agent.view().is_synced(), fixture.agent.not_joined()), (true, None), "it registered before");
     assert_eq!(fixture.agent.view().region(RegionId(1)), Some(&known));
+}
+
+/// Its knowledge may be less than that of servers which refuse the tree.
+#[test]
+fn a_server_that_takes_the_tree_does_not_say_that_it_is_complete() {
+    let (mut fixture, _) = primary();
+    let confirms = restore(&mut fixture, true);
+    let (_, op) = &fixture.asked[0];
+    assert!(matches!(op, CoordinatorOp::Set { path, .. } if path == SERVER), "{op:?}");
+    fixture.grant();
+    assert_eq!(fixture.outcomes(), [(confirms, Outcome::Accepted)]);
 }
 
 /// A server that has not noticed that the coordinator was replaced sees a tree that lacks nothing.
 #[test]
 fn a_server_has_added_what_it_knows_only_once_the_coordinator_has_answered() {
     let (mut fixture, known) = primary();
-    fixture.asked.clear();
-    let adds = fixture.agent.restore_tree(fixture.now, false).unwrap();
-    fixture.asked.extend(fixture.agent.take_ops());
+    let adds = restore(&mut fixture, false);
     let (_, op) = fixture.ask();
     assert!(matches!(&op, CoordinatorOp::Set { path, .. } if path == SERVER), "{op:?}");
     assert_eq!(fixture.outcomes(), []);

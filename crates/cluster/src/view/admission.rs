@@ -6,7 +6,7 @@
 //!
 //! | the tree | refused as |
 //! |---|---|
-//! | says nothing of the cluster, or is of another one | [`Lost`](TreeRefusal::Lost), [`Other`](TreeRefusal::Other) |
+//! | says nothing of the cluster, or is of another one and was not restored | [`Lost`](TreeRefusal::Lost), [`Other`](TreeRefusal::Other) |
 //! | has an older configuration of a region, or another one of the same epoch | [`Older`](TreeRefusal::Older) |
 //! | does not know of a region, or lacks one that did not end; or has one that has ended | [`Unknown`](TreeRefusal::Unknown), [`Ended`](TreeRefusal::Ended) |
 //! | has given the region's number to another table | [`OtherTable`](TreeRefusal::OtherTable) |
@@ -14,7 +14,9 @@
 //! Invariants:
 //! - A tree in which something is older was put back. It may catch up by changes of servers that know less, and would then look
 //!   newer. So it stays refused until an operator has restored it, which raises its generation.
-//! - A server that knows nothing takes any tree.
+//! - A server that knows nothing takes any tree. If the coordinator has lost its data, the tree that such a server begins has an
+//!   identity of its own. So a tree of another cluster is taken once an operator has restored it, if it has all regions that
+//!   this process knows: as of the same tables, which have random identities, and no older.
 //! - The registrations of a tree that was put back are of its time, until their sessions end. So each server registers anew once an
 //!   operator has restored the tree, whether it takes that or refuses it. Until all have, nothing is decided: see `View::unheard`.
 //!
@@ -132,31 +134,20 @@ impl View {
         shown.or_else(|| held.filter(|cluster| *cluster != ClusterId(0)).max())
     }
 
-    /// The operation that registers `me` in a tree that is refused; `None` if it is registered there as it is, since the tree was
-    /// restored last, or another process has its number.
-    pub(crate) fn register_in_refused(&self, me: &ServerInfo) -> Option<CoordinatorOp> {
-        let tree = self.aside.as_ref()?;
-        let path = ClusterPath::Server(me.member.server);
-        match tree.routes.server(me.member.server) {
-            None => Some(create(path, encode_value(me), true)),
-            Some(found) if found.member == me.member && (found != me || tree.is_unheard(me.member.server)) => {
-                Some(tree.put_op(path, encode_value(me)))
-            }
-            Some(found) if found.is_replaced_by(me) => {
-                Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
-            }
-            Some(_) => None,
-        }
-    }
-
-    /// The operation that registers `me` in the told tree, even if it is registered there as it is; `None` if another process has
-    /// its number.
-    pub(crate) fn register_again(&self, me: &ServerInfo) -> Option<CoordinatorOp> {
+    /// The operation that registers `me` in the tree that the coordinator tells; `None` if another process has its number, or if
+    /// it is registered there as it is since the tree was restored last, and not `anew`.
+    pub(crate) fn register_op(&self, me: &ServerInfo, anew: bool) -> Option<CoordinatorOp> {
         let tree = self.told();
         let path = ClusterPath::Server(me.member.server);
         match tree.routes.server(me.member.server) {
             None => Some(create(path, encode_value(me), true)),
-            Some(found) if found.member == me.member => Some(tree.put_op(path, encode_value(me))),
+            Some(found) if found.member == me.member => {
+                let is_wanted = anew || found != me || tree.is_unheard(me.member.server);
+                is_wanted.then(|| tree.put_op(path, encode_value(me)))
+            }
+            Some(found) if found.is_replaced_by(me) => {
+                Some(CoordinatorOp::Delete { path: path.to_string(), version: tree.version_of(&path) })
+            }
             Some(_) => None,
         }
     }
@@ -220,16 +211,24 @@ impl View {
     /// What `tree` lacks of what this process knows.
     fn lacks_anything(&self, tree: &Content) -> Option<TreeRefusal> {
         let found = tree.identity.map(|(_, identity)| identity);
+        let generation = found.map(|found| found.generation);
         match (self.cluster(), found) {
             (Some(known), None) => return Some(TreeRefusal::Lost { known }),
             (Some(known), Some(found)) if found.cluster != known => {
-                return Some(TreeRefusal::Other { found: found.cluster, known });
+                let is_restored = found.generation > 0 && generation > self.generation();
+                let has_all = is_restored && self.lacks_region(tree).is_none();
+                return (!has_all).then_some(TreeRefusal::Other { found: found.cluster, known });
             }
             _ => {}
         }
-        if found.map(|found| found.generation) < self.generation() {
+        if generation < self.generation() {
             return Some(TreeRefusal::NotRestored);
         }
+        self.lacks_region(tree)
+    }
+
+    /// What `tree` lacks of the regions that this process knows.
+    fn lacks_region(&self, tree: &Content) -> Option<TreeRefusal> {
         let known = self.regions().find_map(|config| tree.lacks_config(config));
         let held = || self.held.iter().find_map(|(region, copy)| tree.lacks_copy(*region, copy));
         let ended = || {

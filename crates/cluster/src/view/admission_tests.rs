@@ -167,6 +167,37 @@ fn a_tree_that_was_lost_and_is_back_is_taken() {
     assert!(view.is_synced());
 }
 
+/// The coordinator lost its data, and a server that knew nothing began another cluster in it. Then an operator has the tree
+/// restored.
+#[test]
+fn a_restored_tree_of_another_cluster_is_taken_if_it_has_all_that_is_known() {
+    let other = |generation, regions: &[GroupConfig]| {
+        let mut tree = tree(0, 2, regions);
+        tree[0].1 = encode_value(&TreeIdentity { cluster: ClusterId(8), generation });
+        tree
+    };
+    let refusal = TreeRefusal::Other { found: ClusterId(8), known: CLUSTER };
+    let of_other_table = GroupConfig { table_id: TableId(4), ..config(1, 9) };
+    let cases = [
+        (other(2, &[config(1, 5)]), false),
+        (other(3, &[config(1, 4)]), false),
+        (other(3, &[of_other_table]), false),
+        (other(3, &[config(1, 5)]), true),
+    ];
+    for (number, (found, is_taken)) in cases.into_iter().enumerate() {
+        let mut view = knowing(&tree(2, 2, &[config(1, 5)]));
+        tell(&mut view, &found);
+        assert_eq!((view.refusal(), view.is_synced()), ((!is_taken).then_some(&refusal), is_taken), "{number}");
+    }
+    let identity = CopyIdentity::of(CLUSTER, &config(1, 5));
+    let held = HeldCopy { identity, options: TableOptions::default(), term: Epoch(1) };
+    for (generation, is_taken) in [(0, false), (1, true)] {
+        let mut view = View::of_server([(RegionId(1), held.clone())].into());
+        tell(&mut view, &other(generation, &[config(1, 5)]));
+        assert_eq!(view.is_synced(), is_taken, "a process that just started, generation {generation}");
+    }
+}
+
 /// A process that has shown no tree yet, and knows only what its copies belong to.
 #[test]
 fn a_process_that_just_started_waits_for_the_restoration_too() {

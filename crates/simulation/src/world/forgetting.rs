@@ -1,5 +1,5 @@
-//! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on, or all die with it. Then the operator has it
-//! restored from what all nodes know, as often as a node refuses it.
+//! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on, or all die with it. Then the
+//! operator has it restored from what all nodes know, as often as a node refuses it.
 //!
 //! It strikes only where no node is cut off from the coordinator and no disk loses what it had: what only an absent node knows
 //! cannot be known.
@@ -7,6 +7,7 @@
 use super::{Event, World};
 use crate::CONTEXT;
 use leeward_format::RegionId;
+use leeward_format::cluster::GroupConfig;
 use leeward_format::coordinator::TreeSnapshot;
 use leeward_format::op::{Op, OpResult};
 use leeward_format::status::NodeStatus;
@@ -77,9 +78,10 @@ impl World {
         self.host.forget(self.now, saved, &mut sent);
         self.send(sent);
         self.note_regions();
-        let Forgetting { saved, stored, .. } = std::mem::take(&mut self.forgetting);
-        self.forgetting =
-            Forgetting { saved, stored, is_restoring: true, forgot_at: self.now, ..Forgetting::default() };
+        // What was asked before counts for nothing.
+        let Forgetting { is_restoring, forgot_at, asked, confirms, .. } = &mut self.forgetting;
+        (*is_restoring, *forgot_at, *confirms) = (true, self.now, false);
+        asked.clear();
         self.fault_state.struck += 1;
         if self.now.as_millis().is_multiple_of(3) {
             // What is known then is what copies belong to.
@@ -96,10 +98,10 @@ impl World {
     }
 
     fn note_stored(&mut self) {
-        let configs = self.configs();
-        let nodes = || self.machines.iter().filter_map(|machine| machine.node.as_ref());
-        let served = configs.iter().filter(|config| nodes().any(|node| node.is_serving(config.region, config.term)));
-        self.forgetting.stored.extend(served.map(|config| config.region));
+        let is_served = |config: &GroupConfig| self.running().any(|node| node.is_serving(config.region, config.term));
+        let served: Vec<RegionId> =
+            self.configs().iter().filter(|config| is_served(config)).map(|config| config.region).collect();
+        self.forgetting.stored.extend(served);
     }
 
     /// Saves the tree; or the operator looks whether it is to be restored, and takes the next step.
@@ -145,11 +147,11 @@ impl World {
         true
     }
 
-    /// Asks each node to add what it knows; once all have done so, one of them to confirm.
+    /// Asks each node to add what it knows; once all have done so, each to confirm.
     fn restore(&mut self) {
         let confirms = self.forgetting.confirms;
         self.forgetting.asked_at = self.now;
-        for node in self.nodes().take(if confirms { 1 } else { usize::MAX }) {
+        for node in self.nodes() {
             let token = self.question(node, Op::RestoreTree { confirms });
             self.forgetting.asked.push(token);
         }

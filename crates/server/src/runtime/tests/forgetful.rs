@@ -59,10 +59,11 @@ fn refuse(cluster: &Cluster, why: &str) {
 
 fn restore(cluster: &Cluster) {
     let address = |server: &Server| server.info().native_address.clone();
-    for server in &cluster.servers {
-        assert_eq!(request(&address(server), &Op::RestoreTree { confirms: false }), OpResult::Done);
+    for confirms in [false, true] {
+        for server in &cluster.servers {
+            assert_eq!(request(&address(server), &Op::RestoreTree { confirms }), OpResult::Done);
+        }
     }
-    assert_eq!(request(&address(&cluster.servers[0]), &Op::RestoreTree { confirms: true }), OpResult::Done);
     for server in &cluster.servers {
         wait_for(&server.info().admin_address, "/readyz", "ok");
     }
