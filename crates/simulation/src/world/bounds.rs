@@ -77,7 +77,7 @@ impl World {
         self.bounds.first_keys.extend(configs.into_iter().skip(1).map(|config| config.start));
     }
 
-    /// An operation was carried out on the coordinator's tree. A region that it removed was merged into another one.
+    /// An operation was executed on the coordinator's tree. A region that it removed was merged into another one.
     pub(super) fn note_merges(&mut self) {
         let before = self.note_regions();
         for (_, merged) in before.iter().filter(|(region, _)| !self.bounds.in_tree.contains_key(region)) {

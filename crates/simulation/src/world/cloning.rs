@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// An operation of `node` was carried out at the coordinator's tree, which had this version before.
+    /// An operation of `node` was executed at the coordinator's tree, which had this version before.
     pub(super) fn look_at_change(&mut self, node: NodeId, before: u64) {
         if node == self.intruders_place() && self.host.tree.version() != before && self.clones.failure.is_none() {
             let when = self.now.as_millis();

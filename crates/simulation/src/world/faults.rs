@@ -5,7 +5,7 @@ use super::{Event, NodeId, World, node_of, server_id};
 use crate::CONTEXT;
 use crate::scenario::Durability;
 use leeward_fabric::PeerId;
-use leeward_format::cluster::{GroupConfig, Member};
+use leeward_format::cluster::{Acknowledge, GroupConfig, Member};
 use leeward_format::status::NodeStatus;
 use leeward_platform::Nanos;
 use leeward_platform::disk::{Fault, FaultPlan};
@@ -120,8 +120,8 @@ pub(super) struct FaultState {
     pub(super) struck: u64,
     /// A machine lost power, and not every region was whole again since. Some member in sync must stay alive.
     power_lost: bool,
-    /// Deaths of processes and failed syncs, where power may be lost anywhere. Writes that a process had not synced stay in the
-    /// page cache until it restarts.
+    /// Deaths of processes and failed syncs, where power may be lost anywhere: writes that a process had not synced stay in the
+    /// page cache until it restarts. And with last-flush: another member may be appointed long after a primary has died.
     deaths: Vec<Death>,
     /// Until then no cut or slowed link or device is mended.
     broken_until: Nanos,
@@ -150,7 +150,8 @@ pub(super) fn assert_not_broken_for_room(node: Option<&Node>) {
 impl World {
     /// A process is about to die, or its disk makes nothing durable any more.
     pub(super) fn note_death(&mut self) {
-        if self.scenario.durability == Durability::AllButTheLastSecond {
+        let is_last_flush = self.scenario.table.acknowledge == Acknowledge::LastFlush;
+        if self.scenario.durability == Durability::AllButTheLastSecond || is_last_flush {
             if self.is_well() {
                 self.fault_state.deaths.iter_mut().for_each(|death| _ = death.healed.get_or_insert(self.now));
             }
@@ -300,11 +301,16 @@ impl World {
     /// A disk lost what was not durable: its machine lost power, or a sync failed and the process starts anew.
     pub(super) fn writes_were_lost(&mut self) {
         if self.scenario.durability == Durability::AllButTheLastSecond {
-            let window = self.load.window();
-            let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
-            let deaths: Vec<Nanos> = self.fault_state.deaths.iter().filter(is_felt).map(|death| death.at).collect();
-            self.load.newest_lost(self.now, &deaths);
+            self.newest_were_lost();
         }
+    }
+
+    /// The newest writes may be gone, also those just before deaths of processes that were not mended for long.
+    pub(super) fn newest_were_lost(&mut self) {
+        let window = self.load.window();
+        let is_felt = |death: &&Death| death.healed.is_none_or(|healed| healed + window > self.now);
+        let deaths: Vec<Nanos> = self.fault_state.deaths.iter().filter(is_felt).map(|death| death.at).collect();
+        self.load.newest_lost(self.now, &deaths);
     }
 
     fn strike_disk(&mut self, kind: FaultKind, node: NodeId, mut mend_at: Nanos) -> bool {

@@ -341,7 +341,7 @@ impl World {
         }
     }
 
-    /// Gives `input` to a node, and carries out what the node then asks for.
+    /// Gives `input` to a node, and executes what the node then asks for.
     pub(super) fn input(&mut self, node: NodeId, input: Input) {
         let machine = &mut self.machines[node];
         if machine.paused || machine.unsent.is_some() {

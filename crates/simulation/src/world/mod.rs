@@ -554,7 +554,7 @@ impl World {
         }
         let is_new = before < count(&self.promotions);
         if is_new && self.scenario.table.acknowledge == Acknowledge::LastFlush {
-            self.load.newest_lost(self.now, &[]);
+            self.newest_were_lost();
             self.appointed = self.configs().iter().map(|config| (config.region, config.term)).collect();
         }
     }
@@ -568,7 +568,7 @@ impl World {
         };
         let begun = self.appointed.extract_if(.., |(region, term)| serves(*region, *term)).count();
         if begun > 0 {
-            self.load.newest_lost(self.now, &[]);
+            self.newest_were_lost();
         }
     }
 
