@@ -5,9 +5,10 @@
 
 Each round runs both builds, in an order that alternates: YCSB Load, A and C on three nodes (`leeward bench ycsb`), and
 SET and GET by `redis-benchmark` (which must be installed), 50 connections, 16 requests deep, on three nodes. `--regions`
-gives YCSB's cluster so many regions. A figure is the median of its rounds; a ratio is the median of the rounds' ratios,
-with the lowest and the highest. Latency is the 99.9th percentile of YCSB, the 99th of `redis-benchmark`. Each build runs
-its own client, so YCSB compares clients too. Use release builds, and nothing beside them.
+gives YCSB's cluster so many regions; `--rate` offers each build as many operations a second. A figure is the median of
+its rounds; a ratio is the median of the rounds' ratios, with the lowest and the highest. Latency is the 99.9th
+percentile of YCSB, the 99th of `redis-benchmark`. Each build runs its own client, so YCSB compares clients too. Use
+release builds, and nothing beside them.
 """
 
 import argparse
@@ -58,6 +59,7 @@ def ycsb(build, options):
         command = [build, "bench", "ycsb", "--dev", "3", "--data", f"{work}/data", "--workload", "load,a,c"]
         command += ["--records", str(options.records), "--ops", str(options.ops), "--json", result]
         command += ["--regions", str(options.regions)] if options.regions else []
+        command += ["--target-rate", str(options.rate)] if options.rate else []
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         phases = json.loads(pathlib.Path(result).read_text())["phases"]
     figures = {}
@@ -98,6 +100,7 @@ def main():
     parser.add_argument("--ops", type=int, default=500_000, help="operations of YCSB A, and of C")
     parser.add_argument("--requests", type=int, default=1_000_000, help="SETs, and GETs; 0: none")
     parser.add_argument("--regions", type=int, help="regions of YCSB's cluster")
+    parser.add_argument("--rate", type=int, help="operations a second that YCSB offers; without it as many as it can")
     options = parser.parse_args()
     builds = [os.path.abspath(options.before), os.path.abspath(options.after)]
     rounds = []

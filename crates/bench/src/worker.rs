@@ -125,10 +125,13 @@ impl<'a> Worker<'a> {
         let pause = options.target_rate.map(|rate| Duration::from_secs_f64(options.threads as f64 / rate));
         let offset = |pause: Duration| pause.mul_f64(index as f64 / options.threads as f64);
         let mut session = Session::connect(&options.seeds, reading_options(options))?;
+        let map = session.fetch_map()?;
         let regions = match shared.workload {
-            Workload::E => asked_regions(&session.fetch_map()?, &options.table),
+            Workload::E => asked_regions(&map, &options.table),
             _ => Vec::new(),
         };
+        // That the client connects makes no operation late.
+        let first_due = |pause| Instant::now() + offset(pause);
         Ok(Worker {
             shared,
             session,
@@ -138,7 +141,7 @@ impl<'a> Worker<'a> {
             flights: HashMap::new(),
             in_flight: 0,
             measured: Measured::new(),
-            pace: pause.map(|pause| (shared.started + offset(pause), pause)),
+            pace: pause.map(|pause| (first_due(pause), pause)),
         })
     }
 
