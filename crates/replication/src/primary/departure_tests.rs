@@ -1,6 +1,5 @@
 //! Members that should leave, and a primary role that is handed over.
 
-use super::super::Ops;
 use super::super::tests::{Group, ONE, THREE, TWO};
 use super::*;
 use crate::peer::PeerAction;
@@ -112,7 +111,7 @@ fn a_target_that_builds_its_index_is_asked_once_to_have_little_to_replay() {
         assert!(!group.primary.prime(TWO, anew));
         assert_eq!(asked(&mut group), usize::from(anew));
     }
-    group.primary.message(group.now, TWO.server, session, ToPrimary::Primed, &mut Ops::default());
+    group.primary.message(group.now, TWO.server, session, ToPrimary::Primed);
     assert!(group.primary.prime(TWO, false) && !group.primary.prime(TWO, true), "an old answer does not count");
     let mut group = Group::in_sync(&[TWO, THREE], TableOptions { replicas: 3, ..TableOptions::default() });
     assert!(group.primary.prime(TWO, true) && asked(&mut group) == 0, "what it has is what the primary has shipped");

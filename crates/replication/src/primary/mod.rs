@@ -16,6 +16,7 @@
 mod departure;
 mod floor;
 mod idle;
+mod ops;
 mod readable;
 mod rebuild;
 mod split;
@@ -29,15 +30,17 @@ use floor::FloorDue;
 use leeward_format::cluster::{Acknowledge, GroupConfig, Intent, Member, TableOptions};
 use leeward_format::control::ToPrimary;
 use leeward_format::manifest::{Base, InstallEdit};
-use leeward_format::{LogKind, Lsn, RegionId, SegmentId, ServerId};
+use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::planted::{Bug, planted};
+use ops::OfGroup;
+pub use ops::Ops;
 use std::collections::BTreeMap;
 
 /// An action that a primary asks its caller for.
 #[derive(Debug)]
 pub enum PrimaryAction {
-    /// Carry out an action for one peer.
+    /// Execute an action for one peer.
     Peer {
         /// Where the backup or learner runs.
         server: ServerId,
@@ -64,36 +67,13 @@ pub enum PrimaryAction {
     },
 }
 
-/// Names one-sided writes: the region in the high 32 bits, so that completions find their way, then a counter of the
-/// node. The counter wraps after 2^32 writes. By then the write that had a name has long ended: a peer that owes an
-/// answer for [`Timing::answer_timeout`] loses its session, and with it all of its writes.
-#[derive(Debug, Default)]
-pub struct Ops {
-    last: u32,
-}
-
-impl Ops {
-    /// Names that follow `last`.
-    pub fn after(last: u32) -> Ops {
-        Ops { last }
-    }
-    /// The next name, for a write of `region`.
-    pub fn next(&mut self, region: RegionId) -> u64 {
-        self.last = self.last.wrapping_add(1);
-        u64::from(region.0) << u32::BITS | u64::from(self.last)
-    }
-    /// The region that a completion belongs to.
-    pub fn region_of(op: u64) -> RegionId {
-        RegionId((op >> u32::BITS) as u32)
-    }
-}
-
 /// A replica group, as its primary sees it.
 #[derive(Debug)]
 pub struct Primary {
     config: GroupConfig,
     options: TableOptions,
     timing: Timing,
+    ops: Ops,
     peers: BTreeMap<ServerId, Peer>,
     lease: Lease,
     scheduling_gap: SchedulingGap,
@@ -119,12 +99,19 @@ pub struct Primary {
 const MAX_FAILED_SESSIONS: u32 = 3;
 
 impl Primary {
-    /// The primary of `config`. The outgoing links to `linked` are up.
-    pub fn new(now: Nanos, config: GroupConfig, options: TableOptions, timing: Timing, linked: &[ServerId]) -> Primary {
+    /// The primary of `config`. The outgoing links to `linked` are up. `ops` names its writes.
+    pub fn new(
+        now: Nanos,
+        config: GroupConfig,
+        options: TableOptions,
+        (timing, ops): (Timing, Ops),
+        linked: &[ServerId],
+    ) -> Primary {
         let mut primary = Primary {
             config,
             options,
             timing,
+            ops,
             peers: BTreeMap::new(),
             lease: Lease::default(),
             scheduling_gap: SchedulingGap::new(now),
@@ -198,12 +185,13 @@ impl Primary {
     fn with_peer<T>(
         &mut self,
         server: ServerId,
-        act: impl FnOnce(&mut Peer, &TableOptions, &mut Vec<PeerAction>) -> T,
+        act: impl FnOnce(&mut Peer, &OfGroup<'_>, &mut Vec<PeerAction>) -> T,
     ) -> Option<T> {
         let peer = self.peers.get_mut(&server)?;
         let mut out = Vec::new();
         let before = peer.session_number();
-        let answer = act(peer, &self.options, &mut out);
+        let of_group = OfGroup { region: self.config.region, options: &self.options, ops: &self.ops };
+        let answer = act(peer, &of_group, &mut out);
         let after = peer.session_number();
         self.actions.extend(out.into_iter().map(|action| {
             let session = if matches!(action, PeerAction::UnpinBase) { before } else { after };
@@ -236,7 +224,7 @@ impl Primary {
             let session = self.next_session;
             self.next_session += 1;
             let is_anew = self.rebuilding == Some(server);
-            self.with_peer(server, |peer, options, out| peer.begin(now, (session, is_anew), options, out));
+            self.with_peer(server, |peer, with, out| peer.begin(now, (session, is_anew), with.options, out));
         }
     }
 
@@ -246,10 +234,10 @@ impl Primary {
     }
 
     /// Handles a message of a peer.
-    pub fn message(&mut self, now: Nanos, from: ServerId, session: u64, message: ToPrimary, ops: &mut Ops) {
+    pub fn message(&mut self, now: Nanos, from: ServerId, session: u64, message: ToPrimary) {
         let region = self.config.region;
-        let failed = self.with_peer(from, |peer, _, out| {
-            let outcome = peer.message(now, session, message, &mut || ops.next(region), out);
+        let failed = self.with_peer(from, |peer, with, out| {
+            let outcome = peer.message(now, session, message, &mut || with.op(), out);
             outcome.inspect_err(|_| peer.fail(now, out)).err()
         });
         if let Some(Some(reason)) = failed {
@@ -258,9 +246,8 @@ impl Primary {
     }
 
     /// A one-sided write completed.
-    pub fn complete(&mut self, now: Nanos, from: ServerId, op: u64, ops: &mut Ops) {
-        let region = self.config.region;
-        self.with_peer(from, |peer, _, out| peer.complete(now, op, &mut || ops.next(region), out));
+    pub fn complete(&mut self, now: Nanos, from: ServerId, op: u64) {
+        self.with_peer(from, |peer, with, out| peer.complete(now, op, &mut || with.op(), out));
     }
 
     /// A peer refused a write: it has given up the buffers of this session.
@@ -274,11 +261,10 @@ impl Primary {
     }
 
     /// A segment of a base was read for a session of a peer.
-    pub fn loaded(&mut self, server: ServerId, session: u64, parcel: Parcel, ops: &mut Ops) {
-        let region = self.config.region;
-        self.with_peer(server, |peer, _, out| {
+    pub fn loaded(&mut self, server: ServerId, session: u64, parcel: Parcel) {
+        self.with_peer(server, |peer, with, out| {
             if peer.session_number() == session {
-                peer.loaded(parcel, &mut || ops.next(region), out);
+                peer.loaded(parcel, &mut || with.op(), out);
             }
         });
     }
@@ -298,12 +284,11 @@ impl Primary {
     }
 
     /// Ships a segment that a compaction built to every send-index peer whose base is pinned. Returns to how many.
-    pub fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) -> u64 {
-        let region = self.config.region;
+    pub fn ship(&mut self, parcel: &Parcel) -> u64 {
         let based: Vec<ServerId> =
             self.peers.iter().filter(|(_, p)| p.is_shipped_to()).map(|(server, _)| *server).collect();
         for server in &based {
-            self.with_peer(*server, |peer, _, out| peer.ship(parcel.clone(), &mut || ops.next(region), out));
+            self.with_peer(*server, |peer, with, out| peer.ship(parcel.clone(), &mut || with.op(), out));
         }
         based.len() as u64
     }
@@ -314,27 +299,24 @@ impl Primary {
     }
 
     /// Ships the edit that ends a compaction.
-    pub fn ship_install(&mut self, edit: &InstallEdit, ops: &mut Ops) {
-        let region = self.config.region;
+    pub fn ship_install(&mut self, edit: &InstallEdit) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.with_peer(server, |peer, _, out| peer.install(edit.clone(), &mut || ops.next(region), out));
+            self.with_peer(server, |peer, with, out| peer.install(edit.clone(), &mut || with.op(), out));
         }
     }
 
     /// Tells every peer to free segments of a compaction that was given up.
-    pub fn ship_discard(&mut self, ids: &[SegmentId], ops: &mut Ops) {
-        let region = self.config.region;
+    pub fn ship_discard(&mut self, ids: &[SegmentId]) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.with_peer(server, |peer, _, out| peer.discard(ids.to_vec(), &mut || ops.next(region), out));
+            self.with_peer(server, |peer, with, out| peer.discard(ids.to_vec(), &mut || with.op(), out));
         }
     }
 
     /// Posts what is new in the tails to every peer, as the table's options say.
-    pub fn post(&mut self, tails: &[TailView<'_>], last: Lsn, ops: &mut Ops) {
-        let region = self.config.region;
+    pub fn post(&mut self, tails: &[TailView<'_>], last: Lsn) {
         for server in self.peers.keys().copied().collect::<Vec<_>>() {
-            self.with_peer(server, |peer, options, out| {
-                peer.post((tails, last), options.posting, &mut || ops.next(region), out);
+            self.with_peer(server, |peer, with, out| {
+                peer.post((tails, last), with.options.posting, &mut || with.op(), out);
             });
         }
     }

@@ -5,7 +5,7 @@
 //!   member is in sync. All of them will be members of both regions.
 //! - A pending child belongs to no configuration: its primary brings its peers in sync, and proposes nothing.
 
-use super::{Primary, PrimaryAction};
+use super::{Ops, Primary, PrimaryAction};
 use crate::Timing;
 use crate::peer::Peer;
 use leeward_format::cluster::{GroupConfig, TableOptions};
@@ -18,11 +18,11 @@ impl Primary {
         now: Nanos,
         config: GroupConfig,
         options: TableOptions,
-        timing: Timing,
+        of_node: (Timing, Ops),
         linked: &[ServerId],
     ) -> Primary {
         // Its own configuration is still a proposal. Until that is decided it proposes no other.
-        Primary { proposing: true, ..Primary::new(now, config, options, timing, linked) }
+        Primary { proposing: true, ..Primary::new(now, config, options, of_node, linked) }
     }
 
     /// The child was activated: its region exists now.

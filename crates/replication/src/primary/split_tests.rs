@@ -43,23 +43,24 @@ fn it_waits_while_the_group_is_not_settled() {
 
 #[test]
 fn a_compaction_is_installed_once_every_member_says_so() {
-    let (mut group, mut ops) = (planned(), Ops::after(1_000));
+    let mut group = planned();
+    group.primary.ops = Ops::after(1_000);
     let identity = (SegmentId(7), SegmentKind::Leaf, SegmentNo(7));
-    group.primary.ship(&Parcel::pack(identity, Bytes::from(vec![0; 4096]), Codec::None), &mut ops);
+    group.primary.ship(&Parcel::pack(identity, Bytes::from(vec![0; 4096]), Codec::None));
     assert!(group.primary.is_installed(), "a compaction that is under way is no part of the region");
-    group.primary.ship_install(&InstallEdit::default(), &mut ops);
+    group.primary.ship_install(&InstallEdit::default());
     let writes = group.primary.take_actions().into_iter().filter_map(|action| match action {
         PrimaryAction::Peer { server, action: PeerAction::Slot(write), .. } => Some((server, write.op)),
         _ => None,
     });
     for (server, op) in writes.collect::<Vec<_>>() {
-        group.primary.complete(group.now, server, op, &mut ops);
+        group.primary.complete(group.now, server, op);
     }
     for server in [TWO.server, THREE.server] {
         assert!(!group.primary.is_installed(), "it is on its way to {server}");
         let session = group.primary.peer(server).expect("a peer").session_number();
         for answer in [ToPrimary::Stored { slot: 0, rewritten: 0 }, ToPrimary::Installed] {
-            group.primary.message(group.now, server, session, answer, &mut ops);
+            group.primary.message(group.now, server, session, answer);
         }
     }
     assert!(group.primary.is_installed());
@@ -121,7 +122,8 @@ fn a_pending_child_proposes_nothing_whichever_member_fails() {
         ..GroupConfig::unassigned(CHILD, "default")
     };
     let now = Nanos::from_secs(1);
-    let mut primary = Primary::pending_child(now, config, TableOptions::default(), Timing::default(), &[]);
+    let mut primary =
+        Primary::pending_child(now, config, TableOptions::default(), (Timing::default(), Ops::default()), &[]);
     let proposes = |primary: &mut Primary, at: Nanos| {
         primary.tick(at, leeward_format::Lsn(0));
         let actions = primary.take_actions();

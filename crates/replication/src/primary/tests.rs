@@ -44,7 +44,6 @@ fn base() -> Base {
 pub(super) struct Group {
     pub(super) now: Nanos,
     pub(super) primary: Primary,
-    ops: Ops,
     pub(super) proposals: Vec<GroupConfig>,
     writes: Vec<(ServerId, u64)>,
     /// Members that took a base anew.
@@ -58,8 +57,8 @@ impl Group {
 
     fn of(config: GroupConfig, options: TableOptions) -> Group {
         let now = Nanos::from_secs(1);
-        let primary = Primary::new(now, config, options, Timing::default(), &[]);
-        Group { now, primary, ops: Ops::default(), proposals: Vec::new(), writes: Vec::new(), anew: Vec::new() }
+        let primary = Primary::new(now, config, options, (Timing::default(), Ops::default()), &[]);
+        Group { now, primary, proposals: Vec::new(), writes: Vec::new(), anew: Vec::new() }
     }
 
     /// All `backups` are in sync.
@@ -91,10 +90,10 @@ impl Group {
             ToBackup::InstallBase => ToPrimary::BaseInstalled,
             _ => return,
         };
-        self.primary.message(self.now, member.server, session, answer, &mut self.ops);
+        self.primary.message(self.now, member.server, session, answer);
     }
 
-    /// Carries out what the primary wants; `members` answer.
+    /// Executes what the primary wants; `members` answer.
     pub(super) fn run(&mut self, members: &[Member]) {
         loop {
             for server in self.primary.wants_base() {
@@ -135,14 +134,14 @@ impl Group {
     fn post(&mut self, bytes: &[u8], last: u64) {
         let log = LogKind::Recovery;
         let view = TailView { log, index: 0, id: SegmentId(1), segment: SegmentNo(1), bytes, sealed: None };
-        self.primary.post(&[view], Lsn(last), &mut self.ops);
+        self.primary.post(&[view], Lsn(last));
         self.run(&[]);
     }
 
     pub(super) fn complete(&mut self, member: Member) {
         for (server, op) in self.writes.clone() {
             if server == member.server {
-                self.primary.complete(self.now, server, op, &mut self.ops);
+                self.primary.complete(self.now, server, op);
             }
         }
     }
@@ -442,7 +441,7 @@ fn a_member_leaves_only_when_the_others_have_what_is_committed() {
     assert_eq!(group.proposals, [], "only it and the primary have what was committed last");
     group.append(12);
     let of_two: Vec<u64> = group.writes.iter().filter(|(server, _)| *server == TWO.server).map(|(_, op)| *op).collect();
-    group.primary.complete(group.now, TWO.server, of_two[0], &mut group.ops);
+    group.primary.complete(group.now, TWO.server, of_two[0]);
     group.wait(50);
     group.run(&[]);
     assert_eq!(group.proposals, [group.primary.config().without(THREE)]);
@@ -537,7 +536,7 @@ fn a_base_that_cannot_be_read_is_begun_anew() {
 fn names_of_writes_begin_anew_and_every_region_has_its_own() {
     let per_record = TableOptions { posting: Posting::PerRecord, ..TableOptions::default() };
     let mut group = Group::in_sync(&[TWO, THREE], per_record);
-    group.ops = Ops::after(u32::MAX - 3);
+    group.primary.ops = Ops::after(u32::MAX - 3);
     let mut records = Vec::new();
     for lsn in 11..=20 {
         append(&mut records, lsn, 0);
@@ -547,7 +546,7 @@ fn names_of_writes_begin_anew_and_every_region_has_its_own() {
         assert_eq!(group.primary.commit(Lsn(lsn)), Lsn(lsn));
     }
     assert!(group.writes.iter().all(|(_, op)| Ops::region_of(*op) == group.primary.config().region));
-    let mut ops = Ops::after(u32::MAX);
+    let ops = Ops::after(u32::MAX);
     for region in [RegionId::FIRST, RegionId(1 << 24), RegionId::LAST] {
         assert_eq!(Ops::region_of(ops.next(region)), region);
     }

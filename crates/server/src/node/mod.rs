@@ -394,9 +394,9 @@ impl Node {
         let Some(serving) = slot.serving() else { return };
         serving.reshape_mut().set_alone(is_alone);
         serving.resume(now);
-        serving.turn(now, &mut self.context.ops, &mut self.answers);
+        serving.turn(now, &mut self.answers);
         if serving.quiesce(now, self.context.agent.view().is_synced(), obstacle) {
-            serving.turn(now, &mut self.context.ops, &mut self.answers);
+            serving.turn(now, &mut self.answers);
         }
         if serving.is_being_reshaped() {
             self.reshaping.began(region);

@@ -52,9 +52,7 @@ impl Node {
                     && let Some(serving) = slot.serving()
                 {
                     match event {
-                        LinkEvent::Completed { .. } => {
-                            serving.primary_mut().complete(now, from, op, &mut self.context.ops)
-                        }
+                        LinkEvent::Completed { .. } => serving.primary_mut().complete(now, from, op),
                         _ => serving.primary_mut().refused(now, from, op),
                     }
                     slot.act_as_primary(&mut self.context);

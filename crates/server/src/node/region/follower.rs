@@ -126,7 +126,7 @@ impl Slot {
     }
 }
 
-/// Carries out a compaction of a copy that builds its own index.
+/// Executes a compaction of a copy that builds its own index.
 fn compact(region: &Region, compaction: Compaction) -> Result<Box<CompactionDone>, Error> {
     let done = compaction.finish()?;
     region.install(&done)?;

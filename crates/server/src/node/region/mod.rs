@@ -287,7 +287,7 @@ impl Slot {
         let serving = self.serving().expect("just seen");
         match outcome {
             Outcome::Operation(done) => serving.operation_done(now, done),
-            Outcome::Upkeep(done) => serving.upkeep_done(now, done, &mut context.ops),
+            Outcome::Upkeep(done) => serving.upkeep_done(now, done),
             Outcome::Reshape(done) => serving.reshape_done(now, done),
             _ => unreachable!("the node has dealt with it"),
         }

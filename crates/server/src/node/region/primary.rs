@@ -28,7 +28,7 @@ impl Slot {
         context: &mut Context,
     ) {
         if let Some(serving) = self.serving().filter(|serving| serving.term() == term) {
-            serving.primary_mut().message(now, from, session, body, &mut context.ops);
+            serving.primary_mut().message(now, from, session, body);
             self.act_as_primary(context);
         } else if session == candidate::SESSION {
             self.hear_candidate(term, &body);
@@ -43,7 +43,7 @@ impl Slot {
         }
     }
 
-    /// Carries out the actions of the primary's state machine.
+    /// Executes the actions of the primary's state machine.
     pub(crate) fn act_as_primary(&mut self, context: &mut Context) {
         let Holding::Serving(serving) = &mut self.holding else { return };
         serving.take_jobs(&mut context.jobs);

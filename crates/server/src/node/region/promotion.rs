@@ -139,7 +139,8 @@ impl Slot {
                     // Another term began meanwhile, so the region retires at once.
                     (config.backups, config.learners, config.term) = (Vec::new(), Vec::new(), term);
                 }
-                let primary = Primary::new(now, config, options, context.timing, &context.links_up());
+                let primary =
+                    Primary::new(now, config, options, (context.timing, context.ops.clone()), &context.links_up());
                 self.holding = Holding::Serving(Box::new(Serving::new(since, context, opened, primary)));
                 self.act_as_primary(context);
             }

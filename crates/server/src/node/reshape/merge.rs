@@ -19,7 +19,7 @@
 //! - The target is marked in its configuration before the copy begins ([`GroupConfig::holding_more`]). So any later primary of
 //!   the target finds what a failed attempt has left, and deletes it as after a split. While the merge runs nothing is deleted.
 //! - In each attempt the target skips LSNs beyond the last one of the source. So a pair's version never occurs twice. The
-//!   target forgets requests that it does not know by then, since the source may have carried them out. It knows a request that
+//!   target forgets requests that it does not know by then, since the source may have executed them. It knows a request that
 //!   wrote a pair as the pair is now, since the request's id is copied with the pair.
 //! - A node splits or merges one region at a time.
 

@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! - From `Draining` on no operation begins. Operations queue ([`Serving::behind`]), and so do writes that wait for room. This
-//!   node carries them out later, or the node that has their keys by then.
+//!   node executes them later, or the node that has their keys by then.
 //! - After `Draining` nothing is left to be answered, and everything is sealed, flushed and confirmed. So nothing depends any
 //!   more on the lease grants that this primary was given, its volume holds nothing that others lack, and all members have the
 //!   same data. They have installed the same compactions before `Draining`, so that no segment must be shipped for a child.

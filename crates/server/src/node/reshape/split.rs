@@ -247,7 +247,8 @@ impl Slot {
             }
         };
         let options = context.table_options(&config.table).unwrap_or_else(|| opened.region.options().clone());
-        let primary = Primary::pending_child(now, config, options, context.timing, &context.links_up());
+        let primary =
+            Primary::pending_child(now, config, options, (context.timing, context.ops.clone()), &context.links_up());
         let mut serving = Serving::new(now, context, opened, primary);
         serving.reshape_mut().pending_child = Some(PendingChild { parent, term, below });
         self.holding = Holding::Serving(Box::new(serving));

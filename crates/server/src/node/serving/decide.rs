@@ -48,7 +48,7 @@ pub(crate) enum Decision {
 }
 
 /// What `op`, an operation on a key, comes to `now`, given the pair that was looked up for the key. The caller that
-/// carries a put out fills its version in.
+/// executes a put fills its version in.
 pub(crate) fn decide(op: &Op, current: Current, now: UnixMs) -> Decision {
     let current = current.at(now);
     let (version, expires) = (current.version(), current.expires());

@@ -30,7 +30,7 @@ const SCAN_BYTES: usize = 1 << 20;
 /// Most keys that one job looks up.
 const LOOKUPS: usize = 64;
 
-/// Refuses what no region could hold, and what cannot be carried out once.
+/// Refuses what no region could hold, and what cannot be executed once.
 pub(crate) fn check(op: &Op, is_named: bool) -> Result<(), OpError> {
     let invalid = |message: String| Err(OpError::Invalid(message));
     if is_named && !op.writes_data() {
@@ -82,7 +82,7 @@ impl Serving {
         key_bounds(self.primary.config(), self.primary.options().partition)
     }
 
-    /// Carries an operation out; its answer is held.
+    /// Executes an operation; its answer is held.
     pub(crate) fn execute(&mut self, now: Nanos, pending: Pending) {
         assert!(self.is_open(), "earlier operations wait elsewhere");
         let (to, is_write) = (pending.to, pending.op.is_write());
@@ -148,7 +148,7 @@ impl Serving {
         }
     }
 
-    /// Carries out the deletes of ranges that wait, and the operations behind them, as far as nothing is in their way.
+    /// Executes the deletes of ranges that wait, and the operations behind them, as far as nothing is in their way.
     pub(crate) fn run_next(&mut self, now: Nanos) {
         if !self.is_active() {
             return self.serve_reads_while_proposed(now);
@@ -165,7 +165,7 @@ impl Serving {
         }
     }
 
-    /// Carries out reads that have queued, except those behind a write of their key: that write may still be carried out. A
+    /// Executes reads that have queued, except those behind a write of their key: that write may still be executed. A
     /// read stays behind a delete of a range. A read of many keys stays behind any write.
     fn serve_reads_while_proposed(&mut self, now: Nanos) {
         if !self.reshape.is_alone() || !self.is_overdue(now) {
@@ -223,7 +223,7 @@ impl Serving {
         self.answers.reply(to, OpResult::Error(error));
     }
 
-    /// Answers a write that was carried out before, or may have been.
+    /// Answers a write that was executed before, or may have been.
     fn was_asked_before(&mut self, now: Nanos, pending: &Pending) -> bool {
         let Some(once) = pending.once else { return false };
         match self.requests.look_up(once, &pending.op, self.region.last_lsn()) {
@@ -234,7 +234,7 @@ impl Serving {
         true
     }
 
-    /// A write was carried out.
+    /// A write was executed.
     fn remember(&mut self, request: Option<RequestId>, appended: &Appended, kind: RecordKind, value: &[u8]) {
         if let Some(request) = request {
             self.requests.remember(request, appended.last, Effect::of(kind, value));

@@ -57,7 +57,7 @@ use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Account, Activity};
 use leeward_platform::planted::{Bug, planted};
 use leeward_replication::mirror::TailView;
-use leeward_replication::primary::{Ops, Primary};
+use leeward_replication::primary::Primary;
 pub(crate) use queues::Pending;
 use queues::Queues;
 use std::cell::Cell;
@@ -243,7 +243,7 @@ impl Serving {
 
     /// The end of a turn: makes new records durable enough here, sends them to the backups, finds out what is
     /// committed, releases answers, and starts the upkeep that is due.
-    pub(crate) fn turn(&mut self, now: Nanos, ops: &mut Ops, out: &mut Vec<Answer>) {
+    pub(crate) fn turn(&mut self, now: Nanos, out: &mut Vec<Answer>) {
         self.run_next(now);
         self.start_lookups(now);
         let last = self.region.last_lsn();
@@ -252,7 +252,7 @@ impl Serving {
             self.upkeep.written = last;
         }
         let written = self.upkeep.written;
-        self.post(last, ops);
+        self.post(last);
         let commit = self.primary.commit(written);
         if !self.is_open() && !self.reshape.is_pending_child() && self.primary.may_open() {
             self.opening.is_open = true;
@@ -280,12 +280,12 @@ impl Serving {
         self.maintain(now);
     }
 
-    fn post(&mut self, last: Lsn, ops: &mut Ops) {
+    fn post(&mut self, last: Lsn) {
         if self.primary.peers().next().is_some() {
             let _at = cpu::at(Activity::Mirroring.of_primary());
             let tails: Vec<Arc<Tail>> = LogKind::APPENDED.into_iter().flat_map(|log| self.region.tails(log)).collect();
             let views: Vec<TailView<'_>> = tails.iter().map(|tail| tail_view(tail)).collect();
-            self.primary.post(&views, last, ops);
+            self.primary.post(&views, last);
         }
     }
 
@@ -333,7 +333,7 @@ impl Serving {
         self.expire_queues(now, out);
     }
 
-    /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not carried out.
+    /// Ends every unanswered operation: this node has lost the primary role. Gives back those that were not executed.
     pub(crate) fn abandon(&mut self, out: &mut Vec<Answer>) -> Vec<Unrouted> {
         self.close_direct_reads();
         self.answers.abandon(self.id(), out);

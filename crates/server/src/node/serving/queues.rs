@@ -30,13 +30,13 @@ use std::sync::Arc;
 /// Operations that may wait for one thing: for a delete of a range, for room, for one key, for memory, at the device.
 pub(super) const MOST_WAITING: usize = 16_384;
 
-/// An operation that has come to the region and was not carried out yet.
+/// An operation that has come to the region and was not executed yet.
 pub(crate) struct Pending {
     pub(crate) to: ReplyTo,
     /// Without the region, if it named this one.
     pub(crate) op: Op,
     pub(crate) names_region: bool,
-    /// The request's id, if the operation is to be carried out once.
+    /// The request's id, if the operation is to be executed once.
     pub(crate) once: Option<Once>,
     pub(crate) since: Nanos,
     /// The position of the writes when the device was asked, if it was. The answer may fill the hash index.

@@ -15,7 +15,6 @@ use leeward_format::packed::Codec;
 use leeward_format::{LogKind, Lsn, SegmentId, ServerId};
 use leeward_platform::Nanos;
 use leeward_platform::cpu::{self, Activity};
-use leeward_replication::primary::Ops;
 use leeward_replication::ship::Parcel;
 use std::sync::Arc;
 
@@ -215,14 +214,14 @@ impl Serving {
     }
 
     /// A job of the upkeep ended.
-    pub(crate) fn upkeep_done(&mut self, now: Nanos, done: UpkeepDone, ops: &mut Ops) {
+    pub(crate) fn upkeep_done(&mut self, now: Nanos, done: UpkeepDone) {
         let failed = match done {
-            UpkeepDone::Stepped { compaction, step } => self.stepped(compaction, step, ops),
+            UpkeepDone::Stepped { compaction, step } => self.stepped(compaction, step),
             UpkeepDone::Installed { done, result } => {
                 self.upkeep.compacting = Compacting::Idle;
                 // What it gave back is there for tails.
                 self.upkeep.prepares_from = now;
-                self.installed(&done, result, ops)
+                self.installed(&done, result)
             }
             UpkeepDone::Flushed { log, index, result } => {
                 self.upkeep.flushing[log.index()] = false;
@@ -247,7 +246,7 @@ impl Serving {
             UpkeepDone::Loaded { server, session, result } => match result {
                 Ok(parcel) => {
                     self.counters.sync_bytes_shipped += parcel.bytes.len() as u64;
-                    self.primary.loaded(server, session, parcel, ops);
+                    self.primary.loaded(server, session, parcel);
                     Ok(())
                 }
                 Err(error) => {
@@ -268,21 +267,16 @@ impl Serving {
         }
     }
 
-    fn stepped(
-        &mut self,
-        compaction: Box<Compaction>,
-        step: Result<Stepped, Error>,
-        ops: &mut Ops,
-    ) -> Result<(), Error> {
+    fn stepped(&mut self, compaction: Box<Compaction>, step: Result<Stepped, Error>) -> Result<(), Error> {
         self.upkeep.compacting = Compacting::Idle;
         match step {
             Err(error) => {
-                self.primary.ship_discard(compaction.built(), ops);
+                self.primary.ship_discard(compaction.built());
                 return Err(error);
             }
             Ok(Stepped::Segment(parcel)) => {
                 if let Some(parcel) = parcel {
-                    self.ship(&parcel, ops);
+                    self.ship(&parcel);
                 }
                 self.upkeep.compacting = Compacting::Parked(compaction);
             }
@@ -291,8 +285,8 @@ impl Serving {
         Ok(())
     }
 
-    fn ship(&mut self, parcel: &Parcel, ops: &mut Ops) {
-        let peers = self.primary.ship(parcel, ops);
+    fn ship(&mut self, parcel: &Parcel) {
+        let peers = self.primary.ship(parcel);
         let bytes_shipped = peers * parcel.bytes.len() as u64;
         match parcel.shipped.kind.is_index() {
             true => self.counters.index_bytes_shipped += bytes_shipped,
@@ -300,15 +294,15 @@ impl Serving {
         }
     }
 
-    fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>, ops: &mut Ops) -> Result<(), Error> {
+    fn installed(&mut self, done: &CompactionDone, result: Result<(), Error>) -> Result<(), Error> {
         if result.is_ok() {
             self.counters.compactions += 1;
             self.counters.compaction_bytes_read += done.bytes_read + done.value_bytes_read;
             self.counters.compaction_bytes_written += done.bytes_written;
-            self.primary.ship_install(&done.edit, ops);
+            self.primary.ship_install(&done.edit);
         } else {
             let built: Vec<SegmentId> = done.edit.added.iter().map(|(id, _)| *id).collect();
-            self.primary.ship_discard(&built, ops);
+            self.primary.ship_discard(&built);
         }
         result
     }
