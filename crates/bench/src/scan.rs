@@ -43,7 +43,7 @@ impl Scan {
         Scan { start, wanted, answered: 0, page: None, at_once: AT_ONCE }
     }
 
-    /// The operations that are to be carried out next, at once; none if the scan is over. `regions` are those of
+    /// The operations that are to be executed next, at once; none if the scan is over. `regions` are those of
     /// [`asked_regions`].
     pub(crate) fn next(&self, regions: &[RegionId]) -> Vec<Op> {
         let of = |limit| {

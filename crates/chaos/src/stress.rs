@@ -206,7 +206,7 @@ fn work(mut store: Resp, number: usize, is_over: &AtomicBool) -> Others {
         }
         let action = if next % 2 == 0 { Action::Write(next) } else { Action::Read(None) };
         let begun = Instant::now();
-        match store.carry_out(&key, action) {
+        match store.execute(&key, action) {
             Outcome::Answered(_) => others.latency_us.saturating_record(begun.elapsed().as_micros() as u64),
             other => {
                 others.not_answered += 1;

@@ -1,6 +1,6 @@
 //! `leeward move` and `leeward drain`: move copies and primary roles while the cluster serves.
 //!
-//! Each command stores a request at the coordinator, and then waits until it is carried out. Interrupting the command
+//! Each command stores a request at the coordinator, and then waits until it is executed. Interrupting the command
 //! does not withdraw the request.
 
 use crate::args::Connect;
@@ -23,7 +23,7 @@ primary role pauses the region for some milliseconds.
 Examples:
   leeward move --region 3 --primary 2          the member on server 2 becomes the primary
   leeward move --region 3 --from 1 --to 4      the copy on server 1 moves to server 4, with the primary role if it has it
-  leeward move --region 3 --cancel             drop the requests for its members that are not carried out yet"
+  leeward move --region 3 --cancel             drop the requests for its members that are not done yet"
 )]
 pub(crate) struct MoveArgs {
     #[command(flatten)]
@@ -145,7 +145,7 @@ pub(crate) fn drain(args: &DrainArgs) -> Outcome {
 }
 
 impl Wait {
-    /// Waits, as [`Wait::until`], until a plan is carried out or dropped. The node that is asked may not know of the plan
+    /// Waits, as [`Wait::until`], until a plan is executed or dropped. The node that is asked may not know of the plan
     /// yet. So "not planned" counts only once the plan was seen.
     pub(crate) fn until_planned(
         &self,
@@ -189,7 +189,7 @@ impl Wait {
     }
 }
 
-/// A request that was not carried out in time.
+/// A request that was not executed in time.
 #[derive(Debug)]
 struct NotYet {
     what: String,

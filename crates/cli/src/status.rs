@@ -339,7 +339,7 @@ fn reads_only(map: &RegionMap, group: &GroupConfig) -> bool {
     map.table(&group.table).is_some_and(|table| !table.takes_writes(group))
 }
 
-/// The requests for a region that are not carried out yet.
+/// The requests for a region that are not executed yet.
 fn desired(group: &GroupConfig) -> Option<String> {
     let primary = group.desired.primary.map(|server| format!("primary {server}"));
     let leaving = group.desired.leaving.map(|server| format!("{server} leaves"));

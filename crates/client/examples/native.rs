@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         deadline: Duration::from_secs(10),
         // Fails sooner if nothing listens.
         connect_within: Duration::from_secs(2),
-        // Every put has a request id: a put whose answer is lost is sent again, and carried out once.
+        // Every put has a request id: a put whose answer is lost is sent again, and executed once.
         retry_puts: true,
         ..ClientOptions::default()
     };

@@ -183,7 +183,7 @@ impl Client {
     }
 
     /// Sets `key` under a condition, with an expiry, or both. Returns whether it was set. A put with a condition is
-    /// retried while its outcome is unknown, and carried out once.
+    /// retried while its outcome is unknown, and executed once.
     ///
     /// # Errors
     /// As [`Client::put`].
@@ -303,10 +303,10 @@ impl Client {
         }
     }
 
-    /// Records a request for a region. Its primary carries it out while it serves.
+    /// Records a request for a region. Its primary executes it while it serves.
     ///
     /// # Errors
-    /// The request cannot be carried out, or the cluster does not answer in time.
+    /// The request cannot be executed, or the cluster does not answer in time.
     pub fn request(&self, region: RegionId, request: RegionRequest) -> Result<(), ClientError> {
         match self.one(Op::RequestRegion { region, request })? {
             OpResult::Done => Ok(()),
@@ -397,7 +397,7 @@ impl Client {
         }
     }
 
-    /// Carries out a batch: operations on one region in order (but for what [`Session::submit`] says), regions in
+    /// Executes a batch: operations on one region in order (but for what [`Session::submit`] says), regions in
     /// parallel. Returns one result for each operation. Waits while [as many operations as allowed](ClientOptions::max_outstanding) are in flight.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Access {
         })
     }
 
-    /// Lets the node at `address` carry out an operation about its own data.
+    /// Lets the node at `address` execute an operation about its own data.
     ///
     /// # Errors
     /// As [`Access::shake_hands`].

@@ -34,7 +34,8 @@
 //! - [`ClientOptions`] has deadlines, retries, and the table. [`Client::table`] is a handle on another table.
 //! - [`Range`] says what a [`Scan`] covers; [`PutOptions`], [`Condition`] and [`Lifetime`] say how a pair is written.
 //! - [`Client::create_table`] makes a [`NewTable`] with [`TableOptions`]; [`Client::region_map`] shows the cluster.
-//! - [`ClientError`] is why a call failed; [`OpError`] is what the cluster refused, sorted by what the caller must do.
+//! - [`ClientError`] is why a call failed; [`OpError`] is what the cluster refused. [`ClientError::kind`] says what the caller
+//!   does about it.
 //! - [`Address`] names a node: `host:port` or `leeward://host:port` for TCP. With `leeward+ring://host:port` requests
 //!   and answers go through [rings](Way::Rings) in the memory of client and node, which costs the node less. Nothing
 //!   else differs: the same calls, answers, retries and redirects. Over rings in shared memory, a client answers gets
@@ -50,18 +51,17 @@
 //!   of its table say.
 //! - **Consistency.** Reads and writes of a key are linearizable. A read is stale only if the caller allows it:
 //!   [`Client::get_stale`], [`ClientOptions::at_most_stale`].
-//! - **Once.** No write is carried out twice, whatever is retried.
+//! - **Once.** No write is executed twice, whatever is retried.
 //! - **Time.** An operation ends within [`ClientOptions::deadline`]. Then the client returns the last error.
 //! - **Threads.** Neither handle has threads of its own. A connection through rings has those of its transport.
 //!
 //! # What is retried
 //!
-//! Every operation is retried if its answer says that nothing was changed ([`OpError::NotPrimary`],
-//! [`OpError::Recovering`], [`OpError::NotEnoughReplicas`], [`OpError::Overloaded`]), or if the request never left this
-//! process.
+//! Every operation is retried if its answer says that nothing was changed and that the cause passes
+//! ([`ErrorKind::RetryLater`], [`ErrorKind::AskElsewhere`]), or if the request never left this process.
 //!
 //! When the outcome is unknown, because the connection broke after the request was sent, the client retries
-//! [reads](Op::is_repeatable) and every write with a request id. The region recognises the id and carries the write out
+//! [reads](Op::is_repeatable) and every write with a request id. The region recognises the id and executes the write
 //! once, whichever server is its primary by then. All writes have an id but plain puts, which have one if
 //! [`ClientOptions::retry_puts`] says so.
 //!
@@ -119,7 +119,7 @@ pub use leeward_format::table::{NewTable, TableChange, TableName};
 #[doc(inline)]
 pub use leeward_format::user::{Grant, PasswordId, Presence, Rights, UserChange, UserName, UserRule, UserShown};
 #[doc(inline)]
-pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, ServerId, UnixMs};
+pub use leeward_format::{ErrorKind, Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, RegionId, ServerId, UnixMs};
 #[doc(inline)]
 pub use leeward_security::passwords::Password;
 

@@ -1,5 +1,6 @@
 //! Options and errors of the client. Plain data; any thread.
 
+use leeward_format::ErrorKind;
 use leeward_format::op::{Op, OpError, OpResult};
 use leeward_format::table::TableName;
 use leeward_security::passwords::Password;
@@ -43,7 +44,7 @@ pub struct ClientOptions {
     /// [`Client`](crate::Client) wait. A batch may be larger if it is alone.
     pub max_outstanding: usize,
     /// Whether a put without a condition, which does not return the old value, has a request id too. With an id, a put
-    /// whose answer is lost is retried, and carried out once. Without, it costs less, and such a put returns
+    /// whose answer is lost is retried, and executed once. Without, it costs less, and such a put returns
     /// [`OpError::Unknown`]. All other writes have request ids. `false` by default.
     pub retry_puts: bool,
     /// Bytes of the request ring and of the reply ring of each connection, with [`Way::Rings`](crate::Way::Rings): a
@@ -188,4 +189,20 @@ pub enum ClientError {
     /// The answer of the node does not belong to the operation: client and node have different versions.
     #[error("answer {0:?} does not belong to the operation: client and node have different versions")]
     Mismatch(Box<OpResult>),
+}
+
+/// Where no node answers, or every one is busy, a caller asks again no sooner.
+const NO_ANSWER_PAUSE: Duration = Duration::from_millis(100);
+
+impl ClientError {
+    /// What the caller does about it. The client itself has tried again until the deadline where that helps.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ClientError::Op(error) => error.kind(),
+            ClientError::Unreachable { .. } | ClientError::Busy => ErrorKind::RetryLater { after: NO_ANSWER_PAUSE },
+            ClientError::Address { .. } | ClientError::Password { .. } | ClientError::Tls(_) => ErrorKind::Refused,
+            ClientError::Rings { .. } | ClientError::Direct { .. } => ErrorKind::Refused,
+            ClientError::NoRegions { .. } | ClientError::Io(_) | ClientError::Mismatch(_) => ErrorKind::Operator,
+        }
+    }
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for day in 1..=5 {
         db.put(format!("wind/2024-05-{day:02}").as_bytes(), format!("{} kn", 4 * day).as_bytes())?;
     }
-    // A batch is carried out as a whole, or not at all.
+    // A batch is executed as a whole, or not at all.
     db.write(&[Write::delete(b"wind/2024-05-03"), Write::put(b"wind/2024-05-04", b"calm")])?;
 
     // A snapshot does not see what is written after it.

@@ -1,25 +1,25 @@
 //! Errors of the engine, sorted by what the caller must do.
 
-use leeward_format::{DecodeError, Epoch, RegionId};
+use leeward_format::{DecodeError, Epoch, ErrorKind, RegionId};
 use std::io;
 use std::sync::Arc;
 
 /// Result of every call of the engine that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A fault. The variant says what the caller must do. Bugs are assertions, and panic.
+/// A fault. The variant says what the caller must do, [`Error::kind`] in fewer words. Bugs are assertions, and panic.
 ///
-/// | error | what to do |
-/// |---|---|
-/// | [`Invalid`](Error::Invalid) | correct the call |
-/// | [`NoSpace`](Error::NoSpace) | make room, then try again; reads continue |
-/// | [`Key`](Error::Key) | give the key that the message names |
-/// | [`Locked`](Error::Locked) | close the other store, or drop its snapshots |
-/// | [`Io`](Error::Io), [`VolumeFailed`](Error::VolumeFailed) | check the device, open the store again |
-/// | [`Panicked`](Error::Panicked) | report the bug, open the store again |
-/// | [`Damaged`](Error::Damaged) | restore a copy: an exported checkpoint, or a backup of the directory |
-/// | [`NotAVolume`](Error::NotAVolume) | use another directory |
-/// | [`OtherVersion`](Error::OtherVersion) | use the version that made it, or another directory |
+/// | error | kind | what to do |
+/// |---|---|---|
+/// | [`Invalid`](Error::Invalid) | [`Refused`](ErrorKind::Refused) | correct the call |
+/// | [`NoSpace`](Error::NoSpace) | [`Operator`](ErrorKind::Operator) | make room, then try again; reads continue |
+/// | [`Key`](Error::Key) | the same | give the key that the message names |
+/// | [`Locked`](Error::Locked) | the same | close the other store, or drop its snapshots |
+/// | [`Io`](Error::Io), [`VolumeFailed`](Error::VolumeFailed) | the same | check the device, open the store again |
+/// | [`Panicked`](Error::Panicked) | the same | report the bug, open the store again |
+/// | [`Damaged`](Error::Damaged) | the same | restore a copy: an exported checkpoint, or a backup of the directory |
+/// | [`NotAVolume`](Error::NotAVolume) | the same | use another directory |
+/// | [`OtherVersion`](Error::OtherVersion) | the same | use the version that made it, or another directory |
 ///
 /// After any error of a write except the first two, the outcome of that write is unknown until the store is opened
 /// again. On a file system that copies on write (btrfs with copies, ZFS) [`NoSpace`](Error::NoSpace) may leave it unknown
@@ -143,6 +143,18 @@ pub const RESTORE: &str =
     "restore the volume from a backup, or remove its directory so that the node is rebuilt from the other replicas";
 
 impl Error {
+    /// What the caller does about it. After an error of a kind other than [`ErrorKind::Refused`] the outcome of a write may
+    /// be unknown: see above.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Invalid(_) => ErrorKind::Refused,
+            Error::Superseded(_) | Error::StaleTerm { .. } | Error::Protocol { .. } => ErrorKind::RetryNow,
+            Error::NoSpace { .. } | Error::Key { .. } | Error::Locked(_) => ErrorKind::Operator,
+            Error::Io { .. } | Error::VolumeFailed { .. } | Error::Panicked { .. } => ErrorKind::Operator,
+            Error::Damaged { .. } | Error::NotAVolume { .. } | Error::OtherVersion { .. } => ErrorKind::Operator,
+        }
+    }
+
     /// Whether the device has lost what is there: its other sectors may be sound, and a write may mend this one.
     pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self, Error::Io { source, .. } if leeward_platform::disk::is_unreadable(source))

@@ -46,7 +46,7 @@
 //! - **Durability.** A write that was acknowledged survives the death of the process, `kill -9` included.
 //!   [`DbOptions::sync`] says what a power loss may take: nothing, or the newest writes of an interval, by default one
 //!   second. No write is lost while a later one survives.
-//! - **Atomic writes.** A batch is carried out as a whole or not at all, whatever happens. Writes have one order, and
+//! - **Atomic writes.** A batch is executed as a whole or not at all, whatever happens. Writes have one order, and
 //!   every reader sees that order. A condition is decided on the newest pair, and no other write comes between.
 //! - **Snapshots.** A snapshot, a scan and a [`Db::multi_get`] each see the store as of one instant. Later writes do
 //!   not change what they answer, and they do not stop writers.
@@ -108,7 +108,7 @@ pub use leeward_format::op::{Condition, Lifetime, PutOptions, Written};
 #[doc(inline)]
 pub use leeward_format::packed::{Codec, Compression};
 #[doc(inline)]
-pub use leeward_format::{Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
+pub use leeward_format::{ErrorKind, Expiry, Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, UnixMs};
 #[doc(inline)]
 pub use leeward_platform::{DeviceCounters, Secrets};
 

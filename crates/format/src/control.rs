@@ -64,7 +64,7 @@ pub enum Control {
         table: TableName,
         /// As the client sent it. A read that is for a backup is an [`Op::Stale`].
         op: Op,
-        /// Its request id, if it is to be carried out once.
+        /// Its request id, if it is to be executed once.
         once: Option<Once>,
         /// Epoch of the region's configuration that the sender knows. A receiver that knows only an older one learns
         /// the newer first.
@@ -76,7 +76,7 @@ pub enum Control {
         id: u64,
         /// For the client; an [`OpResult::Error`] if the operation failed.
         result: OpResult,
-        /// For an operation that is to be carried out once: its region, and the commit LSN there, as far as the sender
+        /// For an operation that is to be executed once: its region, and the commit LSN there, as far as the sender
         /// knows.
         committed: Option<(RegionId, Lsn)>,
     },

@@ -154,7 +154,7 @@ pub enum CoordinatorRequest {
         /// Echoed.
         nonce: u64,
     },
-    /// Carry out an operation.
+    /// Execute an operation.
     Submit {
         /// Echoed with the answer.
         id: u64,
@@ -241,7 +241,7 @@ pub enum LogEntry {
     Applied {
         /// The session that submitted it; `None` for the process that hosts the coordinator.
         session: Option<SessionId>,
-        /// As it was submitted: replay carries it out again.
+        /// As it was submitted: replay executes it again.
         op: CoordinatorOp,
     },
     /// A session expired or left; its ephemeral paths were removed.

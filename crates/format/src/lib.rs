@@ -11,6 +11,7 @@ pub mod control;
 pub mod coordinator;
 pub mod data_key;
 pub mod entries;
+mod error_kind;
 pub mod filter;
 pub mod frame;
 pub mod hash_index;
@@ -42,6 +43,7 @@ pub mod user;
 pub mod wire;
 pub mod zookeeper;
 
+pub use error_kind::ErrorKind;
 pub use frame::DecodeError;
 pub use ids::*;
 pub use stamp::{Expiry, Stamp, UnixMs};

@@ -1,13 +1,13 @@
-//! Writes that a client may send more than once, and that are carried out once.
+//! Writes that a client may send more than once, and that are executed once.
 //!
 //! A client gives such a write a [`RequestId`], and uses the same id for every attempt. The write's record carries the
-//! id, so a node that has the log knows that the write was carried out. The primary remembers recent ids, and answers a
-//! request that it remembers instead of carrying it out again. It also remembers writes whose condition did not hold,
+//! id, so a node that has the log knows that the write was executed. The primary remembers recent ids, and answers a
+//! request that it remembers instead of executing it again. It also remembers writes whose condition did not hold,
 //! because another attempt may still be on its way.
 //!
 //! The primary forgets old ids. So an attempt carries an LSN that was committed before the first attempt. The primary
-//! refuses the attempt if that LSN is older than what it remembers ([`OpError::Forgotten`]). So it carries out an
-//! attempt only if certainly none was carried out before.
+//! refuses the attempt if that LSN is older than what it remembers ([`OpError::Forgotten`]). So it executes an
+//! attempt only if certainly none was executed before.
 //!
 //! [`Attempts`] is the sender's side: what to send the next time, and what an answer means. It is a value, without time
 //! or randomness. Clients, forwarding nodes and the simulator use it.
@@ -78,7 +78,7 @@ impl RequestIds {
     }
 }
 
-/// The part of a request that makes a write be carried out once.
+/// The part of a request that makes a write be executed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Once {
     /// The same in every attempt.
@@ -87,7 +87,7 @@ pub struct Once {
     pub region: RegionId,
     /// An LSN that was committed in that region before the first attempt; 0: none is known.
     pub since: Lsn,
-    /// An earlier attempt may have been carried out, or may still be on its way. So the primary must remember the
+    /// An earlier attempt may have been executed, or may still be on its way. So the primary must remember the
     /// outcome of this one even if nothing is written.
     pub is_again: bool,
 }
@@ -232,7 +232,7 @@ impl Attempts {
         self.once.is_some()
     }
 
-    /// Whether an earlier attempt may have been carried out.
+    /// Whether an earlier attempt may have been executed.
     pub fn is_doubtful(&self) -> bool {
         self.is_doubtful
     }
@@ -262,7 +262,7 @@ impl Attempts {
         match result {
             OpResult::Error(OpError::Unknown(why)) => self.lost(op, why),
             OpResult::Error(OpError::Forgotten(_)) if !self.is_doubtful => Verdict::AtOnce,
-            OpResult::Error(error) if error.is_passing() => Verdict::Later(error),
+            OpResult::Error(error) if error.kind().is_passing() => Verdict::Later(error),
             // The last attempt changed nothing, but an earlier one may have. With `AnswerGone` the outcome is known.
             OpResult::Error(error) if self.is_doubtful && !matches!(error, OpError::AnswerGone { .. }) => {
                 Verdict::Final(OpResult::Error(OpError::Unknown(error.to_string())))

@@ -28,7 +28,7 @@ fn unknown() -> OpResult {
 }
 
 #[test]
-fn an_attempt_says_when_the_first_one_that_may_have_been_carried_out_was_made() {
+fn an_attempt_says_when_the_first_one_that_may_have_been_executed_was_made() {
     let mut attempts = Attempts::named(REQUEST);
     assert_eq!(
         attempts.ask(REGION, &heard(5)),
@@ -40,7 +40,7 @@ fn an_attempt_says_when_the_first_one_that_may_have_been_carried_out_was_made() 
     assert_eq!(attempts.ask(REGION, &heard(8)).map(|once| once.since), Some(Lsn(8)), "none was made");
     let refused = OpError::Recovering(RegionId(1));
     assert_eq!(attempts.answered(&add(), OpResult::Error(refused.clone())), Verdict::Later(refused));
-    assert_eq!(attempts.ask(REGION, &heard(9)).map(|once| once.since), Some(Lsn(9)), "none was carried out");
+    assert_eq!(attempts.ask(REGION, &heard(9)).map(|once| once.since), Some(Lsn(9)), "none was executed");
     assert!(matches!(attempts.answered(&add(), unknown()), Verdict::Later(OpError::Unknown(_))));
     let again = attempts.ask(REGION, &heard(20)).expect("it has a name");
     assert_eq!((again.since, again.is_again), (Lsn(9), true), "that one may have been");
@@ -67,13 +67,13 @@ fn a_doubt_is_not_dispelled_by_a_refusal() {
     let full = OpResult::Error(OpError::Unavailable("full".into()));
     assert!(matches!(attempts.answered(&add(), full), Verdict::Final(OpResult::Error(OpError::Unknown(_)))));
     let done = OpResult::Error(OpError::AnswerGone { done: true });
-    assert_eq!(attempts.answered(&add(), done.clone()), Verdict::Final(done), "it was carried out");
+    assert_eq!(attempts.answered(&add(), done.clone()), Verdict::Final(done), "it was executed");
     assert!(matches!(attempts.give_up(OpError::Recovering(RegionId(1))), OpResult::Error(OpError::Unknown(_))));
     assert_eq!(attempts.answered(&add(), OpResult::Integer(3)), Verdict::Final(OpResult::Integer(3)));
 }
 
 #[test]
-fn what_was_carried_out_is_answered_from_its_record() {
+fn what_was_executed_is_answered_from_its_record() {
     let of = |kind, value: &[u8], op: &Op| Effect::of(kind, value).answer(Lsn(9), op);
     let done = |version| OpResult::Put { done: true, old: None, version };
     assert_eq!(of(RecordKind::Put, b"-12", &add()), Ok(OpResult::Integer(-12)));

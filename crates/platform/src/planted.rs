@@ -41,9 +41,9 @@ pub enum Bug {
     /// The lease of a primary is released once another member is appointed, although that primary has not stepped
     /// down.
     ReleaseEverything,
-    /// A primary carries out a repeated request again.
+    /// A primary executes a repeated request again.
     ForgetRequests,
-    /// A new primary does not know the requests that earlier primaries carried out, and carries a repeated one out
+    /// A new primary does not know the requests that earlier primaries executed, and executes a repeated one
     /// again.
     ForgetAtTakeover,
     /// A region is split before every member has what is split off.
@@ -54,7 +54,7 @@ pub enum Bug {
     ReuseTerm,
     /// A region is merged into its neighbour before the copied data is committed, and durable at every member.
     MergeUnsettled,
-    /// A merge target does not know the requests that its merge source carried out, and carries a repeated one out
+    /// A merge target does not know the requests that its merge source executed, and executes a repeated one
     /// again.
     ForgetMergeSource,
     /// A segment that regions share is freed with the first of them that lets go of it.

@@ -1,7 +1,7 @@
 //! Replication of a region: the primary's and the backup's side of one replica group, as state machines.
 //!
 //! Each takes an event and the time, and returns a list of actions. This crate has no thread, clock, socket or file.
-//! [`server`](../leeward_server/index.html) carries the actions out, in production over real devices and in the
+//! [`server`](../leeward_server/index.html) executes the actions, in production over real devices and in the
 //! simulator over simulated ones.
 //!
 //! - [`mirror`]: the log tails of one backup, written one-sided in LSN order (Tebis 3.2, Anthus 3.1).

@@ -9,7 +9,7 @@ use leeward_format::op::{Op, OpResult};
 use leeward_format::request::Once;
 use leeward_format::table::TableName;
 
-/// An operation that a connection wants carried out.
+/// An operation that a connection wants executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// Its number on this connection, by which [`ProtocolSession::complete`] names it.
@@ -18,7 +18,7 @@ pub struct Submission {
     pub table: TableName,
     /// Answered by [`ProtocolSession::complete`].
     pub op: Op,
-    /// Its request id and more, if it is to be carried out once.
+    /// Its request id and more, if it is to be executed once.
     pub once: Option<Once>,
     /// Answer that another node is the primary instead of forwarding.
     pub direct: bool,

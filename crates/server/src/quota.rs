@@ -9,7 +9,7 @@
 pub const STEP_UNITS: u32 = 3000;
 /// Units for reading and starting a command, or for answering it.
 pub(crate) const COMMAND_UNITS: u32 = 8;
-/// Units for handing an operation to the node, which carries it out.
+/// Units for handing an operation to the node, which executes it.
 pub(crate) const OPERATION_UNITS: u32 = 20;
 /// Bytes that are copied for one unit.
 const BYTES_OF_A_UNIT: usize = 512;

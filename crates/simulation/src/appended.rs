@@ -1,4 +1,4 @@
-//! Keys to which each write appends a unique word. An append that is carried out twice leaves its word twice. The
+//! Keys to which each write appends a unique word. An append that is executed twice leaves its word twice. The
 //! length that an append answers says where its word ends. The word stays there for ever.
 
 use bytes::Bytes;

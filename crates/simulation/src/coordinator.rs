@@ -1,7 +1,7 @@
 //! The coordinator of the simulation: the real [`Tree`], with sessions that expire and connections that are cut.
 //!
 //! Messages on a connection arrive in order, after a delay. A cut loses the messages in flight; chance decides whether an
-//! operation in flight is carried out. In one seed of three, a change may be delivered together with later ones, and then only
+//! operation in flight is executed. In one seed of three, a change may be delivered together with later ones, and then only
 //! the last change of each path, as ZooKeeper's client does.
 
 use crate::world::NodeId;

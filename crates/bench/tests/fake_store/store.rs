@@ -137,7 +137,7 @@ impl Store {
                         unreachable!("the benchmark does not ask")
                     }
                     Request::Ops { id, ops, .. } | Request::Once { id, ops, .. } => {
-                        Reply::Results { id, results: ops.into_iter().map(|op| state.carry_out(op)).collect() }
+                        Reply::Results { id, results: ops.into_iter().map(|op| state.execute(op)).collect() }
                     }
                 };
                 write_frame(FrameKind::Reply, &reply, &mut out);
@@ -166,7 +166,7 @@ impl Store {
 }
 
 impl State {
-    fn carry_out(&mut self, op: Op) -> OpResult {
+    fn execute(&mut self, op: Op) -> OpResult {
         match op {
             Op::Get { key } => OpResult::Value(self.entries.get(&key).cloned()),
             Op::Put { .. } if self.full => OpResult::Error(OpError::Invalid("no space".into())),

@@ -3,7 +3,7 @@
 //! - [`native`]: the client library.
 //! - [`resp`]: Redis commands to any server.
 //!
-//! Both carry out an [`Action`] on a key, and answer the action with its result.
+//! Both execute an [`Action`] on a key, and answer the action with its result.
 //!
 //! All clients of a region use a few *shared* keys. After a number of operations another key replaces a shared key. Some
 //! operations write a *filling* key instead, which is written only once, or read one. Clients of other regions continue while one
@@ -51,8 +51,8 @@ pub(crate) enum Outcome {
 
 /// A way to reach the store.
 pub(crate) trait Store {
-    /// Carries out an action that is not answered yet.
-    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome;
+    /// Executes an action that is not answered yet.
+    fn execute(&mut self, key: &Bytes, action: Action) -> Outcome;
 
     /// Reads that it has answered from hash indexes.
     fn direct_reads(&self) -> u64 {
@@ -197,18 +197,18 @@ impl Client<'_> {
             82..90 => Action::Write(number),
             _ => Action::Swap(number, None),
         };
-        self.carry_out(store, key, action)
+        self.execute(store, key, action)
     }
 
     /// A read of a shared key.
     fn read(&mut self, store: &mut dyn Store, rng: &mut Rng) -> Outcome {
         let key = self.shared.key(self.region, rng.index(SLOTS));
-        self.carry_out(store, key, Action::Read(None))
+        self.execute(store, key, Action::Read(None))
     }
 
-    fn carry_out(&mut self, store: &mut dyn Store, key: SharedKey, action: Action) -> Outcome {
+    fn execute(&mut self, store: &mut dyn Store, key: SharedKey, action: Action) -> Outcome {
         let called = self.shared.now();
-        let outcome = store.carry_out(&key.bytes(), action);
+        let outcome = store.execute(&key.bytes(), action);
         let now = self.shared.now();
         let history = self.log.histories.entry(key).or_default();
         match &outcome {
@@ -240,7 +240,7 @@ impl Client<'_> {
         let (region, count) = (self.region, self.log.fillings.len());
         let known = (count > 0 && rng.one_in(3)).then(|| self.log.fillings[rng.index(count)].clone());
         if let Some(Filling { number, outcome: Outcome::Answered(_), .. }) = known {
-            let outcome = store.carry_out(&workload::filling_key(region, number), Action::Read(None));
+            let outcome = store.execute(&workload::filling_key(region, number), Action::Read(None));
             if let Outcome::Answered(found) = outcome
                 && found != Action::Read(Some(number))
             {
@@ -251,7 +251,7 @@ impl Client<'_> {
             return outcome;
         }
         let number = -self.shared.number();
-        let outcome = store.carry_out(&workload::filling_key(region, number), Action::Write(number));
+        let outcome = store.execute(&workload::filling_key(region, number), Action::Write(number));
         self.note(self.shared.now(), &outcome, true, || format!("the write of filling key {number}"));
         if !matches!(outcome, Outcome::Wrong(_)) {
             self.log.fillings.push(Filling { region, number, outcome: outcome.clone() });

@@ -61,7 +61,7 @@ impl Native {
         }
     }
 
-    fn execute(&mut self, op: Op) -> Option<OpResult> {
+    fn ask(&mut self, op: Op) -> Option<OpResult> {
         if self.session.is_none() {
             self.session = Session::connect(&self.addresses, self.options.clone()).ok();
         }
@@ -82,9 +82,9 @@ impl Store for Native {
         self.session.as_ref().map_or(0, |session| session.direct_stats().hits)
     }
 
-    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome {
+    fn execute(&mut self, key: &Bytes, action: Action) -> Outcome {
         let op = self.op(key, action);
-        let Some(result) = self.execute(op) else { return Outcome::NotDone };
+        let Some(result) = self.ask(op) else { return Outcome::NotDone };
         if let (Some(new), OpResult::Put { done: true, version: Some(version), .. }) = (action.put(), &result) {
             self.version = Some((key.clone(), *version, new));
         }

@@ -72,7 +72,7 @@ impl Resp {
 }
 
 impl Store for Resp {
-    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome {
+    fn execute(&mut self, key: &Bytes, action: Action) -> Outcome {
         if self.connection.is_none() && self.connect().is_err() {
             return Outcome::NotDone;
         }

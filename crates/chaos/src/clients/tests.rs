@@ -13,7 +13,7 @@ struct Fake<'a> {
 }
 
 impl Store for Fake<'_> {
-    fn carry_out(&mut self, key: &Bytes, action: Action) -> Outcome {
+    fn execute(&mut self, key: &Bytes, action: Action) -> Outcome {
         if self.rng.one_in(10) {
             return Outcome::NotDone;
         }

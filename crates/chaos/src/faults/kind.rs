@@ -18,7 +18,7 @@ pub enum FaultKind {
     Partition,
     /// No packet of the others reaches a server, or the other way round. The opposite direction works.
     OneWay,
-    /// A server's answers to its clients are lost, after the operations were carried out. Everything else reaches its receiver.
+    /// A server's answers to its clients are lost, after the operations were executed. Everything else reaches its receiver.
     Mute,
     /// Packets between a server and the others take 20 to 250 ms longer each way.
     Delay,

@@ -56,7 +56,7 @@ fn exercise(client: &Client, over_tcp: &Client) {
         client.scan(range).collect::<Result<Vec<_>, _>>().expect("a scan")
     };
     assert_eq!(entries(client), entries(over_tcp));
-    // An answer too large for its slot is fetched later. The operation is not carried out twice.
+    // An answer too large for its slot is fetched later. The operation is not executed twice.
     assert_eq!(client.delete("apple-8").expect("a delete").as_deref(), Some(&value(8, 70_000)[..]));
     assert_eq!(client.delete("apple-8").expect("a delete"), None);
     // More requests than the number of bells that a node leaves unread.
@@ -127,7 +127,7 @@ fn many_requests_in_flight_are_answered_once_each() {
         }
     }
     for (number, ticket) in tickets.into_iter().enumerate() {
-        // Operations on one key are carried out in order.
+        // Operations on one key are executed in order.
         assert_eq!(results[&ticket], [OpResult::Integer((number as i64 / 100 + 1) * 200)], "{number}");
     }
     dev.stop();

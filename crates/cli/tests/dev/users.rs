@@ -92,7 +92,7 @@ fn users_are_kept_at_zookeeper_and_stay_known_while_it_is_away() {
     assert_eq!(comes_in(2, "shop", "no").1, WRONG);
     ensemble.signal(0, "CONT");
 
-    // Once a session is back, the request is carried out, and both connections end. Until then it may be refused.
+    // Once a session is back, the request is executed, and both connections end. Until then it may be refused.
     let shop = || Some(vec!["shop".parse().expect("a name")]);
     wait_for("it is removed", || match root.remove_users(shop()) {
         Err(ClientError::Op(OpError::Invalid(why))) if why.contains("the coordinator cannot be reached") => false,
@@ -276,7 +276,7 @@ fn a_node_that_is_cut_off_goes_on_with_the_users_that_it_knows_until_it_is_back(
     wait_for("the connection ends", || open[0].is_ended());
     wait_for("late comes in", || comes_in(1, "late").is_some());
     assert!(comes_in(1, "shop").is_none());
-    // The other one does neither, however long that lasts, and others carry out what it forwards.
+    // The other one does neither, however long that lasts, and others execute what it forwards.
     assert_eq!(open[1].call(&["SET", "a", "2"]), "+OK");
     assert!(comes_in(2, "shop").is_some() && comes_in(2, "late").is_none());
 

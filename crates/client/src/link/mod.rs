@@ -3,7 +3,7 @@
 //! With [rings](crate::ring), requests and answers go through the rings, as `link/rings.rs` says, and everything else
 //! over the connection.
 //!
-//! Invariant: a request whose last byte was not passed to the kernel, or to TLS, cannot have been carried out, because a node acts
+//! Invariant: a request whose last byte was not passed to the kernel, or to TLS, cannot have been executed, because a node acts
 //! on whole, checksummed frames only. [`Link::fail`] sorts requests by that.
 
 mod direct;
@@ -73,9 +73,9 @@ struct Flight {
 /// The requests of a link that failed.
 #[derive(Default)]
 pub(crate) struct Failed {
-    /// Certainly not carried out.
+    /// Certainly not executed.
     pub(crate) unsent: Vec<Pending>,
-    /// Carried out or not: unknown.
+    /// Executed or not: unknown.
     pub(crate) unknown: Vec<Pending>,
 }
 
@@ -226,7 +226,7 @@ impl Link {
         let mut failed = Failed::default();
         failed.unsent.extend(self.waiting.extract_if(.., |pending| pending.deadline <= now));
         for (_, flight) in &mut self.flights {
-            // This includes unwritten ones: their frames stay in `out`, and may still be carried out.
+            // This includes unwritten ones: their frames stay in `out`, and may still be executed.
             let expired = flight.ops.iter_mut().filter_map(|op| op.take_if(|pending| pending.deadline <= now));
             failed.unknown.extend(expired);
         }

@@ -3,7 +3,7 @@
 //! - No operation is sent before the rings are open: a client that asks for rings gets an error if there are none.
 //! - Operations keep their order. A request that no ring can hold goes over the connection. It is sent when nothing
 //!   else is in flight, and nothing else is sent until it is answered.
-//! - A request that was put into a ring may have been carried out, whatever happens afterwards: its outcome is unknown
+//! - A request that was put into a ring may have been executed, whatever happens afterwards: its outcome is unknown
 //!   until it is answered.
 //! - Once the rings are open, only such requests and bells go over the connection, and the node reads it less often.
 

@@ -79,10 +79,11 @@ impl Session {
                 self.route(pending, now)
             }
             Verdict::Later(error) => {
+                let least = error.kind().pause();
                 if !matches!(error, OpError::Unknown(_)) {
                     pending.last = Some(error);
                 }
-                self.park(pending, now);
+                self.park_for(pending, least, now);
             }
         }
     }

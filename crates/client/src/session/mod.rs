@@ -243,7 +243,7 @@ impl Session {
     }
 
     /// Accepts a batch. Its operations go out with the next [`Session::poll`], together with those of other batches to
-    /// the same node. Operations on one region are carried out in order, unless errors make some of them wait. Only
+    /// the same node. Operations on one region are executed in order, unless errors make some of them wait. Only
     /// [direct reads](ClientOptions::direct_reads) take place at once: after earlier writes of their keys, but perhaps
     /// before other operations. A scan that [backups answer](leeward_format::cluster::Scans) shows earlier writes, and
     /// perhaps later ones. They are on the table of [`ClientOptions::table`].
@@ -387,8 +387,13 @@ impl Session {
         pending.op.region_in(&self.routes, &pending.table).map_or(RegionId(0), |route| route.region)
     }
 
-    fn park(&mut self, mut pending: Pending, now: Instant) {
-        let pause = pause(self.options.retry_pause, pending.pauses, self.rng.f64());
+    fn park(&mut self, pending: Pending, now: Instant) {
+        self.park_for(pending, Duration::ZERO, now);
+    }
+
+    /// [`Session::park`] for `least` at least.
+    fn park_for(&mut self, mut pending: Pending, least: Duration, now: Instant) {
+        let pause = pause(self.options.retry_pause, pending.pauses, self.rng.f64()).max(least);
         pending.pauses += 1;
         self.parked.push((now + pause, pending));
     }
@@ -552,7 +557,7 @@ impl Session {
         }
     }
 
-    /// Gives up a link. Its operations are retried where a retry cannot carry one out twice.
+    /// Gives up a link. Its operations are retried where a retry cannot execute one twice.
     fn fail(&mut self, token: Token, reason: &str) {
         self.take_last_answers(token);
         let Some(link) = self.links.remove(&token) else { return };

@@ -130,7 +130,7 @@ impl Session {
         op.is_scan() && self.routes.scans(table) == Scans::Backups && !self.follows_a_write(table, op)
     }
 
-    /// Whether a write that this scan may show is not answered yet: the primary carries the scan out after it, and a backup may
+    /// Whether a write that this scan may show is not answered yet: the primary executes the scan after it, and a backup may
     /// not know it.
     fn follows_a_write(&self, table: &TableName, scan: &Op) -> bool {
         let may_show = |pending: &Pending| {

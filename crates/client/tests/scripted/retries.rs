@@ -53,6 +53,17 @@ fn absent() -> leeward_client::PutOptions {
     leeward_client::PutOptions { when: leeward_client::Condition::Absent, ..Default::default() }
 }
 
+/// Several attempts within that time would fail like the first.
+#[test]
+fn an_attempt_waits_as_long_as_the_error_says() {
+    const ERROR: OpError = OpError::NotEnoughReplicas { region: RegionId(1), in_sync: 1, needed: 2 };
+    let (node, client) = lone_node(options(), first_then_succeed(vec![|_| refuse(ERROR)]));
+    let begun = Instant::now();
+    client.put("key", "value").expect("the second attempt succeeds");
+    assert!(begun.elapsed() >= ERROR.kind().pause(), "{:?}", begun.elapsed());
+    assert_eq!(node.ops().len(), 2);
+}
+
 #[test]
 fn keys_go_to_the_primaries_of_their_regions() {
     let ((one, a), (two, b)) = (FakeNode::bind(), FakeNode::bind());
@@ -190,7 +201,7 @@ fn who_is_not_remembered_begins_anew_only_if_nothing_can_have_been_done() {
     assert_eq!(node.named()[0].request, node.named()[1].request);
 
     let (node, client) = lone_node(options(), first_then_succeed(vec![close, forgotten]));
-    let error = client.add("key", 1).expect_err("the first attempt may have been carried out");
+    let error = client.add("key", 1).expect_err("the first attempt may have been executed");
     assert!(matches!(error, ClientError::Op(OpError::Unknown(_))), "{error:?}");
     assert_eq!(node.ops().len(), 2);
 }

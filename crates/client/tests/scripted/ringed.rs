@@ -172,7 +172,7 @@ fn an_answer_that_lies_in_its_slot_counts_although_the_node_is_gone() {
         node.answer(sequence, slot, &reply);
     });
     let results = session.execute(vec![Op::Add { key: "counter".into(), delta: 7 }]).expect("an answer");
-    assert_eq!(results, [OpResult::Integer(7)], "it was carried out, and the client was told");
+    assert_eq!(results, [OpResult::Integer(7)], "it was executed, and the client was told");
     node.join().expect("the script is done");
 }
 

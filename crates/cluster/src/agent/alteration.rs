@@ -1,7 +1,7 @@
-//! Carries out the requests of an operator that are one operation on one path. Such a request changes the options of a table,
+//! Executes the requests of an operator that are one operation on one path. Such a request changes the options of a table,
 //! asks for another primary or place of a region, has a server leave, or drops a table.
 //!
-//! Invariant: a request names a desired state, so carrying it out twice does no harm. After a lost connection, or after another
+//! Invariant: a request names a desired state, so executing it twice does no harm. After a lost connection, or after another
 //! process was faster, the agent repeats the operation until the view shows the desired state.
 
 use super::{Agent, Answer, Outcome, ProposalId, Purpose};
@@ -73,7 +73,7 @@ impl OperatorRequest {
         .map_or(Epoch(0), |config| config.epoch)
     }
 
-    /// The operation that carries out the request; `None`: it is done.
+    /// The operation that executes the request; `None`: it is done.
     fn next(&self, view: &View) -> Result<Option<CoordinatorOp>, String> {
         let path = self.path();
         let version = view.version_of(&path);
@@ -144,7 +144,7 @@ fn of_users(view: &View, mut ops: Vec<CoordinatorOp>, is_changed: impl Fn(&UserN
     CoordinatorOp::All(ops)
 }
 
-/// A request that is being carried out.
+/// A request that is being executed.
 #[derive(Debug)]
 pub(super) struct Alteration {
     id: ProposalId,
@@ -165,7 +165,7 @@ impl Agent {
         self.request(now, OperatorRequest::Table(change))
     }
 
-    /// Writes a new desired state of a region into its configuration, for the operator. The primary of the region carries it out.
+    /// Writes a new desired state of a region into its configuration, for the operator. The primary of the region executes it.
     /// The [`Outcome`], which only says that it is written, is never [`Outcome::Rejected`].
     ///
     /// # Errors

@@ -175,7 +175,7 @@ impl Agent {
         self.requests.take_outcomes()
     }
 
-    /// Whether an operator's request can be carried out now.
+    /// Whether an operator's request can be executed now.
     fn can_change(&self) -> Result<(), String> {
         match self.incompatible() {
             _ if let Some(refusal) = self.view.refusal() => {

@@ -1,7 +1,7 @@
 //! How often operators may change the same thing. Each change of a region's group takes an epoch, and the number of epochs in
 //! which a primary can begin is limited ([`Epoch::LAST_TERM`]). Some must be left for failovers, whatever operators ask for.
 //!
-//! Invariants: a burst of changes is carried out at once. A steady stream of changes is slowed down, the more the fewer epochs
+//! Invariants: a burst of changes is executed at once. A steady stream of changes is slowed down, the more the fewer epochs
 //! are left. Half of all epochs are reserved for changes that no operator asks for. One agent, one thread. The memory in use is
 //! bounded by the number of recent changes.
 
@@ -10,7 +10,7 @@ use leeward_format::cluster::ClusterPath;
 use leeward_platform::Nanos;
 use std::collections::BTreeMap;
 
-/// Changes of one path that are carried out at once.
+/// Changes of one path that are executed at once.
 const BURST: u64 = 60;
 
 /// When each path may be changed again.

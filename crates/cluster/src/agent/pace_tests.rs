@@ -11,7 +11,7 @@ fn path(region: u32) -> ClusterPath {
 }
 
 #[test]
-fn a_burst_is_carried_out_and_further_requests_are_told_when_to_ask_again() {
+fn a_burst_is_executed_and_further_requests_are_told_when_to_ask_again() {
     let mut pace = Pace::default();
     (0..BURST).for_each(|_| pace.admit(NOW, &path(1), Epoch(5)).unwrap());
     let refused = pace.admit(NOW, &path(1), Epoch(5)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The requests of this server's primaries and of operators that have no outcome yet, in the order in which they are carried out.
+//! The requests of this server's primaries and of operators that have no outcome yet, in the order in which they are executed.
 //! Requests whose operation is under way are not among them.
 //!
 //! Invariant: each request gets one outcome.
@@ -7,7 +7,7 @@ use super::pace::Pace;
 use super::{Alteration, Creation, Outcome, Proposal, ProposalId, Restoration};
 use std::collections::VecDeque;
 
-/// The requests that are not carried out yet.
+/// The requests that are not executed yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     pub(super) proposals: VecDeque<Proposal>,

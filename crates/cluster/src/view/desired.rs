@@ -1,6 +1,6 @@
 //! From a request to a desired state: the configuration that records the request, or the reason why it is impossible.
 //!
-//! Pure functions of the view. The caller that carries out a request calls them again whenever the view has changed.
+//! Pure functions of the view. The caller that executes a request calls them again whenever the view has changed.
 
 use super::{LAST_ASKED_FOR, View};
 use leeward_format::cluster::{DesiredState, GroupConfig, Intent, Member, Plan, RegionRequest};

@@ -140,7 +140,7 @@ pub struct CompactionDone {
     pub merges_pieces: bool,
     /// Pairs that had expired by then were dropped.
     pub(crate) expired_by: UnixMs,
-    /// It was carried out only because of range tombstones.
+    /// It was executed only because of range tombstones.
     pub(crate) is_ranged: bool,
     /// Position of the level that a part of was merged into the next one; for runs of L1, the last of theirs.
     pub(crate) merged: Option<usize>,

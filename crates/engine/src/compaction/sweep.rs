@@ -297,7 +297,7 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// Whether it is time to choose victims: for a sweep that merges may carry out, or for one that `is_driven`.
+    /// Whether it is time to choose victims: for a sweep that merges may execute, or for one that `is_driven`.
     pub(super) fn is_due(&self, is_driven: bool, accounts: &Accounts, segment_bytes: u64) -> bool {
         let garbage = accounts.garbage_bytes();
         let worth = garbage >= self.stuck.unwrap_or(0) + Accounts::LEAST_SEGMENTS * segment_bytes;

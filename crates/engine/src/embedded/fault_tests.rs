@@ -192,7 +192,7 @@ fn an_operation_of_the_disk_that_fails_costs_nothing_that_was_answered() {
             Err((Error::VolumeFailed { reason, .. }, _)) => reason.contains("sync"),
             _ => false,
         };
-        // It is unknown whether the last of them was carried out.
+        // It is unknown whether the last of them was executed.
         let doubtful: BTreeMap<_, _> = match stopped {
             Err((Error::Io { .. } | Error::VolumeFailed { .. }, changes)) => changes.into_iter().collect(),
             Err((error, _)) => panic!("operation {op}: {error}"),

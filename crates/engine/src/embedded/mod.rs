@@ -2,7 +2,7 @@
 //! compactions.
 //!
 //! An acknowledged write survives the death of the process; a power loss loses at most what [`SyncMode`] says. All of
-//! [`Db`] may be used from any thread. Writes are carried out one after another, under one lock that is held while they
+//! [`Db`] may be used from any thread. Writes are executed one after another, under one lock that is held while they
 //! are copied. Writers that wait for a sync share it. The front page of the crate is written for the users of this
 //! module.
 
@@ -328,7 +328,7 @@ impl Db {
         self.write(&[Write::delete_range(start, end)])
     }
 
-    /// Carries out all of `writes`, or none even after a crash. Of two writes of one key the later one counts. Waits
+    /// Executes all of `writes`, or none even after a crash. Of two writes of one key the later one counts. Waits
     /// while compactions or flushes are behind.
     ///
     /// The records of a batch in one log must fit a segment, 2 MiB by default: see [`VolumeOptions::segment_bytes`].

@@ -275,7 +275,7 @@ fn run_compactor(worker: Worker, shared: &Shared, region: &Region, clock: &dyn C
     }
 }
 
-/// Carries out the most urgent compaction; `None` if there is none, or the threads must stop.
+/// Executes the most urgent compaction; `None` if there is none, or the threads must stop.
 fn compact(lane: Lane, shared: &Shared, region: &Region, clock: &dyn Clock) -> Option<Result<()>> {
     let mut compaction = region.next_compaction_in(lane, UnixMs(clock.unix_ms()))?;
     let done = loop {

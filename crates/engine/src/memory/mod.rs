@@ -172,7 +172,7 @@ struct Turns {
     passed_over: u32,
 }
 
-/// A region that has compactions to carry out.
+/// A region that has compactions to execute.
 struct Waiting {
     owner: u32,
     /// Lanes that wait, a bit each.

@@ -1,4 +1,4 @@
-//! Writes with a request id that a replay of the logs found. A server needs them to carry each request out once.
+//! Writes with a request id that a replay of the logs found. A server needs them to execute each request once.
 
 use leeward_format::Lsn;
 use leeward_format::record::{Record, RecordKind};
@@ -12,7 +12,7 @@ pub const MOST_REQUESTS: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Requests {
     /// All writes with a request id and a higher LSN are in `found`. Moreover, none of the region's requests with a
-    /// higher LSN was carried out elsewhere before.
+    /// higher LSN was executed elsewhere before.
     pub forgotten: Lsn,
     /// In LSN order.
     pub found: VecDeque<(RequestId, Lsn, Effect)>,

@@ -326,7 +326,7 @@ fn small_range_deletes_are_merged_down_at_a_rate() {
             }
         }
     };
-    // Carries out all compactions at a time; returns the bytes of those that only range tombstones ask for.
+    // Executes all compactions at a time; returns the bytes of those that only range tombstones ask for.
     let settle = |now: u64| {
         let mut bytes = 0;
         while let Some(compaction) = region.next_compaction_of_all(UnixMs(now)) {
@@ -392,7 +392,7 @@ fn an_l0_takes_so_many_ranges_and_freezes() {
     assert_eq!(cursor.next().unwrap(), None);
 }
 
-/// A compaction without memory was not carried out: nothing waits as if it had been.
+/// A compaction without memory was not executed: nothing waits as if it had been.
 #[test]
 fn l0s_without_memory_for_their_compaction_have_it_at_once_when_there_is_some() {
     let region = region(32 << 10, 1 << 20);

@@ -235,7 +235,7 @@ impl Device {
         }
     }
 
-    /// A write was not carried out, or in part: refuses writes from now on, unless there was only no room for it.
+    /// A write was not executed, or in part: refuses writes from now on, unless there was only no room for it.
     pub(super) fn not_written(&self, offset: u64, error: io::Error) -> Error {
         match is_full(&error) {
             true => self.no_space("write", offset, error),

@@ -471,7 +471,7 @@ impl Volume {
     /// freed, and nothing more is written.
     ///
     /// A lazy edit that frees nothing waits for no sync: neither its own nor that of another edit. Callers that sync share
-    /// the sync (group commit), and carry out the moves of the manifest to its other zone.
+    /// the sync (group commit), and execute the moves of the manifest to its other zone.
     pub(crate) fn commit(
         &self,
         owner: &Owner,
@@ -489,7 +489,7 @@ impl Volume {
             changes = edit.changes;
             self.manifest.wait(&mut manifest);
         };
-        let (dropped, placed) = self.in_doubt(|| self.carry_out(&mut manifest, owner, edit, added))?;
+        let (dropped, placed) = self.in_doubt(|| self.execute(&mut manifest, owner, edit, added))?;
         let number = manifest.last();
         let is_lazy = durability != Durability::Synced && !planted(Bug::SyncEveryEdit);
         let is_synced = !is_lazy || !dropped.is_empty();
@@ -531,7 +531,7 @@ impl Volume {
     }
 
     /// Applies an edit, and appends it to the manifest.
-    fn carry_out(
+    fn execute(
         &self,
         manifest: &mut Manifest,
         owner: &Owner,

@@ -1,6 +1,6 @@
 //! Room for the manifest's next checkpoint, which is kept ready at all times.
 //!
-//! The size of a checkpoint is a running sum ([`super::tally`]); an edit adds its most to it before it is carried out.
+//! The size of a checkpoint is a running sum ([`super::tally`]); an edit adds its most to it before it is executed.
 //! Zones have room for twice the checkpoint, so that the next one comes only after as many bytes of edits: checkpoints
 //! cost in proportion to edits.
 
@@ -67,7 +67,7 @@ fn growth(changes: &[Change], frame_bytes: usize) -> usize {
     frame_bytes + changes.len() * CHANGE_BYTES + segments * SEGMENT_BYTES
 }
 
-/// Whether an edit may name more than before: segments, or what copies belong to. Other edits are carried out even
+/// Whether an edit may name more than before: segments, or what copies belong to. Other edits are executed even
 /// without room for more, because they make room.
 pub(super) fn names_more(changes: &[Change]) -> bool {
     changes.iter().any(|change| match change {

@@ -99,7 +99,7 @@ impl Guarded {
         manifest
     }
 
-    /// Carries out a move that was begun. Everything written before it began is durable then.
+    /// Executes a move that was begun. Everything written before it began is durable then.
     ///
     /// # Errors
     /// Those of writing. The manifest stays in its old zone, which goes on as long as it has room.

@@ -106,7 +106,7 @@ fn what_is_made_durable_during_a_move_stays() {
     }
 }
 
-/// An edit for which the old zone has no room waits for the end of the move, and is carried out then.
+/// An edit for which the old zone has no room waits for the end of the move, and is executed then.
 #[test]
 fn an_edit_without_room_waits_for_the_move() {
     let disk = SimDisk::new(1, 1 << 30);

@@ -1,7 +1,7 @@
 //! Running sums over the segments of each region: what a walk over all of them would find, ready at any time. The event
 //! loop waits for the registry's lock, so nothing under it may cost more than what an edit changes.
 //!
-//! [`Registry::apply`](super::registry::Registry) subtracts what the segments that an edit touches have added, carries out
+//! [`Registry::apply`](super::registry::Registry) subtracts what the segments that an edit touches have added, executes
 //! the edit, and adds what they add then. A segment of several regions is touched in each of them, because each counts its
 //! part. So a sum is what [`Tally::of`] finds, after each edit.
 //!

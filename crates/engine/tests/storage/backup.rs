@@ -164,7 +164,7 @@ impl Backup {
         self.ship(primary, compaction, true).map(|()| true)
     }
 
-    /// Carries out a compaction at the primary and ships the result; with `saves`, after what is mirrored was persisted.
+    /// Executes a compaction at the primary and ships the result; with `saves`, after what is mirrored was persisted.
     pub(crate) fn ship(&mut self, primary: &Region, mut compaction: Compaction, saves: bool) -> Result<(), Error> {
         loop {
             match compaction.step().expect("a sound disk") {
@@ -183,13 +183,13 @@ impl Backup {
     }
 }
 
-/// Carries out a compaction, if one is due.
+/// Executes a compaction, if one is due.
 pub(crate) fn step_to_the_end(region: &Region) -> Result<bool, Error> {
     let Some(mut compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
     finish(region, &mut compaction).map(|()| true)
 }
 
-/// Carries out a compaction.
+/// Executes a compaction.
 pub(crate) fn finish(region: &Region, compaction: &mut Compaction) -> Result<(), Error> {
     loop {
         if let Step::Finished(done) = compaction.step()? {

@@ -378,7 +378,7 @@ fn a_snapshot_from_before_an_ingest_does_not_know_it_from_the_cache() {
 }
 
 /// A region that copies pairs from elsewhere skips LSNs: later writes are newer than all writes made there. A node that
-/// opens the region knows that earlier requests may have been carried out there.
+/// opens the region knows that earlier requests may have been executed there.
 #[test]
 fn lsns_that_are_skipped_stay_so_and_requests_from_before_are_forgotten() {
     let disk = SimDisk::new(1, DISK_BYTES);

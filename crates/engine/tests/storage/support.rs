@@ -423,7 +423,7 @@ pub(crate) fn flush(region: &Region) -> Result<(), Error> {
     region.prepare_tails()
 }
 
-/// Carries out one compaction, if there is one to do.
+/// Executes one compaction, if there is one to do.
 pub(crate) fn compact(region: &Region) -> Result<bool, Error> {
     let Some(compaction) = region.next_compaction_at_once(now()) else { return Ok(false) };
     region.install(&compaction.finish()?)?;

@@ -59,8 +59,8 @@ pub(super) struct Imports {
 }
 
 impl Imports {
-    /// Carries the operation out on mapped memory, and returns its event.
-    fn carry_out(&self, id: MemoryId, offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
+    /// Executes the operation on mapped memory, and returns its event.
+    fn execute(&self, id: MemoryId, offset: u64, op: u64, what: &Operation<'_>) -> LinkEvent {
         let counters = &self.context.counters;
         let written = |bytes: &[u8]| {
             counters.add_sent(bytes.len());
@@ -128,7 +128,7 @@ pub(super) fn post(
             state.fail(format!("it does not pass its memory: over {} bytes wait", options.out_buffer_bytes));
         }
     } else {
-        let event = imports.carry_out(id, offset, op, what);
+        let event = imports.execute(id, offset, op, what);
         state.events.push_back(event);
     }
 }
@@ -163,9 +163,9 @@ impl Extension for Imports {
             let event = match what {
                 Ok(bytes) => {
                     self.waiting_bytes -= bytes.len();
-                    self.carry_out(id, offset, op, &Operation::Write(&bytes))
+                    self.execute(id, offset, op, &Operation::Write(&bytes))
                 }
-                Err(len) => self.carry_out(id, offset, op, &Operation::Read(len)),
+                Err(len) => self.execute(id, offset, op, &Operation::Read(len)),
             };
             events.push_back(event);
         }

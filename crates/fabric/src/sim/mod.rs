@@ -146,7 +146,7 @@ impl SimNetwork {
         self.world.lock().next_event_time()
     }
 
-    /// Moves the clock to the next event and carries it out. Returns false if there is none.
+    /// Moves the clock to the next event and executes it. Returns false if there is none.
     pub fn step(&self) -> bool {
         let Some(outcome) = self.world.lock().step() else { return false };
         if let Some((sink, peer, event)) = outcome {
@@ -155,7 +155,7 @@ impl SimNetwork {
         true
     }
 
-    /// Carries out every event until `to`, in order, and moves the clock there.
+    /// Executes every event until `to`, in order, and moves the clock there.
     pub fn advance(&self, to: Nanos) {
         while self.next_event_time().is_some_and(|time| time <= to) {
             self.step();

@@ -358,7 +358,7 @@ impl World {
         cuts.windows(2).map(|cut| (cut[0], (cut[1] - cut[0]) as usize)).collect()
     }
 
-    /// Carries out the next event. The outer `None` means that there is none.
+    /// Executes the next event. The outer `None` means that there is none.
     pub(super) fn step(&mut self) -> Option<Option<Delivery>> {
         let ((at, number), event) = self.events.pop_first()?;
         self.now = self.now.max(at);

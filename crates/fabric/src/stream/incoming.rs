@@ -223,7 +223,7 @@ impl Incoming {
             Err(error) => return self.report_refused(connection, &error),
         };
         info!(%peer, %from, "fabric peer connected");
-        match self.carry_out(connection, peer) {
+        match self.execute(connection, peer) {
             Ok(()) => info!(%peer, %from, "fabric peer disconnected"),
             Err(_) if connection.is_stopped() => debug!(%peer, %from, "fabric peer connected anew"),
             Err(TargetError::Io(error)) => info!(%peer, %from, %error, "fabric peer lost"),
@@ -313,8 +313,8 @@ impl Incoming {
         Ok(ended.into_iter().chain(older).collect())
     }
 
-    /// Carries out requests until the connection ends.
-    fn carry_out(&self, connection: &Connection, peer: PeerId) -> Result<(), TargetError> {
+    /// Executes requests until the connection ends.
+    fn execute(&self, connection: &Connection, peer: PeerId) -> Result<(), TargetError> {
         let mut target = Target::new(self.shared.options.admission);
         let mut owner = (self.owners)();
         let mut outlet = SocketOutlet { shared: &self.shared, socket: &connection.socket, peer };

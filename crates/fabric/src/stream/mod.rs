@@ -1,7 +1,7 @@
 //! Links over byte streams, the common part of TCP, shared memory and libfabric.
 //!
 //! [`StreamFabric`] is the interface. Each link to a peer has a thread ([`pump`]) that connects and reads answers. Each
-//! connection from a peer has one ([`incoming`]) that carries out requests. A link with urgent messages has a second
+//! connection from a peer has one ([`incoming`]) that executes requests. A link with urgent messages has a second
 //! connection for them, with its two threads, from the first such message on. One thread accepts. The wire format is in
 //! [`frame`] and [`hello`]. The two ends of a connection, [`flights`] and [`target`], are state machines over bytes, so
 //! that they can be tested with hostile bytes and without a socket.

@@ -1,7 +1,7 @@
 //! The side of a connection that owns memory, as a state machine: request bytes in; copies into registered memory,
 //! messages and answers out. It stands in for the NIC.
 //!
-//! Requests are carried out in order. The bytes are hostile: memory is touched only with a valid id, key and range, and
+//! Requests are executed in order. The bytes are hostile: memory is touched only with a valid id, key and range, and
 //! a message's buffer grows with the bytes received, not with the announced length. Payloads of writes are not
 //! collected: each piece goes to memory as it arrives. But a part of a word waits for the word's other bytes, so that
 //! an aligned 8-byte write is not seen half.
@@ -142,7 +142,7 @@ pub(crate) struct Target {
     admission: Admission,
     header: HeaderBuffer,
     stage: Stage,
-    /// Requests, without messages, that were carried out.
+    /// Requests, without messages, that were executed.
     done: u64,
     /// Number of the last request with an answer.
     answered: u64,
@@ -156,7 +156,7 @@ impl Target {
         Target { admission, header, stage, done: 0, answered: 0, answers: Vec::new() }
     }
 
-    /// Carries out the complete requests in `input`, and begins an incomplete one. Acknowledges all of them at once,
+    /// Executes the complete requests in `input`, and begins an incomplete one. Acknowledges all of them at once,
     /// and reports revocations.
     pub(crate) fn feed(
         &mut self,
@@ -282,7 +282,7 @@ impl Target {
         Ok(())
     }
 
-    /// Notes that one more request was carried out, or refused.
+    /// Notes that one more request was executed, or refused.
     fn finish(&mut self, granted: bool) {
         if granted {
             self.done += 1;
@@ -294,7 +294,7 @@ impl Target {
         }
     }
 
-    /// Acknowledges all requests that were carried out and are not acknowledged yet.
+    /// Acknowledges all requests that were executed and are not acknowledged yet.
     fn acknowledge(&mut self) {
         if self.answered < self.done {
             self.answered = self.done;

@@ -20,7 +20,7 @@ use crate::{
 use leeward_platform::Rng;
 use std::{io, sync::Arc};
 
-/// A process's attachment over TCP. Its threads carry out the requests of peers.
+/// A process's attachment over TCP. Its threads execute the requests of peers.
 pub struct TcpFabric {
     stream: StreamFabric<()>,
     registry: Arc<Registry<HeapMemory>>,

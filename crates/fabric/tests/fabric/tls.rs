@@ -97,5 +97,5 @@ fn a_recorded_conversation_cannot_be_repeated() {
     let mut rest = Vec::new();
     again.set_read_timeout(Some(TIMEOUT)).unwrap();
     drop(again.read_to_end(&mut rest));
-    assert_eq!(heard(&to.1), before, "nothing of it was carried out");
+    assert_eq!(heard(&to.1), before, "nothing of it was executed");
 }

@@ -2,7 +2,7 @@
 //! whether a region should be split, or merged into its neighbour.
 //!
 //! The desired state is part of the configuration, so every member and every later primary finds it. The master or an
-//! operator records it by compare-and-set. Only the group's primary carries it out, and its successor continues.
+//! operator records it by compare-and-set. Only the group's primary executes it, and its successor continues.
 
 use super::{GroupConfig, Member};
 use crate::{Epoch, RegionId, SegmentId, ServerId};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The requests to a replica group that are not carried out yet.
+/// The requests to a replica group that are not executed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredState {
     /// The server that should be primary, as soon as it is in sync.
@@ -67,14 +67,14 @@ pub enum RegionRequest {
         /// The server that is to have it.
         to: ServerId,
     },
-    /// Cancels requests about its members that were not carried out yet.
+    /// Cancels requests about its members that were not executed yet.
     KeepMembers,
     /// It is to be split in two.
     Split {
         /// First key of the second region; `None`: a key that halves the region.
         at: Option<Bytes>,
     },
-    /// Cancels a request to split or merge it that was not carried out yet.
+    /// Cancels a request to split or merge it that was not executed yet.
     KeepBounds,
     /// It is to be merged into a neighbour.
     Merge {

@@ -207,7 +207,7 @@ pub struct GroupConfig {
     /// The term before this one, if its primary gave up the role of its own accord ([`GroupConfig::handed_over`]); else
     /// 0.
     pub relinquished_term: Epoch,
-    /// Requests of the master or an operator that are not carried out yet.
+    /// Requests of the master or an operator that are not executed yet.
     pub desired: DesiredState,
     /// Segments with lower ids existed when the region was split, and parts of them belong to another region. 1: the
     /// region was never split, but was to become a merge target, and may hold data of the merge source. 0: it holds

@@ -342,7 +342,7 @@ impl EntryBody {
 }
 
 impl VolumeState {
-    /// Carries out `change`. On an error nothing is changed.
+    /// Executes `change`. On an error nothing is changed.
     ///
     /// # Errors
     /// The change does not fit the state: the manifest is damaged, or a peer sent a wrong edit.

@@ -1,4 +1,4 @@
-//! Tests of the manifest's state machine: edits that fit are carried out, others change nothing.
+//! Tests of the manifest's state machine: edits that fit are executed, others change nothing.
 
 use super::*;
 use crate::frame::{FrameKind, read_frame, write_frame};

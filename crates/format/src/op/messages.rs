@@ -15,7 +15,7 @@ use std::fmt;
 /// encoded bytes.
 pub const MAX_OPERATIONS: usize = 16_384;
 
-/// Native client to node: operations to be carried out as one batch, in order.
+/// Native client to node: operations to be executed as one batch, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// First message of a connection. Answered by [`Reply::Routes`].
@@ -64,7 +64,7 @@ pub enum Request {
         /// As in [`Request::Hello`].
         known: u64,
     },
-    /// As [`Request::Ops`], with request ids for some of the operations, each of which is carried out once, however
+    /// As [`Request::Ops`], with request ids for some of the operations, each of which is executed once, however
     /// often it is sent. Answered by [`Reply::Heard`], about those operations' regions that the node knows, and
     /// [`Reply::Results`].
     Once {

@@ -86,7 +86,7 @@ pub struct PutOptions {
 /// The outcome of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The condition held, and the write was carried out.
+    /// The condition held, and the write was executed.
     pub done: bool,
     /// The version of the pair now: that of this put, or of the pair that exists instead. `None`: there is no pair.
     pub version: Option<Lsn>,
@@ -212,7 +212,7 @@ pub enum Op {
         region: RegionId,
     },
     /// For operators: the region continues without the volumes of a server that it waits for, and data that only they
-    /// hold is lost. Any node carries it out. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does
+    /// hold is lost. Any node executes it. Answers [`OpResult::Done`], or [`OpError::Invalid`] if the region does
     /// not wait for that server.
     AcceptLoss {
         /// Other regions still wait for those volumes.
@@ -220,7 +220,7 @@ pub enum Op {
         /// The server whose volumes are given up.
         server: ServerId,
     },
-    /// For operators: makes a table with its regions, atomically. Any node carries it out. Answers [`OpResult::Done`]
+    /// For operators: makes a table with its regions, atomically. Any node executes it. Answers [`OpResult::Done`]
     /// once the regions are configured, before they are served; or [`OpError::Invalid`] if the table exists already, or
     /// its options or regions are not valid.
     CreateTable {
@@ -270,7 +270,7 @@ pub enum Op {
         /// Name of the checkpoint: 1 to 64 letters, digits, `-`, `_` and `.`.
         name: String,
     },
-    /// For operators: changes options of a table while it serves. Any node carries it out. Answers [`OpResult::Done`]
+    /// For operators: changes options of a table while it serves. Any node executes it. Answers [`OpResult::Done`]
     /// once the coordinator has recorded it, before the table's regions follow; or [`OpError::Invalid`] if there is no
     /// such table, or the options are not valid.
     AlterTable {
@@ -303,15 +303,15 @@ pub enum Op {
         /// The answer of another node to [`Op::SegmentContent`].
         content: Bytes,
     },
-    /// For operators: records a request in the region's desired state. Its primary then carries the request out. Any
+    /// For operators: records a request in the region's desired state. Its primary then executes the request. Any
     /// node can record it. Answers [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if it cannot be.
     RequestRegion {
         /// The request is kept in its configuration.
         region: RegionId,
-        /// Kept until it is carried out or cancelled.
+        /// Kept until it is executed or cancelled.
         request: RegionRequest,
     },
-    /// For operators: requests that a server leaves every group, or that it may stay. Any node carries it out. Answers
+    /// For operators: requests that a server leaves every group, or that it may stay. Any node executes it. Answers
     /// [`OpResult::Done`] once it is recorded, or [`OpError::Invalid`] if too few servers would be left.
     Intend {
         /// It need not be the receiving node's.
@@ -319,7 +319,7 @@ pub enum Op {
         /// The intent; `None`: the server may stay.
         intent: Option<Intent>,
     },
-    /// For operators: drops a table. Any node carries it out. Answers [`OpResult::Done`] once the table no longer
+    /// For operators: drops a table. Any node executes it. Answers [`OpResult::Done`] once the table no longer
     /// exists, before its regions are removed; or [`OpError::Invalid`] if there is no such table, or it is the default
     /// one.
     DropTable {
@@ -369,13 +369,13 @@ pub enum Op {
     HashIndex(Box<HashIndexQuestion>),
     /// For operators: the users as the receiving node knows them. Answers [`OpResult::Users`].
     ListUsers,
-    /// For operators: makes or changes a user. Any node carries it out. Answers [`OpResult::Done`] once the coordinator
+    /// For operators: makes or changes a user. Any node executes it. Answers [`OpResult::Done`] once the coordinator
     /// has recorded it; [`OpError::Invalid`] if it is not possible, or would lock everybody out.
     ChangeUser {
         /// [`UserChange::presence`] says whether the user must exist.
         change: Box<UserChange>,
     },
-    /// For operators: removes users, those that there are. Any node carries it out. Answers [`OpResult::Done`] once the
+    /// For operators: removes users, those that there are. Any node executes it. Answers [`OpResult::Done`] once the
     /// coordinator has recorded it; [`OpError::Invalid`] if that would lock everybody out.
     RemoveUsers {
         /// The users; `None`: all, so that everybody is let in again.
@@ -393,7 +393,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the operation can be carried out twice without harm, whatever other clients do in between. If so, a
+    /// Whether the operation can be executed twice without harm, whatever other clients do in between. If so, a
     /// client may repeat it when its outcome is unknown. No write of data is repeatable, not even a plain put: another
     /// client may see the first put, write, and lose its write to the second put. Such writes need a [request
     /// id](crate::request).
@@ -524,9 +524,9 @@ pub enum OpResult {
         /// complete.
         resume: Option<Bytes>,
     },
-    /// It was not carried out, or its outcome is unknown.
+    /// It was not executed, or its outcome is unknown.
     Error(OpError),
-    /// It was carried out, without a result.
+    /// It was executed, without a result.
     Done,
     /// The pair of a key, or `None` if the key does not exist.
     Pair(Option<Pair>),

@@ -44,7 +44,7 @@ impl Read {
         Op::Stale { at_most_ms, read }
     }
 
-    /// The operation, as the primary carries it out.
+    /// The operation, as the primary executes it.
     pub fn op(self) -> Op {
         match self {
             Read::Get { key } => Op::Get { key },

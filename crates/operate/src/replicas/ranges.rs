@@ -218,10 +218,10 @@ fn name_state(
         let named = Instant::now();
         match ask(primary, Op::RangeBounds { region, want_bounds })? {
             OpResult::RangeBounds { at, bounds } => return Ok(Ok((State { region, at, named }, bounds))),
-            OpResult::Error(error) if error.is_passing() && begun.elapsed() > LAG_TIMEOUT => {
+            OpResult::Error(error) if error.kind().is_passing() && begun.elapsed() > LAG_TIMEOUT => {
                 return Ok(Err(format!("server {}: {error}", primary.server)));
             }
-            OpResult::Error(error) if error.is_passing() => std::thread::sleep(ASK_AGAIN),
+            OpResult::Error(error) if error.kind().is_passing() => std::thread::sleep(ASK_AGAIN),
             other => return Err(unexpected_answer(primary, &other)),
         }
     }

@@ -112,7 +112,7 @@ fn is_for_good(error: &io::Error) -> bool {
     !error.raw_os_error().is_some_and(|errno| PASSING.iter().any(|passing| passing.raw_os_error() == errno))
 }
 
-/// Carries out `reads`, at most [`MOST`]. [`RingRead::bytes`] tells how far each got.
+/// Executes `reads`, at most [`MOST`]. [`RingRead::bytes`] tells how far each got.
 pub(super) fn read(file: &File, reads: &mut [RingRead<'_>]) {
     assert!(reads.len() <= MOST, "a ring takes {MOST} reads");
     if is_missing() {

@@ -387,7 +387,7 @@ impl SimFile {
         state.files.get_mut(&self.name).map(with).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Carries out an operation, unless it fails or the process is dead. The check and the operation share one lock, so
+    /// Executes an operation, unless it fails or the process is dead. The check and the operation share one lock, so
     /// a thread of a dead process changes nothing.
     fn operate<T>(&self, kind: OpKind, with: impl FnOnce(&mut Contents) -> T) -> io::Result<T> {
         let mut state = self.state.lock();

@@ -70,7 +70,7 @@ impl Session {
         Ok(())
     }
 
-    /// The work, or the reply in its place if the user may not have all of its operations carried out.
+    /// The work, or the reply in its place if the user may not have all of its operations executed.
     pub(super) fn permit_operations(&mut self, spec: &Spec, work: Work, context: &mut Context) -> Work {
         let mut requests = Vec::new();
         let checked = spec.check_operations(&work, |op, need| {
@@ -218,7 +218,7 @@ impl Session {
 }
 
 impl Spec {
-    /// Asks `may` for each operation of the command's work, in order, until one may not be carried out.
+    /// Asks `may` for each operation of the command's work, in order, until one may not be executed.
     ///
     /// # Errors
     /// What it lacks, and the key, or the first key of the range, that it is about.

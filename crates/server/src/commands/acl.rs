@@ -437,7 +437,7 @@ fn dry_run(name: &[u8], command: &[Bytes], session: &mut Session, context: &mut 
         return no_place(&session.terms.table);
     }
     // Commands on data only make their operations here, and do nothing else.
-    let work = spec.carry_out(command, session, context);
+    let work = spec.execute(command, session, context);
     let (table, routes) = (&session.terms.table, context.routes);
     let checked = spec.check_operations(&work, |_, need| user.may(table, need, table_in(routes)));
     match checked {

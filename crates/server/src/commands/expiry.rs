@@ -1,6 +1,6 @@
 //! Commands and options that set or show when keys expire. Replies and errors are those of Redis.
 //!
-//! A relative time is added to the primary's clock when it carries the operation out.
+//! A relative time is added to the primary's clock when it executes the operation.
 
 use super::strings::one;
 use super::work::{Work, unexpected};

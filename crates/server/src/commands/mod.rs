@@ -209,7 +209,7 @@ pub(crate) fn error_reply(error: &OpError) -> Reply {
         OpError::NotEnoughReplicas { region, in_sync, needed } => format!(
             "NOREPLICAS region {region} has {in_sync} replicas in sync, {needed} are needed to write; nothing was written"
         ),
-        OpError::Unknown(reason) => format!("UNKNOWN the command may or may not have been carried out: {reason}"),
+        OpError::Unknown(reason) => format!("UNKNOWN the command may or may not have been executed: {reason}"),
         OpError::Unavailable(reason) => format!("UNAVAILABLE {reason}"),
         OpError::Overloaded(region) => {
             format!("TRYAGAIN too many operations wait in region {region}; nothing was done")

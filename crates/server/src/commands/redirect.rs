@@ -6,7 +6,7 @@
 //! mode a command on keys of one slot is
 //!
 //! ```text
-//! carried out here    this node is the primary, or a backup that may answer the read
+//! executed here    this node is the primary, or a backup that may answer the read
 //! redirected          another live node has been the primary for REDIRECT_AFTER, as far as this node can tell
 //! forwarded           in all other cases: the primary has just changed, there is none, its node may have another table
 //!                     as database 0, or this node does not hear the coordinator, which would tell it of another

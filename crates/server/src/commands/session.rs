@@ -93,7 +93,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Makes the operation that the node carries out.
+    /// Makes the operation that the node executes.
     fn apply(&self, op: Op) -> Op {
         match self.at_most_ms {
             Some(at_most_ms) => Read::stale(op, at_most_ms),
@@ -241,7 +241,7 @@ impl Session {
         if cost > KEPT_INPUT_BYTES || self.commands.len().is_multiple_of(KEPT_COMMANDS) {
             self.settle();
         }
-        // HELLO was carried out by now, so its reply uses the version that it chose.
+        // HELLO was executed by now, so its reply uses the version that it chose.
         let terms = self.terms.clone();
         let buffer_from = self.input.buffer_from();
         self.commands.push(Command { spec, terms, age_ms: None, begun, work, share, buffer_from });

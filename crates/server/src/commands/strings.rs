@@ -20,7 +20,7 @@ pub(super) fn one(op: Op, finish: fn(OpResult) -> Reply) -> Work {
     }
 }
 
-/// Several operations, if the arguments of all are valid. If one is refused, none is carried out.
+/// Several operations, if the arguments of all are valid. If one is refused, none is executed.
 pub(super) fn many(ops: Vec<Op>, finish: impl FnOnce(Vec<OpResult>) -> Reply + Send + 'static) -> Work {
     match ops.iter().try_for_each(check_op) {
         Ok(()) => Work::many(ops, finish),

@@ -1,4 +1,4 @@
-//! The table of commands: names, arity, what `COMMAND` says of them, and the functions that carry them out.
+//! The table of commands: names, arity, what `COMMAND` says of them, and the functions that execute them.
 //!
 //! Sorted by name, so that a command is found by bisection. A test checks the order.
 
@@ -82,7 +82,7 @@ impl Needs {
     }
 }
 
-/// The function that carries a command out. Its arguments, name included, were checked against its arity.
+/// The function that executes a command. Its arguments, name included, were checked against its arity.
 pub(super) enum Run {
     /// Looks at its arguments only.
     Args(fn(&[Bytes]) -> Work),
@@ -215,7 +215,7 @@ impl Spec {
         if let Err(reply) = self.check_arity(args).and_then(|()| session.permits(self, args, context)) {
             return Work::Ready(reply);
         }
-        let work = self.carry_out(args, session, context);
+        let work = self.execute(args, session, context);
         let work = session.permit_operations(self, work, context).permitted();
         session.redirected(work, was_asking, context)
     }
@@ -237,7 +237,7 @@ impl Spec {
     }
 
     /// Makes the work of the command, without a check of rights.
-    pub(super) fn carry_out(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
+    pub(super) fn execute(&self, args: &[Bytes], session: &mut Session, context: &mut Context) -> Work {
         match self.run {
             Run::Args(run) => run(args),
             Run::Context(run) => run(args, context),

@@ -13,7 +13,7 @@ const WRITE_BYTES: usize = 512;
 pub(super) enum Work {
     /// Its reply is known.
     Ready(Reply),
-    /// Its reply is known, and says of no key whether it exists. Only a user that may have the operation carried out gets it.
+    /// Its reply is known, and says of no key whether it exists. Only a user that may have the operation executed gets it.
     Nothing(Box<(Op, Reply)>),
     /// One operation.
     One(One),

@@ -93,7 +93,7 @@ impl Door {
         (!is_in).then(wrong)
     }
 
-    /// Whether an operation may be carried out. `has_place`: it may touch data, if its user may.
+    /// Whether an operation may be executed. `has_place`: it may touch data, if its user may.
     ///
     /// # Errors
     /// Why not. The error does not depend on what there is.

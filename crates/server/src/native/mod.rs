@@ -90,7 +90,7 @@ struct Pending {
     bytes: usize,
     /// A result says that another node is the primary: newer routes are sent before the answer.
     is_misrouted: bool,
-    /// Regions of operations that are to be carried out once: their committed LSNs are sent before the answer.
+    /// Regions of operations that are to be executed once: their committed LSNs are sent before the answer.
     named_in: BTreeSet<RegionId>,
 }
 
@@ -404,7 +404,7 @@ impl Session {
         let result = match result {
             _ if pending.bytes + bytes <= room => result,
             // Unknown, so that no client takes it for "nothing was changed".
-            _ if is_write => OpResult::Error(OpError::Unknown("it was carried out, but its answer is too long".into())),
+            _ if is_write => OpResult::Error(OpError::Unknown("it was executed, but its answer is too long".into())),
             _ if pending.bytes > 0 => OpResult::Error(OpError::Overloaded(RegionId(0))),
             _ => OpResult::Error(OpError::Invalid(format!(
                 "the answer would be longer than {MAX_MESSAGE_BYTES} bytes: ask for less"

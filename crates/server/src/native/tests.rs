@@ -177,7 +177,7 @@ fn once(sequence: u32) -> Once {
 }
 
 #[test]
-fn what_is_carried_out_once_keeps_its_name_and_brings_what_is_committed() {
+fn what_is_executed_once_keeps_its_name_and_brings_what_is_committed() {
     let mut wire = Wire::new();
     wire.put(10, ClusterPath::Table("default".into()), &TableOptions::default());
     for (region, start, end) in [(3, "", Some("m".into())), (4, "m", None)] {
@@ -195,7 +195,7 @@ fn what_is_carried_out_once_keeps_its_name_and_brings_what_is_committed() {
     assert_eq!(replies[0], Reply::Heard { regions: vec![(RegionId(3), Lsn(300)), (RegionId(4), Lsn(400))] });
     assert!(matches!(&replies[1..], [Reply::Results { id: 1, results }] if results.len() == 4));
 
-    // Names that fit no operation end the connection: what is carried out without its name might be so twice.
+    // Names that fit no operation end the connection: what is executed without its name might be so twice.
     for named in [vec![(1, once(1))], vec![(0, once(1)), (0, once(2))]] {
         let mut wire = Wire::new();
         wire.request(&Request::Once { id: 1, direct: true, table: table.clone(), ops: vec![add("a")], named });

@@ -72,6 +72,6 @@ pub(crate) enum Outcome {
     Operation(OperationDone),
     /// A question about segments was answered.
     Proved { to: ReplyTo, result: OpResult },
-    /// A read that any member may answer was carried out on a backup's copy.
+    /// A read that any member may answer was executed on a backup's copy.
     ReadAtBackup { read: Box<BackupRead>, result: Result<ReadResult, Error> },
 }

@@ -27,9 +27,9 @@ pub enum Input {
         token: Token,
         /// The table that it is on.
         table: TableName,
-        /// Carried out here, forwarded, or refused.
+        /// Executed here, forwarded, or refused.
         op: Op,
-        /// Its request id and more, if it is to be carried out once.
+        /// Its request id and more, if it is to be executed once.
         once: Option<Once>,
         /// Answer [`leeward_format::op::OpError::NotPrimary`] instead of forwarding.
         direct: bool,

@@ -21,7 +21,7 @@
 //! completed, since those may land late. An answer into such a place waits.
 //!
 //! **Answers that do not fit.** The client guesses the size of the slot. The server keeps a larger answer and sends its
-//! size, and the client fetches it into another slot. The operation is not carried out again. An answer that no slot
+//! size, and the client fetches it into another slot. The operation is not executed again. An answer that no slot
 //! can hold, or that there is no room to keep, goes over the connection.
 //!
 //! **Sleep.** A word at the end of the client's reply ring says whether the server is awake. If it is not, the client

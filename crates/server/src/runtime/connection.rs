@@ -150,7 +150,7 @@ impl Connection {
             }
             match read {
                 Ok(0) => {
-                    // What came before the end is carried out first. If that takes longer, the end is read again.
+                    // What came before the end is executed first. If that takes longer, the end is read again.
                     self.protocol_session.advance(context, submit);
                     if !self.has_work() && self.protocol_session.wants_input() {
                         self.is_readable = false;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::net::{TcpListener, TcpStream as StdStream};
 use std::sync::Arc;
 
-/// What a session has got, has carried out, and waits for, as one that asks for a password does.
+/// What a session has got, has executed, and waits for, as one that asks for a password does.
 #[derive(Default)]
 struct Seen {
     input: Vec<u8>,
@@ -18,7 +18,7 @@ struct Seen {
     stopped: bool,
 }
 
-/// Carries out all of its input unless it waits. It waits once it has input.
+/// Executes all of its input unless it waits. It waits once it has input.
 struct Waiting(Arc<Mutex<Seen>>, BytesMut, ClientMemory);
 
 impl ProtocolSession for Waiting {

@@ -1,6 +1,6 @@
 //! The event loop's part in [rings](crate::rings): when to look into them, when to spin, when to sleep.
 //!
-//! The event loop is the spinning thread of Tebis 3.4.2. It carries out by itself what memory can answer, so most
+//! The event loop is the spinning thread of Tebis 3.4.2. It executes by itself what memory can answer, so most
 //! requests wake no other thread: that is the purpose of the paper's rule for its workers. The paper's limit of 64
 //! tasks is the limit of one look here. After 64 requests of one ring, other rings have their turn, the batch of all is
 //! mirrored, and answers leave.

@@ -167,7 +167,7 @@ impl Identity {
         }
     }
 
-    /// Whether commands that touch no data may be carried out.
+    /// Whether commands that touch no data may be executed.
     ///
     /// # Errors
     /// Why not.
@@ -180,7 +180,7 @@ impl Identity {
         }
     }
 
-    /// Whether operations may be carried out at all.
+    /// Whether operations may be executed at all.
     ///
     /// # Errors
     /// Why not.
@@ -197,7 +197,7 @@ impl Identity {
         matches!(self.standing, Standing::Refused(Refusal::Unauthenticated | Refusal::Protected))
     }
 
-    /// Whether an operation on the table, that needs this, may be carried out. Call only while the connection is
+    /// Whether an operation on the table, that needs this, may be executed. Call only while the connection is
     /// [served](Identity::serves).
     ///
     /// # Errors

@@ -24,7 +24,7 @@ const EXTENSIONS: [&str; 6] = ["rs", "md", "html", "sh", "py", "toml"];
 const JOINING: &[u8] = b" \t\r\n_-/!#*\\";
 
 /// Words and phrases, and what to say instead.
-const BANNED: [(&[&str], &str); 32] = [
+const BANNED: [(&[&str], &str); 33] = [
     (&["office", "offices"], "the primary role; to become primary"),
     (&["heir", "heirs"], "the transfer target, or a promotion candidate"),
     (&["yielded"], "relinquished"),
@@ -56,6 +56,7 @@ const BANNED: [(&[&str], &str); 32] = [
     (&["whoever"], "the thing itself: the caller, the node, the client"),
     (&["patience"], "the timeout"),
     (&["make way", "makes way", "made way", "making way"], "step aside"),
+    (&["carry out", "carries out", "carried out", "carrying out"], "execute, of an operation; else start, do, follow"),
     (&["division", "divisions", "divided", "divides"], "split"),
 ];
 

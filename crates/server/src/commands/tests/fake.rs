@@ -34,7 +34,7 @@ pub(super) struct FakeNode {
     pub(super) wall: UnixMs,
     /// How often its figures were gathered.
     pub(super) gathered: Cell<u32>,
-    /// The result of the next operation, which is not carried out then.
+    /// The result of the next operation, which is not executed then.
     pub(super) error: Option<OpError>,
     /// It answers reads at once.
     pub(super) is_quick: bool,
@@ -212,7 +212,7 @@ pub(super) struct Fake {
     pub(super) users: Arc<Users>,
     pub(super) shared: Shared,
     pub(super) session: Session,
-    /// Operations that were submitted and not carried out.
+    /// Operations that were submitted and not executed.
     pub(super) waiting: Vec<Submission>,
     pub(super) now: Nanos,
     /// The quota of a step.
@@ -301,7 +301,7 @@ impl Fake {
         act(&mut self.session, &mut context, &mut self.waiting)
     }
 
-    /// Carries out the waiting operation at `index` and answers it.
+    /// Executes the waiting operation at `index` and answers it.
     pub(super) fn answer(&mut self, index: usize) {
         let Submission { number, table, op, direct, once } = self.waiting.remove(index);
         assert_eq!(once, None, "nodes give names, not connections");

@@ -4,7 +4,7 @@ use super::fake::Fake;
 use leeward_format::cluster::{Acknowledge, ClusterPath, TableOptions, encode_value};
 use leeward_format::op::OpError;
 use leeward_format::table::DEFAULT_TABLE;
-use leeward_format::{Epoch, RegionId};
+use leeward_format::{Epoch, ErrorKind, RegionId};
 
 /// Runs commands in order on one connection; each must answer as expected.
 #[track_caller]
@@ -491,10 +491,30 @@ fn errors_say_what_to_do_and_keep_the_connection() {
         ),
         (
             OpError::Unknown("the primary died".into()),
-            "-UNKNOWN the command may or may not have been carried out: the primary died|",
+            "-UNKNOWN the command may or may not have been executed: the primary died|",
         ),
         (OpError::Unavailable("disk".into()), "-UNAVAILABLE disk|"),
+        (OpError::Overloaded(region), "-TRYAGAIN too many operations wait in region 3; nothing was done|"),
+        (
+            OpError::Forgotten(region),
+            "-TRYAGAIN region 3 has forgotten whether this request was executed before; nothing was done|",
+        ),
+        (
+            OpError::AnswerGone { done: true },
+            "-UNKNOWN it was executed by an earlier attempt, and the value that there was is no longer known|",
+        ),
+        (OpError::Unauthenticated("who are you".into()), "-NOAUTH who are you|"),
+        (OpError::NotPermitted("no".into()), "-NOPERM no|"),
     ] {
+        let codes: &[&str] = match error.kind() {
+            ErrorKind::Refused => &["-ERR", "-NOAUTH", "-NOPERM"],
+            ErrorKind::RetryLater { .. } => &["-LOADING", "-NOREPLICAS", "-TRYAGAIN"],
+            ErrorKind::RetryNow => &["-TRYAGAIN"],
+            ErrorKind::AskElsewhere => &["-LOADING"],
+            ErrorKind::Unknown => &["-UNKNOWN"],
+            ErrorKind::Operator => &["-UNAVAILABLE"],
+        };
+        assert!(codes.contains(&expected.split(' ').next().unwrap_or_default()), "{error:?}: {expected}");
         fake.node.error = Some(error);
         assert_eq!(fake.run("SET a 1"), expected);
     }

@@ -14,7 +14,7 @@ fn a_pipeline_is_submitted_whole_and_answered_in_order() {
     fake.feed(b"SET a 1\r\nINCR a\r\nGET a\r\nPING\r\nGET b\r\n");
     assert_eq!(fake.waiting.len(), 4, "all of it at once");
     assert_eq!(fake.take_output(), "");
-    // The node carries them out in order and answers them in any.
+    // The node executes them in order and answers them in any.
     let results: Vec<(u64, OpResult)> =
         std::mem::take(&mut fake.waiting).into_iter().map(|s| (s.number, fake.node.execute(s.table, s.op))).collect();
     for index in [3, 1, 0] {
@@ -298,7 +298,7 @@ proptest! {
         loop {
             let piece = pieces.next();
             fake.feed(piece.unwrap_or_default());
-            // The node carries operations out in the order of their submission ...
+            // The node executes operations in the order of their submission ...
             for submission in std::mem::take(&mut fake.waiting) {
                 done.push((submission.number, fake.node.execute(submission.table, submission.op)));
             }

@@ -122,7 +122,7 @@ impl Node {
         }
         if has_changed {
             let routes = self.context.agent.view().routes();
-            // A primary that has handed its role over is still alive: it answers what it has carried out, and forwards all else.
+            // A primary that has handed its role over is still alive: it answers what it has executed, and forwards all else.
             // The new primary may not remember requests that old.
             let is_lost = |config: &&Arc<GroupConfig>| config.released_term().is_none();
             let primary_of = |region| Some(routes.region(region).filter(is_lost)?.primary?.server);
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    /// The error for an operation of `region` that this node cannot carry out.
+    /// The error for an operation of `region` that this node cannot execute.
     pub(crate) fn not_serving(&self, region: RegionId) -> OpError {
         match &self.presence.duplicate_id {
             Some(why) => OpError::Unavailable(why.clone()),

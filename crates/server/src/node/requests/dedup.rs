@@ -1,11 +1,11 @@
-//! The latest writes with a request id that a primary has carried out. If such a write comes again, the primary answers it and
-//! does not carry it out once more.
+//! The latest writes with a request id that a primary has executed. If such a write comes again, the primary answers it and
+//! does not execute it once more.
 //!
 //! Each of these writes is in the log, and a new primary finds those that it replays. An LSN tells which are forgotten: every
 //! write beyond [`Requests::forgotten`] is here. So a write whose caller counts from a later LSN ([`Once::since`]), and which
-//! is not found here, was certainly not carried out.
+//! is not found here, was certainly not executed.
 //!
-//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id, no other operation carries that id out. An id
+//! Invariant: between [`Requests::look_up`] and [`Requests::remember`] of an id, no other operation with it is executed. An id
 //! is of one key, and operations on a key run one after the other; operations on ranges do too.
 
 use leeward_engine::{MOST_REQUESTS, Requests as Found};
@@ -40,11 +40,11 @@ impl OfNode {
 /// What is known of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// It was certainly not carried out.
+    /// It was certainly not executed.
     New,
-    /// The record at this LSN carried it out, and this is its answer.
+    /// The record at this LSN executed it, and this is its answer.
     Done(Lsn, Result<OpResult, OpError>),
-    /// It may have been carried out, too long ago to be remembered.
+    /// It may have been executed, too long ago to be remembered.
     Forgotten,
 }
 
@@ -75,7 +75,7 @@ impl Requests {
         requests
     }
 
-    /// Whether `op`, with the request id in `once`, was carried out. `last` is the region's last LSN.
+    /// Whether `op`, with the request id in `once`, was executed. `last` is the region's last LSN.
     pub(crate) fn look_up(&self, once: Once, op: &Op, last: Lsn) -> Known {
         if planted(Bug::ForgetRequests) {
             return Known::New;
@@ -93,7 +93,7 @@ impl Requests {
         }
     }
 
-    /// The record at `lsn`, which is the latest, carried a request out.
+    /// The record at `lsn`, which is the latest, executed a request.
     pub(crate) fn remember(&mut self, request: RequestId, lsn: Lsn, effect: Effect) {
         while self.is_full()
             && let Some(oldest) = self.order.pop_front()
@@ -106,7 +106,7 @@ impl Requests {
         if !std::mem::replace(&mut self.is_counted, true) {
             self.of_node.regions.fetch_add(1, Relaxed);
         }
-        // A request that a merge source carried out may come to this region more than once.
+        // A request that a merge source executed may come to this region more than once.
         if let Some((before, _)) = self.by_id.get(&request) {
             let at = self.place_of(*before);
             at.ok().and_then(|at| self.order.remove(at));
@@ -117,20 +117,20 @@ impl Requests {
         self.order.push_back(request);
     }
 
-    /// Position in the order of the request that the record at this LSN carried out.
+    /// Position in the order of the request that the record at this LSN executed.
     fn place_of(&self, lsn: Lsn) -> Result<usize, usize> {
         let lsn_of = |request: &RequestId| self.by_id.get(request).map_or(Lsn(0), |(lsn, _)| *lsn);
         self.order.binary_search_by_key(&lsn, lsn_of)
     }
 
-    /// Requests that are not known may have been carried out: in this region up to this LSN, or anywhere in another region.
+    /// Requests that are not known may have been executed: in this region up to this LSN, or anywhere in another region.
     pub(crate) fn forget_up_to(&mut self, lsn: Lsn) {
         if !planted(Bug::ForgetMergeSource) {
             self.forgotten = self.forgotten.max(lsn);
         }
     }
 
-    /// The request that the record at this LSN carried out, if it is remembered.
+    /// The request that the record at this LSN executed, if it is remembered.
     pub(crate) fn written_at(&self, lsn: Lsn) -> Option<RequestId> {
         self.place_of(lsn).ok().map(|at| self.order[at])
     }

@@ -24,7 +24,7 @@ fn effect(value: &str) -> Effect {
 }
 
 #[test]
-fn a_request_that_was_carried_out_is_answered_and_another_one_is_new() {
+fn a_request_that_was_executed_is_answered_and_another_one_is_new() {
     let mut requests = knowing(0, Arc::default());
     assert_eq!(requests.look_up(once(1, 0), &add(), LAST), Known::New);
     requests.remember(once(1, 0).request, Lsn(7), effect("5"));
@@ -57,9 +57,9 @@ fn a_request_that_is_told_again_is_remembered_by_its_latest_record_alone() {
     assert_eq!(of_node.requests.load(Relaxed), 4);
 }
 
-/// No matter what is remembered: an id that was carried out is never new to a caller that counts from an earlier LSN.
+/// No matter what is remembered: an id that was executed is never new to a caller that counts from an earlier LSN.
 #[test]
-fn nothing_that_was_carried_out_is_taken_for_new() {
+fn nothing_that_was_executed_is_taken_for_new() {
     let of_node = Arc::new(OfNode { requests: MOST_OF_A_NODE.into(), regions: MOST_OF_A_NODE.into() });
     let mut requests = knowing(0, of_node.clone());
     let mut forgotten = BTreeSet::new();
@@ -67,12 +67,12 @@ fn nothing_that_was_carried_out_is_taken_for_new() {
         let lsn = Lsn(u64::from(sequence) * 3 + 5);
         requests.remember(once(sequence, 0).request, lsn, effect("1"));
         for earlier in [sequence / 2, sequence.saturating_sub(70), sequence.saturating_sub(10), sequence] {
-            let carried_out = u64::from(earlier) * 3 + 5;
-            for since in [0, carried_out - 1] {
+            let executed = u64::from(earlier) * 3 + 5;
+            for since in [0, executed - 1] {
                 match requests.look_up(once(earlier, since), &add(), LAST) {
-                    Known::Done(lsn, _) => assert_eq!(lsn.0, carried_out),
+                    Known::Done(lsn, _) => assert_eq!(lsn.0, executed),
                     Known::Forgotten => drop(forgotten.insert(earlier)),
-                    Known::New => panic!("{earlier} was carried out at {carried_out}, since {since} it is new"),
+                    Known::New => panic!("{earlier} was executed at {executed}, since {since} it is new"),
                 }
             }
         }
@@ -126,7 +126,7 @@ fn lsns_of_another_region_or_of_lost_records_say_nothing() {
 /// A neighbour is merged into this region. A request that the neighbour had is not new to this region, for any caller and any
 /// LSN, unless it is known.
 #[test]
-fn what_may_have_been_carried_out_by_a_neighbour_is_forgotten() {
+fn what_may_have_been_executed_by_a_neighbour_is_forgotten() {
     let mut requests = knowing(0, Arc::default());
     requests.remember(once(1, 0).request, Lsn(7), effect("5"));
     let of_neighbour = Once { region: RegionId(9), ..once(2, 8) };

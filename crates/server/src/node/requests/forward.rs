@@ -3,12 +3,12 @@
 //!
 //! If the answer to an operation is lost:
 //! - A write that is more than a plain put has a [request id](leeward_format::request) from this node, unless its caller gave
-//!   one. The node sends it again, to the same primary or to the next one, and the write is carried out once.
+//!   one. The node sends it again, to the same primary or to the next one, and the write is executed once.
 //! - A read is sent again too.
 //! - A plain put is not sent again, nor a write whose id is from the caller. The node answers that the outcome is unknown, and
 //!   leaves the rest to the caller.
 //!
-//! An operation that was certainly not carried out (the server says that it is not the primary) is routed again until its time
+//! An operation that was certainly not executed (the server says that it is not the primary) is routed again until its time
 //! is over.
 //!
 //! If this node becomes the primary of an operation that it sent with an id, it sends the operation to itself. So one place
@@ -40,7 +40,7 @@ pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(5);
 /// How long a backup may take to answer a read. Then the primary is asked.
 const AT_BACKUP: Nanos = Nanos::from_millis(500);
 
-/// Which side has given a write its request id, and sees to it that the write is carried out once.
+/// Which side has given a write its request id, and sees to it that the write is executed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Naming {
     /// No side: it has no request id.
@@ -77,7 +77,7 @@ impl Unrouted {
         Pending { to: self.to, op: self.op.plain(), names_region, once, since: now, read_at: None }
     }
 
-    /// Whether a server that it was sent to before may have carried it out.
+    /// Whether a server that it was sent to before may have executed it.
     fn is_doubtful(&self) -> bool {
         matches!(self.naming, Naming::Here(attempts) if attempts.is_doubtful())
     }
@@ -246,7 +246,7 @@ impl Forwarding {
         }
     }
 
-    /// The link to `server` broke. It may or may not have carried out what it has not answered.
+    /// The link to `server` broke. It may or may not have executed what it has not answered.
     pub(crate) fn lost(&mut self, now: Nanos, server: ServerId) -> Vec<Next> {
         self.take_back(now, |forwarded| forwarded.server == server)
     }
@@ -289,7 +289,7 @@ impl Forwarding {
         taken.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// A node has forwarded an operation, which is to be carried out once if there is a `region`.
+    /// A node has forwarded an operation, which is to be executed once if there is a `region`.
     pub(crate) fn note_caller(&mut self, caller: (ServerId, u64), region: Option<RegionId>) {
         self.asked_once.extend(region.map(|region| (caller, region)));
     }
@@ -323,7 +323,7 @@ fn unknown(region: RegionId, op: &Op) -> OpResult {
 }
 
 impl Node {
-    /// The highest LSN that is known to be committed in a region. A caller whose write is to be carried out once needs it:
+    /// The highest LSN that is known to be committed in a region. A caller whose write is to be executed once needs it:
     /// [`Once::since`].
     pub fn committed(&self, region: RegionId) -> Option<Lsn> {
         match self.slots.get(&region).map(|slot| &slot.holding) {

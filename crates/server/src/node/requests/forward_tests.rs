@@ -88,7 +88,7 @@ fn a_lost_operation_is_sent_again_unless_that_may_do_it_twice() {
     forwarding.heard.note(REGION, Lsn(90));
     assert!(again.is_doubtful());
     let as_before = mine.map(|once| Once { is_again: true, ..once });
-    assert_eq!(forwarding.send(again, REGION, THERE).1, as_before, "the first attempt may have been carried out");
+    assert_eq!(forwarding.send(again, REGION, THERE).1, as_before, "the first attempt may have been executed");
 }
 
 #[test]

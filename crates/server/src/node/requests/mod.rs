@@ -2,9 +2,9 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `forward`, `in_flight`, `fair_queue` | operations that another node carries out, and how many may be with it at a time |
+//! | `forward`, `in_flight`, `fair_queue` | operations that another node executes, and how many may be with it at a time |
 //! | `waiting` | operations on regions that this node is about to serve |
-//! | `dedup` | writes that are carried out once |
+//! | `dedup` | writes that are executed once |
 //! | `stale` | reads that a backup answers, as of an instant before their call |
 //! | `fresh`, `safe_lsn_lines` | such reads as of an instant after it |
 //! | `proof` | questions about segments, by a tool that compares replicas |

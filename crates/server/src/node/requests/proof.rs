@@ -25,7 +25,7 @@ impl Node {
         }
         let volume = self.context.volume.clone();
         self.context.spawn_in_background(region, Activity::Other.of_node(), move || {
-            let result = carry_out(&volume, region, op);
+            let result = execute(&volume, region, op);
             Outcome::Proved {
                 to,
                 result: result.unwrap_or_else(|error| OpResult::Error(OpError::Invalid(error.to_string()))),
@@ -34,7 +34,7 @@ impl Node {
     }
 }
 
-fn carry_out(volume: &Volume, region: RegionId, op: Op) -> Result<OpResult, Error> {
+fn execute(volume: &Volume, region: RegionId, op: Op) -> Result<OpResult, Error> {
     Ok(match op {
         Op::Digests { after, .. } => {
             let segments = volume.digests(region, after, MOST)?;

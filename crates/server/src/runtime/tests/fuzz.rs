@@ -404,7 +404,7 @@ fn work(address: &str, client: u64, next: &AtomicI64, is_over: &AtomicBool, begu
     done
 }
 
-/// Commands that no node has carried out.
+/// Commands that no node has executed.
 fn commands_that_were_not_run(cluster: &Cluster) -> Vec<&'static str> {
     let metrics: String =
         cluster.servers.iter().map(|server| http(&server.info().admin_address, "/metrics").1).collect();

@@ -115,7 +115,7 @@ fn a_primary_role_is_transferred_and_no_client_notices() {
         for turn in 0..9 {
             let (region, server) = (1 + turn % 2, 1 + turn % 3);
             assert_eq!(request_for(first, region, RegionRequest::Primary(ServerId(server))), OpResult::Done);
-            wait_for(first, "the request is carried out", |map| primary(map, region) == Some(server));
+            wait_for(first, "the request is executed", |map| primary(map, region) == Some(server));
         }
     });
 }

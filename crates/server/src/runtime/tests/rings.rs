@@ -147,7 +147,7 @@ fn what_was_asked_before_a_breach_of_the_protocol_is_answered_first() {
     client.ring();
     client.is_hung_up_on();
     let answer = Reply::Results { id: 7, results: vec![OpResult::Integer(1)] };
-    assert_eq!(client.answer(1, SLOT), Some(answer), "it was carried out, and the client knows");
+    assert_eq!(client.answer(1, SLOT), Some(answer), "it was executed, and the client knows");
     assert_eq!(client.answer(2, Slot { at: 256, room: 256 }), None);
 }
 
