@@ -107,7 +107,7 @@ planted! {
     what_members_have_is_destroyed: DestroyNamed at 1,
     a_tree_that_lacks_something_is_taken: TakeAnyTree at 21,
     a_region_of_which_a_server_has_known_more_is_decided_about: DecideOnOlderTree at 32,
-    a_merged_region_is_there_again_after_a_restoration: RestoreMerged at 121,
+    a_merged_region_is_there_again_after_a_restoration: RestoreMerged at 96,
     what_was_asked_for_before_is_executed_again: ForgetRequests at 2,
     what_was_asked_for_under_another_primary_is_executed_again: ForgetAtTakeover at 47,
     a_region_is_split_before_every_member_has_the_child: ActivateBeforeInstalled at 61,

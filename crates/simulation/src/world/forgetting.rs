@@ -1,10 +1,10 @@
 //! The coordinator forgets: its data is lost, or put back to an older state, while the nodes go on, or all die with it. Then the
 //! operator has it restored from what all nodes know, as often as a node refuses it.
 //!
-//! It strikes only where no node is cut off from the coordinator and no disk loses what it had: what only an absent node knows
-//! cannot be known.
+//! It strikes only where no node is cut off from the coordinator, no disk loses what it had, and each region's primary runs:
+//! what only an absent node knows cannot be known.
 
-use super::{Event, World};
+use super::{Event, World, node_of};
 use crate::CONTEXT;
 use leeward_format::RegionId;
 use leeward_format::cluster::GroupConfig;
@@ -59,7 +59,7 @@ impl World {
 
     /// The coordinator's process is replaced by one with an older state, or with none.
     pub(super) fn forget(&mut self, forget: Forget) {
-        if !self.faults_continue() || forget == Forget::Everything && !self.is_all_stored() {
+        if !self.faults_continue() || !self.primaries_run() || forget == Forget::Everything && !self.is_all_stored() {
             return;
         }
         let saved = match forget {
@@ -90,6 +90,14 @@ impl World {
                 self.push(self.now + LOOK, Event::Restart { node });
             }
         }
+    }
+
+    /// Whether each region's primary runs. What only an absent one knows, as the only member that was left, is lost with the
+    /// coordinator's memory of it.
+    fn primaries_run(&self) -> bool {
+        let configs = self.configs();
+        let mut primaries = configs.iter().filter_map(|config| config.primary);
+        primaries.all(|primary| self.is_alive(primary) && !self.machines[node_of(primary.server)].paused)
     }
 
     /// Whether some server has stored each region for certain. What nobody has stored cannot be known.
